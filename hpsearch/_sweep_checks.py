@@ -1,0 +1,200 @@
+"""Checks that every part of a sweep shares, and the one error they raise: it knows which key is wrong."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NoReturn
+
+from hpsearch.errors import SweepError
+from hpsearch.trial import Value
+
+__all__ = [
+    "Add",
+    "InvalidKey",
+    "KeyPath",
+    "at_least",
+    "integer",
+    "key_text",
+    "nearest",
+    "number",
+    "one_of",
+    "plain",
+    "refuse",
+    "shown",
+    "text",
+]
+
+KeyPath = tuple[str | int, ...]
+"""Keys and list positions from the top of a sweep: `("points_to_try", 0, "lr")`."""
+
+Add = tuple[KeyPath, str]
+"""A section and the line that is missing in it: `(("early_terminate",), "max_iter: 27")`."""
+
+_INT64 = 2**63
+_DEEPEST_VALUE = 20
+
+
+class InvalidKey(SweepError):
+    """One key of a sweep is wrong; whoever knows where it was written adds the file and the line."""
+
+    def __init__(self, key: KeyPath, problem: str, advice: str = "", add: Add | None = None, subject: str = "") -> None:
+        super().__init__(key, problem, advice, add, subject)  # all of them, so that it can be pickled
+        self.key = key
+        self.problem = problem
+        self.advice = advice
+        self.add = add
+        self.subject = subject
+
+    def under(self, prefix: KeyPath) -> InvalidKey:
+        """Give the same error as seen from a section further up."""
+        add = None if self.add is None else (prefix + self.add[0], self.add[1])
+        return InvalidKey(prefix + self.key, self.problem, self.advice, add)
+
+    def __str__(self) -> str:
+        where = [part for part in (self.subject, key_text(self.key)) if part]
+        lines = [": ".join([*where, self.problem])]
+        if self.advice:
+            lines.append(f"  {self.advice}")
+        if self.add is not None:
+            section, line = self.add
+            lines.append(f"  add {f'under {key_text(section)}' if section else 'at the top level'}:  {line}")
+        return "\n".join(lines)
+
+
+def refuse(subject: object, key: str | KeyPath, problem: str, advice: str = "") -> NoReturn:
+    """Refuse an argument of a distribution or of a part of the sweep; the text names its class."""
+    path = (key,) if isinstance(key, str) else key
+    raise InvalidKey(path, problem, advice, subject=type(subject).__name__)
+
+
+def key_text(path: KeyPath) -> str:
+    """Write a key path as people do: `points_to_try[0].lr`."""
+    out = ""
+    for part in path:
+        out += f"[{part}]" if isinstance(part, int) else f".{part}" if out else part
+    return out
+
+
+def shown(value: object) -> str:
+    """Write a value for an error, short and on one line."""
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, int) and abs(value) >= _INT64:
+        return "an integer beyond 64 bits"  # thousands of digits can't even be printed
+    out = repr(value) if not isinstance(value, list | tuple) else f"a list of {len(value)}"
+    return out if len(out) <= 60 else f"{out[:57]}..."
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Say which known word was probably meant, or list them all."""
+    words = list(known)
+    close = difflib.get_close_matches(word.lower(), [w.lower() for w in words], n=1)
+    for candidate in words:
+        if close and candidate.lower() == close[0]:
+            return f"did you mean {candidate}?"
+    return f"known here: {', '.join(words)}" if words else ""
+
+
+def integer(value: object, key: KeyPath) -> int:
+    """Take an integer of 64 bits, no bool and no float."""
+    value = _unwrapped(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidKey(key, f"must be an integer, got {shown(value)}")
+    if not -_INT64 <= value < _INT64:
+        raise InvalidKey(key, f"must be an integer of 64 bits, got {shown(value)}")
+    return int(value)
+
+
+def number(value: object, key: KeyPath) -> float:
+    """Take a finite number as a float."""
+    value = _unwrapped(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidKey(key, f"must be a number, got {shown(value)}")
+    try:
+        out = float(value)
+    except OverflowError:
+        out = math.inf
+    if not math.isfinite(out):
+        raise InvalidKey(key, f"must be a finite number, got {shown(value)}")
+    return out
+
+
+def text(value: object, key: KeyPath) -> str:
+    """Take a string that isn't empty, on one line."""
+    if not isinstance(value, str):
+        advice = "" if value is None or isinstance(value, Mapping | list) else "put it in quotes"
+        raise InvalidKey(key, f"must be a string, got {shown(value)}", advice)
+    out = plain(value, key)
+    if not out.strip() or not out.isprintable():
+        raise InvalidKey(key, f"must be one line of text, got {shown(out)}")
+    return str(out)
+
+
+def at_least(value: object, lowest: int, key: KeyPath) -> int:
+    """Take an integer that isn't below `lowest`."""
+    out = integer(value, key)
+    if out < lowest:
+        raise InvalidKey(key, f"must be at least {lowest}, got {out}")
+    return out
+
+
+def one_of(value: object, choices: Sequence[str], key: KeyPath) -> str:
+    """Take one of these words."""
+    if not isinstance(value, str) or value not in choices:
+        hint = nearest(value, choices) if isinstance(value, str) else ""
+        advice = hint if hint.startswith("did") else ""
+        raise InvalidKey(key, f"must be {' or '.join(choices)}, got {shown(value)}", advice)
+    return str.__str__(value)
+
+
+def plain(value: object, key: KeyPath = (), depth: int = 0) -> Value:
+    """Give a value as JSON would give it back: plain Python, NumPy scalars unwrapped, tuples as lists.
+
+    Raises:
+        InvalidKey: The value isn't a bool, int, float, string, None, or a list or mapping of these.
+    """
+    value = _unwrapped(value)
+    if depth > _DEEPEST_VALUE:
+        raise InvalidKey(key, f"must not be nested deeper than {_DEEPEST_VALUE} levels")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return integer(value, key)
+    if isinstance(value, float):
+        return number(value, key)
+    if isinstance(value, str):
+        return _plain_string(value, key)
+    if isinstance(value, list | tuple):
+        return [plain(item, (*key, place), depth + 1) for place, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        return {_plain_name(name, key): plain(item, (*key, str(name)), depth + 1) for name, item in value.items()}
+    raise InvalidKey(
+        key,
+        f"must be a bool, a number, a string, null, or a list or mapping of these, got {shown(value)} "
+        f"({type(value).__name__})",
+        "write a name as a string, and look the object up in the trainable",
+    )
+
+
+def _unwrapped(value: object) -> object:
+    """Unwrap NumPy's scalars and arrays, without importing NumPy."""
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return value.tolist()
+    return value
+
+
+def _plain_string(value: str, key: KeyPath) -> str:
+    out = str.__str__(value)
+    if "\0" in out or any("\ud800" <= letter <= "\udfff" for letter in out):
+        raise InvalidKey(key, f"must not hold NUL or lone surrogates, got {shown(out)}")
+    return out
+
+
+def _plain_name(name: object, key: KeyPath) -> str:
+    if not isinstance(name, str):
+        raise InvalidKey(key, f"must have strings as keys, got {shown(name)}", "put the key in quotes")
+    return _plain_string(name, key)

@@ -1,0 +1,105 @@
+"""`--set KEY=VALUE`: values put in place of what a sweep file says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hpsearch._sweep_checks import KeyPath, key_text, shown
+from hpsearch._sweep_yaml import Document, parse_value
+from hpsearch.errors import SweepError
+
+__all__ = ["Override", "apply_overrides", "dotted_path"]
+
+
+@dataclass(frozen=True)
+class Override:
+    """One `--set`."""
+
+    text: str
+    """As given: `KEY=VALUE`."""
+    path: KeyPath
+
+
+def apply_overrides(document: Document, overrides: Sequence[str]) -> list[Override]:
+    """Change the document's value in place.
+
+    Raises:
+        SweepError: An override isn't `KEY=VALUE`, or its key leads into something that has no keys.
+    """
+    out = []
+    for given in overrides:
+        prefix = f"{document.name}: --set {given}"
+        key, equals, value = given.partition("=")
+        if not equals or not all(key.split(".")):
+            raise SweepError(f"{prefix}: must be KEY=VALUE, such as early_terminate.max_iter=81")
+        path = dotted_path(document.value, key)
+        _put(document, path, parse_value(value, prefix), prefix)
+        for inside in [known for known in document.marks if known[: len(path)] == path]:
+            del document.marks[inside]
+        out.append(Override(given, path))
+    return out
+
+
+def dotted_path(value: object, key: str | KeyPath) -> KeyPath:
+    """Follow a key into a sweep as a file holds it.
+
+    A parameter's name may hold dots itself, and the `parameters` that nest a group may be left out:
+    `parameters.optimizer.lr.max` finds `parameters -> optimizer -> parameters -> lr -> max`.
+    """
+    rest = list(key) if not isinstance(key, str) else _parts(key)
+    out: list[str | int] = []
+    while rest:
+        value, used = _follow(value, rest, out)
+        rest = rest[used:]
+    return tuple(out)
+
+
+def _parts(key: str) -> list[str | int]:
+    return [int(part) if part.isdecimal() and len(part) < 10 else part for part in key.split(".")]
+
+
+def _follow(value: object, rest: list[str | int], out: list[str | int]) -> tuple[object, int]:
+    """Take one step along a key: append to `out`, give what stands there and how many parts it took."""
+    first = rest[0]
+    if isinstance(value, list) and isinstance(first, int):
+        out.append(first)
+        return (value[first] if first < len(value) else None), 1
+    if isinstance(value, Mapping):
+        for used in range(len(rest), 0, -1):  # the longest name wins: model.lr before model
+            name = ".".join(map(str, rest[:used]))
+            if name in value:
+                out.append(name)
+                return value[name], used
+        group = value.get("parameters")
+        if isinstance(group, Mapping) and len(out) > 1 and out[0] == "parameters":
+            out.append("parameters")
+            return group, 0
+    out.append(first if isinstance(value, list) else str(first))
+    return None, 1
+
+
+def _put(document: Document, path: KeyPath, value: object, prefix: str) -> None:
+    place = document.value
+    for depth, part in enumerate(path[:-1]):
+        if isinstance(place, dict) and place.get(str(part)) is None:
+            place[str(part)] = {}
+        if isinstance(place, dict):
+            place = place[str(part)]
+        elif isinstance(place, list) and isinstance(part, int) and part < len(place):
+            place = place[part]
+        else:
+            raise SweepError(f"{prefix}: {key_text(path[:depth]) or 'the file'} {_no_keys(place)}")
+    last = path[-1]
+    if isinstance(place, dict):
+        place[str(last)] = value
+    elif isinstance(place, list) and isinstance(last, int) and last < len(place):
+        place[last] = value
+    else:
+        raise SweepError(f"{prefix}: {key_text(path[:-1]) or 'the file'} {_no_keys(place)}")
+
+
+def _no_keys(place: object) -> str:
+    if isinstance(place, list):
+        return f"must be followed by a position below {len(place)}"
+    return f"must be a mapping, got {shown(place)}"

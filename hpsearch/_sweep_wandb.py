@@ -1,0 +1,48 @@
+"""What W&B's sweep keys mean here, for errors that help a W&B sweep file over.
+
+Keys that both know mean the same and aren't listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["HINTS", "IGNORED", "METHOD_HINT", "REFUSED_DISTRIBUTIONS"]
+
+IGNORED = ("description", "project", "entity")
+"""Top-level keys that are accepted and have no effect."""
+
+HINTS: Mapping[str, Mapping[str, str]] = {
+    "": {
+        "apiVersion": "W&B's version has no meaning here: remove the line",
+        "kind": "every file is a sweep here: remove the line",
+        "job": "hpsearch launches no W&B jobs: name the script as program, or a function as trainable",
+        "image_uri": "hpsearch launches no images: name the script as program, or a function as trainable",
+        "controller": "hpsearch is the controller: remove it",
+        "scheduler": "early_terminate says how far trials go: remove it",
+        "metrics": "one metric decides: write metric with its name and goal",
+        "s": "it stands under early_terminate, and is called brackets here",
+        **dict.fromkeys(("type", "min_iter", "eta", "brackets", "variant"), "it stands under early_terminate"),
+        **dict.fromkeys(("workers", "cpus_per_worker", "gpus_per_worker"), "it stands under resources"),
+        **dict.fromkeys(("max_time", "trial_timeout", "max_retries"), "it stands under limits"),
+        "goal": "it stands under metric",
+    },
+    "metric": {
+        "target": "hpsearch doesn't stop at a target: remove the line, or bound the sweep with run_cap",
+        "impute": "a failed trial always ranks last: remove the line",
+        "impute_while_running": "a trial is ranked when its rung is done: remove the line",
+    },
+    "early_terminate": {
+        "s": "the rungs follow from min_iter, max_iter and eta; how many brackets run is called brackets: remove s",
+        "strict": "rungs always keep the best 1/eta, which is W&B's strict: remove the line",
+    },
+}
+"""By section, then key: what to do about a key of W&B's that we don't have."""
+
+METHOD_HINT = "bayes isn't here yet: take random, with early_terminate of type hyperband to spend the time on the best"
+
+REFUSED_DISTRIBUTIONS: Mapping[str, str] = {
+    "beta": "take uniform or normal, or list values with probabilities",
+    "q_beta": "take q_uniform or q_normal, or list values with probabilities",
+}
+"""W&B's distributions that we don't have, and what to take."""

@@ -1,0 +1,62 @@
+"""Multiples of a step inside a range, free of float dust: 3 x 0.1 is 0.3."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from functools import cached_property
+
+__all__ = ["MOST_STEPS", "Steps"]
+
+MOST_STEPS = 2**40
+"""Most steps from zero: well below the 2**53 from which on a float can't tell neighbouring multiples apart."""
+
+# Wide enough that a product of two decimals (17 digits of a float, 16 of a count) is exact.
+_EXACT = Context(prec=50)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The multiples `first * size` to `last * size`. An integer `size` gives integers, as W&B's `q` does."""
+
+    size: int | float
+    first: int = -MOST_STEPS
+    last: int = MOST_STEPS
+
+    @classmethod
+    def between(cls, size: int | float, low: float, high: float) -> Steps | None:
+        """Give the multiples in [low, high], or None when some lie too many steps from zero."""
+        exact = Decimal(repr(size))
+        with_sign = (Decimal(repr(low)), Decimal(repr(high)))
+        if max(abs(bound) for bound in with_sign) > exact * MOST_STEPS:
+            return None
+        # Decimal(repr(x)) is the number that people wrote: 0.3 / 0.1 is 3 here, and 2.99.. in binary.
+        first, last = (_EXACT.divide(bound, exact) for bound in with_sign)
+        return cls(
+            size,
+            int(first.to_integral_value(ROUND_CEILING)),
+            int(last.to_integral_value(ROUND_FLOOR)),
+        )
+
+    @property
+    def count(self) -> int:
+        """How many multiples there are; 0 or less when none lies in the range."""
+        return self.last - self.first + 1
+
+    def value(self, multiple: int) -> int | float:
+        """Give `multiple * size`."""
+        if isinstance(self.size, int):
+            return multiple * self.size
+        return float(_EXACT.multiply(self._exact_size, Decimal(multiple)))
+
+    def snap(self, value: float) -> int | float:
+        """Give the multiple nearest to a value, among those in the range."""
+        if isinstance(value, int) and isinstance(self.size, int):
+            steps: float = (2 * value + self.size) // (2 * self.size)  # exact beyond 2**53
+        else:
+            steps = value / self.size
+        return self.value(round(min(max(steps, self.first), self.last)))
+
+    @cached_property
+    def _exact_size(self) -> Decimal:
+        return Decimal(repr(self.size))

@@ -1,0 +1,58 @@
+"""What every distribution of a parameter can do."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from dataclasses import fields
+from typing import TYPE_CHECKING, ClassVar
+
+from hpsearch._sweep_checks import plain
+from hpsearch.trial import Value
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+__all__ = ["GRID_LIMIT", "Distribution", "own_copy"]
+
+GRID_LIMIT = 1_000_000
+"""Most values that one parameter may have in a grid."""
+
+
+def own_copy(value: Value) -> Value:
+    """Copy a container, so that a trainable that changes its params changes nobody else's."""
+    return copy.deepcopy(value) if isinstance(value, list | dict) else value
+
+
+class Distribution(ABC):
+    """Where one parameter's values come from. Frozen, and checked when it is built."""
+
+    kind: ClassVar[str]
+    """Name in JSON."""
+
+    @abstractmethod
+    def sample(self, rng: Generator) -> Value:
+        """Draw a plain Python value."""
+
+    @abstractmethod
+    def grid(self) -> list[Value]:
+        """Give the values of a grid, in order and each once.
+
+        Raises:
+            InvalidKey: The range is continuous, or too long, and names no `points`.
+        """
+
+    @abstractmethod
+    def accept(self, value: object) -> Value:
+        """Give a value as this distribution would have drawn it (`1` becomes `1.0` in a float range).
+
+        Raises:
+            InvalidKey: The value can't be drawn here.
+        """
+
+    def to_json(self) -> dict[str, Value]:
+        """Give the distribution as JSON; `distribution_from_json` reads it back."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {"distribution": self.kind} | {
+            name: plain(value) for name, value in given.items() if value is not None or name == "value"
+        }

@@ -1,0 +1,117 @@
+"""Normal and log-normal numbers. A `step` rounds to its multiples, as W&B's `q` does.
+
+`points` spaces a grid by quantiles: the value below which (i + 0.5) / points of the mass lies.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+from typing import TYPE_CHECKING, ClassVar
+
+from hpsearch._sweep_checks import InvalidKey, number, refuse
+from hpsearch.space._steps import MOST_STEPS, Steps
+from hpsearch.space.distribution import Distribution
+from hpsearch.space.ranges import checked_points, checked_step
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+__all__ = ["LogNormal", "Normal"]
+
+_LARGEST = sys.float_info.max
+_SMALLEST = sys.float_info.min
+
+
+class _Normal(Distribution):
+    mu: float
+    sigma: float
+    step: float | None
+    points: int | None
+
+    def __post_init__(self) -> None:
+        for name in ("mu", "sigma"):
+            try:
+                object.__setattr__(self, name, number(getattr(self, name), (name,)))
+            except InvalidKey as error:
+                refuse(self, error.key, error.problem)
+        if self.sigma <= 0:
+            refuse(self, "sigma", f"must be greater than 0, got {self.sigma}", "a single value is a constant")
+        object.__setattr__(self, "step", checked_step(self, self.step))
+        object.__setattr__(self, "points", checked_points(self, self.points, 1))
+        if self.step is not None and abs(self._from_scale(self.mu)) > MOST_STEPS * self.step:
+            refuse(self, "step", f"must not be so small against mu ({self.mu}), got {self.step}")
+
+    @cached_property
+    def _steps(self) -> Steps | None:
+        if self.step is None:
+            return None
+        largest = 2**63 - 1 if isinstance(self.step, int) else _LARGEST
+        most = int(min(MOST_STEPS, largest // self.step))
+        return Steps(self.step, -most, most)
+
+    def _value(self, deviations: float) -> int | float:
+        value = self._from_scale(min(max(self.mu + self.sigma * deviations, -_LARGEST), _LARGEST))
+        return value if self._steps is None else self._steps.snap(value)
+
+    @staticmethod
+    def _from_scale(place: float) -> float:
+        return place
+
+    def sample(self, rng: Generator) -> int | float:
+        return self._value(rng.standard_normal())
+
+    def grid(self) -> list[int | float]:
+        if self.points is None:
+            raise InvalidKey(("points",), "is required for a grid over an unbounded parameter", add=((), "points: 5"))
+        quantile = NormalDist().inv_cdf
+        shares = [(place + 0.5) / self.points for place in range(self.points)]
+        return list(dict.fromkeys(self._value(quantile(share)) for share in shares))
+
+    def accept(self, value: object) -> int | float:
+        got = number(value, ())
+        if self._steps is None:
+            return got
+        snapped = self._steps.snap(got)
+        if not math.isclose(snapped, got, rel_tol=1e-9, abs_tol=1e-9 * float(self._steps.size)):
+            raise InvalidKey((), f"must be a multiple of {self.step}, got {got}")
+        return snapped
+
+
+@dataclass(frozen=True)
+class Normal(_Normal):
+    """A normally distributed float."""
+
+    kind: ClassVar[str] = "normal"
+
+    mu: float = 0.0
+    sigma: float = 1.0
+    step: float | None = None
+    points: int | None = None
+
+
+@dataclass(frozen=True)
+class LogNormal(_Normal):
+    """A positive float whose natural logarithm is normal with `mu` and `sigma`; a step may round it to 0."""
+
+    kind: ClassVar[str] = "log_normal"
+
+    mu: float = 0.0
+    sigma: float = 1.0
+    step: float | None = None
+    points: int | None = None
+
+    @staticmethod
+    def _from_scale(place: float) -> float:
+        # Far tails would overflow to infinity or vanish to 0, which has no logarithm.
+        return _LARGEST if place > math.log(_LARGEST) else max(math.exp(place), _SMALLEST)
+
+    def accept(self, value: object) -> int | float:
+        """Take positive numbers only, and 0 where a step may round to it."""
+        got = super().accept(value)
+        if got < 0 or (got == 0 and self.step is None):
+            raise InvalidKey((), f"must be greater than 0, got {got}")
+        return got

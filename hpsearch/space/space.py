@@ -1,0 +1,257 @@
+"""The search space: named parameters, perhaps in nested groups, each with its distribution."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING
+
+from hpsearch._sweep_checks import InvalidKey, nearest, shown
+from hpsearch.errors import SweepError
+from hpsearch.space.choices import Categorical, Constant
+from hpsearch.space.distribution import Distribution, own_copy
+from hpsearch.space.normals import LogNormal, Normal
+from hpsearch.space.ranges import IntUniform, LogIntUniform, LogUniform, Uniform
+from hpsearch.trial import Params, Value
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+__all__ = ["Parameter", "Space", "distribution_from_json"]
+
+_KINDS: Mapping[str, type[Distribution]] = {
+    cls.kind: cls for cls in (Uniform, LogUniform, IntUniform, LogIntUniform, Normal, LogNormal, Categorical, Constant)
+}
+
+# Names become command-line options, columns and TensorBoard tags.
+_NAME = re.compile(r"[^\W\d][\w.-]*")
+
+_DEEPEST_GROUP = 20
+
+# Keys of a parameter in W&B's notation: in Python they would pass for the names of a group.
+_WANDB_KEYS = ("value", "values", "distribution", "min", "max", "parameters")
+
+
+def distribution_from_json(given: Mapping[str, Value]) -> Distribution:
+    """Read back what `Distribution.to_json` gave."""
+    fields = dict(given)
+    kind = fields.pop("distribution", None)
+    if kind not in _KINDS:
+        raise InvalidKey(("distribution",), f"must be a known distribution, got {shown(kind)}")
+    return _KINDS[kind](**fields)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A leaf of the space."""
+
+    path: tuple[str, ...]
+    """Names of the groups around it, and its own. A name may hold dots and stays one name."""
+    distribution: Distribution
+
+    @property
+    def name(self) -> str:
+        """The flat name: `"optimizer.lr"`."""
+        return ".".join(self.path)
+
+
+@dataclass(frozen=True)
+class Space:
+    """Parameters in order. The order is part of the space: samples and grids depend on it."""
+
+    parameters: tuple[Parameter, ...]
+
+    def __post_init__(self) -> None:
+        if not self.parameters:
+            raise InvalidKey((), "must hold at least one parameter, got none")
+        seen: dict[str, Parameter] = {}
+        for parameter in self.parameters:
+            for name in parameter.path:
+                if not isinstance(name, str) or not _NAME.fullmatch(name):
+                    raise InvalidKey(
+                        parameter.path, "must be named with letters, digits, _, - and dots, a letter first"
+                    )
+            other = seen.setdefault(parameter.name, parameter)
+            if other is not parameter:
+                raise InvalidKey(
+                    parameter.path,
+                    f"has the same flat name ({parameter.name}) as another parameter",
+                    "rename one: a dot in a name and a nested group can't be told apart in tables",
+                )
+        groups = {p.path[:depth] for p in self.parameters for depth in range(1, len(p.path))}
+        for parameter in self.parameters:
+            if parameter.path in groups:
+                raise InvalidKey(parameter.path, "can't be a parameter and a group at once")
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, object]) -> Space:
+        """Build a space as Python writes it.
+
+        Args:
+            parameters: Names to distributions. A list is a `Categorical`, a mapping a nested group, and any
+                other plain value a `Constant`.
+        """
+        return cls(tuple(_leaves(parameters, ())))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Flat names, in order."""
+        return tuple(parameter.name for parameter in self.parameters)
+
+    @cached_property
+    def _draws(self) -> tuple[tuple[str, Distribution], ...]:
+        return tuple((parameter.name, parameter.distribution) for parameter in self.parameters)
+
+    def sample(self, rng: Generator) -> dict[str, Value]:
+        """Draw every parameter, in order; flat names to plain Python values."""
+        return {name: distribution.sample(rng) for name, distribution in self._draws}
+
+    @cached_property
+    def _grids(self) -> tuple[list[Value], ...]:
+        out = []
+        for parameter in self.parameters:
+            try:
+                out.append(parameter.distribution.grid())
+            except InvalidKey as error:
+                raise error.under(parameter.path) from None
+        return tuple(out)
+
+    @property
+    def grid_size(self) -> int:
+        """Number of points of the grid.
+
+        Raises:
+            InvalidKey: A parameter is continuous and names no `points`.
+        """
+        return prod(len(values) for values in self._grids)
+
+    def grid_point(self, index: int) -> dict[str, Value]:
+        """Give one point of the grid; the first parameter varies slowest."""
+        if not 0 <= index < self.grid_size:
+            raise SweepError(f"a grid point must be between 0 and {self.grid_size - 1}, got {index}")
+        digits = []
+        for values in reversed(self._grids):
+            index, digit = divmod(index, len(values))
+            digits.append(digit)
+        return {
+            parameter.name: own_copy(values[digit])
+            for parameter, values, digit in zip(self.parameters, self._grids, reversed(digits), strict=True)
+        }
+
+    def nest(self, flat: Params) -> dict[str, Value]:
+        """Give the params as the trainable sees them: groups as mappings."""
+        out: dict[str, Value] = {}
+        for parameter in self.parameters:
+            if parameter.name not in flat:
+                continue
+            group = out
+            for name in parameter.path[:-1]:
+                group = group.setdefault(name, {})
+            group[parameter.path[-1]] = flat[parameter.name]
+        return out
+
+    def flatten(self, params: Mapping[str, object]) -> dict[str, Value]:
+        """Give params flat names, in the space's order; groups may be nested, or flat already.
+
+        Raises:
+            InvalidKey: A name isn't in the space, or stands there twice.
+        """
+        found: dict[str, Value] = {}
+        self._flatten_into(found, params, "", ())
+        return {name: found[name] for name in self.names if name in found}
+
+    def _flatten_into(
+        self, found: dict[str, Value], params: Mapping[str, object], prefix: str, path: tuple[str, ...]
+    ) -> None:
+        for key, value in params.items():
+            name = f"{prefix}{key}"
+            if name in found:
+                raise InvalidKey((*path, str(key)), "stands there twice, flat and nested")
+            if name in self._known:
+                found[name] = value
+            elif isinstance(value, Mapping) and any(known.startswith(f"{name}.") for known in self.names):
+                self._flatten_into(found, value, f"{name}.", (*path, str(key)))
+            else:
+                raise InvalidKey((*path, str(key)), "isn't a parameter", nearest(name, self.names))
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.names)
+
+    def check(self, flat: Params, partial: bool = False) -> dict[str, Value]:
+        """Give the params as the space would have drawn them, constants filled in.
+
+        Args:
+            flat: Flat names to values.
+            partial: Parameters may be missing.
+
+        Raises:
+            InvalidKey: A value lies outside its distribution, or a parameter is missing.
+        """
+        unknown = [name for name in flat if name not in self._known]
+        if unknown:
+            raise InvalidKey((unknown[0],), "isn't a parameter", nearest(unknown[0], self.names))
+        out = {}
+        for parameter in self.parameters:
+            try:
+                if parameter.name in flat:
+                    out[parameter.name] = parameter.distribution.accept(flat[parameter.name])
+                elif isinstance(parameter.distribution, Constant):
+                    out[parameter.name] = parameter.distribution.accept(parameter.distribution.value)
+                elif not partial:
+                    raise InvalidKey((), "is required")
+            except InvalidKey as error:
+                raise error.under(parameter.path) from None
+        return out
+
+    def to_json(self) -> list[dict[str, Value]]:
+        """Give the space as JSON; `from_json` reads it back."""
+        return [{"path": list(p.path), **p.distribution.to_json()} for p in self.parameters]
+
+    @classmethod
+    def from_json(cls, given: Sequence[Mapping[str, Value]]) -> Space:
+        """Read back what `to_json` gave."""
+        out = []
+        for item in given:
+            fields = dict(item)
+            path = tuple(fields.pop("path"))
+            out.append(Parameter(path, distribution_from_json(fields)))
+        return cls(tuple(out))
+
+
+def _leaves(given: object, path: tuple[str, ...]) -> Iterable[Parameter]:
+    if not isinstance(given, Mapping):
+        raise InvalidKey(path, f"must be a mapping of names to distributions, got {shown(given)}")
+    if not given:
+        raise InvalidKey(path, "must hold at least one parameter, got none")
+    if len(path) > _DEEPEST_GROUP:
+        raise InvalidKey(path, f"must not be nested deeper than {_DEEPEST_GROUP} groups")
+    for name, value in given.items():
+        if not isinstance(name, str):
+            raise InvalidKey(path, f"must have strings as names, got {shown(name)}")
+        here = (*path, name)
+        if isinstance(value, Distribution):
+            yield Parameter(here, value)
+        elif isinstance(value, Mapping):
+            if _looks_like_wandb(value):
+                raise InvalidKey(
+                    here,
+                    f"must be a distribution or a group, got W&B's notation ({', '.join(map(str, value))})",
+                    "write hpsearch.Uniform(min, max), hpsearch.Categorical(values), ...",
+                )
+            yield from _leaves(value, here)
+        else:
+            kind = Categorical if isinstance(value, list | tuple) else Constant
+            try:
+                yield Parameter(here, kind(value))
+            except InvalidKey as error:
+                raise error.under(here) from None
+
+
+def _looks_like_wandb(given: Mapping[object, object]) -> bool:
+    return any(key in given and not isinstance(given[key], Distribution) for key in _WANDB_KEYS) and not any(
+        isinstance(value, Distribution) for value in given.values()
+    )

@@ -1,0 +1,293 @@
+"""A sweep: everything that decides what is tried and for how long, checked as it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from hpsearch._sweep_checks import InvalidKey, at_least, integer, one_of, plain, shown, text
+from hpsearch._sweep_difference import difference
+from hpsearch._sweep_parts import Checkpoints, Hyperband, Limits, Metric, Resources, SuccessiveHalving
+from hpsearch.errors import SweepError, TrainableError
+from hpsearch.macros import check_command
+from hpsearch.schedulers import build_scheduler
+from hpsearch.seeds import SEED_LIMIT
+from hpsearch.space import Space
+from hpsearch.trial import Params, Value
+
+__all__ = [
+    "Checkpoints",
+    "EarlyTerminate",
+    "Extension",
+    "Hyperband",
+    "Limits",
+    "Method",
+    "Metric",
+    "Resources",
+    "SuccessiveHalving",
+    "Sweep",
+]
+
+Method = Literal["random", "grid"]
+EarlyTerminate = SuccessiveHalving | Hyperband
+
+_EARLY_TERMINATE: Mapping[str, type[EarlyTerminate]] = {
+    "successive_halving": SuccessiveHalving,
+    "hyperband": Hyperband,
+}
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What a sweep asks for beyond the one that a study holds; None: no more than before."""
+
+    run_cap: int | None
+    brackets: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """A whole sweep. Errors name the key as it stands in a sweep file.
+
+    Raises:
+        SweepError: A value, or a combination of them, can't be run.
+    """
+
+    name: str
+    trainable: str | None = None
+    """Import path `package.module:name`. Exactly one of this and a script is given."""
+    program: str | None = None
+    """Path of a script, for `command`."""
+    command: tuple[str, ...] | None = None
+    """Words with W&B's macros. None with a `program`: W&B's `${env} ${interpreter} ${program} ${args}`."""
+    metric: Metric
+    method: Method
+    parameters: Space
+    early_terminate: EarlyTerminate | None = None
+    max_iter: int | None = None
+    """Iterations of every trial where nothing terminates early."""
+    run_cap: int | None = None
+    """Most trials that are created."""
+    points_to_try: tuple[Params, ...] = ()
+    """Flat names to values, tried first. With `random`, what a point leaves out is drawn."""
+    resources: Resources = field(default_factory=Resources)
+    limits: Limits = field(default_factory=Limits)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    seed: int = 0
+    source: str | None = None
+    """Where the sweep was read from."""
+
+    def __post_init__(self) -> None:
+        self._check_parts()
+        text(self.name, ("name",))
+        if "/" in self.name or "\\" in self.name or self.name.startswith(".") or len(self.name) > 60:
+            problem = "must be fit for a folder's name: up to 60 letters, no slashes, no dot in front"
+            raise InvalidKey(("name",), f"{problem}, got {shown(self.name)}")
+        self._check_what_runs()
+        one_of(self.method, get_args(Method), ("method",))
+        object.__setattr__(self, "seed", integer(self.seed, ("seed",)))
+        if not 0 <= self.seed < SEED_LIMIT:
+            raise InvalidKey(("seed",), f"must be between 0 and {SEED_LIMIT - 1}, got {self.seed}")
+        self._check_how_long()
+        if self.method == "grid":
+            self._check_grid()
+        points = tuple(self._checked_point(place, point) for place, point in enumerate(self.points_to_try))
+        object.__setattr__(self, "points_to_try", points)
+
+    @property
+    def iterations(self) -> int | None:
+        """Most iterations that a trial may get; None: until the trainable returns."""
+        return self.max_iter if self.early_terminate is None else self.early_terminate.max_iter
+
+    def _check_parts(self) -> None:
+        kinds: dict[str, tuple[type, ...]] = {
+            "metric": (Metric,),
+            "parameters": (Space,),
+            "early_terminate": (SuccessiveHalving, Hyperband, type(None)),
+            "resources": (Resources,),
+            "limits": (Limits,),
+            "checkpoints": (Checkpoints,),
+        }
+        for key, allowed in kinds.items():
+            given = getattr(self, key)
+            if not isinstance(given, allowed):
+                names = " or ".join(kind.__name__ for kind in allowed if kind is not type(None))
+                raise InvalidKey((key,), f"must be a {names}, got {shown(given)}")
+
+    def _check_what_runs(self) -> None:
+        if self.command is not None:
+            if not self.command:
+                raise InvalidKey(("command",), "must hold at least one word, got none")
+            for place, word in enumerate(self.command):
+                if not isinstance(plain(word, ("command", place)), str):
+                    raise InvalidKey(("command", place), f"must be a string, got {shown(word)}")
+            object.__setattr__(self, "command", tuple(self.command))
+            try:
+                check_command(self.command)
+            except TrainableError as error:
+                raise InvalidKey(("command",), f"must be a command that can be run: {error}") from None
+        if self.trainable is not None:
+            text(self.trainable, ("trainable",))
+            for key in ("program", "command"):
+                if getattr(self, key) is not None:
+                    problem = "can't stand beside trainable: a trial is a function or class, or a script"
+                    raise InvalidKey((key,), problem, "keep one of them")
+        elif self.program is not None:
+            text(self.program, ("program",))
+        elif self.command is None:
+            problem = "is required: what runs a trial (or a script: program, or command)"
+            raise InvalidKey(("trainable",), problem, add=((), "trainable: package.module:function"))
+        elif any("${program}" in word for word in self.command):
+            problem = "is required where command says ${program}"
+            raise InvalidKey(("program",), problem, add=((), "program: train.py"))
+
+    def _check_how_long(self) -> None:
+        if self.max_iter is not None:
+            object.__setattr__(self, "max_iter", at_least(self.max_iter, 1, ("max_iter",)))
+            if self.early_terminate is not None:
+                raise InvalidKey(
+                    ("max_iter",),
+                    "must stand inside early_terminate, and only there, where trials are terminated early; "
+                    f"got {self.max_iter} here and {self.early_terminate.max_iter} there",
+                    "remove this one",
+                )
+        if self.run_cap is not None:
+            object.__setattr__(self, "run_cap", at_least(self.run_cap, 1, ("run_cap",)))
+        elif self.method == "random" and self.early_terminate is None:
+            problem = "is required where method is random and nothing terminates early: it would never end"
+            raise InvalidKey(("run_cap",), problem, add=((), "run_cap: 100"))
+
+    def _check_grid(self) -> None:
+        try:
+            _ = self.parameters.grid_size
+        except InvalidKey as error:
+            raise error.under(("parameters",)) from None
+
+    def _checked_point(self, place: int, point: Params) -> dict[str, Value]:
+        key = ("points_to_try", place)
+        if not isinstance(point, Mapping):
+            raise InvalidKey(key, f"must be a mapping of parameters to values, got {shown(point)}")
+        try:
+            flat = self.parameters.flatten(point)
+            return self.parameters.check(flat, partial=self.method == "random")
+        except InvalidKey as error:
+            raise error.under(key) from None
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the sweep as JSON; `from_json` reads it back."""
+        early = None
+        if self.early_terminate is not None:
+            early = {"type": _type_of(self.early_terminate), **asdict(self.early_terminate)}
+        return {
+            "name": self.name,
+            "trainable": self.trainable,
+            "program": self.program,
+            "command": None if self.command is None else list(self.command),
+            "metric": asdict(self.metric),
+            "method": self.method,
+            "parameters": self.parameters.to_json(),
+            "early_terminate": early,
+            "max_iter": self.max_iter,
+            "run_cap": self.run_cap,
+            "points_to_try": [dict(point) for point in self.points_to_try],
+            "resources": asdict(self.resources),
+            "limits": asdict(self.limits),
+            "checkpoints": asdict(self.checkpoints),
+            "seed": self.seed,
+            "source": self.source,
+        }
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Sweep:
+        """Read back what `to_json` gave.
+
+        Raises:
+            SweepError: It isn't a sweep, or one that this version doesn't know.
+        """
+        try:
+            early = given["early_terminate"]
+            command = given["command"]
+            parts = {
+                "command": None if command is None else tuple(command),
+                "metric": Metric(**given["metric"]),
+                "parameters": Space.from_json(given["parameters"]),
+                "early_terminate": None if early is None else early_terminate_from_json(early),
+                "points_to_try": tuple(given["points_to_try"]),
+                "resources": Resources(**given["resources"]),
+                "limits": Limits(**given["limits"]),
+                "checkpoints": Checkpoints(**given["checkpoints"]),
+            }
+            return cls(**{**given, **parts})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise SweepError(f"what was recorded must be a sweep of this version of hpsearch; {problem}") from error
+
+    def difference(self, other: Sweep) -> list[str]:
+        """List what differs, as seen from a study's sweep: `"seed: 0 in the study, 1 here"`.
+
+        Workers, limits and the source don't count: they change no result.
+        """
+        return difference(self.to_json(), other.to_json())
+
+    def extension(self, new: Sweep) -> Extension | None:
+        """Say by what `new` extends this sweep, a study's; None when it asks for nothing more.
+
+        Raises:
+            SweepError: `new` differs in anything else, or asks for less; the text lists the differences.
+        """
+        extended = Extension(
+            run_cap=new.run_cap if self._raises_run_cap(new) else None,
+            brackets=_brackets(new) if self._raises_brackets(new) else None,
+        )
+        raised = replace(self, run_cap=self.run_cap if extended.run_cap is None else extended.run_cap)
+        if extended.brackets is not None and isinstance(raised.early_terminate, Hyperband):
+            early = replace(raised.early_terminate, brackets=extended.brackets)
+            raised = replace(raised, early_terminate=early)
+        left = raised.difference(new)
+        if left:
+            raise SweepError(
+                "the sweep must be the study's own, or extend it by a larger run_cap or more "
+                "early_terminate.brackets; it differs in\n  "
+                + "\n  ".join(left)
+                + "\nrun it in a directory of its own, or undo these"
+            )
+        if extended == Extension(None, None):
+            return None
+        try:
+            build_scheduler(self).extend(extended.run_cap, extended.brackets)
+        except ValueError as error:
+            raise SweepError(f"a sweep can only be extended: {error}") from None
+        return extended
+
+    def _raises_run_cap(self, new: Sweep) -> bool:
+        if new.run_cap is None:
+            return False
+        if self.run_cap is None:
+            # One round of brackets becomes as many as fit; the scheduler says whether that is more. A whole
+            # grid can't become more.
+            return self.early_terminate is not None
+        return new.run_cap > self.run_cap
+
+    def _raises_brackets(self, new: Sweep) -> bool:
+        wanted = _brackets(new)
+        if wanted is None or not isinstance(self.early_terminate, Hyperband):
+            return False
+        if self.early_terminate.brackets is not None:
+            return wanted > self.early_terminate.brackets
+        # None is one round, or with a run_cap no bound at all.
+        return self.run_cap is None and wanted > self.early_terminate.rungs
+
+
+def early_terminate_from_json(given: Mapping[str, Any]) -> EarlyTerminate:
+    """Read back the `early_terminate` of `Sweep.to_json`."""
+    fields = dict(given)
+    return _EARLY_TERMINATE[fields.pop("type")](**fields)
+
+
+def _type_of(early: EarlyTerminate) -> str:
+    return next(name for name, cls in _EARLY_TERMINATE.items() if type(early) is cls)
+
+
+def _brackets(sweep: Sweep) -> int | None:
+    return sweep.early_terminate.brackets if isinstance(sweep.early_terminate, Hyperband) else None
