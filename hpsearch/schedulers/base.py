@@ -1,0 +1,110 @@
+"""The scheduler's seam: how far each trial goes.
+
+A scheduler is pure: no clock, no thread, no I/O, no randomness. The same calls give the same answers, which is
+what makes resuming a replay. `next` that answers `Wait` or `Done` changes nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Answer", "Decision", "Done", "NewTrial", "Outcome", "Run", "RungView", "Scheduler", "Wait"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTrial:
+    """Create the next trial and run it until the end of iteration `until`."""
+
+    number: int
+    """The new trial's number: always one more than the last."""
+    until: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run this paused trial on until the end of iteration `until`."""
+
+    trial: int
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to start before another outcome is observed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Nothing will ever be started again, and nothing is running."""
+
+
+Answer = NewTrial | Run | Wait | Done
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A trial reached the end of its segment, or failed for good."""
+
+    trial: int
+    iteration: int
+    value: float | None
+    """The metric; NaN where it is not a number, None where the trial failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the scheduler made of a trial."""
+
+    trial: int
+    action: Literal["promote", "stop", "complete"]
+    reason: str
+    """In words, never empty: `"rung 2: 7th of 9, top 3 go on"`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RungView:
+    """One rung, for tables."""
+
+    bracket: int
+    """Counts from 0 over all rounds."""
+    rung: int
+    until: int | None
+    size: int | None
+    """Trials that will run here; None where no bound is known."""
+    started: int
+    finished: int
+    """Trials that reached `until` or failed on the way."""
+
+
+class Scheduler(ABC):
+    """Says how far each trial goes."""
+
+    @abstractmethod
+    def next(self) -> Answer:
+        """Say what to start now; the answer counts as started."""
+
+    @abstractmethod
+    def observe(self, outcome: Outcome) -> Sequence[Decision]:
+        """Take a trial's outcome; answer the decisions that follow, in a fixed order.
+
+        Called exactly once for each `NewTrial` and `Run` that was answered, in any order.
+        """
+
+    @abstractmethod
+    def exhausted(self) -> Sequence[Decision]:
+        """The searcher had no params for the last `NewTrial`: take that answer back and ask for no more."""
+
+    @abstractmethod
+    def extend(self, run_cap: int | None, brackets: int | None) -> None:
+        """Raise the bounds from here on; None leaves one as it is. Undoes `exhausted`."""
+
+    @abstractmethod
+    def rungs(self) -> Sequence[RungView]:
+        """Rungs of the brackets begun so far."""
+
+    @abstractmethod
+    def total(self) -> tuple[int, int] | None:
+        """(trials, iterations when each promotion resumes) of the whole sweep, or None where no bound is known."""

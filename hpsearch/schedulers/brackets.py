@@ -1,0 +1,190 @@
+"""The arithmetic of brackets and rungs, in integers, as functions that answer plain data.
+
+A bracket starts a number of trials and keeps 1 of `eta` at each rung, while those that are kept run `eta`
+times as long. Hyperband runs brackets that trade the number of trials against the length at which the first
+are dropped (Li et al., Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimization, JMLR
+18(185), 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hpsearch.errors import SweepError
+
+__all__ = [
+    "Bracket",
+    "Rung",
+    "Variant",
+    "cut",
+    "hyperband_brackets",
+    "iterations",
+    "rung_count",
+    "successive_halving_bracket",
+    "thin",
+    "upcoming",
+]
+
+Variant = Literal["paper", "table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """How many trials run how far."""
+
+    until: int
+    """Its trials run until the end of this iteration, counted from the trial's beginning."""
+    size: int
+    """Number of trials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bracket:
+    """Rungs from the shortest, widest one to the longest; `until` rises and `size` never does."""
+
+    rungs: tuple[Rung, ...]
+
+    @property
+    def trials(self) -> int:
+        """Trials that start here."""
+        return self.rungs[0].size if self.rungs else 0
+
+
+def rung_count(min_iter: int, max_iter: int, eta: int) -> int:
+    """Count the rungs from `min_iter` to `max_iter`: 6 for 1..243 by 3, 4 for 1..1000 by 10.
+
+    By multiplication: the quotient of two logarithms can fall short of an exact power (log 243 / log 3 < 5).
+
+    Raises:
+        SweepError: The bounds or `eta` leave no rung to count.
+    """
+    if eta < 2:
+        raise SweepError(f"early_terminate: `eta` must be at least 2 (1 of `eta` trials goes on), got {eta}")
+    if not 1 <= min_iter <= max_iter:
+        raise SweepError(
+            f"early_terminate: `1 <= min_iter <= max_iter` must hold, got min_iter={min_iter} and max_iter={max_iter}"
+        )
+    count, length = 1, min_iter * eta
+    while length <= max_iter:
+        count, length = count + 1, length * eta
+    return count
+
+
+def hyperband_brackets(
+    max_iter: int, min_iter: int = 1, eta: int = 3, variant: Variant = "paper"
+) -> tuple[Bracket, ...]:
+    """Give one round of Hyperband's brackets, the one with the most trials first.
+
+    For `max_iter=81, eta=3` they start with 81, 34, 15, 8 and 5 trials. `variant="table"` rounds the trials
+    per full-length trial down before it multiplies, which starts 81, 27, 9, 6 and 5.
+
+    Source: Algorithm 1 of the paper, with R = max_iter / min_iter. Rung i of bracket s runs until
+    `max_iter // eta**(s - i)`: the last rung ends at `max_iter`, a power of `eta` or not.
+
+    Raises:
+        SweepError: The bounds or `eta` leave no rung.
+    """
+    s_max = rung_count(min_iter, max_iter, eta) - 1
+    brackets = []
+    for s in range(s_max, -1, -1):
+        if variant == "paper":
+            trials = -(-(s_max + 1) * eta**s // (s + 1))  # the ceiling, in integers
+        else:
+            trials = (s_max + 1) // (s + 1) * eta**s
+        brackets.append(_by_floor(_lengths(max_iter, s + 1, eta), trials, eta))
+    return tuple(brackets)
+
+
+def successive_halving_bracket(max_iter: int, min_iter: int, eta: int, trials: int | None = None) -> Bracket:
+    """Give the one bracket of successive halving, over all rungs from `min_iter` to `max_iter`.
+
+    Args:
+        max_iter: Where the last rung ends.
+        min_iter: Least length of the first rung.
+        eta: 1 of `eta` trials goes on at each rung.
+        trials: How many start; by default as many as leave exactly one for the last rung. With fewer, rungs
+            that would be empty are dropped, and no trial reaches `max_iter`.
+
+    Raises:
+        SweepError: The bounds, `eta` or `trials` leave no rung.
+    """
+    rungs = rung_count(min_iter, max_iter, eta)
+    if trials is None:
+        trials = eta ** (rungs - 1)
+    if trials < 1:
+        raise SweepError(f"early_terminate: `trials` must be at least 1, got {trials}")
+    return _by_floor(_lengths(max_iter, rungs, eta), trials, eta)
+
+
+def cut(bracket: Bracket, trials: int, eta: int) -> Bracket:
+    """Cut a bracket to fewer trials: rung i holds `trials // eta**i`; one that would be empty is dropped."""
+    if trials >= bracket.trials:
+        return bracket
+    return _by_floor([rung.until for rung in bracket.rungs], trials, eta)
+
+
+def thin(bracket: Bracket, first: int, size: int) -> Bracket:
+    """Hold rung `first` and all after it to `size` trials at most; with 0 they are dropped."""
+    later = (Rung(rung.until, min(rung.size, size)) for rung in bracket.rungs[first:] if size > 0)
+    return Bracket((*bracket.rungs[:first], *later))
+
+
+def iterations(bracket: Bracket, resume: bool) -> int:
+    """Count the iterations that a bracket runs.
+
+    Args:
+        bracket: The bracket.
+        resume: A promoted trial goes on where it stopped; otherwise it starts from zero again.
+    """
+    total, before = 0, 0
+    for rung in bracket.rungs:
+        total += rung.size * (rung.until - before)
+        if resume:
+            before = rung.until
+    return total
+
+
+def upcoming(
+    cycle: Sequence[Bracket], begun: int, eta: int, trials: int | None, brackets: int | None
+) -> tuple[int, int]:
+    """Count (trials, iterations when each promotion resumes) of what follows the first `begun` brackets.
+
+    The cost doesn't grow with the number of rounds.
+
+    Args:
+        cycle: The brackets of one round; rounds repeat.
+        begun: Brackets already taken from the rounds.
+        eta: 1 of `eta` trials goes on at each rung.
+        trials: Trials that may still start, or None for no bound.
+        brackets: Brackets that may still begin, or None for no bound. One of the two bounds must be set.
+    """
+    round_trials = sum(bracket.trials for bracket in cycle)
+    # Any len(cycle) brackets in a row are one whole round, wherever they begin: take those at once.
+    rounds = []
+    if trials is not None:
+        rounds.append(trials // round_trials)
+    if brackets is not None:
+        rounds.append(brackets // len(cycle))
+    whole = min(rounds)
+    trials_left = round_trials if trials is None else trials - whole * round_trials
+    brackets_left = len(cycle) if brackets is None else brackets - whole * len(cycle)
+    total_trials = whole * round_trials
+    total_iterations = whole * sum(iterations(bracket, resume=True) for bracket in cycle)
+    for position in range(begun, begun + min(brackets_left, len(cycle))):
+        bracket = cut(cycle[position % len(cycle)], trials_left, eta)
+        trials_left -= bracket.trials
+        total_trials += bracket.trials
+        total_iterations += iterations(bracket, resume=True)
+    return total_trials, total_iterations
+
+
+def _lengths(max_iter: int, rungs: int, eta: int) -> list[int]:
+    """Iterations of each rung, rising to `max_iter`."""
+    return [max_iter // eta**power for power in range(rungs - 1, -1, -1)]
+
+
+def _by_floor(lengths: Sequence[int], trials: int, eta: int) -> Bracket:
+    sizes = [trials // eta**power for power in range(len(lengths))]
+    return Bracket(tuple(Rung(until, size) for until, size in zip(lengths, sizes, strict=True) if size > 0))

@@ -1,0 +1,273 @@
+"""Successive halving and Hyperband: brackets side by side, each promoting the best of every rung."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from itertools import chain
+
+from hpsearch.errors import SweepError
+from hpsearch.schedulers.base import (
+    Answer,
+    Decision,
+    Done,
+    NewTrial,
+    Outcome,
+    Run,
+    RungView,
+    Scheduler,
+    Wait,
+)
+from hpsearch.schedulers.brackets import Bracket, cut, iterations, thin, upcoming
+from hpsearch.schedulers.open_bracket import OpenBracket
+from hpsearch.schedulers.ranking import rank
+from hpsearch.schedulers.reasons import ran, ranked
+from hpsearch.trial import Goal
+
+__all__ = ["BracketScheduler"]
+
+
+class BracketScheduler(Scheduler):
+    """Run a cycle of brackets over and over: one bracket is successive halving, s_max + 1 are Hyperband.
+
+    New trials are numbered in the order of brackets. A bracket begins, and its size is fixed, when its
+    first trial is asked for; the last one is cut to the trials that `run_cap` leaves it. Brackets run side
+    by side: `next` answers a promoted trial first (the one that runs the furthest; of equals the lower
+    number), and a new trial otherwise.
+
+    A rung is decided when the outcome of all its trials is known. It ranks them by `rank`, and its best run
+    on in the next rung. Failed trials never do. A trial whose metric is NaN does only where the trials with
+    a number don't fill the next rung. Where too many have failed to fill it, that rung and those after it
+    hold fewer. A trial that ended by itself ranks like any other. In the last rung of a bracket, each trial
+    is complete as it ends.
+
+    A call costs O(log n) in the number of promoted trials that wait, shared over a rung where it is
+    decided; what was decided about a trial is not kept.
+
+    Args:
+        cycle: The brackets of one round.
+        eta: 1 of `eta` trials goes on at each rung; used to cut a bracket.
+        goal: Which values are best.
+        run_cap: How many trials may be created in all.
+        brackets: How many brackets may begin in all; None: one round, or any number where `run_cap` is set.
+    """
+
+    def __init__(
+        self,
+        cycle: Sequence[Bracket],
+        eta: int,
+        goal: Goal,
+        run_cap: int | None = None,
+        brackets: int | None = None,
+    ) -> None:
+        if not cycle or not all(bracket.rungs for bracket in cycle):
+            raise SweepError("a round must hold at least one bracket, and each bracket at least one rung")
+        if run_cap is not None and run_cap < 1:
+            raise SweepError(f"`run_cap` must be at least 1, got {run_cap}")
+        if brackets is not None and brackets < 1:
+            raise SweepError(f"`brackets` must be at least 1, got {brackets}")
+        self._cycle = tuple(cycle)
+        self._eta = eta
+        self._goal: Goal = goal
+        self._run_cap = run_cap
+        self._brackets = brackets
+        self._exhausted = False
+        self._begun_trials = 0
+        self._begun_iterations = 0
+        self._numbered = 0
+        self._newest: OpenBracket | None = None
+        self._running: dict[int, OpenBracket] = {}
+        self._promoted: list[tuple[int, int, OpenBracket]] = []
+        """Heap of (-until, trial, bracket): the furthest rung first, then the lower number."""
+        self._views: list[Sequence[RungView]] = []
+        """One entry for each bracket begun."""
+        self._stale: dict[int, OpenBracket] = {}
+        """Brackets whose entry is out of date: they moved since `rungs` was last called."""
+
+    def next(self) -> Answer:
+        """Say what to start now; the answer counts as started."""
+        if self._promoted:
+            _, trial, bracket = heappop(self._promoted)
+            self._start(trial, bracket)
+            return Run(trial, bracket.rung.until)
+        filling = self._bracket_to_fill()
+        if filling is not None:
+            trial = self._numbered
+            self._numbered += 1
+            self._start(trial, filling)
+            return NewTrial(trial, filling.rung.until)
+        return Wait() if self._running else Done()
+
+    def observe(self, outcome: Outcome) -> Sequence[Decision]:
+        """Take a trial's outcome; answer the decisions that follow, from the best trial to the worst.
+
+        A failed trial gets no decision of its own.
+
+        Raises:
+            ValueError: The trial isn't running.
+        """
+        bracket = self._running.pop(outcome.trial, None)
+        if bracket is None:
+            raise ValueError(f"an outcome must be of a running trial; trial {outcome.trial} is not running")
+        bracket.finished += 1
+        bracket.undecided.append(outcome)
+        return self._decide(bracket)
+
+    def exhausted(self) -> Sequence[Decision]:
+        """Take the last `NewTrial` back and ask for no more; its bracket is cut to the trials that it has.
+
+        Raises:
+            ValueError: The newest trial isn't in its first segment, so that there is no answer to take back.
+        """
+        newest = self._numbered - 1
+        bracket = self._running.get(newest)
+        if bracket is None or bracket.position > 0:
+            raise ValueError("`exhausted` must follow a `NewTrial`; the newest trial is not in its first segment")
+        del self._running[newest]
+        self._numbered -= 1
+        self._exhausted = True
+        bracket.started -= 1
+        self._replan(bracket, cut(bracket.plan, bracket.started, self._eta))
+        if bracket.started == 0:
+            self._newest = None
+            self._views.pop()
+            self._stale.pop(bracket.index, None)
+            return ()
+        return self._decide(bracket)
+
+    def extend(self, run_cap: int | None, brackets: int | None) -> None:
+        """Raise the bounds from here on; None leaves one as it is. Undoes `exhausted`.
+
+        Brackets already begun stay as they are, those that were cut too: what is added begins with the next
+        one of the cycle. A `run_cap` set for the first time lets rounds repeat if `brackets` was never set.
+
+        Raises:
+            ValueError: A bound, or the number of trials that follows from both, would become lower.
+        """
+        run_cap_before, brackets_before = self._bounds()
+        trials = self._total_within(run_cap_before, brackets_before)[0]
+        after = (
+            self._run_cap if run_cap is None else run_cap,
+            self._brackets if brackets is None else brackets,
+        )
+        fewest = len(self._views) if brackets_before is None else brackets_before
+        if brackets is not None and brackets < fewest:
+            raise ValueError(f"bounds can only be raised: `brackets` must be at least {fewest}, got {brackets}")
+        at_least = trials if run_cap_before is None else run_cap_before
+        if run_cap is not None and run_cap < at_least:
+            raise ValueError(f"bounds can only be raised: `run_cap` must be at least {at_least}, got {run_cap}")
+        fewer = self._total_within(*self._resolved(*after))[0]
+        if fewer < trials:
+            raise ValueError(
+                f"bounds can only be raised: `brackets` = {brackets} holds {fewer} trials of the {trials} "
+                "that there are to be; raise it until it holds them all"
+            )
+        self._run_cap, self._brackets = after
+        self._exhausted = False
+
+    def rungs(self) -> Sequence[RungView]:
+        """Rungs of the brackets begun so far, in order.
+
+        Only those of brackets that moved since the last call are made anew; the rest are copied.
+        """
+        for bracket in self._stale.values():
+            self._views[bracket.index] = bracket.views()
+        self._stale.clear()
+        return list(chain.from_iterable(self._views))
+
+    def total(self) -> tuple[int, int]:
+        """Count (trials, iterations when each promotion resumes) of the whole sweep.
+
+        Exact for what was planned, and after rungs that could not be filled; a trial that fails or ends by
+        itself in the middle of a rung counts as though it had run to the rung's end.
+        """
+        if self._exhausted:
+            return self._begun_trials, self._begun_iterations
+        return self._total_within(*self._bounds())
+
+    def _start(self, trial: int, bracket: OpenBracket) -> None:
+        bracket.started += 1
+        self._running[trial] = bracket
+        self._stale[bracket.index] = bracket
+
+    def _bracket_to_fill(self) -> OpenBracket | None:
+        """Give the bracket of the next new trial, begun now if need be; None where no more may start."""
+        newest = self._newest
+        if newest is not None and newest.position == 0 and newest.started < newest.rung.size:
+            return newest
+        begun = len(self._views)
+        run_cap, brackets = self._bounds()
+        if self._exhausted or (brackets is not None and begun >= brackets):
+            return None
+        plan = self._cycle[begun % len(self._cycle)]
+        if run_cap is not None:
+            plan = cut(plan, run_cap - self._begun_trials, self._eta)
+        if plan.trials == 0:
+            return None
+        self._newest = OpenBracket(begun, Bracket(()))
+        self._replan(self._newest, plan)
+        self._views.append(())
+        return self._newest
+
+    def _decide(self, bracket: OpenBracket) -> Sequence[Decision]:
+        decisions: Sequence[Decision] = ()
+        if bracket.in_last_rung:
+            # More than one only where `exhausted` just made the rung the last.
+            decisions = [
+                Decision(outcome.trial, "complete", f"last rung: {ran(outcome, bracket.rung.until)}")
+                for outcome in rank(bracket.undecided, self._goal)
+                if outcome.value is not None
+            ]
+            bracket.undecided = []
+        elif bracket.finished == bracket.rung.size:
+            decisions = self._decide_rung(bracket)
+        if bracket.ended:
+            self._views[bracket.index] = bracket.views()
+            self._stale.pop(bracket.index, None)
+        else:
+            self._stale[bracket.index] = bracket
+        return decisions
+
+    def _decide_rung(self, bracket: OpenBracket) -> Sequence[Decision]:
+        """Promote the best of a rung whose outcomes are all known, and stop the rest."""
+        outcomes = rank(bracket.undecided, self._goal)
+        bracket.undecided = []
+        able = [outcome for outcome in outcomes if outcome.value is not None]
+        promoted = min(bracket.plan.rungs[bracket.position + 1].size, len(able))
+        decisions = [
+            Decision(
+                outcome.trial,
+                "promote" if place <= promoted else "stop",
+                ranked(outcome, bracket.position, place, len(outcomes), promoted),
+            )
+            for place, outcome in enumerate(able, start=1)
+        ]
+        self._replan(bracket, thin(bracket.plan, bracket.position + 1, promoted))
+        if promoted:
+            bracket.go_to_next_rung()
+        for outcome in able[:promoted]:
+            heappush(self._promoted, (-bracket.rung.until, outcome.trial, bracket))
+        return decisions
+
+    def _replan(self, bracket: OpenBracket, plan: Bracket) -> None:
+        """Give a bracket another plan, and keep the sums over all brackets right."""
+        self._begun_trials += plan.trials - bracket.plan.trials
+        self._begun_iterations += iterations(plan, resume=True) - iterations(bracket.plan, resume=True)
+        bracket.plan = plan
+
+    def _bounds(self) -> tuple[int | None, int | None]:
+        return self._resolved(self._run_cap, self._brackets)
+
+    def _resolved(self, run_cap: int | None, brackets: int | None) -> tuple[int | None, int | None]:
+        """Bounds with the default for `brackets` put in: at least one of the two is set."""
+        return run_cap, len(self._cycle) if run_cap is None and brackets is None else brackets
+
+    def _total_within(self, run_cap: int | None, brackets: int | None) -> tuple[int, int]:
+        trials, cost = upcoming(
+            self._cycle,
+            len(self._views),
+            self._eta,
+            None if run_cap is None else max(run_cap - self._begun_trials, 0),
+            None if brackets is None else max(brackets - len(self._views), 0),
+        )
+        return self._begun_trials + trials, self._begun_iterations + cost

@@ -1,0 +1,36 @@
+"""A decision's reason in words, as tables and TensorBoard show it."""
+
+from __future__ import annotations
+
+import math
+
+from hpsearch.schedulers.base import Outcome
+
+__all__ = ["ordinal", "ran", "ranked"]
+
+
+def ordinal(number: int) -> str:
+    """Give 1st, 2nd, 3rd, 4th, ..., 11th, ..., 21st."""
+    if number % 100 in (11, 12, 13):
+        return f"{number}th"
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
+
+
+def ranked(outcome: Outcome, rung: int, place: int, size: int, promoted: int) -> str:
+    """Say where a trial came in its rung: `"rung 2: 7th of 9, top 3 go on"`."""
+    nan = " (NaN)" if outcome.value is not None and math.isnan(outcome.value) else ""
+    verb = "goes" if promoted == 1 else "go"
+    return f"rung {rung}: {ordinal(place)} of {size}{nan}, top {promoted} {verb} on"
+
+
+def ran(outcome: Outcome, until: int | None) -> str:
+    """Say how far a trial ran that needn't run on: `"ran all 27 iterations"`."""
+    if until is None:
+        return f"ended by itself after {_iterations(outcome.iteration)}"
+    if outcome.iteration < until:
+        return f"ended by itself after {outcome.iteration} of {_iterations(until)}"
+    return f"ran all {_iterations(until)}" if until > 1 else "ran its 1 iteration"
+
+
+def _iterations(count: int) -> str:
+    return "1 iteration" if count == 1 else f"{count} iterations"

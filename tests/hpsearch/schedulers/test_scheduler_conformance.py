@@ -1,0 +1,311 @@
+"""What every scheduler must hold, for any number of workers and any order of outcomes."""
+
+from __future__ import annotations
+
+import math
+import random
+import tracemalloc
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpsearch.schedulers.base import Decision, Done, NewTrial, Outcome, Run, Scheduler, Wait
+from hpsearch.schedulers.brackets import Variant, hyperband_brackets, successive_halving_bracket
+from hpsearch.schedulers.full import FullLength
+from hpsearch.schedulers.halving import BracketScheduler
+
+Measure = Callable[[int, int], tuple[int, float | None]]
+"""(trial, until) to (iteration that it ended at, value)."""
+
+TO_ITS_OWN_END = 5
+"""Where a trial without `max_iter` returns, in these tests."""
+
+
+class Drive:
+    """Drives a scheduler as the orchestrator does, and checks each of its answers."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        measure: Measure,
+        workers: int = 1,
+        seed: int = 0,
+        supply: int | None = None,
+    ) -> None:
+        self.scheduler = scheduler
+        self.measure = measure
+        self.workers = workers
+        self.supply = supply
+        self.order = random.Random(seed)
+        self.flying: list[tuple[int, int]] = []
+        self.reached: dict[int, int] = {}
+        self.state: dict[int, str] = {}
+        self.decisions: dict[int, list[Decision]] = defaultdict(list)
+        self.segments: list[tuple[int, int]] = []
+        self.checks_left = 20
+
+    def run(self, events: int | None = None) -> Drive:
+        """Go on until `Done`, or until so many outcomes were observed."""
+        while events is None or events > 0:
+            if not self.fill():
+                break
+            self.observe_any()
+            if events is not None:
+                events -= 1
+        return self
+
+    def fill(self) -> bool:
+        """Start what there is to start; False when that is nothing, ever."""
+        while len(self.flying) < self.workers:
+            answer = self.scheduler.next()
+            if isinstance(answer, Wait | Done):
+                self.check_repeatable(answer)
+                assert bool(self.flying) == isinstance(answer, Wait)
+                return isinstance(answer, Wait)
+            if isinstance(answer, Run):
+                assert self.state[answer.trial] == "promoted"
+                trial, until, before = answer.trial, answer.until, self.reached[answer.trial]
+            else:
+                assert isinstance(answer, NewTrial)
+                assert answer.number == len(self.state)
+                if self.supply is not None and answer.number >= self.supply:
+                    self.take(self.scheduler.exhausted())
+                    continue
+                trial, until, before = answer.number, answer.until or TO_ITS_OWN_END, 0
+            assert until > before
+            self.segments.append((trial, until - before))
+            self.reached[trial] = until
+            self.state[trial] = "running"
+            self.flying.append((trial, until))
+        return True
+
+    def check_repeatable(self, answer: Wait | Done) -> None:
+        if self.checks_left == 0:
+            return
+        self.checks_left -= 1
+        before = list(self.scheduler.rungs()), self.scheduler.total()
+        assert self.scheduler.next() == answer
+        assert self.scheduler.next() == answer
+        assert (list(self.scheduler.rungs()), self.scheduler.total()) == before
+
+    def observe_any(self) -> None:
+        place = self.order.randrange(len(self.flying))
+        self.flying[place], self.flying[-1] = self.flying[-1], self.flying[place]
+        trial, until = self.flying.pop()
+        iteration, value = self.measure(trial, until)
+        self.state[trial] = "failed" if value is None else "ended"
+        self.take(self.scheduler.observe(Outcome(trial, iteration, value)))
+
+    def take(self, decisions: Sequence[Decision]) -> None:
+        for decision in decisions:
+            assert decision.reason
+            assert self.state[decision.trial] == "ended"
+            self.state[decision.trial] = {
+                "promote": "promoted",
+                "stop": "stopped",
+                "complete": "complete",
+            }[decision.action]
+            self.decisions[decision.trial].append(decision)
+
+    def check_end(self) -> None:
+        assert self.scheduler.next() == Done()
+        assert set(self.state.values()) <= {"failed", "stopped", "complete"}  # nobody is stranded
+        views = self.scheduler.rungs()
+        assert [(view.bracket, view.rung) for view in views] == sorted({(view.bracket, view.rung) for view in views})
+        assert all(view.size == view.started == view.finished > 0 for view in views)
+        assert sum(view.finished for view in views) == len(self.segments)
+        assert sum(view.finished for view in views if view.rung == 0) == len(self.state)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Builds the same scheduler again and again; hypothesis prints it."""
+
+    name: str
+    arguments: tuple
+
+    @property
+    def run_cap(self) -> int | None:
+        place = 1 if self.name == "full" else -2
+        run_cap: int | None = self.arguments[place]
+        return run_cap
+
+    def build(self) -> Scheduler:
+        if self.name == "full":
+            return FullLength(*self.arguments)
+        max_iter, min_iter, eta, shape, goal, run_cap, brackets = self.arguments
+        if self.name == "hyperband":
+            cycle = hyperband_brackets(max_iter, min_iter, eta, shape)
+        else:
+            cycle = (successive_halving_bracket(max_iter, min_iter, eta, shape),)
+        return BracketScheduler(cycle, eta, goal, run_cap, brackets)
+
+
+def brackets_recipe(name, shapes) -> st.SearchStrategy[Recipe]:
+    min_iters = st.integers(1, 3)
+    arguments = st.tuples(
+        min_iters.flatmap(lambda low: st.tuples(st.integers(low, 30), st.just(low))),
+        st.integers(2, 4),
+        shapes,
+        st.sampled_from(["minimize", "maximize"]),
+        st.none() | st.integers(1, 80),
+        st.none() | st.integers(1, 6),
+    )
+    return arguments.map(lambda drawn: Recipe(name, (*drawn[0], *drawn[1:])))
+
+
+recipes = st.one_of(
+    st.tuples(st.none() | st.integers(1, 5), st.integers(1, 40)).map(lambda drawn: Recipe("full", drawn)),
+    brackets_recipe("hyperband", st.sampled_from(get_args(Variant))),
+    brackets_recipe("successive halving", st.none() | st.integers(1, 40)),
+)
+
+numbers = st.sampled_from([0.0, 0.25, 0.5, 1.0, -3.0, math.inf, -math.inf])
+values = st.lists(numbers | st.floats() | st.none(), min_size=1, max_size=40)
+workers = st.integers(1, 60)
+seeds = st.integers(0, 2**32)
+
+
+def measure_by(table) -> Measure:
+    """The same outcome for the same segment, whoever runs it; every fifth ends early by itself."""
+
+    def measure(trial: int, until: int) -> tuple[int, float | None]:
+        place = trial * 7 + until
+        return until - (place % 5 == 0), table[place % len(table)]
+
+    return measure
+
+
+def fine(trial: int, until: int) -> tuple[int, float | None]:
+    return until, (trial * 7919 % 1000) / until
+
+
+@given(recipes, values, workers, seeds, st.none() | st.integers(0, 60))
+@settings(deadline=None, max_examples=250)
+def test_every_trial_is_brought_to_an_end(recipe, table, count, seed, supply):
+    scheduler = recipe.build()
+    Drive(scheduler, measure_by(table), count, seed, supply).run().check_end()
+
+
+@given(recipes, values, workers, seeds, st.none() | st.integers(0, 60))
+@settings(deadline=None, max_examples=250)
+def test_workers_and_order_change_no_decision(recipe, table, count, seed, supply):
+    measure = measure_by(table)
+    alone = Drive(recipe.build(), measure, supply=supply).run()
+    many = Drive(recipe.build(), measure, count, seed, supply).run()
+    assert many.decisions == alone.decisions
+    assert many.state == alone.state
+    assert sorted(many.segments) == sorted(alone.segments)
+    assert list(many.scheduler.rungs()) == list(alone.scheduler.rungs())
+
+
+@given(recipes, values, workers, seeds, st.none() | st.integers(0, 60))
+@settings(deadline=None, max_examples=100)
+def test_the_total_is_what_ran(recipe, table, count, seed, supply):
+    scheduler = recipe.build()
+    promised = scheduler.total()
+    drive = Drive(scheduler, measure_by(table), count, seed, supply).run()
+    ran = len(drive.state), sum(length for _, length in drive.segments)
+    assert scheduler.total() in (ran, None)
+    if promised is not None:
+        assert ran[0] <= promised[0]
+        assert ran[1] <= promised[1]
+
+
+@given(recipes, values, workers, seeds, st.none() | st.integers(0, 60))
+@settings(deadline=None, max_examples=60)
+def test_the_rungs_count_every_start_and_outcome_as_it_comes(recipe, table, count, seed, supply):
+    scheduler = recipe.build()
+    drive = Drive(scheduler, measure_by(table), count, seed, supply)
+
+    def counts() -> tuple[int, int]:
+        views = scheduler.rungs()
+        return sum(view.started for view in views), sum(view.finished for view in views)
+
+    while drive.fill():
+        assert counts() == (len(drive.segments), len(drive.segments) - len(drive.flying))
+        drive.observe_any()
+        assert counts() == (len(drive.segments), len(drive.segments) - len(drive.flying))
+    drive.check_end()
+
+
+@given(recipes, workers, seeds)
+@settings(deadline=None, max_examples=100)
+def test_without_failures_the_total_is_known_before_the_first_trial(recipe, count, seed):
+    scheduler = recipe.build()
+    promised = scheduler.total()
+    drive = Drive(scheduler, fine, count, seed).run(events=10)
+    assert scheduler.total() == promised
+    drive.run()
+    assert promised in ((len(drive.state), sum(length for _, length in drive.segments)), None)
+
+
+@given(recipes, values, workers, seeds, st.none() | st.integers(0, 60), st.integers(0, 50), st.integers(1, 40))
+@settings(deadline=None, max_examples=150)
+def test_an_extension_goes_on_at_any_moment(recipe, table, count, seed, supply, moment, more):
+    scheduler = recipe.build()
+    drive = Drive(scheduler, measure_by(table), count, seed, supply).run(events=moment)
+    promised = recipe.build().total()
+    run_cap = max(recipe.run_cap or 0, promised[0] if promised else 0) + more
+    drive.supply = None
+    scheduler.extend(run_cap, None if recipe.name == "full" else 1000)
+    drive.run().check_end()
+    assert len(drive.state) == run_cap
+
+
+@given(recipes, st.integers(1, 40))
+@settings(deadline=None, max_examples=60)
+def test_an_extension_after_done_creates_what_was_added(recipe, more):
+    scheduler = recipe.build()
+    drive = Drive(scheduler, fine, workers=4).run()
+    before = len(drive.state)
+    scheduler.extend(max(recipe.run_cap or 0, before) + more, None if recipe.name == "full" else 1000)
+    drive.run().check_end()
+    assert len(drive.state) > before
+
+
+def test_a_searcher_may_be_exhausted_at_any_trial():
+    for recipe in (
+        Recipe("full", (3, 60)),
+        Recipe("hyperband", (27, 1, 3, "paper", "maximize", None, None)),
+        Recipe("successive halving", (27, 1, 3, None, "minimize", 60, None)),
+    ):
+        for supply in range(49):
+            drive = Drive(recipe.build(), fine, workers=7, seed=supply, supply=supply).run()
+            assert len(drive.state) == supply
+            drive.check_end()
+
+
+def test_a_hundred_thousand_trials_on_ten_thousand_workers():
+    # A call that looked at all trials would take hours here, and run into the time limit of the test.
+    scheduler = BracketScheduler(hyperband_brackets(27), 3, "maximize", run_cap=100_000)
+    promised = scheduler.total()
+    drive = Drive(scheduler, fine, workers=10_000, seed=1).run()
+    drive.check_end()
+    assert promised == (100_000, sum(length for _, length in drive.segments))
+
+
+def drive_alone(scheduler: Scheduler) -> None:
+    """One worker, and nothing kept of what it ran."""
+    while True:
+        answer = scheduler.next()
+        if isinstance(answer, Wait | Done):
+            return
+        trial = answer.number if isinstance(answer, NewTrial) else answer.trial
+        scheduler.observe(Outcome(trial, answer.until or TO_ITS_OWN_END, 0.5))
+
+
+def test_a_trial_leaves_no_memory_but_its_share_of_the_rungs():
+    scheduler = BracketScheduler(hyperband_brackets(27), 3, "maximize", run_cap=10_000)
+    tracemalloc.start()
+    try:
+        drive_alone(scheduler)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert scheduler.next() == Done()
+    assert kept < 40 * 10_000  # 23 bytes a trial were seen; 50 with the brackets kept
