@@ -1,0 +1,1 @@
+"""Collectives between processes. Imports nothing of the search or of the trainers."""

@@ -1,0 +1,1 @@
+"""Who watches a sweep: TensorBoard, and the screen."""

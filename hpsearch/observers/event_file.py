@@ -1,0 +1,115 @@
+"""TensorBoard event files of many runs, none kept open: records are held back and appended in one write."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpsearch.observers.records import frame
+
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.event_pb2 import Event
+
+__all__ = ["EventFiles"]
+
+HELD_BACK_BYTES = 1 << 20
+"""Records that wait in memory before they are written without being asked."""
+
+
+class EventFiles:
+    """The runs below one directory, each with one event file.
+
+    A study has tens of thousands of runs and a process may keep a thousand files open, so every write opens
+    its file, appends whole records and closes it. TensorBoard reads a growing file on from where it was.
+
+    Args:
+        directory: Where the runs' folders appear. Files of runs that are there already stay as they are.
+        clock: Seconds since the epoch, for events that name no time.
+    """
+
+    def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+
+        self._directory = directory
+        self._clock = clock
+        self._event_pb2 = event_pb2
+        self._summary_pb2 = summary_pb2
+        # TensorBoard reads a run's files in the order of their names: with the time in them, a rebuilt study
+        # wins over what a TensorBoard that is still open has read before.
+        self._file_name = f"events.out.tfevents.{clock():014.3f}.hpsearch"
+        self._held_back: dict[str, bytearray] = {}
+        self._held_back_bytes = 0
+
+    def clear(self, runs: Iterable[str]) -> None:
+        """Delete the folders of the runs whose names match these glob patterns."""
+        for pattern in runs:
+            for path in self._directory.glob(pattern):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def create(self, run: str) -> None:
+        """Begin a run; its first record says that restarts are marked, not guessed from the steps."""
+        self._append(run, self._event(0, file_version="brain.Event:2"))
+
+    def scalars(self, run: str, step: int, values: Iterable[tuple[str, float]]) -> None:
+        """Write (tag, value) pairs of one step; TensorBoard keeps 32 bits of each value."""
+        value_type = self._summary_pb2.Summary.Value
+        summary = self._summary_pb2.Summary(
+            value=[value_type(tag=tag, simple_value=float(value)) for tag, value in values]
+        )
+        self._append(run, self._event(step, summary=summary))
+
+    def summary(self, run: str, value: object) -> None:
+        """Write one `Summary.Value` that belongs to the run as a whole."""
+        self._append(run, self._event(0, summary=self._summary_pb2.Summary(value=[value])))
+
+    def restart(self, run: str, step: int) -> None:
+        """Take back all scalars from `step` on."""
+        session_log = self._event_pb2.SessionLog(status=self._event_pb2.SessionLog.START)
+        event = self._event(step, session_log=session_log)
+        # The reader behind the browser takes a run's first START for its beginning and only later ones for
+        # restarts; EventAccumulator takes each for a restart. Said twice, it is the same for both.
+        self._append(run, event)
+        self._append(run, event)
+
+    def flush(self) -> None:
+        """Append what is held back to its files."""
+        for run, records in self._held_back.items():
+            self._append_to_file(run, records)
+        self._held_back.clear()
+        self._held_back_bytes = 0
+
+    def _event(self, step: int, **content: object) -> Event:
+        return self._event_pb2.Event(wall_time=self._clock(), step=step, **content)
+
+    def _append(self, run: str, event: Event) -> None:
+        records = frame(event.SerializeToString())
+        held_back = self._held_back.get(run)
+        if held_back is None:
+            self._held_back[run] = bytearray(records)
+        else:
+            held_back += records
+        self._held_back_bytes += len(records)
+        if self._held_back_bytes >= HELD_BACK_BYTES:
+            self.flush()
+
+    def _append_to_file(self, run: str, records: bytearray) -> None:
+        # Strings and bare descriptors: a run of a short trial costs one directory and one write, and pathlib
+        # and file objects would be half of that again.
+        folder = f"{self._directory}/{run}"
+        path = f"{folder}/{self._file_name}"
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        try:
+            descriptor = os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, flags, 0o666)
+        try:
+            unwritten = memoryview(records)
+            while unwritten:
+                unwritten = unwritten[os.write(descriptor, unwritten) :]
+        finally:
+            os.close(descriptor)

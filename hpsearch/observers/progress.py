@@ -1,0 +1,252 @@
+"""A running sweep on the screen: a live table in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from hpsearch.backends.base import Workers
+from hpsearch.observers.rung_rows import RungRow, rung_rows
+from hpsearch.report.wording import duration, number, params_line, shortened
+from hpsearch.schedulers.base import RungView
+from hpsearch.trial import Goal, TrialRow, TrialState
+
+__all__ = ["Display", "LiveTable", "PlainLines", "Silent", "Snapshot", "choose_progress"]
+
+MOST_RUNG_ROWS = 12
+MOST_FAILURES = 3
+LINE_EVERY = 10.0
+"""Seconds of a sweep between two plain lines in which nothing special happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Where a sweep stands, as a person wants to see it."""
+
+    name: str
+    metric: str
+    goal: Goal
+    rungs: Sequence[RungView]
+    counts: Mapping[TrialState, int]
+    trials: int | None
+    """Trials of the whole sweep; None where no bound is known."""
+    best: TrialRow | None
+    workers: Workers
+    iterations: int
+    """Iterations that count so far."""
+    iterations_total: int | None
+    elapsed: float
+    """Seconds of this run."""
+    remaining: float | None
+    """Seconds, estimated; None where nothing can be said."""
+    failures: Sequence[tuple[int, str]] = field(default=())
+    """(trial, message) of the newest failures, the newest last."""
+    notice: str | None = None
+    """What the sweep waits for."""
+
+
+class Display(Protocol):
+    """Where a sweep shows how it goes."""
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Show where the sweep stands; called a few times a second."""
+
+    def note(self, text: str) -> None:
+        """Show a line that stays."""
+
+    def close(self, snapshot: Snapshot | None) -> None:
+        """Show how it ended (None: as it was last seen) and let go of the terminal."""
+
+
+def choose_progress(stream: TextIO) -> Display:
+    """Give a live table where `stream` is a terminal that can redraw, plain lines in files and notebooks."""
+    if stream.isatty() and os.environ.get("TERM") != "dumb":
+        return LiveTable(stream)
+    return PlainLines(stream)
+
+
+class Silent:
+    """Shows nothing."""
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Show nothing."""
+
+    def note(self, text: str) -> None:
+        """Show nothing."""
+
+    def close(self, snapshot: Snapshot | None) -> None:
+        """Show nothing."""
+
+
+class LiveTable:
+    """A table that is redrawn in place by `show`, in one write, without a thread of its own.
+
+    It stays under 30 lines however many brackets there are; what other code prints scrolls above it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._console = Console(file=stream, highlight=False)
+        self._live: Live | None = None
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Redraw the table."""
+        picture = _picture(snapshot)
+        if self._live is None:
+            self._live = Live(picture, console=self._console, auto_refresh=False)
+            self._live.start(refresh=True)
+        else:
+            self._live.update(picture, refresh=True)
+
+    def note(self, text: str) -> None:
+        """Print a line above the table."""
+        self._console.print(Text(text))
+
+    def close(self, snapshot: Snapshot | None) -> None:
+        """Leave the last table on the screen."""
+        if snapshot is not None:
+            self.show(snapshot)
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+class PlainLines:
+    """A line at the start, at the end, every ten seconds, and when the best improves or a trial fails."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._last: Snapshot | None = None
+        self._next_line = 0.0
+        self._notice: str | None = None
+        self._failed = 0
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Print a line if it is time for one."""
+        if self._last is None:
+            self._start(snapshot)
+        self._print_failures(snapshot)
+        if snapshot.notice is not None and snapshot.notice != self._notice:
+            self.note(snapshot.notice)
+        self._notice = snapshot.notice
+        best, former = snapshot.best, self._last.best if self._last else None
+        improved = best is not None and (former is None or best.value != former.value)
+        if improved or snapshot.elapsed >= self._next_line:
+            self._print(_line(snapshot))
+            self._next_line = snapshot.elapsed + LINE_EVERY
+        self._last = snapshot
+
+    def note(self, text: str) -> None:
+        """Print a line."""
+        self._print(text)
+
+    def close(self, snapshot: Snapshot | None) -> None:
+        """Print a last line, and the best params."""
+        last = self._last if snapshot is None else snapshot
+        if last is None:
+            return
+        self._print_failures(last)
+        self._print(_line(last))
+        if last.best is not None:
+            self._print(f"best params: {params_line(last.best.params)}")
+
+    def _start(self, snapshot: Snapshot) -> None:
+        size = [f"{snapshot.name}: {snapshot.goal} {snapshot.metric}"]
+        if snapshot.trials is not None:
+            size.append(f"{snapshot.trials} trials")
+        if snapshot.iterations_total is not None:
+            size.append(f"{snapshot.iterations_total} iterations")
+        self._print(", ".join([*size, _workers(snapshot.workers)]))
+        self._failed = snapshot.counts.get(TrialState.FAILED, 0)
+        self._next_line = snapshot.elapsed + LINE_EVERY
+
+    def _print_failures(self, snapshot: Snapshot) -> None:
+        failed = snapshot.counts.get(TrialState.FAILED, 0)
+        new, self._failed = failed - self._failed, failed
+        if new <= 0:
+            return
+        shown = list(snapshot.failures)[-min(new, MOST_FAILURES) :]
+        for trial, message in shown:
+            self._print(f"trial {trial} failed: {shortened(message, 200)}")
+        if new > len(shown):
+            self._print(f"{new - len(shown)} more trials failed")
+
+    def _print(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+def _line(snapshot: Snapshot) -> str:
+    """Put a snapshot into one line."""
+    parts = [f"{duration(snapshot.elapsed):>10}", _trials(snapshot), _workers(snapshot.workers)]
+    parts.append(_of("iterations", snapshot.iterations, snapshot.iterations_total))
+    if snapshot.best is not None and snapshot.best.value is not None:
+        parts.append(f"best {snapshot.metric} {snapshot.best.value:.6g} (trial {snapshot.best.number})")
+    if snapshot.remaining is not None:
+        parts.append(f"about {duration(snapshot.remaining)} left")
+    return "  ".join(parts)
+
+
+def _picture(snapshot: Snapshot) -> RenderableType:
+    """Draw a snapshot for a terminal."""
+    head = Text.assemble((snapshot.name, "bold"), f"  {snapshot.goal} {snapshot.metric}", no_wrap=True)
+    head.append(f"  {duration(snapshot.elapsed)}", "cyan")
+    if snapshot.remaining is not None:
+        head.append(f", about {duration(snapshot.remaining)} left")
+    lines: list[RenderableType] = [head]
+    if snapshot.rungs:
+        lines.append(_rung_table(rung_rows(snapshot.rungs, MOST_RUNG_ROWS)))
+    lines.append(Text(_trials(snapshot), no_wrap=True, overflow="ellipsis"))
+    iterations = _of("iterations", snapshot.iterations, snapshot.iterations_total)
+    lines.append(Text(f"{iterations}, {_workers(snapshot.workers)}", no_wrap=True, overflow="ellipsis"))
+    lines.extend(_best(snapshot))
+    for trial, message in list(snapshot.failures)[-MOST_FAILURES:]:
+        lines.append(Text(f"trial {trial} failed: {shortened(message, 200)}", "red", no_wrap=True))
+    if snapshot.notice is not None:
+        lines.append(Text(shortened(snapshot.notice, 300), "yellow"))
+    return Group(*lines)
+
+
+def _rung_table(rows: Sequence[RungRow]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("bracket", "rung", "iterations", "trials", "running"):
+        table.add_column(column, justify="left" if column == "bracket" else "right", no_wrap=True)
+    table.add_column("")
+    for row in rows:
+        size = "?" if row.size is None else str(row.size)
+        bar = ProgressBar(row.size or 1, row.finished, width=20) if row.size else ""
+        running = str(row.started - row.finished or "")
+        table.add_row(row.bracket, row.rung, row.until, f"{row.finished}/{size}", running, bar)
+    return table
+
+
+def _best(snapshot: Snapshot) -> list[RenderableType]:
+    best = snapshot.best
+    if best is None or best.value is None:
+        return [Text(f"no {snapshot.metric} yet", "dim")]
+    head = Text(f"best {snapshot.metric} ")
+    head.append(f"{best.value:.6g}", "bold green")
+    head.append(f", trial {best.number} after {best.iterations} iterations")
+    return [head, Text(shortened(f"  {params_line(best.params)}", 400))]
+
+
+def _trials(snapshot: Snapshot) -> str:
+    counts = [(state, snapshot.counts.get(state, 0)) for state in TrialState]
+    states = ", ".join(f"{count} {state}" for state, count in counts if count)
+    created = sum(count for _, count in counts)
+    return _of("trials", created, snapshot.trials) + (f" ({states})" if states else "")
+
+
+def _workers(workers: Workers) -> str:
+    text = f"{workers.busy} of {workers.ready} workers busy"
+    return text if workers.ready >= workers.wanted else f"{text}, {workers.wanted} wanted"
+
+
+def _of(what: str, done: int, total: int | None) -> str:
+    return f"{number(done)} {what}" if total is None else f"{done} of {total} {what}"

@@ -1,0 +1,74 @@
+"""Which rungs a screen shows: all of them while they are few, sums where they are many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hpsearch.schedulers.base import RungView
+
+__all__ = ["RungRow", "rung_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class RungRow:
+    """One line: a rung, or the sum of several."""
+
+    bracket: str
+    rung: str
+    until: str
+    started: int
+    finished: int
+    size: int | None
+    """Trials that will run there; None where no bound is known."""
+
+
+def rung_rows(rungs: Sequence[RungView], most: int) -> list[RungRow]:
+    """Give at most `most` lines that together hold every rung.
+
+    Brackets that are done become one line; if the others are still too many, they are summed by the iteration
+    where their rungs end, and at last the remaining ones into a line of their own.
+    """
+    if len(rungs) <= most:
+        return [_row([rung]) for rung in rungs]
+    brackets: dict[int, list[RungView]] = {}
+    for rung in rungs:
+        brackets.setdefault(rung.bracket, []).append(rung)
+    done = [rung for views in brackets.values() if _is_done(views) for rung in views]
+    open_ = [rung for views in brackets.values() if not _is_done(views) for rung in views]
+    room = most - (1 if done else 0)
+    groups = [[rung] for rung in open_]
+    if len(groups) > room:
+        by_until: dict[int | None, list[RungView]] = {}
+        for rung in sorted(open_, key=lambda rung: (rung.until is None, rung.until or 0)):
+            by_until.setdefault(rung.until, []).append(rung)
+        groups = list(by_until.values())
+    if len(groups) > room:
+        rest = [rung for group in groups[room - 1 :] for rung in group]
+        groups = [*groups[: room - 1], rest]
+    return [*([_row(done)] if done else []), *(_row(group) for group in groups)]
+
+
+def _is_done(bracket: Iterable[RungView]) -> bool:
+    return all(rung.size is not None and rung.finished >= rung.size for rung in bracket)
+
+
+def _row(rungs: Sequence[RungView]) -> RungRow:
+    sizes = [rung.size for rung in rungs]
+    return RungRow(
+        bracket=_span([rung.bracket for rung in rungs]),
+        rung=_span([rung.rung for rung in rungs]),
+        until=_span([rung.until for rung in rungs]),
+        started=sum(rung.started for rung in rungs),
+        finished=sum(rung.finished for rung in rungs),
+        size=None if None in sizes else sum(size for size in sizes if size is not None),
+    )
+
+
+def _span(numbers: Iterable[int | None]) -> str:
+    """Put numbers into words: `3`, or `0 to 7`, or `end` where there is none."""
+    known = [number for number in numbers if number is not None]
+    if not known:
+        return "end"
+    low, high = min(known), max(known)
+    return str(low) if low == high else f"{low} to {high}"

@@ -1,0 +1,77 @@
+"""A study for other tools: CSV and Parquet, and an Optuna storage that optuna-dashboard opens."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpsearch.report.optuna_storage import write_optuna_storage
+from hpsearch.report.tables import csv_field, rows_to_csv, trials_dataframe
+from hpsearch.space import Space
+from hpsearch.trial import Goal, TrialRow
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["CSV_NAME", "OPTUNA_NAME", "PARQUET_NAME", "export_study"]
+
+CSV_NAME = "trials.csv"
+PARQUET_NAME = "trials.parquet"
+OPTUNA_NAME = "optuna.db"
+
+
+def export_study(
+    rows: Sequence[TrialRow],
+    names: Sequence[str],
+    space: Space,
+    metric: str,
+    goal: Goal,
+    study_name: str,
+    directory: Path,
+    curves: Mapping[int, Sequence[tuple[int, float]]] | None = None,
+) -> list[Path]:
+    """Write `trials.csv`, `trials.parquet` and `optuna.db` into a directory; answer their paths.
+
+    Each file appears by one rename, in place of the one of a former export.
+
+    Args:
+        rows: All trials, by number.
+        names: The params, in the order of the columns.
+        space: Gives Optuna's distributions.
+        metric: Optuna's metric name.
+        goal: Optuna's direction.
+        study_name: The study's name in the Optuna storage.
+        directory: Is made if it is missing.
+        curves: Trial number to (iteration, metric) of every report that counts: Optuna's intermediate values.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    # Built elsewhere and copied: SQLite over a network is slow, and a study's directory may be on one.
+    with tempfile.TemporaryDirectory(prefix="hpsearch-export-") as scratch:
+        built = [Path(scratch) / name for name in (CSV_NAME, PARQUET_NAME, OPTUNA_NAME)]
+        built[0].write_text(rows_to_csv(rows, names), encoding="utf-8", newline="\n")
+        _for_parquet(trials_dataframe(rows, names)).to_parquet(built[1], index=False)
+        write_optuna_storage(built[2], rows, space, metric, goal, study_name, curves or {})
+        return [_put_in_place(path, directory) for path in built]
+
+
+def _for_parquet(frame: pd.DataFrame) -> pd.DataFrame:
+    """Give a column that holds several kinds of values as the CSV's strings: Parquet's have one type each."""
+    frame = frame.copy()
+    for name in frame.columns:
+        if frame[name].dtype == object:
+            frame[name] = [None if value is None else csv_field(value) for value in frame[name]]
+    return frame
+
+
+def _put_in_place(path: Path, directory: Path) -> Path:
+    partial = directory / f".{path.name}.{os.getpid()}.partial"
+    target = directory / path.name
+    try:
+        partial.write_bytes(path.read_bytes())
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target

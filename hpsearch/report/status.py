@@ -1,0 +1,75 @@
+"""How a study stands, in words."""
+
+from __future__ import annotations
+
+from hpsearch.report.wording import duration, params_line, shortened
+from hpsearch.study import Study
+from hpsearch.trial import TrialRow, TrialState
+
+__all__ = ["status_text"]
+
+_MOST_FAILURES = 5
+_MOST_NAMED = 10
+
+_WIDTH = 160
+
+
+def status_text(study: Study, holder: str | None) -> str:
+    """Describe a study.
+
+    Args:
+        study: As it was read.
+        holder: The process that runs it now, None when there is none.
+    """
+    rows = study.trials
+    lines = [f"{study.sweep.name}  {study.directory}", f"state       {_state(study, holder)}"]
+    counts = {state: sum(row.state is state for row in rows) for state in TrialState}
+    told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    total = study.total
+    lines.append(f"trials      {told or 'none yet'}" + ("" if total is None else f"; {total[0]} in all"))
+    of_all = "" if total is None else f" of {total[1]}"
+    lines.append(f"iterations  {study.iterations}{of_all}, {duration(sum(row.seconds for row in rows))} in workers")
+    best = study._course.best()
+    if best is not None:
+        lines.append(f"best        trial {best.number}: {study.sweep.metric.name} {best.value!r} at {best.iterations}")
+        lines.append(f"            {params_line(best.params)}")
+    lines += _rungs(study)
+    lines += _failures(study)
+    return "\n".join(lines) + "\n"
+
+
+def _state(study: Study, holder: str | None) -> str:
+    if study.state == "running":
+        return f"running in {holder}"
+    if study.state == "finished":
+        return "finished"
+    return f"{study.state}; go on with: hpsearch resume {study.directory}"
+
+
+def _rungs(study: Study) -> list[str]:
+    open_rungs = [rung for rung in study.rungs if rung.size is None or rung.finished < rung.size]
+    lines = [
+        f"rung        bracket {rung.bracket + 1}, to iteration {rung.until}: {rung.finished} of {rung.size} finished, "
+        f"{rung.started} started"
+        for rung in open_rungs[:8]
+    ]
+    return lines
+
+
+def _failures(study: Study) -> list[str]:
+    """Show each kind of failure once, with one traceback, and the trials that it struck."""
+    kinds: dict[str, list[TrialRow]] = {}
+    for row in study.trials:
+        if row.failure is not None:
+            kinds.setdefault(row.failure.message, []).append(row)
+    lines = []
+    for message, rows in list(kinds.items())[:_MOST_FAILURES]:
+        struck = ", ".join(str(row.number) for row in rows[:_MOST_NAMED])
+        more = f" and {len(rows) - _MOST_NAMED} more" if len(rows) > _MOST_NAMED else ""
+        lines.append(f"failed      {shortened(message, _WIDTH)}")
+        lines.append(f"            trials {struck}{more}")
+        text = rows[0].failure.traceback if rows[0].failure is not None else ""
+        lines += [f"            | {line}" for line in text.strip().splitlines()]
+    if len(kinds) > _MOST_FAILURES:
+        lines.append(f"            and {len(kinds) - _MOST_FAILURES} kinds more: hpsearch trials {study.directory}")
+    return lines

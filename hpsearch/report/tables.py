@@ -1,0 +1,192 @@
+"""The table of trials: as CSV and JSON for programs, for a terminal, and as a DataFrame.
+
+CSV and DataFrame have the columns `trial,state,iterations,value,params.<name>...`, and equal rows give equal
+bytes: no times unless they are asked for.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hpsearch.report.wording import duration, number, shortened
+from hpsearch.trial import Goal, TrialRow, TrialState, Value
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.table import Table
+
+__all__ = [
+    "STATE_STYLES",
+    "best_row",
+    "column_names",
+    "csv_field",
+    "rows_to_csv",
+    "rows_to_json",
+    "rows_to_table",
+    "table_text",
+    "trials_dataframe",
+]
+
+STATE_STYLES = {
+    TrialState.WAITING: "yellow",
+    TrialState.RUNNING: "cyan",
+    TrialState.COMPLETE: "green",
+    TrialState.STOPPED: "dim",
+    TrialState.FAILED: "bold red",
+}
+"""Rich's style of each state."""
+
+
+def column_names(names: Sequence[str], times: bool = False) -> list[str]:
+    """Give the columns of the table of trials with these params."""
+    fixed = ["trial", "state", "iterations", "value"]
+    return [*fixed, *(f"params.{name}" for name in names), *(["seconds"] if times else [])]
+
+
+def rows_to_csv(rows: Sequence[TrialRow], names: Sequence[str], times: bool = False) -> str:
+    r"""Give the trials as CSV with `\n` line ends.
+
+    Floats have the digits that give the same float again; None is empty; lists and mappings are JSON.
+
+    Args:
+        rows: The trials, in the order of the lines.
+        names: The params, in the order of the columns.
+        times: Add the column `seconds`.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    # A carriage return inside a value ends the line for most readers unless it is quoted; whether csv quotes
+    # it by itself depends on Python's version.
+    careful = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    writer.writerow(column_names(names, times))
+    for row in rows:
+        fields = [csv_field(value) for value in _values(row, names, times)]
+        chosen = careful if any("\r" in field for field in fields) else writer
+        chosen.writerow(fields)
+    return text.getvalue()
+
+
+def rows_to_json(rows: Sequence[TrialRow], names: Sequence[str], times: bool = False) -> str:
+    """Give the trials as a JSON array of objects, the params as an object in each, one trial per line."""
+    lines = []
+    for row in rows:
+        entry: dict[str, Value] = {
+            "trial": row.number,
+            "state": str(row.state),
+            "iterations": row.iterations,
+            "value": row.value if row.value is not None and math.isfinite(row.value) else None,
+            "params": {name: row.params.get(name) for name in names},
+        }
+        if row.failure is not None:
+            entry["failure"] = {"kind": row.failure.kind, "message": row.failure.message}
+        if times:
+            entry["seconds"] = row.seconds
+        lines.append(json.dumps(entry, ensure_ascii=False))
+    return "[\n" + ",\n".join(lines) + "\n]" if lines else "[]"
+
+
+def rows_to_table(rows: Sequence[TrialRow], names: Sequence[str], metric: str = "value", times: bool = False) -> Table:
+    """Give the trials for a terminal; a failed one shows its message in one line.
+
+    Args:
+        rows: The trials, in the order of the lines.
+        names: The params, in the order of the columns.
+        metric: Heads the column of values.
+        times: Add the running time.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("trial", justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("iterations", justify="right", no_wrap=True)
+    table.add_column(Text(metric), justify="right", no_wrap=True)
+    for name in names:
+        table.add_column(Text(name))
+    if times:
+        table.add_column("time", justify="right", no_wrap=True)
+    failures = any(row.failure is not None for row in rows)
+    if failures:
+        table.add_column("failure")
+    for row in rows:
+        cells = [
+            Text(str(row.number)),
+            Text(str(row.state), style=STATE_STYLES[row.state]),
+            Text(str(row.iterations)),
+            Text("" if _not_nan(row.value) is None else f"{row.value:.6g}"),
+            *(Text(_cell(row.params.get(name))) for name in names),
+        ]
+        if times:
+            cells.append(Text(duration(row.seconds)))
+        if failures:
+            cells.append(Text(shortened(row.failure.message, 100) if row.failure else "", style="red"))
+        table.add_row(*cells)
+    return table
+
+
+def table_text(table: Table) -> str:
+    """Give a table as plain text, as wide as it needs to be: for a pipe or a file."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=10_000, color_system=None, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(table)
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+def trials_dataframe(rows: Sequence[TrialRow], names: Sequence[str], times: bool = False) -> pd.DataFrame:
+    """Give the trials as a DataFrame with the columns of the CSV; NaN where there is no value."""
+    import pandas as pd
+
+    columns = column_names(names, times)
+    values = [_values(row, names, times) for row in rows]
+    frame = pd.DataFrame({name: _series([row[i] for row in values]) for i, name in enumerate(columns)})
+    return frame.astype({"value": "float64", "trial": "int64", "iterations": "int64"})
+
+
+def best_row(rows: Sequence[TrialRow], goal: Goal) -> TrialRow | None:
+    """Give the best of all trials that have a value; ties go to the lower number."""
+    sign = 1.0 if goal == "minimize" else -1.0
+    valued = ((sign * value, row.number, row) for row in rows if (value := _not_nan(row.value)) is not None)
+    return min(valued, key=lambda entry: entry[:2], default=(0.0, 0, None))[2]
+
+
+def _values(row: TrialRow, names: Sequence[str], times: bool) -> list[Value]:
+    fixed = [row.number, str(row.state), row.iterations, _not_nan(row.value)]
+    return [*fixed, *(row.params.get(name) for name in names), *([row.seconds] if times else [])]
+
+
+def _not_nan(value: float | None) -> float | None:
+    """Give None for NaN as well."""
+    return None if value is None or math.isnan(value) else value
+
+
+def csv_field(value: Value) -> str:
+    """Put a param's value, or another cell, as the CSV holds it."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value)
+
+
+def _cell(value: Value) -> str:
+    if value is None:
+        return "null"
+    return number(value) if isinstance(value, float) else csv_field(value)
+
+
+def _series(values: list[Value]) -> pd.Series[Value]:
+    """Keep every value as it is, where pandas would turn [1, None] into floats."""
+    import pandas as pd
+
+    kinds = {type(value) for value in values}
+    plain = len(kinds) == 1 and kinds <= {bool, int, float, str}
+    return pd.Series(values) if plain else pd.Series(values, dtype=object)

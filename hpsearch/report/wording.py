@@ -1,0 +1,48 @@
+"""How durations, numbers and params are put for a person; nothing here is read back by a program."""
+
+from __future__ import annotations
+
+import json
+
+from hpsearch.trial import Params, Value
+
+__all__ = ["duration", "number", "params_line", "shortened"]
+
+
+def duration(seconds: float) -> str:
+    """Put a duration into words: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    minutes, rest = divmod(whole, 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    if not hours:
+        return f"{minutes} min {rest} s"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h" if days else f"{hours} h {minutes} min"
+
+
+def number(value: float) -> str:
+    """Give four significant digits, or all digits of an integer."""
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.4g}" if abs(value) < 1e4 or abs(value) >= 1e15 else f"{value:.0f}"
+
+
+def params_line(params: Params) -> str:
+    """Give params in one line: `lr=0.01234  layers=3  activation=relu`."""
+    return "  ".join(f"{name}={_value(value)}" for name, value in params.items())
+
+
+def shortened(text: str, width: int) -> str:
+    """Give the first line of a text, at most `width` characters of it."""
+    line = next(iter(text.splitlines()), "")
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def _value(value: Value) -> str:
+    if isinstance(value, float):
+        return number(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,314 @@
+"""What TensorBoard itself reads back from the event files."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tensorboard import context
+from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins import base_plugin
+from tensorboard.plugins.hparams import (
+    api_pb2,
+    backend_context,
+    get_experiment,
+    list_session_groups,
+)
+
+from hpsearch.events import Failed, Finished, Lost, Opened, Saved, Started
+from hpsearch.observers.domains import Choices, Domain, Interval
+from hpsearch.observers.tensorboard import (
+    STUDY_RUN,
+    TensorBoardObserver,
+    best_tag,
+    rung_tag,
+    study_best_tag,
+    trial_run,
+)
+from hpsearch.schedulers.base import Decision, RungView
+from hpsearch.trial import Failure, Params, Report, Segment, Trial
+
+DOMAINS: dict[str, Domain] = {
+    "lr": Interval(1e-4, 1.0),
+    "layers": Interval(1, 5),
+    "noise": Interval(-math.inf, math.inf),
+    "batch": Choices((16, 32)),
+    "nesterov": Choices((True, False)),
+    "activation": Choices(("relu", "tanh")),
+    "widths": Choices(([8], [8, 4], None)),
+    "seed": Choices((7,)),
+}
+PARAMS: Params = {
+    "lr": 0.25,
+    "layers": 3,
+    "noise": -0.5,
+    "batch": 32,
+    "nesterov": True,
+    "activation": "relu",
+    "widths": [8, 4],
+    "seed": 7,
+}
+
+
+def observer(directory: Path, goal="maximize") -> TensorBoardObserver:
+    return TensorBoardObserver(directory, DOMAINS, "accuracy", goal, name="digits")
+
+
+def started(trial: int, start: int, end: int | None, attempt: int = 1, params: Params = PARAMS) -> Started:
+    new = Trial(trial, params, 0, "random") if attempt == 1 else None
+    return Started(Segment(trial, start, end, None, attempt), new)
+
+
+def reports(trial: int, start: int, values: list[float]) -> tuple[Report, ...]:
+    return tuple(Report(trial, start + i, {"accuracy": v, "loss": -v}, 0.1) for i, v in enumerate(values, 1))
+
+
+def finished(trial: int, iteration: int, said: tuple[Report, ...], attempt: int = 1, cut: bool = False) -> Finished:
+    return Finished(trial, attempt, iteration, None, said, cut, 0.1)
+
+
+def failed(trial: int, retry: bool, said: tuple[Report, ...] = ()) -> Failed:
+    return Failed(trial, 1, Failure("raised", "ValueError: no", ""), retry, said)
+
+
+def stop(trial: int) -> Decision:
+    return Decision(trial, "stop", "rung 0: 2nd of 2, top 1 go on")
+
+
+def multiplexer(directory: Path) -> plugin_event_multiplexer.EventMultiplexer:
+    """Give the reader behind TensorBoard's pages."""
+    read = plugin_event_multiplexer.EventMultiplexer()
+    read.AddRunsFromDirectory(str(directory))
+    read.Reload()
+    return read
+
+
+def curve(directory: Path, run: str, tag: str):
+    """Read a scalar with both of TensorBoard's Python readers, which must agree."""
+    accumulator = EventAccumulator(str(directory / run)).Reload()
+    points = [(event.step, event.value) for event in accumulator.Scalars(tag)]
+    tensors = multiplexer(directory).Tensors(run, tag)
+    assert [(event.step, event.tensor_proto.float_val[0]) for event in tensors] == points
+    return [(step, pytest.approx(value)) for step, value in points]
+
+
+def dashboard(directory: Path):
+    """Ask the backend of the HParams dashboard for its experiment and its session groups by name."""
+    provider = data_provider.MultiplexerDataProvider(multiplexer(directory), str(directory))
+    tensorboard = base_plugin.TBContext(data_provider=provider, flags=SimpleNamespace())
+    backend = backend_context.Context(tensorboard)
+    request_context = context.RequestContext()
+    experiment = get_experiment.Handler(
+        request_context, backend, "", api_pb2.GetExperimentRequest(experiment_name="")
+    ).run()
+    every_status = [getattr(api_pb2, f"STATUS_{s}") for s in ("UNKNOWN", "SUCCESS", "FAILURE", "RUNNING")]
+    request = api_pb2.ListSessionGroupsRequest(
+        allowed_statuses=every_status, start_index=0, slice_size=100, include_metrics=True
+    )
+    groups = list_session_groups.Handler(request_context, backend, "", request).run().session_groups
+    return experiment, {group.name: group for group in groups}
+
+
+def test_dashboard_shows_every_parameter_with_its_domain(tmp_path):
+    observer(tmp_path).close()
+    experiment, groups = dashboard(tmp_path)
+    infos = {info.name: info for info in experiment.hparam_infos}
+    assert experiment.name == "digits"
+    assert set(infos) == set(DOMAINS)
+    assert (infos["lr"].domain_interval.min_value, infos["lr"].domain_interval.max_value) == (1e-4, 1.0)
+    assert (infos["layers"].domain_interval.min_value, infos["layers"].domain_interval.max_value) == (1, 5)
+    assert infos["noise"].WhichOneof("domain") is None
+    assert list(infos["batch"].domain_discrete) == [16, 32]
+    assert list(infos["nesterov"].domain_discrete) == [True, False]
+    assert list(infos["activation"].domain_discrete) == ["relu", "tanh"]
+    assert list(infos["widths"].domain_discrete) == ["[8]", "[8, 4]", "null"]
+    assert {name: info.type for name, info in infos.items()} == {
+        **dict.fromkeys(("lr", "layers", "noise", "batch", "seed"), api_pb2.DATA_TYPE_FLOAT64),
+        "nesterov": api_pb2.DATA_TYPE_BOOL,
+        **dict.fromkeys(("activation", "widths"), api_pb2.DATA_TYPE_STRING),
+    }
+    assert [name for name, info in infos.items() if not info.differs] == ["seed"]
+    assert groups == {}
+
+
+def test_dashboard_shows_params_values_and_status_of_each_trial(tmp_path):
+    tensorboard = observer(tmp_path)
+    other = {**PARAMS, "widths": None, "nesterov": False, "activation": "tanh"}
+    tensorboard.observe(started(0, 0, 3), ())
+    tensorboard.observe(started(1, 0, 3, params=other), ())
+    tensorboard.observe(started(2, 0, 3), ())
+    tensorboard.observe(started(3, 0, 3), ())
+    tensorboard.observe(finished(0, 3, reports(0, 0, [0.5, 0.875, 0.75])), ())
+    tensorboard.observe(finished(1, 3, reports(1, 0, [0.25, 0.125, 0.25])), [stop(1)])
+    tensorboard.observe(failed(2, retry=False, said=reports(2, 0, [0.5])), [stop(2)])
+    tensorboard.report(reports(3, 0, [0.0625]))
+    tensorboard.observe(started(0, 3, 4, attempt=2), ())
+    tensorboard.observe(finished(0, 4, reports(0, 3, [0.625]), 2), [Decision(0, "complete", "last rung")])
+    tensorboard.close()
+
+    experiment, groups = dashboard(tmp_path)
+    metrics = [(info.name.tag, info.display_name) for info in experiment.metric_infos]
+    assert metrics == [("accuracy", "accuracy"), ("best/accuracy", "best accuracy")]
+    assert list(groups) == [trial_run(number) for number in range(4)]
+
+    def values(number: int) -> list[tuple[str, float]]:
+        return [(value.name.tag, value.value) for value in groups[trial_run(number)].metric_values]
+
+    assert values(0) == [("accuracy", 0.625), ("best/accuracy", 0.875)]
+    assert values(1) == [("accuracy", 0.25), ("best/accuracy", 0.25)]
+    assert values(2) == [("accuracy", 0.5), ("best/accuracy", 0.5)]
+    assert values(3) == [("accuracy", 0.0625), ("best/accuracy", 0.0625)]
+    statuses = [groups[trial_run(number)].sessions[0].status for number in range(4)]
+    assert statuses == [
+        api_pb2.STATUS_SUCCESS,
+        api_pb2.STATUS_SUCCESS,
+        api_pb2.STATUS_FAILURE,
+        api_pb2.STATUS_UNKNOWN,
+    ]
+    hparams = groups[trial_run(0)].hparams
+    assert {name: hparams[name].number_value for name in ("lr", "layers", "noise", "batch", "seed")} == {
+        "lr": 0.25,
+        "layers": 3,
+        "noise": -0.5,
+        "batch": 32,
+        "seed": 7,
+    }
+    assert (hparams["activation"].string_value, hparams["widths"].string_value) == ("relu", "[8, 4]")
+    assert hparams["nesterov"].bool_value is True
+    assert groups[trial_run(1)].hparams["widths"].string_value == "null"
+    assert groups[trial_run(1)].hparams["nesterov"].WhichOneof("kind") == "bool_value"
+
+
+def test_live_reports_are_not_written_again_when_they_count(tmp_path):
+    tensorboard = observer(tmp_path)
+    said = reports(0, 0, [0.5, 0.25, 0.75])
+    tensorboard.observe(started(0, 0, 3), ())
+    tensorboard.report(said[:1])
+    tensorboard.report(said[1:2])
+    tensorboard.flush()
+    tensorboard.observe(Saved(0, 1, 2, "c", said[:2]), ())
+    tensorboard.observe(finished(0, 3, said[2:]), ())
+    tensorboard.close()
+    assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.5), (2, 0.25), (3, 0.75)]
+    assert curve(tmp_path, trial_run(0), "loss") == [(1, -0.5), (2, -0.25), (3, -0.75)]
+    assert curve(tmp_path, trial_run(0), best_tag("accuracy")) == [(1, 0.5), (2, 0.5), (3, 0.75)]
+
+
+def test_live_reports_after_a_gap_wait_for_the_event_that_brings_all(tmp_path):
+    tensorboard = observer(tmp_path)
+    said = reports(0, 0, [0.5, 0.25, 0.75])
+    tensorboard.observe(started(0, 0, 3), ())
+    tensorboard.report(said[2:])
+    tensorboard.observe(finished(0, 3, said), ())
+    tensorboard.close()
+    assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.5), (2, 0.25), (3, 0.75)]
+
+
+@pytest.mark.parametrize("end", [Lost(0, 1, "node lost"), failed(0, retry=True)])
+def test_retry_takes_back_the_steps_after_its_checkpoint(tmp_path, end):
+    tensorboard = observer(tmp_path)
+    said = reports(0, 0, [0.5, 0.25, 0.875, 0.125])
+    tensorboard.observe(started(0, 0, 4), ())
+    tensorboard.report(said)
+    tensorboard.observe(Saved(0, 1, 2, "c", said[:2]), ())
+    tensorboard.observe(end, ())
+    tensorboard.flush()
+    tensorboard.report(reports(0, 4, [1.0]))  # nothing runs: it belongs to nobody
+    tensorboard.observe(started(0, 2, 4, attempt=2), ())
+    tensorboard.observe(finished(0, 4, reports(0, 2, [0.75, 0.625]), 2), ())
+    tensorboard.close()
+    assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.5), (2, 0.25), (3, 0.75), (4, 0.625)]
+    assert curve(tmp_path, trial_run(0), best_tag("accuracy")) == [(1, 0.5), (2, 0.5), (3, 0.75), (4, 0.75)]
+    _, groups = dashboard(tmp_path)
+    assert groups[trial_run(0)].hparams["lr"].number_value == 0.25
+
+
+def test_promotion_that_starts_from_zero_takes_back_all_steps(tmp_path):
+    tensorboard = observer(tmp_path)
+    tensorboard.observe(started(0, 0, 2), ())
+    tensorboard.observe(finished(0, 2, reports(0, 0, [0.875, 0.5])), ())
+    tensorboard.observe(started(0, 0, 3, attempt=2), ())
+    tensorboard.observe(finished(0, 3, reports(0, 0, [0.25, 0.75, 0.5]), 2), [stop(0)])
+    tensorboard.close()
+    assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.25), (2, 0.75), (3, 0.5)]
+    assert curve(tmp_path, trial_run(0), best_tag("accuracy")) == [(1, 0.25), (2, 0.75), (3, 0.75)]
+    _, groups = dashboard(tmp_path)
+    assert groups[trial_run(0)].sessions[0].status == api_pb2.STATUS_SUCCESS
+
+
+def test_best_ignores_nan_and_follows_the_goal(tmp_path):
+    tensorboard = observer(tmp_path, goal="minimize")
+    tensorboard.observe(started(0, 0, 4), ())
+    tensorboard.observe(finished(0, 4, reports(0, 0, [math.nan, 0.5, 0.75, 0.25])), ())
+    tensorboard.close()
+    assert curve(tmp_path, trial_run(0), best_tag("accuracy")) == [(2, 0.5), (3, 0.5), (4, 0.25)]
+
+
+def test_study_shows_best_and_trials_per_rung_over_ended_segments(tmp_path):
+    tensorboard = observer(tmp_path)
+    for number, value in enumerate([0.5, 0.25, 0.75]):
+        tensorboard.observe(started(number, 0, 1), ())
+        tensorboard.observe(finished(number, 1, reports(number, 0, [value])), ())
+    tensorboard.rungs([RungView(0, 0, 1, 4, 3, 3), RungView(0, 1, 3, 1, 0, 0), RungView(1, 0, 3, 2, 0, 0)])
+    tensorboard.observe(started(3, 0, 1), ())
+    tensorboard.observe(failed(3, retry=False), ())
+    tensorboard.rungs([RungView(0, 0, 1, 4, 4, 4), RungView(0, 1, 3, 1, 1, 0), RungView(1, 0, 3, 2, 0, 0)])
+    tensorboard.observe(started(2, 1, 3, attempt=2), ())
+    tensorboard.observe(finished(2, 2, reports(2, 1, [0.5]), 2, cut=True), ())
+    tensorboard.observe(started(2, 2, 3, attempt=3), ())
+    tensorboard.observe(finished(2, 3, reports(2, 2, [0.875]), 3, cut=True), ())
+    tensorboard.rungs([RungView(0, 0, 1, 4, 4, 4), RungView(0, 1, 3, 1, 1, 1), RungView(1, 0, 3, 2, 2, 1)])
+    tensorboard.close()
+    assert curve(tmp_path, STUDY_RUN, study_best_tag("accuracy")) == [
+        (1, 0.5),
+        (2, 0.5),
+        (3, 0.75),
+        (5, 0.875),
+    ]
+    assert curve(tmp_path, STUDY_RUN, rung_tag(1)) == [(3, 3.0), (4, 4.0)]
+    assert curve(tmp_path, STUDY_RUN, rung_tag(3)) == [(5, 2.0)]
+
+
+def test_replay_clears_what_a_former_run_wrote_and_nothing_else(tmp_path):
+    first = observer(tmp_path)
+    first.observe(started(0, 0, 2), ())
+    first.observe(started(1, 0, 2), ())
+    first.report(reports(0, 0, [0.5, 0.25]) + reports(1, 0, [0.5]))
+    first.close()
+    (tmp_path / "notes").mkdir()
+    again = observer(tmp_path)
+    again.observe(Opened("inline", 1, "me@here:1", "hpsearch resume"), ())
+    again.observe(started(0, 0, 2), ())
+    again.observe(finished(0, 2, reports(0, 0, [0.5, 0.75])), [stop(0)])
+    again.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", STUDY_RUN, trial_run(0)]
+    assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.5), (2, 0.75)]
+
+
+def test_no_file_stays_open_and_each_trial_has_one(tmp_path):
+    tensorboard = observer(tmp_path)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(300):
+        tensorboard.observe(started(number, 0, 1), ())
+        tensorboard.flush()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    for number in range(300):
+        tensorboard.observe(finished(number, 1, reports(number, 0, [0.5])), [stop(number)])
+    tensorboard.close()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) == 301
+    assert curve(tmp_path, trial_run(299), "accuracy") == [(1, 0.5)]
+
+
+def test_reports_of_an_ended_trial_are_left_out(tmp_path):
+    tensorboard = observer(tmp_path)
+    for number in range(50):
+        tensorboard.observe(started(number, 0, 1), ())
+        tensorboard.observe(finished(number, 1, reports(number, 0, [0.5])), [stop(number)])
+    tensorboard.flush()
+    tensorboard.report(reports(7, 1, [0.25]))  # of a trial that has ended: nowhere to go
+    tensorboard.close()
+    assert curve(tmp_path, trial_run(7), "accuracy") == [(1, 0.5)]

@@ -1,0 +1,198 @@
+"""Exports, read back with the tools that they are for."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pandas as pd
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState as OptunaState
+from sqlalchemy.pool import NullPool
+
+from hpsearch.report import optuna_storage
+from hpsearch.report.export import export_study
+from hpsearch.report.tables import rows_to_csv
+from hpsearch.space import (
+    Categorical,
+    Constant,
+    IntUniform,
+    LogIntUniform,
+    LogNormal,
+    LogUniform,
+    Normal,
+    Space,
+    Uniform,
+)
+from hpsearch.trial import Failure, TrialRow, TrialState
+
+SPACE = Space.from_parameters(
+    {
+        "opt": {"lr": LogUniform(1e-4, 1.0), "momentum": Uniform(0.15, 1.0, step=0.1)},
+        "fine": Uniform(0.0, 1.0, step=1e-9),
+        "layers": IntUniform(1, 9, step=2),
+        "width": LogIntUniform(8, 512),
+        "noise": Normal(0.0, 0.1),
+        "decay": LogNormal(-3.0, 1.0),
+        "rounded": LogNormal(-3.0, 1.0, step=1.0),
+        "activation": Categorical(["relu", "tanh", None]),
+        "mixed": Categorical([1, True, 1.5]),
+        "widths": Categorical([[8], [8, 4]]),
+        "batch": Constant(32),
+    }
+)
+ENDS = [
+    (TrialState.COMPLETE, 0.5),
+    (TrialState.STOPPED, 0.875),
+    (TrialState.FAILED, None),
+    (TrialState.RUNNING, 0.25),
+    (TrialState.WAITING, 0.125),
+    (TrialState.COMPLETE, 0.75),
+    (TrialState.COMPLETE, None),
+    (TrialState.COMPLETE, -math.inf),
+]
+
+
+def study_rows(count: int = len(ENDS)) -> list[TrialRow]:
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(count):
+        state, value = ENDS[number % len(ENDS)]
+        failure = Failure("raised", "ValueError: no", "") if state == TrialState.FAILED else None
+        params = SPACE.sample(rng)
+        rows.append(TrialRow(number, state, 2, value, params, "random", None, failure, 60.0, "rung 1: 1st of 3"))
+    return rows
+
+
+CURVES = {0: [(1, 0.25), (2, 0.5)], 1: [(1, math.nan), (2, 0.875)], 7: [(1, math.inf), (2, -math.inf)]}
+
+
+def export(directory: Path, rows: list[TrialRow]) -> list[Path]:
+    return export_study(rows, SPACE.names, SPACE, "accuracy", "maximize", "digits", directory, CURVES)
+
+
+def load(path: Path) -> optuna.Study:
+    engine = {"poolclass": NullPool}  # connections close at once, not whenever they are collected
+    storage = optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs=engine)
+    return optuna.load_study(study_name="digits", storage=storage)
+
+
+def test_optuna_reads_states_values_params_and_curves(tmp_path):
+    rows = study_rows()
+    files = export(tmp_path / "export", rows)
+    assert [file.name for file in files] == ["trials.csv", "trials.parquet", "optuna.db"]
+    study = load(files[2])
+    trials = study.get_trials()
+    assert [trial.number for trial in trials] == list(range(8))
+    assert [trial.state for trial in trials] == [
+        OptunaState.COMPLETE,
+        OptunaState.PRUNED,
+        OptunaState.FAIL,
+        OptunaState.RUNNING,
+        OptunaState.WAITING,
+        OptunaState.COMPLETE,
+        OptunaState.FAIL,
+        OptunaState.COMPLETE,
+    ]
+    assert [trial.value for trial in trials] == [0.5, 0.875, None, None, None, 0.75, None, -math.inf]
+    assert study.best_trial.number == 5
+    assert study.direction == optuna.study.StudyDirection.MAXIMIZE
+    assert trials[0].intermediate_values == {1: 0.25, 2: 0.5}
+    assert math.isnan(trials[1].intermediate_values[1])
+    assert trials[7].intermediate_values == {1: math.inf, 2: -math.inf}
+    assert trials[2].user_attrs["failure"] == "ValueError: no"
+    assert trials[0].user_attrs == {"origin": "random", "iterations": 2, "reason": "rung 1: 1st of 3"}
+    assert trials[0].duration is not None
+    assert trials[0].duration.total_seconds() == pytest.approx(60)
+    for name in ("opt.lr", "opt.momentum", "layers", "width", "noise", "decay", "activation", "batch"):
+        assert [trial.params[name] for trial in trials] == [row.params[name] for row in rows]
+    assert trials[0].params["widths"] in ("[8]", "[8, 4]")
+    assert trials[0].params["mixed"] in ("1", "true", "1.5")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        assert study.metric_names == ["accuracy"]
+
+
+def test_optuna_has_the_distributions_of_the_space(tmp_path):
+    rows = study_rows()
+    trials = load(export(tmp_path, rows)[2]).get_trials()
+    distributions = trials[0].distributions
+    assert list(distributions) == list(SPACE.names)
+    assert distributions["opt.lr"] == FloatDistribution(1e-4, 1.0, log=True)
+    assert distributions["opt.momentum"] == FloatDistribution(0.2, 1.0, step=0.1)
+    assert distributions["fine"] == FloatDistribution(0.0, 1.0)
+    assert distributions["layers"] == IntDistribution(2, 8, step=2)
+    assert distributions["width"] == IntDistribution(8, 512, log=True)
+    assert distributions["noise"] == FloatDistribution(-0.4, 0.4)
+    assert distributions["decay"] == FloatDistribution(math.exp(-7), math.exp(1), log=True)
+    assert distributions["activation"] == CategoricalDistribution(("relu", "tanh", None))
+    assert distributions["mixed"] == CategoricalDistribution(("1", "true", "1.5"))
+    assert distributions["batch"] == CategoricalDistribution((32,))
+    assert all(trial.distributions == distributions for trial in trials)
+
+
+def test_bulk_writing_gives_what_optunas_own_way_gives(tmp_path, monkeypatch):
+    rows = study_rows(24)
+    fast = load(export(tmp_path / "fast", rows)[2]).get_trials()
+    monkeypatch.setattr(optuna_storage, "KNOWN_SCHEMA", "another")
+    slow = load(export(tmp_path / "slow", rows)[2]).get_trials()
+
+    def content(trial: optuna.trial.FrozenTrial):
+        assert (trial.datetime_start is None) == (trial.state == OptunaState.WAITING)
+        return {
+            "trial": (trial.number, trial._trial_id, trial.state, trial.values, trial.params),
+            "distributions": trial.distributions,
+            "curve": repr(trial.intermediate_values),
+            "attributes": trial.user_attrs,
+        }
+
+    assert [content(trial) for trial in fast] == [content(trial) for trial in slow]
+    between = [
+        abs((f.datetime_start - s.datetime_start).total_seconds())
+        for f, s in zip(fast, slow, strict=True)
+        if f.datetime_start is not None and s.datetime_start is not None
+    ]
+    assert len(between) == 21
+    assert max(between) < 600  # two exports of one test, not two time zones
+
+
+def test_csv_and_parquet_hold_the_table(tmp_path):
+    rows = study_rows()
+    csv_file, parquet_file, _ = export(tmp_path, rows)
+    assert csv_file.read_text(encoding="utf-8") == rows_to_csv(rows, SPACE.names)
+    frame = pd.read_parquet(parquet_file)
+    assert list(frame.columns) == rows_to_csv([], SPACE.names).strip().split(",")
+    assert frame["params.opt.lr"].tolist() == [row.params["opt.lr"] for row in rows]
+    assert frame["params.layers"].dtype == "int64"
+    widths = {"[8]": [8], "[8, 4]": [8, 4]}
+    assert [widths[text] for text in frame["params.widths"]] == [row.params["widths"] for row in rows]
+
+
+def test_export_again_replaces_the_files_and_leaves_no_others(tmp_path):
+    export(tmp_path, study_rows())
+    files = export(tmp_path, study_rows(3))
+    assert len(load(files[2]).get_trials()) == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["optuna.db", "trials.csv", "trials.parquet"]
+
+
+def test_study_without_trials_can_be_exported(tmp_path):
+    files = export(tmp_path, [])
+    assert load(files[2]).get_trials() == []
+    assert len(pd.read_parquet(files[1])) == 0
+
+
+def test_export_says_nothing_and_leaves_optunas_settings(tmp_path, capfd):
+    before = optuna.logging.get_verbosity()
+    export(tmp_path, study_rows())
+    assert capfd.readouterr() == ("", "")
+    assert optuna.logging.get_verbosity() == before
+
+
+def test_every_sample_lies_in_the_counterpart_of_its_distribution(tmp_path):
+    rows = study_rows(200)  # Optuna checks each value as it is written
+    trials = load(export(tmp_path, rows)[2]).get_trials()
+    assert [trial.params["rounded"] for trial in trials] == [row.params["rounded"] for row in rows]

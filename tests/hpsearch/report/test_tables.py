@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpsearch.report.tables import (
+    best_row,
+    rows_to_csv,
+    rows_to_json,
+    rows_to_table,
+    table_text,
+    trials_dataframe,
+)
+from hpsearch.trial import Failure, Params, TrialRow, TrialState
+
+NAMES = ["lr", "opt.name"]
+
+
+def row(
+    number: int,
+    value: float | None,
+    state: TrialState = TrialState.COMPLETE,
+    params: Params | None = None,
+    failure: Failure | None = None,
+) -> TrialRow:
+    given = {"lr": 0.1, "opt.name": "sgd"} if params is None else params
+    return TrialRow(number, state, 3, value, given, "random", None, failure, 1.5, "ran to the end")
+
+
+def read(text: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text, newline="")))
+
+
+def test_csv_has_exactly_the_columns_in_the_order_of_the_sweep():
+    rows = [
+        row(0, 0.1 + 0.2, params={"opt.name": "a,b", "lr": 1e-05}),
+        row(1, None, TrialState.FAILED, params={"lr": None, "opt.name": [1, "é", None]}),
+        row(2, math.nan, TrialState.STOPPED, params={"lr": 3, "opt.name": True}),
+        row(3, 2.0, TrialState.WAITING, params={"lr": 0.5}),
+    ]
+    assert rows_to_csv(rows, NAMES) == (
+        "trial,state,iterations,value,params.lr,params.opt.name\n"
+        '0,complete,3,0.30000000000000004,1e-05,"a,b"\n'
+        '1,failed,3,,,"[1, ""é"", null]"\n'
+        "2,stopped,3,,3,True\n"
+        "3,waiting,3,2.0,0.5,\n"
+    )
+
+
+def test_times_are_there_only_when_asked_for():
+    assert rows_to_csv([row(0, 0.5)], ["lr"], times=True) == (
+        "trial,state,iterations,value,params.lr,seconds\n0,complete,3,0.5,0.1,1.5\n"
+    )
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.floats(allow_nan=False), st.floats(allow_nan=False), st.text()), max_size=5))
+def test_csv_gives_back_every_float_and_string(entries):
+    rows = [row(number, value, params={"lr": lr, "opt.name": name}) for number, (value, lr, name) in enumerate(entries)]
+    text = rows_to_csv(rows, NAMES)
+    assert text == rows_to_csv(list(rows), list(NAMES))
+    back = read(text)[1:]
+    assert [(float(line[3]), float(line[4]), line[5]) for line in back] == entries
+
+
+def test_json_holds_the_params_as_values_and_is_strict():
+    failure = Failure("raised", "ValueError: no", "Traceback")
+    rows = [
+        row(0, math.inf, params={"lr": [1, 2], "opt.name": None}),
+        row(1, None, TrialState.FAILED, failure=failure),
+    ]
+
+    def refuse(constant: str) -> None:
+        pytest.fail(f"{constant} is no JSON")
+
+    parsed = json.loads(rows_to_json(rows, NAMES), parse_constant=refuse)
+    assert parsed == [
+        {
+            "trial": 0,
+            "state": "complete",
+            "iterations": 3,
+            "value": None,
+            "params": {"lr": [1, 2], "opt.name": None},
+        },
+        {
+            "trial": 1,
+            "state": "failed",
+            "iterations": 3,
+            "value": None,
+            "params": {"lr": 0.1, "opt.name": "sgd"},
+            "failure": {"kind": "raised", "message": "ValueError: no"},
+        },
+    ]
+    assert json.loads(rows_to_json([], NAMES)) == []
+
+
+def test_table_shows_a_failed_trials_message_in_one_line_and_no_markup():
+    failure = Failure("raised", "ValueError: [bold]bad[/bold]\nmore", "Traceback")
+    rows = [row(0, 0.97222222), row(1, None, TrialState.FAILED, failure=failure)]
+    text = table_text(rows_to_table(rows, NAMES, metric="accuracy"))
+    lines = text.splitlines()
+    assert [word in lines[1] for word in ("trial", "accuracy", "lr", "opt.name", "failure")] == [True] * 5
+    assert "0.972222" in text
+    assert "ValueError: [bold]bad[/bold]" in text
+    assert "more" not in text
+    assert "\x1b" not in text
+
+
+def test_table_has_no_failure_column_without_failures():
+    assert "failure" not in table_text(rows_to_table([row(0, 0.5)], NAMES))
+
+
+def test_dataframe_has_the_csvs_columns_and_types_that_fit():
+    rows = [
+        row(0, 0.5, params={"lr": 0.1, "opt.name": "sgd", "n": 3, "x": None}),
+        row(1, None, TrialState.FAILED, params={"lr": 0.2, "opt.name": "adam", "n": 4, "x": 2}),
+    ]
+    names = ["lr", "opt.name", "n", "x"]
+    frame = trials_dataframe(rows, names)
+    assert list(frame.columns) == rows_to_csv(rows, names).splitlines()[0].split(",")
+    assert frame["params.n"].dtype == "int64"
+    assert frame["params.lr"].dtype == "float64"
+    assert frame["params.x"].tolist() == [None, 2]
+    assert frame["state"].tolist() == ["complete", "failed"]
+    assert math.isnan(frame["value"][1])
+    read_back = pd.read_csv(io.StringIO(rows_to_csv(rows, names[:3])))
+    pd.testing.assert_frame_equal(read_back, trials_dataframe(rows, names[:3]))
+
+
+def test_dataframe_of_no_trials_has_the_columns():
+    frame = trials_dataframe([], ["lr"])
+    assert list(frame.columns) == ["trial", "state", "iterations", "value", "params.lr"]
+    assert len(frame) == 0
+
+
+def test_best_is_over_all_trials_with_a_value_and_ties_go_to_the_lower_number():
+    rows = [
+        row(4, 0.75),
+        row(0, None, TrialState.FAILED),
+        row(1, 0.25, TrialState.WAITING),
+        row(3, 0.75, TrialState.STOPPED),
+        row(2, math.nan),
+        row(5, 0.25),
+    ]
+    best, worst = best_row(rows, "maximize"), best_row(rows, "minimize")
+    assert best is not None
+    assert worst is not None
+    assert (best.number, worst.number) == (3, 1)
+    assert best_row(rows[1:2], "maximize") is None
+
+
+def test_tables_load_no_pandas_before_a_dataframe_is_asked_for():
+    code = (
+        "import sys, hpsearch.report.tables, hpsearch.report.export\n"
+        "assert not {'pandas', 'optuna', 'torch', 'ray'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from hpsearch.report.wording import duration, number, params_line, shortened
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0.0 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 0 s"),
+        (3599.6, "1 h 0 min"),
+        (86_399.6, "1 d 0 h"),
+        (100_000, "1 d 3 h"),
+    ],
+)
+def test_durations_name_two_units_at_most(seconds: float, text: str):
+    assert duration(seconds) == text
+
+
+def test_numbers_are_short_and_integers_whole():
+    assert [number(value) for value in (0.0123456, 12345.6, 1e-9, 123456789)] == [
+        "0.01235",
+        "12346",
+        "1e-09",
+        "123456789",
+    ]
+
+
+def test_params_stand_in_one_line():
+    params = {"opt.lr": 0.0123456, "name": "sgd", "widths": [8, 4], "on": True, "none": None}
+    assert params_line(params) == "opt.lr=0.01235  name=sgd  widths=[8, 4]  on=true  none=null"
+
+
+def test_long_and_many_lines_are_cut():
+    assert shortened("one\ntwo", 10) == "one"
+    assert shortened("a" * 11, 10) == "a" * 9 + "…"
+    assert shortened("", 10) == ""
