@@ -1,0 +1,75 @@
+"""hpsearch: hyperparameter and architecture search for PyTorch.
+
+Importing it loads neither torch nor Ray.
+"""
+
+from __future__ import annotations
+
+from hpsearch.api import search
+from hpsearch.errors import (
+    BackendError,
+    CheckpointError,
+    HpsearchError,
+    JournalError,
+    StudyInUseError,
+    SweepError,
+    TrainableError,
+)
+from hpsearch.running_trial import RunningTrial, current_trial
+from hpsearch.space import (
+    Categorical,
+    Constant,
+    IntUniform,
+    LogIntUniform,
+    LogNormal,
+    LogUniform,
+    Normal,
+    Space,
+    Uniform,
+)
+from hpsearch.study import BestTrial, Study, load
+from hpsearch.sweep import (
+    Checkpoints,
+    Hyperband,
+    Limits,
+    Metric,
+    Resources,
+    SuccessiveHalving,
+    Sweep,
+)
+from hpsearch.sweep_file import load_sweep
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BackendError",
+    "BestTrial",
+    "Categorical",
+    "CheckpointError",
+    "Checkpoints",
+    "Constant",
+    "HpsearchError",
+    "Hyperband",
+    "IntUniform",
+    "JournalError",
+    "Limits",
+    "LogIntUniform",
+    "LogNormal",
+    "LogUniform",
+    "Metric",
+    "Normal",
+    "Resources",
+    "RunningTrial",
+    "Space",
+    "Study",
+    "StudyInUseError",
+    "SuccessiveHalving",
+    "Sweep",
+    "SweepError",
+    "TrainableError",
+    "Uniform",
+    "current_trial",
+    "load",
+    "load_sweep",
+    "search",
+]

@@ -1,0 +1,78 @@
+"""Keep the account of one attempt: what it reported, what it saved, and whether it was cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hpsearch.trial import Report, Segment
+
+if TYPE_CHECKING:
+    from hpsearch.worker import Channel
+
+__all__ = ["Attempt", "attempt_directory"]
+
+
+def attempt_directory(segment: Segment) -> str:
+    """Give the attempt's own directory, relative to the study's: `trials/00012/3`."""
+    return f"trials/{segment.trial:05d}/{segment.attempt}"
+
+
+class Attempt:
+    """Hears a running trial, and tells the channel what can't wait for the attempt's end."""
+
+    def __init__(self, segment: Segment, channel: Channel) -> None:
+        self._segment = segment
+        self._channel = channel
+        self._saved: tuple[int, str] | None = None
+        self._returned = False
+        self.iteration = segment.start
+        """The last that was reported."""
+        self.reports: list[Report] = []
+        """Those since the last checkpoint that the channel was told of."""
+        self.cut = False
+        """The segment was told to end early, and did."""
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The checkpoint at `iteration`, relative to the study's directory."""
+        if self._saved is None or self._saved[0] != self.iteration:
+            return None
+        return self._saved[1]
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is to come after the last report."""
+        return self._returned or self.cut or self.iteration == self._segment.end
+
+    def reported(self, iteration: int, metrics: Mapping[str, float], seconds: float) -> None:
+        """Take the report of an iteration."""
+        report = Report(self._segment.trial, iteration, metrics, seconds)
+        self.iteration = iteration
+        self.reports.append(report)
+        self._channel.reported(report)
+
+    def cut_requested(self) -> bool:
+        """Ask the channel whether the segment is to end at the report just taken; a yes is acted on."""
+        self.cut = self._channel.cut_requested()
+        return self.cut
+
+    def cut_awaited(self) -> bool:
+        """Ask the channel whether a cut is to come with the next report."""
+        return self._channel.cut_requested()
+
+    def was_cut(self) -> None:
+        """Take note that a script ended its segment at the report just taken, as it was told to."""
+        self.cut = True
+
+    def returned(self) -> None:
+        """Take note that the trainable returned: a checkpoint from here on is the attempt's last."""
+        self._returned = True
+
+    def saved(self, iteration: int, name: str) -> None:
+        """Take note of a checkpoint in the attempt's directory; inside the segment, the channel hears."""
+        path = f"{attempt_directory(self._segment)}/{name}"
+        self._saved = (iteration, path)
+        if not self.ended:
+            self._channel.saved(iteration, path, tuple(self.reports))
+            self.reports.clear()

@@ -1,0 +1,29 @@
+"""Where segments run."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from hpsearch.backends.base import Backend
+from hpsearch.backends.inline import InlineBackend
+from hpsearch.errors import SweepError
+from hpsearch.sweep import Resources
+
+__all__ = ["BackendName", "make_backend"]
+
+BackendName = Literal["ray", "inline"]
+
+
+def make_backend(name: str, resources: Resources, address: str | None = None) -> Backend:
+    """Make a backend by its name; Ray is imported only here, when it is asked for.
+
+    Raises:
+        SweepError: There is no backend of this name.
+    """
+    if name == "inline":
+        return InlineBackend()
+    if name == "ray":
+        from hpsearch.backends.ray import RayBackend
+
+        return RayBackend(resources.workers, resources.cpus_per_worker, resources.gpus_per_worker, address)
+    raise SweepError(f"backend must be ray or inline here, got {name!r}")

@@ -1,0 +1,131 @@
+"""The backend's seam: where segments run.
+
+A backend takes tasks, runs each in a worker, and answers with messages. It decides nothing about the search.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hpsearch.trial import Failure, Report, Segment, Trial
+from hpsearch.worker import Job, SegmentResult
+
+__all__ = ["Backend", "Gone", "Message", "Notice", "Progress", "Result", "Task", "TimedOut", "Workers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One segment to run."""
+
+    trial: Trial
+    segment: Segment
+    timeout: float | None
+    """Seconds that the attempt may run before it is killed; None: as long as it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A running attempt went on: provisional reports, and perhaps a checkpoint that makes them count."""
+
+    trial: int
+    attempt: int
+    reports: tuple[Report, ...]
+    """New since the last `Progress` of this attempt."""
+    saved: tuple[int, str, tuple[Report, ...]] | None
+    """A checkpoint written since: its iteration, its path relative to the study's directory, and the reports
+    since the checkpoint before it, which count from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An attempt ended by itself."""
+
+    trial: int
+    attempt: int
+    result: SegmentResult
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """An attempt ran over its timeout; its processes are gone."""
+
+    trial: int
+    attempt: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """An attempt vanished with its worker (a dead process, a lost node): nobody's fault."""
+
+    trial: int
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that the user should read, e.g. whose workers the sweep waits for."""
+
+    text: str
+
+
+Message = Progress | Result | TimedOut | Gone | Notice
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """How many workers there are."""
+
+    ready: int
+    busy: int
+    wanted: int
+
+
+class Backend(ABC):
+    """Runs segments in workers."""
+
+    name: str
+
+    @abstractmethod
+    def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
+        """Get ready to run the segments of this study.
+
+        Args:
+            job: What all segments share.
+            deliver: Takes messages at once, from inside `wait`, where a backend runs the trainable in the
+                caller's own thread; other backends leave it alone.
+
+        Raises:
+            BackendError: The place can't be reached, or no worker of this size could ever be had.
+        """
+
+    @abstractmethod
+    def capacity(self) -> int:
+        """Say how many more tasks would be taken at once, without a wait that another order would spare."""
+
+    @abstractmethod
+    def start(self, task: Task) -> None:
+        """Run a task; its outcome comes as exactly one `Result`, `TimedOut` or `Gone`."""
+
+    @abstractmethod
+    def cut(self, trial: int, attempt: int) -> None:
+        """End a running attempt at its next report, with a checkpoint; one that has ended is left alone."""
+
+    @abstractmethod
+    def wait(self, timeout: float | None) -> Sequence[Message]:
+        """Give the messages that came; wait for one up to `timeout` seconds (None: until one comes)."""
+
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds on the backend's own clock."""
+
+    @abstractmethod
+    def workers(self) -> Workers:
+        """Count the workers."""
+
+    @abstractmethod
+    def close(self, kill: bool = False) -> None:
+        """Let go of the study; `kill` ends what still runs, children included."""

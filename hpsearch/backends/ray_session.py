@@ -1,0 +1,186 @@
+"""This process's connection to Ray, and the idle workers that outlive a search.
+
+With `ray.py` beside it, this is the only place that imports Ray.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from hpsearch.backends.mailbox import Mailbox
+from hpsearch.errors import BackendError
+
+__all__ = ["Pool", "Shape", "connect", "shut_down", "why_no_workers"]
+
+_NAMESPACE = "hpsearch"
+
+_POOL_SECONDS = 10.0
+"""How long idle workers outlive the search that made them, on a cluster that others may wait for."""
+
+_KEPT_HERE = ["/runs/", "/.git/", "/.venv/", "**/__pycache__/"]
+"""What isn't sent to the nodes of a cluster with the user's code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one worker reserves."""
+
+    cpus: int
+    gpus: float
+
+    def __str__(self) -> str:
+        return f"{self.cpus} CPUs and {self.gpus:g} GPUs"
+
+    def fit(self, resources: dict[str, float]) -> int:
+        """Count the workers that a node of these resources holds."""
+        count = int(resources.get("CPU", 0) // self.cpus)
+        if self.gpus:
+            count = min(count, int(resources.get("GPU", 0) / self.gpus + 1e-9))
+        return count
+
+    def room(self) -> int:
+        """Count the workers that the live nodes hold, whoever uses them now."""
+        return sum(self.fit(node["Resources"]) for node in ray.nodes() if node["Alive"])
+
+    def check(self) -> str | None:
+        """Answer a warning where GPUs would lie idle.
+
+        Raises:
+            BackendError: No live node could hold such a worker.
+        """
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if not any(self.fit(node) for node in nodes):
+            most = {kind: max((node.get(kind, 0) for node in nodes), default=0) for kind in ("CPU", "GPU")}
+            raise BackendError(
+                f"a worker needs {self} on one node; the largest node has {most['CPU']:g} CPUs and "
+                f"{most['GPU']:g} GPUs. Lower resources.cpus_per_worker or resources.gpus_per_worker."
+            )
+        gpus = sum(node.get("GPU", 0) for node in nodes)
+        if not gpus or self.gpus:
+            return None
+        return f"{gpus:g} GPUs are here and none is used: set resources.gpus_per_worker (a fraction shares a GPU)"
+
+
+class Pool:
+    """The idle workers and the mailbox that outlive a search, in one Ray session."""
+
+    def __init__(self, shared: bool) -> None:
+        self.shared = shared
+        """Others may want the room that idle workers hold."""
+        self._guard = threading.Lock()
+        self._idle: dict[Shape, list[tuple[Any, str]]] = {}
+        self._timer: threading.Timer | None = None
+        self._mailbox: Any = None
+
+    def mailbox(self) -> Any:
+        """Give the mailbox; it restarts by itself when it dies."""
+        if self._mailbox is None:
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+            self._mailbox = (
+                ray.remote(Mailbox)
+                .options(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)
+                .remote()
+            )
+        return self._mailbox
+
+    def take(self, shape: Shape) -> tuple[Any, str] | None:
+        """Give an idle worker, if there is one."""
+        with self._guard:
+            idle = self._idle.get(shape)
+            return idle.pop() if idle else None
+
+    def give(self, shape: Shape, handle: Any, name: str) -> None:
+        """Keep an idle worker for a while."""
+        with self._guard:
+            self._idle.setdefault(shape, []).append((handle, name))
+            if not self.shared:
+                return
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = threading.Timer(_POOL_SECONDS, self.empty)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def empty(self) -> None:
+        """Give all idle workers back to Ray."""
+        with self._guard:
+            idle = [worker for workers in self._idle.values() for worker in workers]
+            self._idle.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        if ray.is_initialized():
+            for handle, _ in idle:
+                ray.kill(handle, no_restart=True)
+
+
+_pools: dict[str, Pool] = {}
+"""By Ray session: a pool is of no use to a later session of the same process."""
+
+
+def connect(address: str | None, cpus: int) -> Pool:
+    """Join the Ray of this process, the cluster at `address`, or a new local Ray; give the pool of that session.
+
+    Args:
+        address: A cluster; None: `RAY_ADDRESS`, or a local Ray.
+        cpus: What a local Ray is to hold.
+
+    Raises:
+        BackendError: There is no Ray to be had.
+    """
+    if ray.is_initialized():
+        pool = _pools.setdefault(_session(), Pool(shared=True))
+        if pool.shared or ray.cluster_resources().get("CPU", 0) >= cpus:
+            return pool
+        shut_down()  # our own local Ray, started for a smaller search
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "namespace": _NAMESPACE}
+    address = address or os.environ.get("RAY_ADDRESS")
+    local = address is None or address == "local"
+    try:
+        if local:
+            ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+        else:
+            code = {"working_dir": str(Path.cwd()), "excludes": _KEPT_HERE}
+            ray.init(address=address, runtime_env=code, **quiet)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        raise BackendError(
+            f"Ray can't be reached at {address or 'this machine'}: {error}. Check with `ray status`, name another "
+            "--address, or leave --address away to start a local Ray."
+        ) from error
+    return _pools.setdefault(_session(), Pool(shared=not local))
+
+
+def shut_down() -> None:
+    """End the idle workers, and the local Ray with them."""
+    for pool in _pools.values():
+        pool.empty()
+    _pools.clear()
+    ray.shutdown()
+
+
+def _session() -> str:
+    return str(ray.get_runtime_context().get_session_name())
+
+
+def why_no_workers(shape: Shape, owner: str) -> str:
+    """Say whose workers hold the cluster that `owner` waits for."""
+    named = ray.util.list_named_actors(all_namespaces=True)
+    owners = Counter(actor["name"].rpartition(" #")[0] for actor in named if actor["namespace"] == _NAMESPACE)
+    free = ray.available_resources()
+    text = f"a worker needs {shape}; {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs are free"
+    held = ", ".join(f"{count} of {name}" for name, count in sorted(owners.items()) if name != owner)
+    return (
+        f"waiting for workers of other sweeps: {text}; taken: {held}"
+        if held
+        else f"waiting for the first worker: {text}"
+    )

@@ -1,0 +1,207 @@
+"""What runs inside a worker's actor: segments in its main thread, and a thread that talks to the mailbox."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+from hpsearch.backends.mailbox import Letter, Save
+from hpsearch.checkpoints import pack, unpack
+from hpsearch.errors import HpsearchError
+from hpsearch.guardian import start_guardian
+from hpsearch.study_directory import hold_as_worker
+from hpsearch.trial import Report, Segment, Trial
+from hpsearch.worker import CommandLine, Job, SegmentResult, Worker, attempt_directory
+
+__all__ = ["BEAT_SECONDS", "Delivery", "Greeting", "RayWorker"]
+
+BEAT_SECONDS = 0.5
+"""Time between two letters of a running segment."""
+
+_LARGEST_LOG = 1 << 20
+"""Bytes of a trial's output that travel to a driver whose directory the worker doesn't see: the end of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """A worker's answer to a study."""
+
+    host: str
+    sees: bool
+    """It sees the study's directory."""
+    mistake: str | None
+    """Why it can't run this study's trainable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What a worker gives back for a segment."""
+
+    result: SegmentResult
+    saves: tuple[Save, ...]
+    """All checkpoints inside the segment; the driver may have heard of them."""
+    packed: bytes | None
+    """The newest checkpoint, from a worker that doesn't see the study's directory."""
+    log: bytes | None
+    """The output, likewise."""
+    memory: int
+    """Resident bytes of the worker."""
+
+
+class RayWorker:
+    """The actor's class. Its methods are called one at a time, in its main thread."""
+
+    def __init__(self, mailbox: Any) -> None:
+        self._mailbox = mailbox
+        self._stand_in = Path(tempfile.mkdtemp(prefix="hpsearch-"))
+        self._guardian = start_guardian()
+        self._study = ""
+        self._root = Path()
+        self._sees = True
+        self._worker: Worker | None = None
+        self._lock: IO[str] | None = None
+        self._channel: _Channel | None = None
+        threading.Thread(target=self._beat, name="hpsearch-beat", daemon=True).start()
+
+    def open(self, payload: bytes, search_path: tuple[str, ...], token: tuple[str, str]) -> Greeting:
+        """Get ready for a study.
+
+        Args:
+            payload: The pickled `Job`; its functions are found by their modules' names.
+            search_path: Folders where those modules may lie.
+            token: Path and text of a file in the study's directory; who reads that text there sees the directory.
+        """
+        self.release()
+        host = os.uname().nodename
+        try:
+            self._sees = Path(token[0]).read_text(encoding="utf-8") == token[1]
+        except OSError:
+            self._sees = False
+        sys.path[:0] = [folder for folder in search_path if folder not in sys.path]
+        try:
+            job: Job = pickle.loads(payload)
+        except Exception as error:
+            return Greeting(host, self._sees, _unreachable_code(error))
+        self._study = job.study
+        if self._sees:
+            self._lock = hold_as_worker(Path(job.study))
+            self._root = Path(job.study)
+        else:
+            self._root = self._stand_in
+        if isinstance(job.trainable, CommandLine) and not Path(job.trainable.directory).is_dir():
+            job = replace(job, trainable=replace(job.trainable, directory=str(Path.cwd())))
+        try:
+            self._worker = Worker(job, self._root)
+        except HpsearchError as error:
+            return Greeting(host, self._sees, str(error))
+        return Greeting(host, self._sees, None)
+
+    def run(self, trial: Trial, segment: Segment, packed: bytes | None) -> Delivery:
+        """Run a segment; `packed` is its checkpoint where the directory isn't seen."""
+        assert self._worker is not None, "open comes before run"
+        if packed is not None and segment.checkpoint is not None:
+            unpack(packed, self._root / segment.checkpoint)
+        channel = _Channel((self._study, segment.trial, segment.attempt), self._root, self._sees)
+        self._channel = channel
+        try:
+            result = self._worker.run(trial, segment, channel)
+        finally:
+            self._channel = None
+        saves = tuple(channel.saves)
+        if self._sees:
+            return Delivery(result, saves, None, None, _resident_bytes())
+        newest = result.checkpoint or (saves[-1].checkpoint if saves else None)
+        packed = None if newest is None else pack(self._root / newest)
+        directory = self._root / attempt_directory(segment)
+        delivery = Delivery(result, saves, packed, _end_of_log(directory), _resident_bytes())
+        shutil.rmtree(directory, ignore_errors=True)
+        return delivery
+
+    def release(self) -> None:
+        """Let go of the study."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        shutil.rmtree(self._stand_in / "trials", ignore_errors=True)
+
+    def _beat(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(BEAT_SECONDS):
+            channel = self._channel
+            if channel is None:
+                continue
+            letter = channel.letter()
+            try:
+                # An ObjectRef's own future: the answer without importing Ray here.
+                channel.cut = self._mailbox.exchange.remote(letter).future().result(timeout=30.0) or channel.cut
+            except Exception:
+                channel.put_back(letter)
+
+
+class _Channel:
+    """Collects what a segment says until the next letter. The worker's thread writes, the beat's thread reads."""
+
+    def __init__(self, key: tuple[str, int, int], root: Path, sees: bool) -> None:
+        self._key = key
+        self._root = root
+        self._sees = sees
+        self._guard = threading.Lock()
+        self._reports: list[Report] = []
+        self._unsent = 0  # saves[_unsent:] have not been sent
+        self.saves: list[Save] = []
+        self.cut = False
+
+    def reported(self, report: Report) -> None:
+        with self._guard:
+            self._reports.append(report)
+
+    def saved(self, iteration: int, checkpoint: str, reports: tuple[Report, ...]) -> None:
+        with self._guard:
+            self.saves.append(Save(iteration, checkpoint, reports))
+
+    def cut_requested(self) -> bool:
+        return self.cut
+
+    def letter(self) -> Letter:
+        with self._guard:
+            reports, self._reports = tuple(self._reports), []
+            saves = tuple(self.saves[self._unsent :])
+            self._unsent = len(self.saves)
+        packed = None
+        if saves and not self._sees:
+            packed = pack(self._root / saves[-1].checkpoint)
+        return Letter(self._key, reports, saves, packed)
+
+    def put_back(self, letter: Letter) -> None:
+        with self._guard:
+            self._reports[:0] = letter.reports
+            self._unsent -= len(letter.saves)
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * 4096
+
+
+def _end_of_log(directory: Path) -> bytes | None:
+    try:
+        return (directory / "output.log").read_bytes()[-_LARGEST_LOG:]
+    except OSError:
+        return None
+
+
+def _unreachable_code(error: Exception) -> str:
+    return (
+        f"a worker can't load the trainable: {type(error).__name__}: {error}. The code must be importable on every "
+        "node: run from the folder that holds it, or install it there."
+    )

@@ -1,0 +1,164 @@
+"""Which worker takes which segment: the bookkeeping of a pool of workers, without any process.
+
+A worker runs one segment at a time. While segments are very short a second one is sent ahead, so that the worker
+doesn't idle while the driver hears of the first; a task sent ahead that gets stuck behind a long one is taken back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from hpsearch.backends.base import Task
+
+__all__ = ["SEND_AHEAD_SECONDS", "STUCK_SECONDS", "Flight", "Slot", "Slots"]
+
+SEND_AHEAD_SECONDS = 0.02
+"""A second segment is sent ahead while the last segments all took less than this."""
+
+STUCK_SECONDS = 0.5
+"""A segment sent ahead is taken back when the one before it has run for longer than this."""
+
+_RECENT = 32
+
+H = TypeVar("H")
+"""The handle by which a backend reaches a worker."""
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A task that was sent to a worker."""
+
+    task: Task
+    ticket: Any
+    """What the backend got for it when it sent it."""
+    since: float
+    """When it became the worker's current one; infinite while it waits behind another."""
+    recalled: bool = False
+    counted: int = 0
+    """Highest iteration whose checkpoint the orchestrator was told of."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(trial, attempt)."""
+        return (self.task.segment.trial, self.task.segment.attempt)
+
+
+@dataclass(slots=True, eq=False)
+class Slot(Generic[H]):
+    """One worker."""
+
+    handle: H
+    name: str
+    ready: bool = False
+    dead: bool = False
+    sees: bool = True
+    """It sees the study's directory."""
+    flights: deque[Flight] = field(default_factory=deque)
+    warm: int | None = None
+    """The trial that it ran last."""
+    idle_since: float = 0.0
+    memory: int | None = None
+    """Resident bytes after its first segment."""
+    timed_out: Flight | None = None
+
+
+class Slots(Generic[H]):
+    """The workers of one pool."""
+
+    def __init__(self) -> None:
+        self.all: list[Slot[H]] = []
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._free: dict[int, Slot[H]] = {}  # by identity, in the order in which they became free
+        self._single: dict[int, Slot[H]] = {}  # those with exactly one flight
+        self._by_warm: dict[int, Slot[H]] = {}
+
+    def add(self, slot: Slot[H]) -> None:
+        """Take a new worker in; it isn't ready yet."""
+        self.all.append(slot)
+
+    def make_ready(self, slot: Slot[H], now: float) -> None:
+        """Let a worker take tasks."""
+        slot.ready = True
+        slot.idle_since = now
+        self._place(slot)
+
+    def remove(self, slot: Slot[H]) -> list[Flight]:
+        """Forget a worker; give back what it was to run."""
+        slot.dead, slot.ready = True, False
+        if slot in self.all:
+            self.all.remove(slot)
+        lost = list(slot.flights)
+        slot.flights.clear()
+        self._place(slot)
+        return lost
+
+    def capacity(self) -> int:
+        """Count the tasks that can be sent now."""
+        return len(self._free) + (len(self._single) if self._short() else 0)
+
+    def free(self) -> Iterable[Slot[H]]:
+        """Give the workers that have nothing to do."""
+        return list(self._free.values())
+
+    def choose(self, trial: int) -> Slot[H] | None:
+        """Choose the worker for a trial's next segment: the one that ran it last if free, else any free one."""
+        warm = self._by_warm.get(trial)
+        if warm is not None and id(warm) in self._free:
+            return warm
+        if self._free:
+            return next(iter(self._free.values()))
+        if self._single and self._short():
+            return next(iter(self._single.values()))
+        return None
+
+    def send(self, slot: Slot[H], flight: Flight, now: float) -> None:
+        """Note that a task was sent to a worker."""
+        flight.since = now if not slot.flights else float("inf")
+        slot.flights.append(flight)
+        self._warm(slot, flight.task.segment.trial)
+        self._place(slot)
+
+    def land(self, slot: Slot[H], flight: Flight, now: float) -> None:
+        """Note that a task ended, or was taken back."""
+        if not flight.recalled:
+            self._recent.append(now - flight.since)
+        slot.flights.remove(flight)
+        if slot.flights:
+            slot.flights[0].since = min(slot.flights[0].since, now)
+        else:
+            slot.idle_since = now
+        self._place(slot)
+
+    def stuck(self, now: float) -> list[tuple[Slot[H], Flight]]:
+        """Give the tasks that wait behind one that turned out to be long."""
+        return [
+            (slot, slot.flights[1])
+            for slot in self.all
+            if len(slot.flights) > 1 and now - slot.flights[0].since > STUCK_SECONDS and not slot.flights[1].recalled
+        ]
+
+    def busy(self) -> int:
+        """Count the workers that run something."""
+        return sum(1 for slot in self.all if slot.flights)
+
+    def _short(self) -> bool:
+        return len(self._recent) == _RECENT and max(self._recent) < SEND_AHEAD_SECONDS
+
+    def _warm(self, slot: Slot[H], trial: int) -> None:
+        if slot.warm is not None and self._by_warm.get(slot.warm) is slot:
+            del self._by_warm[slot.warm]
+        slot.warm = trial
+        self._by_warm[trial] = slot
+
+    def _place(self, slot: Slot[H]) -> None:
+        self._free.pop(id(slot), None)
+        self._single.pop(id(slot), None)
+        if slot.ready and not slot.flights:
+            self._free[id(slot)] = slot
+        elif slot.ready and len(slot.flights) == 1 and not slot.flights[0].recalled:
+            self._single[id(slot)] = slot
+        if slot.dead and slot.warm is not None and self._by_warm.get(slot.warm) is slot:
+            del self._by_warm[slot.warm]

@@ -1,0 +1,33 @@
+"""The `hpsearch` command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from hpsearch.cli.parser import build_parser
+from hpsearch.errors import HpsearchError
+
+__all__ = ["main"]
+
+ERROR = 1
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; answer its exit code (the README lists them)."""
+    given = build_parser().parse_args(arguments)
+    try:
+        code: int = given.command(given)
+        sys.stdout.flush()
+        return code
+    except HpsearchError as error:
+        print(f"hpsearch: {error}", file=sys.stderr)
+        return ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone (`| head`); keep Python from complaining about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ERROR

@@ -1,0 +1,116 @@
+"""Commands that look at a study, or leave word for it; none loads torch or Ray, but for what they show."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+from hpsearch.errors import JournalError
+from hpsearch.journal import Journal
+from hpsearch.study import load
+from hpsearch.study_directory import StudyDirectory
+
+__all__ = ["best", "doctor", "export", "status", "stop", "tensorboard", "trials"]
+
+
+def status(given: argparse.Namespace) -> int:
+    """Show how a study stands."""
+    from hpsearch.report.status import status_text
+
+    place = StudyDirectory(given.dir)
+    print(status_text(load(place.path), place.holder()), end="")
+    return 0
+
+
+def trials(given: argparse.Namespace) -> int:
+    """List the trials."""
+    from hpsearch.report.tables import rows_to_csv, rows_to_json, rows_to_table, table_text
+
+    study = load(given.dir)
+    rows, names = study.trials, study.sweep.parameters.names
+    if given.format == "csv":
+        print(rows_to_csv(rows, names, given.times), end="")
+    elif given.format == "json":
+        print(rows_to_json(rows, names, given.times))
+    else:
+        print(table_text(rows_to_table(rows, names, study.sweep.metric.name, given.times)), end="")
+    return 0
+
+
+def best(given: argparse.Namespace) -> int:
+    """Show the best trial."""
+    study = load(given.dir)
+    found = study.best_trial
+    checkpoint = None if found.checkpoint is None else str(found.checkpoint)
+    if given.format == "json":
+        record = {
+            "trial": found.number,
+            "value": found.value,
+            "params": found.params,
+            "checkpoint": checkpoint,
+        }
+        print(json.dumps(record, indent=2))
+        return 0
+    print(f"trial       {found.number}")
+    print(f"{study.sweep.metric.name:<11} {found.value!r}")
+    for name, value in found.params.items():
+        print(f"  {name:<20} {value!r}")
+    print(f"checkpoint  {checkpoint or 'none: the trainable saves none'}")
+    return 0
+
+
+def export(given: argparse.Namespace) -> int:
+    """Write the study for other programs."""
+    from hpsearch.report.export import export_study
+
+    study = load(given.dir)
+    directory = given.to or study.directory / "export"
+    written = export_study(
+        study.trials,
+        study.sweep.parameters.names,
+        study.sweep.parameters,
+        study.sweep.metric.name,
+        study.sweep.metric.goal,
+        study.sweep.name,
+        directory,
+        study.curves(),
+    )
+    for path in written:
+        print(path)
+    print(f"look at it with: optuna-dashboard sqlite:///{directory / 'optuna.db'}")
+    return 0
+
+
+def stop(given: argparse.Namespace) -> int:
+    """Ask the process that runs a study to end."""
+    place = StudyDirectory(given.dir)
+    with Journal.read(place.journal) as journal:
+        holder = place.holder()
+        if holder is None:
+            raise JournalError(f"{place.path}: no process runs this study now; there is nothing to stop")
+        journal.request("stop")
+    print(f"asked {holder} to end at the next reports of its trials")
+    return 0
+
+
+def tensorboard(given: argparse.Namespace) -> int:
+    """Become TensorBoard."""
+    place = StudyDirectory(given.dir)
+    if not place.tensorboard.is_dir():
+        raise JournalError(
+            f"{place.path}: expected event files in {place.tensorboard.name}/, there are none here. The study was run "
+            "without TensorBoard; `hpsearch resume` writes them anew."
+        )
+    words = ["-m", "tensorboard.main", "--logdir", str(place.tensorboard), "--host", given.host]
+    os.execv(sys.executable, [sys.executable, *words, "--port", str(given.port)])
+
+
+def doctor(given: argparse.Namespace) -> int:
+    """Look at this machine; 1 when something is wrong."""
+    from hpsearch.doctor import diagnose, format_findings
+
+    findings = diagnose()
+    print(format_findings(findings))
+    return 1 if any(finding.level == "error" for finding in findings) else 0

@@ -1,0 +1,122 @@
+"""Commands that run a sweep: `run`, `resume` and `plan`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hpsearch.backends import make_backend
+from hpsearch.cli.changes import change_sweep
+from hpsearch.errors import JournalError, TrainableError
+from hpsearch.journal import Journal
+from hpsearch.observers.progress import choose_progress
+from hpsearch.plan import make_plan, plan_text
+from hpsearch.study import Study, load
+from hpsearch.study_directory import StudyDirectory
+from hpsearch.study_run import Run, create_study, run_study
+from hpsearch.sweep import Sweep
+from hpsearch.sweep_file import load_sweep, locate
+
+__all__ = ["plan", "resume", "run"]
+
+_EXIT_CODES = {"finished": 0, "interrupted": 130, "stopped": 3, "max_time": 3}
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run a sweep file: in a new directory, or on in one that holds the same sweep."""
+    sweep = load_sweep(given.sweep, given.overrides)
+    if given.workers is not None:
+        sweep = replace(sweep, resources=replace(sweep.resources, workers=given.workers))
+    if given.backend == "simulated":
+        print(plan_text(make_plan(sweep, sweep.resources.workers)), end="")
+        return 0
+    place = None if given.dir is None else StudyDirectory(given.dir)
+    if place is None or not place.exists():
+        text = given.sweep.read_text(encoding="utf-8")
+        place = create_study(sweep, None if place is None else place.path, text)
+    search_path = (str(Path.cwd()), str(given.sweep.resolve().parent))
+    try:
+        study = _run(place, sweep, given, search_path)
+    except TrainableError as error:
+        where = _blame(given.sweep, str(error))
+        raise TrainableError(f"{where}{error}\nthe study is in {_shown(place.path)}; mend it and resume") from error
+    return _report(study)
+
+
+def resume(given: argparse.Namespace) -> int:
+    """Go on with a study."""
+    place = StudyDirectory(given.dir)
+    with Journal.read(place.journal) as journal:
+        record = journal.study()
+    stored = load(place.path).sweep
+    sweep = change_sweep(stored, given.overrides)
+    if given.workers is not None:
+        sweep = replace(sweep, resources=replace(sweep.resources, workers=given.workers))
+    if (sweep.trainable or "").startswith("__main__:"):
+        raise JournalError(
+            f"{place.path}: its trainable {sweep.trainable!r} was given from Python and can't be imported here; go on "
+            "with the same call of hpsearch.search(..., directory=...)"
+        )
+    folder = record.get("provenance", {}).get("directory", "")
+    source = "" if sweep.source is None else str(Path(sweep.source).resolve().parent)
+    return _report(_run(place, sweep, given, (str(Path.cwd()), folder, source)))
+
+
+def plan(given: argparse.Namespace) -> int:
+    """Show what a sweep would run."""
+    sweep = load_sweep(given.sweep, given.overrides)
+    print(plan_text(make_plan(sweep, given.workers or sweep.resources.workers)), end="")
+    return 0
+
+
+def _run(place: StudyDirectory, sweep: Sweep, given: argparse.Namespace, search_path: Sequence[str]) -> Study:
+    return run_study(
+        place,
+        sweep,
+        Run(
+            trainable=None,
+            backend=lambda sweep: make_backend(given.backend, sweep.resources, given.address),
+            display=choose_progress(sys.stdout),
+            tensorboard=not given.no_tensorboard,
+            search_path=tuple(dict.fromkeys(path for path in search_path if path)),
+            durable=given.durable,
+        ),
+    )
+
+
+def _blame(path: Path, message: str) -> str:
+    """Give the place in the sweep file that a broken contract points at."""
+    key = "metric.name" if "metric" in message else "trainable"
+    place = locate(path, key)
+    return f"{place}: {key}: " if place else ""
+
+
+def _report(study: Study) -> int:
+    """Say what came out, where it lies and what to do next."""
+    where = _shown(study.directory)
+    counts = study._course.counts()
+    if study.state != "finished":
+        print(f"{study.state}; go on with: hpsearch resume {where}")
+        return _EXIT_CODES.get(study.state, 1)
+    if study._course.best() is None:
+        print(f"finished, but no trial has a value: {dict(counts)}; hpsearch trials {where} shows why")
+        return 4
+    best = study.best_trial
+    print(f"best: trial {best.number}, {study.sweep.metric.name} {best.value:.6g}, {best.params}")
+    print(f"trials:      hpsearch trials {where}")
+    if best.checkpoint is not None:
+        print(f"checkpoint:  {_shown(best.checkpoint)}")
+    if (study.directory / "tensorboard").is_dir():
+        print(f"TensorBoard: hpsearch tensorboard {where}")
+    return 0
+
+
+def _shown(path: Path) -> str:
+    """Give a path relative to here where that is shorter."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,270 @@
+"""Run a script of any kind as a trainable."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpsearch import checkpoints
+from hpsearch.attempt import Attempt
+from hpsearch.errors import CheckpointError, TrainableError
+from hpsearch.guardian import MARK, Guardian, kill_marked, start_guardian
+from hpsearch.macros import expand
+from hpsearch.metrics import to_numbers
+from hpsearch.report_lines import KIND, LineReader
+from hpsearch.running_trial import Assignment
+from hpsearch.script_trial import CUT_FILE
+from hpsearch.trial import Failure, Params
+
+if TYPE_CHECKING:
+    from hpsearch.worker import CommandLine
+
+__all__ = ["CommandRunner"]
+
+_GRACE = 10.0
+"""Seconds from SIGTERM to SIGKILL."""
+
+_LONGEST_NAP = 0.02
+"""Seconds between two looks at a running script."""
+
+_TAIL = 8192
+"""Bytes of a failed script's output that its failure keeps."""
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+class CommandRunner:
+    """Runs each segment as a process, in a process group that ends with it.
+
+    Where this process is no worker that has a guardian already, it gets one: a script must not outlive it.
+    """
+
+    def __init__(self, command: CommandLine, threads: int) -> None:
+        self._command = command
+        self._threads = threads
+        self._guardian: Guardian | None = None if MARK in os.environ else start_guardian(own_group=False)
+
+    def run(self, params: Params, assignment: Assignment, attempt: Attempt, log: Path) -> Failure | None:
+        """Run one segment; whatever is wrong with the script or its reports is the trial's failure."""
+        directory = Path(assignment.directory)
+        lines = directory / "reports.jsonl"
+        for file in (lines, log):
+            file.touch()
+        (directory / "trial.json").write_text(json.dumps(dataclasses.asdict(assignment)), "utf-8")
+        try:
+            environment = self._environment(assignment, lines)
+            words = expand(
+                self._command.command,
+                self._command.program,
+                params,
+                assignment.params,
+                directory / "params.json",
+                environment,
+            )
+            process = self._start(words, environment, log)
+            try:
+                script = _Script(process, assignment, attempt, lines)
+                status = script.follow()
+            finally:
+                _end(process, lines)
+            if status != 0:
+                return _failed(words, status, _tail(log))
+            script.finish()
+        except (TrainableError, CheckpointError) as error:
+            return Failure("contract", str(error), _tail(log))
+        return None
+
+    def close(self) -> None:
+        """Send the guardian away, where there is one of our own."""
+        if self._guardian is not None:
+            self._guardian.stop()
+
+    def _environment(self, assignment: Assignment, lines: Path) -> dict[str, str]:
+        checkpoint = assignment.checkpoint
+        environment = {
+            **os.environ,
+            **dict.fromkeys(_THREADS, str(self._threads)),
+            "HPSEARCH_REPORTS": str(lines),
+            "HPSEARCH_TRIAL": str(Path(assignment.directory) / "trial.json"),
+            "HPSEARCH_PARAMS": json.dumps(assignment.params),
+            "HPSEARCH_SEED": str(assignment.seed),
+            "HPSEARCH_DIRECTORY": assignment.directory,
+            "HPSEARCH_START": str(assignment.start),
+            "HPSEARCH_END": "" if assignment.end is None else str(assignment.end),
+            "HPSEARCH_CHECKPOINT": "" if checkpoint is None else str(checkpoints.user_path(Path(checkpoint))),
+        }
+        environment.setdefault("PYTHONUNBUFFERED", "1")  # else a killed script's last words are lost
+        if self._guardian is not None:
+            environment[MARK] = self._guardian.mark
+        return environment
+
+    def _start(self, words: list[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+        folder = Path(self._command.directory)
+        program = self._command.program
+        if not folder.is_dir():
+            raise TrainableError(
+                f"the script must run in {folder}, where the sweep was started, but there is none here"
+            )
+        if program is not None and not (folder / program).exists():
+            raise TrainableError(f"`program` must be a file, but there is no {program!r} in {folder}")
+        try:
+            with log.open("ab") as output:
+                return subprocess.Popen(
+                    words,
+                    cwd=folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    process_group=0,
+                )
+        except OSError as error:
+            raise TrainableError(
+                f"`command` must begin with a program that runs, but {words[0]!r} doesn't: {error.strerror}"
+            ) from error
+
+
+class _Script:
+    """A script that runs, and what its lines say."""
+
+    def __init__(self, process: subprocess.Popen[bytes], assignment: Assignment, attempt: Attempt, lines: Path) -> None:
+        self._process = process
+        self._assignment = assignment
+        self._attempt = attempt
+        self._directory = Path(assignment.directory)
+        self._lines = LineReader(lines)
+        self._offered: object = None
+        """The last line's checkpoint, where it isn't written."""
+        self._kill_at: float | None = None
+        self._clock = time.perf_counter()
+
+    def follow(self) -> int:
+        """Take the script's lines until it has ended; give its exit status, 0 where it was told to end."""
+        nap = 0.001
+        try:
+            while not _has_ended(self._process.pid):
+                self._take_lines()
+                self._pass_on_cut()
+                if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                time.sleep(nap)
+                nap = min(nap * 1.5, _LONGEST_NAP)
+            self._take_lines(ended=self._kill_at is None)
+        finally:
+            self._lines.close()
+        _kill_group(self._process)  # before it is reaped, so that its number can't be someone else's
+        status = self._process.wait()
+        return 0 if self._kill_at is not None else status
+
+    def finish(self) -> None:
+        """Write the checkpoint that the last line offered, and see that there was a line."""
+        self._attempt.returned()
+        self._save_offered()
+        if self._attempt.iteration == self._assignment.start:
+            raise TrainableError(
+                "a script must report at least once in a segment, but ended without: append a line such as "
+                f'{{"{self._assignment.metric}": 0.9}} to $HPSEARCH_REPORTS, or use hpsearch.current_trial()'
+            )
+
+    def _take_lines(self, ended: bool = False) -> None:
+        for number, line in self._lines.read(ended):
+            if self._kill_at is not None:
+                return
+            match line.get(KIND):
+                case "report":
+                    self._attempt.reported(line["iteration"], line["metrics"], line["seconds"])
+                case "saved":
+                    self._attempt.saved(line["iteration"], line["checkpoint"])
+                case "cut":
+                    self._attempt.was_cut()
+                case "failed":
+                    raise TrainableError(line["message"])
+                case _:
+                    self._take_report(number, line)
+
+    def _take_report(self, number: int, line: dict[str, Any]) -> None:
+        iteration = self._attempt.iteration + 1
+        if self._attempt.ended:
+            self._terminate()  # it goes on beyond its segment
+            return
+        if line.get("iteration", iteration) != iteration:
+            raise TrainableError(
+                f"line {number} of $HPSEARCH_REPORTS must be iteration {iteration}, but says "
+                f"{line['iteration']}: count on from $HPSEARCH_START, or leave `iteration` out"
+            )
+        metrics = {name: value for name, value in line.items() if name not in ("iteration", "checkpoint")}
+        numbers = to_numbers(metrics, self._assignment.metric)
+        now = time.perf_counter()
+        seconds, self._clock = now - self._clock, now
+        self._attempt.reported(iteration, numbers, seconds)
+        self._offered = line.get("checkpoint")
+        cut = not self._attempt.ended and self._attempt.cut_requested()
+        if self._attempt.ended or self._assignment.due(iteration):
+            self._save_offered()
+        if cut:
+            self._terminate()
+
+    def _save_offered(self) -> None:
+        offered, self._offered = self._offered, None
+        if offered is None:
+            return
+        if not isinstance(offered, str):
+            raise TrainableError(f"`checkpoint` in a line must be the path of a directory or file, but is {offered!r}")
+        path = self._directory / offered
+        name = checkpoints.write(self._directory, self._attempt.iteration, path, None)
+        self._attempt.saved(self._attempt.iteration, name)
+
+    def _pass_on_cut(self) -> None:
+        """Ask a script that has the trial object to end at its next report; it answers with a line."""
+        if not self._attempt.ended and self._attempt.cut_awaited():
+            (self._directory / CUT_FILE).touch()
+
+    def _terminate(self) -> None:
+        if self._kill_at is None:
+            self._kill_at = time.monotonic() + _GRACE
+            os.killpg(self._process.pid, signal.SIGTERM)
+
+
+def _has_ended(pid: int) -> bool:
+    """Say whether this child has ended, and leave it to be reaped."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _end(process: subprocess.Popen[bytes], lines: Path) -> None:
+    """End the script and whatever it left behind, wherever that hides."""
+    _kill_group(process)
+    process.wait()
+    kill_marked("HPSEARCH_REPORTS", str(lines))
+
+
+def _tail(log: Path) -> str:
+    """Give the end of the script's output."""
+    with log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _TAIL))
+        text = file.read().decode("utf-8", "replace")
+    return text if size <= _TAIL else "...\n" + text.partition("\n")[2]
+
+
+def _failed(words: list[str], status: int, tail: str) -> Failure:
+    command = shlex.join(words)
+    if len(command) > 200:
+        command = command[:197] + "..."
+    ended = f"exited with status {status}" if status > 0 else f"was killed by {signal.Signals(-status).name}"
+    last = tail.strip().rpartition("\n")[2].strip()
+    return Failure("raised", f"the script {ended}: {last or 'it printed nothing'}"[:500], f"{command}\n{tail}")

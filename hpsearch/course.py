@@ -1,0 +1,226 @@
+"""The course of a sweep: searcher, scheduler and the standing of every trial, moved on by events alone.
+
+It is pure. A running sweep asks it for the next event, writes that to the journal, and applies it; a resumed
+one applies the events of the journal. Both go through the same lines, so there is nothing else to restore.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from hpsearch.errors import JournalError
+from hpsearch.events import (
+    Ended,
+    Event,
+    Exhausted,
+    Extended,
+    Failed,
+    Finished,
+    Lost,
+    Opened,
+    Saved,
+    Started,
+)
+from hpsearch.schedulers import build_scheduler
+from hpsearch.schedulers.base import Decision, Done, NewTrial, Outcome, RungView, Wait
+from hpsearch.searchers import build_searcher
+from hpsearch.searchers.base import Suggestion
+from hpsearch.seeds import trial_seed
+from hpsearch.standing import Standing, Standings
+from hpsearch.sweep import Sweep
+from hpsearch.trial import Report, Segment, Trial, TrialRow, TrialState
+
+__all__ = ["Course"]
+
+_STATES = {"promote": TrialState.WAITING, "stop": TrialState.STOPPED, "complete": TrialState.COMPLETE}
+
+
+class Course:
+    """Where a sweep stands and what comes next."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self._sweep = sweep
+        self._searcher = build_searcher(sweep)
+        self._scheduler = build_scheduler(sweep)
+        self._standings = Standings(sweep.metric.goal)
+        self._owed: list[int] = []  # heap of trials whose segment must be started again
+        self.finished_segments = 0
+        self.iterations = 0
+        """Iterations that count, those run again from zero included."""
+
+    def next(self) -> Started | Exhausted | Wait | Done:
+        """Give the event that should come next; the caller journals it, applies it, and acts on it."""
+        return self._next(self._searcher.suggest)
+
+    def apply(self, event: Event) -> Sequence[Decision]:
+        """Move on by an event; answer what the scheduler decided on it."""
+        match event:
+            case Started(segment=segment, new=new):
+                self._standings.start(segment, new)
+            case Saved():
+                standing = self._standings.of(event.trial)
+                standing.save(event.iteration, event.checkpoint)
+                standing.losses = 0
+                self._count(event.trial, event.reports)
+            case Finished():
+                return self._finish(event)
+            case Failed():
+                return self._fail(event)
+            case Lost():
+                self._standings.of(event.trial).losses += 1
+                self._owe(event.trial)
+            case Opened() | Ended():
+                for trial in sorted(self._standings.running):
+                    self._owe(trial)
+            case Exhausted():
+                return self._decide(self._scheduler.exhausted())
+            case Extended(run_cap=run_cap, brackets=brackets):
+                self._scheduler.extend(run_cap, brackets)
+        return ()
+
+    def replay(self, events: Iterable[Event]) -> Iterator[tuple[Event, Sequence[Decision]]]:
+        """Apply the events of a journal, checking that each start is the one that this sweep would make.
+
+        Raises:
+            JournalError: One is not: the journal is of another sweep, or of a version that decides otherwise.
+        """
+        for event in events:
+            if isinstance(event, Started | Exhausted):
+                expected = self._next(functools.partial(_suggestion, event))
+                if expected != event:
+                    raise _misfit(event, f"this sweep gives {expected}")
+            elif isinstance(event, Saved | Finished | Failed | Lost) and not self._runs(event.trial, event.attempt):
+                raise _misfit(event, "that attempt doesn't run")
+            try:
+                decisions = self.apply(event)
+            except ValueError as error:
+                raise _misfit(event, f"the scheduler says: {error}") from error
+            yield event, decisions
+
+    def standing(self, trial: int) -> Standing:
+        """Give a trial's standing."""
+        return self._standings.of(trial)
+
+    def running(self) -> Sequence[Segment]:
+        """Give the segments that run, by trial number."""
+        return self._standings.segments()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs."""
+        return not self._standings.running
+
+    def rows(self) -> list[TrialRow]:
+        """Give every trial, by number."""
+        return self._standings.rows()
+
+    def best(self) -> TrialRow | None:
+        """Give the best trial by its value; ties go to the lower number."""
+        return self._standings.best()
+
+    def counts(self) -> dict[TrialState, int]:
+        """Count the trials by state."""
+        return dict(self._standings.counts)
+
+    def rungs(self) -> Sequence[RungView]:
+        """Give the rungs of the brackets begun so far."""
+        return self._scheduler.rungs()
+
+    def total(self) -> tuple[int, int] | None:
+        """Give (trials, iterations with resume) of the whole sweep, None where it has no bound."""
+        total, size = self._scheduler.total(), self._searcher.size
+        if size is None or (total is not None and total[0] <= size):
+            return total
+        iterations = self._sweep.iterations
+        if self._sweep.early_terminate is None and iterations is not None:
+            return size, size * iterations
+        return None
+
+    def obsolete(self) -> list[str]:
+        """Give the checkpoints that nothing needs any more, each once; relative to the study's directory."""
+        return self._standings.obsolete(keep_all=self._sweep.checkpoints.keep == "all")
+
+    def checkpoints(self) -> set[str]:
+        """Give the checkpoints that are kept."""
+        return self._standings.checkpoints()
+
+    def _next(self, suggest: Callable[[int], Suggestion | None]) -> Started | Exhausted | Wait | Done:
+        if self._owed:
+            trial = heapq.heappop(self._owed)
+            return Started(self._standings.of(trial).again(), None)
+        answer = self._scheduler.next()
+        if isinstance(answer, NewTrial):
+            suggestion = suggest(answer.number)
+            if suggestion is None:
+                return Exhausted()
+            seed = trial_seed(self._sweep.seed, answer.number)
+            trial_ = Trial(answer.number, suggestion.params, seed, suggestion.origin)
+            return Started(Segment(answer.number, 0, answer.until, None, 1), trial_)
+        if isinstance(answer, Wait | Done):
+            return answer
+        return Started(self._standings.of(answer.trial).on(answer.until), None)
+
+    def _runs(self, trial: int, attempt: int) -> bool:
+        if trial not in self._standings.running:
+            return False
+        segment = self._standings.of(trial).segment
+        return segment is not None and segment.attempt == attempt
+
+    def _owe(self, trial: int) -> None:
+        self._standings.release(trial, TrialState.WAITING)
+        heapq.heappush(self._owed, trial)
+
+    def _count(self, trial: int, reports: Sequence[Report]) -> None:
+        self.iterations += len(reports)
+        self._standings.count(trial, reports, self._sweep.metric.name)
+        for report in reports:
+            self._searcher.observe(report)
+
+    def _finish(self, event: Finished) -> Sequence[Decision]:
+        standing = self._standings.of(event.trial)
+        segment = standing.segment
+        assert segment is not None, f"{event} ends an attempt that doesn't run"
+        standing.seconds += event.seconds
+        standing.losses = 0
+        if event.checkpoint is not None:
+            standing.save(event.iteration, event.checkpoint)
+        self._count(event.trial, event.reports)
+        if event.cut and (segment.end is None or event.iteration < segment.end):
+            self._owe(event.trial)
+            return ()
+        self._standings.release(event.trial, TrialState.WAITING)
+        self.finished_segments += 1
+        value = float("nan") if standing.value is None else standing.value
+        return self._decide(self._scheduler.observe(Outcome(event.trial, event.iteration, value)))
+
+    def _fail(self, event: Failed) -> Sequence[Decision]:
+        standing = self._standings.of(event.trial)
+        standing.failures += 1
+        if event.retry:
+            self._owe(event.trial)
+            return ()
+        self._count(event.trial, event.reports)
+        self._standings.release(event.trial, TrialState.FAILED)
+        self._standings.fail(event.trial, event.failure)
+        return self._decide(self._scheduler.observe(Outcome(event.trial, standing.iterations, None)))
+
+    def _decide(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
+        for decision in decisions:
+            self._standings.decide(decision.trial, _STATES[decision.action], decision.reason)
+        return decisions
+
+
+def _misfit(event: Event, instead: str) -> JournalError:
+    return JournalError(
+        f"the journal doesn't replay: it holds {event}, where {instead}. "
+        "It was written by a version of hpsearch that decides otherwise; resume with that one."
+    )
+
+
+def _suggestion(event: Started | Exhausted, number: int) -> Suggestion | None:
+    """Give what the searcher said when the event was written; `number` is checked with the whole event."""
+    if isinstance(event, Started) and event.new is not None:
+        return Suggestion(event.new.params, event.new.origin)
+    return None

@@ -1,0 +1,41 @@
+"""The errors that hpsearch raises on purpose; each says what must hold, what it got, where, and what to do."""
+
+from __future__ import annotations
+
+__all__ = [
+    "BackendError",
+    "CheckpointError",
+    "HpsearchError",
+    "JournalError",
+    "StudyInUseError",
+    "SweepError",
+    "TrainableError",
+]
+
+
+class HpsearchError(Exception):
+    """Root of every error that hpsearch raises on purpose."""
+
+
+class SweepError(HpsearchError):
+    """A sweep (a file, or the arguments of `search`) asks for something that can't be done."""
+
+
+class TrainableError(HpsearchError):
+    """A trainable can't be imported, or breaks the contract of `trial.report` and `trial.iterations`."""
+
+
+class CheckpointError(HpsearchError):
+    """A checkpoint can't be written so that it can be read again, or can't be read."""
+
+
+class JournalError(HpsearchError):
+    """A study's directory or journal is missing, foreign, or doesn't fit the sweep it is opened for."""
+
+
+class StudyInUseError(JournalError):
+    """Another live process runs this study."""
+
+
+class BackendError(HpsearchError):
+    """The place where trials run can't be reached or can't hold a worker of the size asked for."""

@@ -1,0 +1,128 @@
+"""Events to and from JSON, for the journal. Nothing but plain JSON is ever written, and nothing is unpickled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hpsearch.events import (
+    Ended,
+    Event,
+    Exhausted,
+    Extended,
+    Failed,
+    Finished,
+    Lost,
+    Opened,
+    Saved,
+    Started,
+)
+from hpsearch.trial import Failure, Report, Segment, Trial
+
+__all__ = ["decode", "encode"]
+
+_Body = Mapping[str, Any]
+
+# In ASCII: the name of a file may put half a surrogate pair into an error's message, and SQLite takes no such text.
+_dump = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def encode(event: Event) -> tuple[str, int | None, str]:
+    """Give an event's (kind, trial, JSON body)."""
+    kind = type(event)
+    trial = event.segment.trial if isinstance(event, Started) else getattr(event, "trial", None)
+    return kind.__name__.lower(), trial, _dump(_TO_BODY[kind](event))
+
+
+def decode(kind: str, trial: int | None, body: str) -> Event:
+    """Read an event back.
+
+    Raises:
+        KeyError, TypeError, ValueError: These are not the columns of an event.
+    """
+    return _FROM_BODY[kind](trial, json.loads(body))
+
+
+def _reports(reports: Sequence[Report]) -> list[list[Any]]:
+    return [[report.iteration, report.seconds, report.metrics] for report in reports]
+
+
+def _read_reports(trial: int, rows: Sequence[Sequence[Any]]) -> tuple[Report, ...]:
+    return tuple(Report(trial, iteration, metrics, seconds) for iteration, seconds, metrics in rows)
+
+
+def _started(event: Started) -> _Body:
+    segment = event.segment
+    body: dict[str, Any] = {"attempt": segment.attempt, "start": segment.start, "end": segment.end}
+    if segment.checkpoint is not None:
+        body["checkpoint"] = segment.checkpoint
+    if event.new is not None:
+        body["new"] = {"params": event.new.params, "seed": event.new.seed, "origin": event.new.origin}
+    return body
+
+
+def _read_started(trial: int, body: _Body) -> Started:
+    segment = Segment(trial, body["start"], body["end"], body.get("checkpoint"), body["attempt"])
+    new = body.get("new")
+    return Started(segment, None if new is None else Trial(trial, new["params"], new["seed"], new["origin"]))
+
+
+def _failed(event: Failed) -> _Body:
+    failure = event.failure
+    return {
+        "attempt": event.attempt,
+        "failure": [failure.kind, failure.message, failure.traceback],
+        "retry": event.retry,
+        "reports": _reports(event.reports),
+    }
+
+
+_TO_BODY: Mapping[type, Callable[[Any], _Body]] = {
+    Opened: lambda e: {
+        "backend": e.backend,
+        "workers": e.workers,
+        "process": e.process,
+        "command": e.command,
+    },
+    Started: _started,
+    Saved: lambda e: {
+        "attempt": e.attempt,
+        "iteration": e.iteration,
+        "checkpoint": e.checkpoint,
+        "reports": _reports(e.reports),
+    },
+    Finished: lambda e: {
+        "attempt": e.attempt,
+        "iteration": e.iteration,
+        "checkpoint": e.checkpoint,
+        "reports": _reports(e.reports),
+        "cut": e.cut,
+        "seconds": e.seconds,
+    },
+    Failed: _failed,
+    Lost: lambda e: {"attempt": e.attempt, "reason": e.reason},
+    Exhausted: lambda e: {},
+    Extended: lambda e: {"run_cap": e.run_cap, "brackets": e.brackets},
+    Ended: lambda e: {"state": e.state},
+}
+
+_FROM_BODY: Mapping[str, Callable[[Any, _Body], Event]] = {
+    "opened": lambda t, b: Opened(b["backend"], b["workers"], b["process"], b["command"]),
+    "started": _read_started,
+    "saved": lambda t, b: Saved(t, b["attempt"], b["iteration"], b["checkpoint"], _read_reports(t, b["reports"])),
+    "finished": lambda t, b: Finished(
+        t,
+        b["attempt"],
+        b["iteration"],
+        b["checkpoint"],
+        _read_reports(t, b["reports"]),
+        b["cut"],
+        b["seconds"],
+    ),
+    "failed": lambda t, b: Failed(t, b["attempt"], Failure(*b["failure"]), b["retry"], _read_reports(t, b["reports"])),
+    "lost": lambda t, b: Lost(t, b["attempt"], b["reason"]),
+    "exhausted": lambda t, b: Exhausted(),
+    "extended": lambda t, b: Extended(b["run_cap"], b["brackets"]),
+    "ended": lambda t, b: Ended(b["state"]),
+}

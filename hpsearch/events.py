@@ -1,0 +1,119 @@
+"""What the journal records: everything that decides how a sweep goes on, and nothing else.
+
+Replaying these events in their order through the searcher and the scheduler gives the state of the sweep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpsearch.trial import Failure, Report, Segment, Trial
+
+__all__ = [
+    "Ended",
+    "Event",
+    "Exhausted",
+    "Extended",
+    "Failed",
+    "Finished",
+    "Lost",
+    "Opened",
+    "Saved",
+    "Started",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A process began to run the study (the first time, or on resume); attempts still open are lost."""
+
+    backend: str
+    workers: int | None
+    process: str
+    """`user@host:pid`."""
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A segment was handed to the backend."""
+
+    segment: Segment
+    new: Trial | None
+    """The trial, when this is its first segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A running attempt wrote a checkpoint: its reports up to there count, and a retry starts there."""
+
+    trial: int
+    attempt: int
+    iteration: int
+    checkpoint: str
+    """Relative to the study's directory."""
+    reports: tuple[Report, ...]
+    """Those since the last checkpoint of this attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """An attempt ended by itself, at its segment's end or before it."""
+
+    trial: int
+    attempt: int
+    iteration: int
+    """Last iteration that it ran."""
+    checkpoint: str | None
+    """At `iteration`; None where the trainable saves none."""
+    reports: tuple[Report, ...]
+    """Those since the last `Saved` of this attempt."""
+    cut: bool
+    """It ended early because it was told to; the rest of the segment is still owed."""
+    seconds: float
+    """Wall time in the worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An attempt failed by the trial's own fault."""
+
+    trial: int
+    attempt: int
+    failure: Failure
+    retry: bool
+    """The segment is owed again; False: the trial has failed for good, and `reports` count."""
+    reports: tuple[Report, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An attempt vanished with its worker; the segment is owed again and nobody is to blame."""
+
+    trial: int
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """The searcher had no params for the trial that the scheduler asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """The sweep was given more to do, from here on."""
+
+    run_cap: int | None
+    brackets: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The process let go of the study in good order."""
+
+    state: str
+    """`finished`, `interrupted`, `stopped`, `max_time` or `error`."""
+
+
+Event = Opened | Started | Saved | Finished | Failed | Lost | Exhausted | Extended | Ended

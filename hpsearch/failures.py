@@ -1,0 +1,45 @@
+"""Turn what a trainable raised into the failure that the journal keeps."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+from hpsearch.errors import CheckpointError, TrainableError
+from hpsearch.trial import Failure
+
+__all__ = ["exception_line", "failure_of"]
+
+_HERE = Path(__file__).parent
+_OURS = frozenset(
+    str(_HERE / f"{module}.py")
+    for module in ("checkpoints", "in_process", "metrics", "running_trial", "trainables", "unreadable")
+)
+_MAX_LINE = 500
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Describe an exception by the line that names it, and its traceback without our own frames."""
+    report = traceback.TracebackException.from_exception(error)
+    _drop_our_frames(report)
+    text = "".join(report.format())
+    if isinstance(error, (TrainableError, CheckpointError)):
+        return Failure("contract", str(error), text)
+    return Failure("raised", exception_line(error), text)
+
+
+def exception_line(error: BaseException) -> str:
+    """Give the line that names an exception: `ValueError: the rate must be positive`."""
+    lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
+    # A SyntaxError shows the code first; of any other the message comes first, and may go on for pages.
+    line = lines[-1] if isinstance(error, SyntaxError) else lines[0]
+    return line if len(line) <= _MAX_LINE else line[: _MAX_LINE - 3] + "..."
+
+
+def _drop_our_frames(report: traceback.TracebackException) -> None:
+    pending: list[traceback.TracebackException | None] = [report]
+    while pending:
+        if (one := pending.pop()) is None:
+            continue
+        one.stack[:] = [frame for frame in one.stack if frame.filename not in _OURS]
+        pending += [one.__cause__, one.__context__, *(one.exceptions or ())]

@@ -1,0 +1,145 @@
+"""A small process that outlives a worker by a moment, to end what the worker started.
+
+A worker that is killed can't end its children itself. Its guardian waits for the worker's end, whatever the
+cause, and kills the worker's process group, and every process whose environment holds the worker's mark: the
+children that left the group, and their children. (A child that left the group and never ran another program
+carries no mark of its own, and is missed.)
+
+This file is run as a program as well, without hpsearch: nothing but the standard library belongs into it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["MARK", "Guardian", "kill_marked", "start_guardian"]
+
+MARK = "HPSEARCH_WORKER"
+"""The environment variable that marks what a worker started."""
+
+_GIVE_UP_AFTER = 10.0
+"""Seconds; what can't be killed for so long hangs in the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guardian:
+    """A guardian that watches this process."""
+
+    pid: int
+    mark: str
+    """The value of `HPSEARCH_WORKER` by which it knows this worker's processes."""
+
+    def stop(self) -> None:
+        """Send the guardian away without killing anything."""
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        if os.environ.get(MARK) == self.mark:
+            del os.environ[MARK]
+
+
+def start_guardian(scratch: Path | None = None, *, own_group: bool = True) -> Guardian:
+    """Start a guardian for this process.
+
+    Args:
+        scratch: A directory to delete when the process has ended.
+        own_group: This process is a worker and nothing else: make it the leader of a process group, which its
+            guardian then kills, and mark it, before it starts any child. False, for a process that has a life
+            of its own: only children started with `{MARK: guardian.mark}` in their environment are killed.
+    """
+    mark = uuid.uuid4().hex
+    if own_group and os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
+    group = os.getpid() if own_group else 0
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    null = [(os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_RDWR, 0) for descriptor in (0, 1, 2)]
+    command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(group), mark, str(scratch or "")]
+    pid = os.posix_spawn(command[0], command, environment, file_actions=null, setsid=True)
+    if own_group:
+        os.environ[MARK] = mark
+    return Guardian(pid, mark)
+
+
+def kill_marked(name: str, value: str, group: int = 0) -> None:
+    """Kill all processes with this entry in their environment, or of this group, until none is left.
+
+    Returns after ten seconds if some can't be killed; this process itself is spared.
+    """
+    entry = os.fsencode(f"{name}={value}")
+    deadline = time.monotonic() + _GIVE_UP_AFTER
+    clean = 0
+    # Twice: a process that was forked behind the scan's back is in the next one.
+    while clean < 2 and time.monotonic() < deadline:
+        victims = [pid for pid in _other_processes() if _in_group(pid, group) or _has_entry(pid, entry)]
+        clean = 0 if victims else clean + 1
+        for pid in victims:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if victims:
+            time.sleep(0.01)
+
+
+def _other_processes() -> list[int]:
+    own = os.getpid()
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and int(path.name) != own]
+
+
+def _in_group(pid: int, group: int) -> bool:
+    """Say whether this process is of the group and alive."""
+    if group == 0:
+        return False
+    # The command, in parentheses, may hold anything; then state, parent and group.
+    state, _, its_group = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:3] or (b"X", b"", b"0")
+    return int(its_group) == group and state not in (b"Z", b"X")
+
+
+def _has_entry(pid: int, entry: bytes) -> bool:
+    """Say whether this process has the entry in its environment; of a dead one nothing can be read."""
+    return entry in _read(f"/proc/{pid}/environ").split(b"\0")
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:  # gone, or another user's
+        return b""
+
+
+def _wait_for_end(worker: int) -> None:
+    """Wait until this process, our parent, has ended. No pipe would do: a forked child holds it open, too."""
+    try:
+        descriptor = os.pidfd_open(worker)
+    except OSError:
+        descriptor = None
+    if descriptor is not None and os.getppid() == worker:
+        select.select([descriptor], [], [])
+    while os.getppid() == worker:  # where there are no such descriptors
+        time.sleep(0.1)
+
+
+def _main(worker: int, group: int, mark: str, scratch: str) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    # Whatever the worker holds without close-on-exec must close when the worker ends.
+    for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+        if descriptor > 2:
+            with contextlib.suppress(OSError):  # the listing's own is closed already
+                os.close(descriptor)
+    os.chdir("/")
+    _wait_for_end(worker)
+    kill_marked(MARK, mark, group)
+    if scratch:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    _main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])

@@ -1,0 +1,114 @@
+"""Expand the macros of a sweep's `command`, as W&B's sweeps define them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpsearch.errors import TrainableError
+
+__all__ = ["DEFAULT_COMMAND", "check_command", "expand"]
+
+DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
+"""What runs `program` where the sweep names no `command`."""
+
+_ONE_WORD = ("env", "interpreter", "program", "args_json", "args_json_file")
+_MANY_WORDS = ("args", "args_no_hyphens", "args_no_boolean_flags")
+_VARIABLE = "envvar:"
+_MACRO = re.compile(r"\$\{(envvar:[^}]*|\w+)\}")
+
+
+def check_command(command: Sequence[str]) -> None:
+    """Check the macros of a command without running it.
+
+    A macro that stands for several words must be a word of its own. Within a longer word, `${NAME}` that is
+    no macro stays as it is: a shell may know it.
+
+    Raises:
+        TrainableError: A macro is unknown or stands where it can't; says which one is near.
+    """
+    known = (*_ONE_WORD, *_MANY_WORDS)
+    for word in command:
+        for name in _MACRO.findall(word):
+            alone = word == f"${{{name}}}"
+            if name in _MANY_WORDS and not alone:
+                raise TrainableError(
+                    f"`command` holds {word!r}, but ${{{name}}} stands for several words: put it by itself"
+                )
+            if alone and name not in known and not name.startswith(_VARIABLE):
+                nearest = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean ${{{nearest[0]}}}?" if nearest else f"there are {', '.join(known)}, envvar:NAME"
+                raise TrainableError(f"`command` holds {word}, which is no macro: {hint}")
+
+
+def expand(
+    command: Sequence[str],
+    program: str | None,
+    flat: Mapping[str, Any],
+    nested: Mapping[str, Any],
+    json_file: Path,
+    environment: Mapping[str, str],
+) -> list[str]:
+    """Give the words to run.
+
+    Args:
+        command: Words with macros.
+        program: The sweep's `program`.
+        flat: The parameters by their flat names: `--optimizer.lr=0.1`.
+        nested: The parameters as the sweep's groups nest them, for `${args_json}`.
+        json_file: Where to write them for `${args_json_file}`, where that is used.
+        environment: What `${envvar:NAME}` refers to.
+
+    Raises:
+        TrainableError: A macro is no good, or its environment variable isn't set.
+    """
+    check_command(command)
+    many = {
+        "${args}": [f"--{name}={_text(value)}" for name, value in flat.items()],
+        "${args_no_hyphens}": [f"{name}={_text(value)}" for name, value in flat.items()],
+        "${args_no_boolean_flags}": [
+            f"--{name}" if value is True else f"--{name}={_text(value)}"
+            for name, value in flat.items()
+            if value is not False
+        ],
+    }
+
+    def meaning(macro: re.Match[str]) -> str:
+        match macro[1]:
+            case "env":
+                return "/usr/bin/env"
+            case "interpreter":
+                return sys.executable
+            case "program" if program is not None:
+                return program
+            case "args_json":
+                return json.dumps(nested)
+            case "args_json_file":
+                json_file.write_text(json.dumps(nested), "utf-8")
+                return str(json_file)
+            case name if name.startswith(_VARIABLE):
+                return _variable(name.removeprefix(_VARIABLE), environment)
+        return macro[0]
+
+    words: list[str] = []
+    for word in command:
+        words += many[word] if word in many else [_MACRO.sub(meaning, word)]
+    return words
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, (list, dict)) else str(value)
+
+
+def _variable(name: str, environment: Mapping[str, str]) -> str:
+    if name not in environment:
+        raise TrainableError(
+            f"`command` holds ${{envvar:{name}}}, but {name} isn't set where the trial runs: "
+            "set it there, or take it out of `command`"
+        )
+    return environment[name]

@@ -1,0 +1,74 @@
+"""Check the metrics of a report."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from hpsearch.errors import TrainableError
+
+__all__ = ["to_numbers"]
+
+
+def to_numbers(metrics: object, metric: str) -> dict[str, float]:
+    """Give the metrics of a report as plain floats.
+
+    Args:
+        metrics: What the trainable reported: names to numbers, NumPy's and torch's scalars included.
+        metric: The sweep's metric, which every report must hold.
+
+    Raises:
+        TrainableError: Not a mapping, an entry that isn't a number, or the sweep's metric isn't there.
+    """
+    if not isinstance(metrics, Mapping):
+        raise TrainableError(
+            f'a report must be a mapping of names to numbers, but is {_described(metrics)}: write {{"{metric}": 0.9}}'
+        )
+    numbers = {_checked_name(name): _to_number(name, value) for name, value in metrics.items()}
+    if metric not in numbers:
+        raise TrainableError(_missing(metric, numbers))
+    return numbers
+
+
+def _missing(metric: str, reported: Mapping[str, float]) -> str:
+    names = ", ".join(map(repr, reported)) or "nothing"
+    nearest = difflib.get_close_matches(metric, reported, n=1)
+    hint = f"did you mean {nearest[0]!r}? Rename one of the two" if nearest else "report it, or change `metric`"
+    return f"every report must hold the sweep's metric {metric!r}, but this one holds {names}: {hint}"
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise TrainableError(f"the name of a metric must be a text, but is {name!r}: rename it in the report")
+    return name
+
+
+def _to_number(name: object, value: object) -> float:
+    if isinstance(value, (float, int)):
+        number: object = value
+    else:
+        try:
+            number = value.item()  # type: ignore[attr-defined]
+        except (AttributeError, RuntimeError, TypeError, ValueError):  # more than one element, or no scalar
+            number = None
+    if not isinstance(number, float | int):
+        raise TrainableError(
+            f"the metric {name!r} must be a number, but is {_described(value)}: report a plain number or a "
+            "NumPy or torch scalar, and leave the rest out"
+        )
+    try:
+        return float(number)
+    except OverflowError:
+        raise TrainableError(
+            f"the metric {name!r} must fit a float, but is beyond 1e308: report its logarithm"
+        ) from None
+
+
+def _described(value: object) -> str:
+    kind = type(value)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return f"a {name} of shape {tuple(shape)}"
+    text = repr(value)
+    return f"a {name}, {text if len(text) <= 60 else text[:57] + '...'}"

@@ -1,0 +1,226 @@
+"""The loop that runs a sweep: take what happened, write it to the journal, ask what comes next, start it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from hpsearch.backends.base import Backend, Gone, Message, Notice, Progress, Result, Task, TimedOut
+from hpsearch.course import Course
+from hpsearch.errors import TrainableError
+from hpsearch.events import Ended, Event, Exhausted, Failed, Finished, Lost, Saved, Started
+from hpsearch.interrupts import Interrupts
+from hpsearch.journal import Journal
+from hpsearch.observers.base import Audience
+from hpsearch.schedulers.base import Decision, Done, Wait
+from hpsearch.sweep import Sweep
+from hpsearch.trial import Failure, Trial
+from hpsearch.worker import Job, SegmentResult
+
+__all__ = ["MOST_LOSSES", "Orchestrator"]
+
+MOST_LOSSES = 5
+"""Attempts of one segment that may vanish with their worker in a row before the trial is said to kill its workers."""
+
+_TICK = 0.25
+"""Seconds between looks at requests, limits and the screen."""
+
+
+class Orchestrator:
+    """Runs one sweep on one backend until it is finished or told to end."""
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        course: Course,
+        journal: Journal,
+        backend: Backend,
+        audience: Audience,
+        interrupts: Interrupts,
+        spent: float = 0.0,
+        discard: Callable[[Sequence[str]], None] = lambda _: None,
+    ) -> None:
+        """Join the parts.
+
+        Args:
+            sweep: What to run.
+            course: Where it stands; the journal's events were applied to it.
+            journal: Open for writing, with this run's `Opened` in it.
+            backend: Where segments run; opened and closed here.
+            audience: Told everything, after it was journaled.
+            interrupts: Entered by the caller.
+            spent: Seconds that former runs took of `limits.max_time`.
+            discard: Takes the checkpoints that nothing needs any more.
+        """
+        self._limits = sweep.limits
+        self._course = course
+        self._journal = journal
+        self._backend = backend
+        self._audience = audience
+        self._interrupts = interrupts
+        self._spent = spent
+        self._discard = discard
+        self._events: list[Event] = []  # applied, not yet in the journal
+        self._decided: list[tuple[Event, Sequence[Decision]]] = []
+        self._starts: list[Trial] = []
+        self._ending: str | None = None
+        self._mistake: TrainableError | None = None
+        self._request = journal.last_request()
+        self._next_tick = 0.0
+        self._began = 0.0
+
+    def run(self, job: Job) -> str:
+        """Run the sweep; answer how it ended: `finished`, `interrupted`, `stopped` or `max_time`.
+
+        Raises:
+            BackendError: The backend can't be opened.
+            TrainableError: The first segments break the sweep's contract, so all others would too.
+        """
+        try:
+            self._backend.open(job, self._deliver)
+            self._began = self._backend.now()
+            state = self._loop()
+        except KeyboardInterrupt:
+            # It may have struck between a commit and what follows, so nothing more is written.
+            self._backend.close(kill=True)
+            return "interrupted"
+        except BaseException:
+            self._backend.close(kill=True)
+            raise
+        self._look(last=True)
+        self._backend.close()
+        self._note(Ended(state))
+        self._commit()
+        if self._mistake is not None:
+            raise self._mistake
+        return state
+
+    def _loop(self) -> str:
+        while True:
+            finished = False
+            if self._ending is None:
+                finished = self._fill()
+            self._commit()
+            self._tick()
+            if self._course.idle:
+                if self._ending is not None:
+                    return self._ending
+                if finished:
+                    return "finished"
+            for message in self._backend.wait(_TICK):
+                self._take(message)
+
+    def _fill(self) -> bool:
+        """Start what can be started; say whether the sweep has nothing more to start, ever."""
+        for _ in range(self._backend.capacity()):
+            answer = self._course.next()
+            while isinstance(answer, Exhausted):
+                self._note(answer)
+                answer = self._course.next()
+            if isinstance(answer, Wait | Done):
+                return isinstance(answer, Done)
+            self._note(answer)
+        return False
+
+    def _deliver(self, message: Message) -> None:
+        """Take a message while the backend runs the trainable in this very thread."""
+        self._take(message)
+        self._commit()
+        self._tick()
+
+    def _note(self, event: Event) -> None:
+        self._decided.append((event, self._course.apply(event)))
+        self._events.append(event)
+
+    def _commit(self) -> None:
+        """Write what was noted in one transaction, and only then act on it."""
+        if not self._events:
+            return
+        self._journal.append(self._events)
+        decided, self._decided = self._decided, []
+        self._events.clear()
+        for event, decisions in decided:
+            self._audience.observe(event, decisions)
+            if isinstance(event, Started):
+                self._start(event)
+        self._discard(self._course.obsolete())
+
+    def _start(self, event: Started) -> None:
+        standing = self._course.standing(event.segment.trial)
+        timeout = self._limits.trial_timeout
+        left = None if timeout is None else max(timeout - standing.seconds, 0.001)
+        self._backend.start(Task(standing.trial, event.segment, left))
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case Progress(trial=trial, attempt=attempt, reports=reports, saved=saved):
+                self._audience.report(reports)
+                if saved is not None:
+                    iteration, checkpoint, counted = saved
+                    self._note(Saved(trial, attempt, iteration, checkpoint, counted))
+            case Result(trial=trial, attempt=attempt, result=result):
+                self._take_result(trial, attempt, result)
+            case TimedOut(trial=trial, attempt=attempt, failure=failure):
+                self._note(Failed(trial, attempt, failure, retry=False, reports=()))
+            case Gone(trial=trial, attempt=attempt, reason=reason):
+                self._take_loss(trial, attempt, reason)
+            case Notice(text=text):
+                self._audience.say(text)
+
+    def _take_result(self, trial: int, attempt: int, result: SegmentResult) -> None:
+        failure = result.failure
+        if failure is None:
+            self._note(
+                Finished(
+                    trial,
+                    attempt,
+                    result.iteration,
+                    result.checkpoint,
+                    result.reports,
+                    result.cut,
+                    result.seconds,
+                )
+            )
+        elif failure.kind == "contract" and self._course.finished_segments == 0:
+            # Every trial would break it the same way: say so once, and leave the sweep to be resumed when mended.
+            self._note(Lost(trial, attempt, failure.message))
+            self._mistake = self._mistake or TrainableError(failure.message)
+            self._end("error")
+        else:
+            retry = failure.kind == "raised" and (self._course.standing(trial).failures < self._limits.max_retries)
+            self._note(Failed(trial, attempt, failure, retry, () if retry else result.reports))
+
+    def _take_loss(self, trial: int, attempt: int, reason: str) -> None:
+        if self._course.standing(trial).losses + 1 < MOST_LOSSES or self._ending is not None:
+            self._note(Lost(trial, attempt, reason))
+            return
+        message = f"its worker died {MOST_LOSSES} times in a row without progress; the last time: {reason}"
+        self._note(Failed(trial, attempt, Failure("died", message, ""), retry=False, reports=()))
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        if self._interrupts.count and self._ending is None:
+            self._audience.say("ending at the next reports; press Ctrl-C again to end at once")
+            self._end("interrupted")
+        if now < self._next_tick:
+            return
+        self._next_tick = now + _TICK
+        for number, verb in self._journal.requests(self._request):
+            self._request = number
+            if verb == "stop" and self._ending is None:
+                self._end("stopped")
+        limit = self._limits.max_time
+        if limit is not None and self._spent + self._elapsed() >= limit and self._ending is None:
+            self._end("max_time")
+        self._look()
+
+    def _look(self, last: bool = False) -> None:
+        self._audience.look(self._course, self._backend.workers(), self._elapsed(), last)
+
+    def _elapsed(self) -> float:
+        return self._backend.now() - self._began
+
+    def _end(self, state: str) -> None:
+        self._ending = state
+        for segment in self._course.running():
+            self._backend.cut(segment.trial, segment.attempt)

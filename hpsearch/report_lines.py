@@ -1,0 +1,79 @@
+"""The file through which a script reports: one JSON object per line.
+
+Any program writes its metrics by name, and may add `"iteration"` (which must be the next one) and
+`"checkpoint"` (the path of a directory or file, relative to the attempt's directory):
+
+    {"accuracy": 0.91, "checkpoint": "model-3"}
+
+`hpsearch.current_trial()` writes lines that say under `"hpsearch"` what they are: there, the trial object in
+the script has checked the metrics, and saved what was to be saved.
+
+    {"hpsearch": "report", "iteration": 3, "seconds": 0.2, "metrics": {"accuracy": 0.91}}
+    {"hpsearch": "saved", "iteration": 3, "checkpoint": "checkpoint-3"}
+    {"hpsearch": "cut"}
+    {"hpsearch": "failed", "message": "every report must hold ..."}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from hpsearch.errors import TrainableError
+
+__all__ = ["KIND", "LineReader", "append_line"]
+
+KIND = "hpsearch"
+"""Key under which our own lines say what they are."""
+
+
+def append_line(path: Path, line: Mapping[str, Any]) -> None:
+    """Append a line, in one write."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+class LineReader:
+    """Reads the lines that are appended to a file, as they come."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: BinaryIO = path.open("rb")
+        self._number = 0
+        self._rest = b""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def read(self, ended: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Give the lines that are whole, with their numbers from 1.
+
+        Args:
+            ended: Nothing will be appended any more, so the last line counts without its line feed, too.
+
+        Raises:
+            TrainableError: A line isn't a JSON object; names it.
+        """
+        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+        if ended:
+            lines.append(self._rest)
+            self._rest = b""
+        for line in lines:
+            self._number += 1
+            if line.strip():
+                yield self._number, self._parsed(line)
+
+    def _parsed(self, line: bytes) -> dict[str, Any]:
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            text = line.decode("utf-8", "backslashreplace").strip()
+            raise TrainableError(
+                f"line {self._number} of $HPSEARCH_REPORTS must be a JSON object such as "
+                f'{{"accuracy": 0.9}}, but is {text if len(text) <= 80 else text[:77] + "..."!r}'
+            )
+        return value

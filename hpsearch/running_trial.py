@@ -1,0 +1,298 @@
+"""The `trial` object that a trainable sees while it runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from hpsearch import checkpoints, random_state
+from hpsearch.errors import TrainableError
+from hpsearch.metrics import to_numbers
+from hpsearch.random_state import RandomState
+
+__all__ = [
+    "Assignment",
+    "Listener",
+    "RunningTrial",
+    "SegmentEnd",
+    "current_trial",
+    "nest",
+    "set_current_trial",
+]
+
+
+class SegmentEnd(SystemExit):
+    """Ends a trainable that runs a loop of its own, from within `report`, where its segment ends.
+
+    A `SystemExit`, so that `except Exception` lets it pass and a script ends with status 0.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a trainable is to run, in terms of the machine that runs it; plain, so that JSON carries it."""
+
+    number: int
+    params: dict[str, Any]
+    """Nested as the sweep's groups are."""
+    seed: int
+    directory: str
+    """The attempt's own directory, absolute."""
+    start: int
+    """Iterations that are done."""
+    end: int | None
+    """Last iteration to run."""
+    checkpoint: str | None
+    """The checkpoint to start from, absolute."""
+    metric: str
+    """Name that every report must hold."""
+    save_every: int | None
+    """Iterations between checkpoints inside the segment."""
+
+    def due(self, iteration: int) -> bool:
+        """Say whether a checkpoint inside the segment is due at this iteration."""
+        return self.save_every is not None and iteration % self.save_every == 0
+
+
+class Listener(Protocol):
+    """Hears what a running trial reports."""
+
+    def reported(self, iteration: int, metrics: Mapping[str, float], seconds: float) -> None:
+        """Take the report of an iteration."""
+
+    def cut_requested(self) -> bool:
+        """Say whether the segment is to end at the report just taken; a yes is acted on."""
+
+    def saved(self, iteration: int, name: str) -> None:
+        """Take note of a checkpoint in the attempt's directory; it comes after its report."""
+
+
+class RunningTrial:
+    """One trial as its trainable sees it: what to run, from where, and whom to report to.
+
+    Attributes:
+        number: Position in the order of creation, from 0.
+        params: The parameters, nested as the sweep's groups are; a copy that is yours to change.
+        seed: The trial's own; Python's, NumPy's and torch's global generators are seeded with it already.
+        start: Iterations that are done; the first report is that of iteration `start + 1`.
+        end: Last iteration of this segment; None where the sweep names no `max_iter`.
+        directory: A directory of this attempt's own, for any files.
+    """
+
+    def __init__(self, assignment: Assignment, listener: Listener) -> None:
+        self.number = assignment.number
+        self.params = assignment.params
+        self.seed = assignment.seed
+        self.assign(assignment, listener, None)
+
+    def assign(self, assignment: Assignment, listener: Listener, saved: RandomState | None) -> None:
+        """Begin a segment of this same trial; called by the worker.
+
+        Args:
+            assignment: The segment.
+            listener: Who hears of it.
+            saved: The random state at the segment's checkpoint, where it's at hand; None: read it from there.
+        """
+        self.start = assignment.start
+        self.end = assignment.end
+        self.directory = Path(assignment.directory)
+        self.random_state = saved
+        """At the last checkpoint that was written or read."""
+        self._assignment = assignment
+        self._listener = listener
+        self._state: Any = None
+        self._iteration = assignment.start
+        self._offered: object = None
+        self._step: int | None = None
+        self._looped = False
+        self._ended = False
+        self._clock = time.perf_counter()
+
+    @property
+    def checkpoint(self) -> Any:
+        """What the trial saved at the end of iteration `start`; None where it starts from zero.
+
+        A state has its tensors on the CPU; of a directory or file it is the path, not to be written to.
+
+        Raises:
+            CheckpointError: It can't be read.
+        """
+        path = self._assignment.checkpoint
+        if self._state is None and path is not None:
+            self._state = checkpoints.read_state(Path(path))
+        return self._state
+
+    @property
+    def iteration(self) -> int:
+        """The last iteration that was reported; `start` before the first report."""
+        return self._iteration
+
+    def iterations(self) -> Iterator[int]:
+        """Give the numbers of the iterations to run, from `start + 1` to `end`; report once in each step.
+
+        Where the trial continues from a checkpoint, Python's, NumPy's and torch's global generators are put
+        back to where they stood there, just before the first step. Ends early where the sweep asks for it.
+
+        Raises:
+            TrainableError: A step didn't report, or the sweep names no `max_iter`.
+        """
+        if self.end is None:
+            raise TrainableError(
+                "trial.iterations() must know where to end, but the sweep names no `max_iter`: set it at the "
+                "top level (or search(max_iter=...)), or inside `early_terminate` where there is one"
+            )
+        self._looped = True
+        self._restore_random_state()
+        try:
+            while self._iteration < self.end and not self._ended:
+                self._step = self._iteration + 1
+                self._clock = time.perf_counter()
+                yield self._step
+                if self._iteration != self._step:
+                    raise TrainableError(
+                        f"every step of trial.iterations() must report, but iteration {self._step} didn't: "
+                        f'call trial.report({{"{self._assignment.metric}": ...}}) once in each step'
+                    )
+        finally:
+            self._step = None
+
+    def report(self, metrics: Mapping[str, Any], checkpoint: object = None) -> None:
+        """Report the metrics at the end of an iteration; this may end the segment.
+
+        The last thing in an iteration: what comes after it, up to the next step, isn't in the checkpoint.
+
+        Args:
+            metrics: Names to numbers (NumPy's and torch's scalars too); the sweep's metric among them.
+            checkpoint: What continues the trial from here: tensors and plain containers; or the path of a
+                directory or file, which is copied; or a function of no arguments that gives one of these,
+                called only when a checkpoint is needed. None: the trial can't be continued from here.
+
+        Raises:
+            TrainableError: The metrics aren't numbers, lack the sweep's metric, or come out of turn.
+            CheckpointError: The checkpoint couldn't be read again.
+            SegmentEnd: The segment ends here, and the trainable runs a loop of its own.
+        """
+        seconds = time.perf_counter() - self._clock
+        self._check_turn()
+        numbers = to_numbers(metrics, self._assignment.metric)
+        self._iteration += 1
+        self._state = None  # the checkpoint that the segment started from isn't needed from here on
+        self._listener.reported(self._iteration, numbers, seconds)
+        self._ended = self._iteration == self.end or self._listener.cut_requested()
+        self._offered = checkpoint
+        if checkpoint is not None:
+            import torch  # noqa: F401 (now: a script saves at its exit, too, and nothing is imported there)
+        if self._ended or self._assignment.due(self._iteration):
+            self.save_offered()
+        if self._ended and self._step is None:
+            raise SegmentEnd(0)
+        self._clock = time.perf_counter()
+
+    def save_offered(self) -> None:
+        """Write the checkpoint that the last report offered, unless that is done.
+
+        The worker calls it, too, when a trainable returns before its segment's end (without `max_iter`, that
+        is always): state and random state are then those at the return.
+        """
+        offered, self._offered = self._offered, None
+        if offered is None:
+            return
+        # Taken first and put back at the end: what is saved, and whether, must not change what comes after.
+        saved = random_state.capture()
+        state = offered() if callable(offered) and not _is_module(offered) else offered
+        if state is None:
+            return
+        name = checkpoints.write(self.directory, self._iteration, state, saved)
+        random_state.restore(saved)
+        self.random_state = saved
+        self._listener.saved(self._iteration, name)
+
+    def _restore_random_state(self) -> None:
+        path = self._assignment.checkpoint
+        if path is None or self._iteration != self.start:
+            return
+        if self.random_state is None:
+            self.random_state = checkpoints.read_random_state(Path(path))
+        if self.random_state is not None:
+            random_state.restore(self.random_state)
+
+    def _check_turn(self) -> None:
+        if self._step is not None and self._iteration == self._step:
+            raise TrainableError(
+                f"every step of trial.iterations() must report once, but iteration {self._step} did twice: "
+                "put all metrics into one report"
+            )
+        if self._ended and self._looped:
+            raise TrainableError(
+                f"the segment ended with iteration {self._iteration}, but trial.report() was called again: "
+                "report only inside the loop over trial.iterations()"
+            )
+        if self._ended:
+            raise SegmentEnd(0)
+
+
+def _is_module(offered: object) -> bool:
+    """Say whether this has a state but isn't one: callable as it may be, it is for `write` to refuse."""
+    return callable(getattr(offered, "state_dict", None))
+
+
+def nest(params: Mapping[str, Any], paths: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    """Give flat parameters as the sweep's groups nest them; lists and mappings are copied.
+
+    Args:
+        params: Flat names to values.
+        paths: Flat names to where they stand; a name that is missing stands at the top.
+    """
+    nested: dict[str, Any] = {}
+    for name, value in params.items():
+        *groups, last = paths.get(name, (name,))
+        place = nested
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[last] = _copied(value)
+    return nested
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copied(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_copied(entry) for entry in value]
+    return value
+
+
+_current: RunningTrial | None = None
+
+
+def set_current_trial(trial: RunningTrial | None) -> None:
+    """Say which trial this process runs now."""
+    global _current
+    _current = trial
+
+
+def current_trial() -> RunningTrial:
+    """Give the trial that this process runs: in a script that the sweep started, or in a function or class.
+
+    In a script, the first call seeds the global generators of the libraries that are imported by then.
+
+    Raises:
+        TrainableError: This process runs no trial.
+    """
+    if _current is not None:
+        return _current
+    assignment = os.environ.get("HPSEARCH_TRIAL")
+    if assignment is None:
+        raise TrainableError(
+            "hpsearch.current_trial() must be called while a sweep runs this script or function, but "
+            "HPSEARCH_TRIAL isn't set: name the script as `program` in a sweep file, and start that with "
+            "`hpsearch run SWEEP.yaml`"
+        )
+    from hpsearch.script_trial import open_script_trial
+
+    trial = open_script_trial(Path(assignment))
+    set_current_trial(trial)
+    return trial

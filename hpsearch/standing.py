@@ -1,0 +1,212 @@
+"""Where each trial of a sweep stands: its state, its value, its newest checkpoint, and which checkpoints may go."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from hpsearch.trial import Failure, Goal, Report, Segment, Trial, TrialRow, TrialState
+
+__all__ = ["Standing", "Standings"]
+
+_TERMINAL = frozenset({TrialState.COMPLETE, TrialState.STOPPED, TrialState.FAILED})
+
+
+class Standing:
+    """One trial's standing. Slots, because a sweep holds one for every trial that it ever made."""
+
+    __slots__ = (
+        "_superseded",
+        "attempts",
+        "checkpoint",
+        "checkpoint_iteration",
+        "failure",
+        "failures",
+        "iterations",
+        "losses",
+        "reason",
+        "seconds",
+        "segment",
+        "state",
+        "trial",
+        "until",
+        "value",
+    )
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.state = TrialState.WAITING
+        self.iterations = 0
+        """Highest iteration that counts."""
+        self.value: float | None = None
+        """The metric at `iterations`, NaN included."""
+        self.checkpoint: str | None = None
+        self.checkpoint_iteration = 0
+        self.attempts = 0
+        self.failures = 0
+        """Attempts that failed by the trial's own fault."""
+        self.losses = 0
+        """Attempts lost in a row, without a checkpoint or a finished segment between them."""
+        self.seconds = 0.0
+        self.until: int | None = None
+        self.segment: Segment | None = None
+        """What runs now."""
+        self.failure: Failure | None = None
+        self.reason = ""
+        self._superseded: list[str] | None = None
+
+    def on(self, until: int | None) -> Segment:
+        """Give the segment that carries the trial on from its newest checkpoint."""
+        return Segment(self.trial.number, self.checkpoint_iteration, until, self.checkpoint, self.attempts + 1)
+
+    def again(self) -> Segment:
+        """Give the rest of the segment that was started last."""
+        return self.on(self.until)
+
+    def save(self, iteration: int, checkpoint: str) -> None:
+        """Take a newer checkpoint; the one before it is superseded."""
+        if self.checkpoint is not None and self.checkpoint != checkpoint:
+            self._superseded = [*(self._superseded or ()), self.checkpoint]
+        self.checkpoint, self.checkpoint_iteration = checkpoint, iteration
+
+    def take_superseded(self) -> list[str]:
+        """Give the superseded checkpoints, each once."""
+        superseded, self._superseded = self._superseded or [], None
+        return superseded
+
+    def row(self) -> TrialRow:
+        """Give the trial as tables show it."""
+        hidden = self.value is None or math.isnan(self.value) or self.state is TrialState.FAILED
+        return TrialRow(
+            number=self.trial.number,
+            state=self.state,
+            iterations=self.iterations,
+            value=None if hidden else self.value,
+            params=self.trial.params,
+            origin=self.trial.origin,
+            checkpoint=self.checkpoint,
+            failure=self.failure,
+            seconds=self.seconds,
+            reason=self.reason,
+        )
+
+
+class Standings:
+    """The standings of all trials, with the best and the counts kept up as they change."""
+
+    def __init__(self, goal: Goal) -> None:
+        self._sign = 1.0 if goal == "minimize" else -1.0
+        self._all: list[Standing] = []
+        self._ranking: list[tuple[float, int]] = []  # heap of (signed value, number), stale ones among them
+        self._best_ended: Standing | None = None
+        self._best_rank = (math.inf, 0)
+        self._touched: set[int] = set()
+        self.counts: Counter[TrialState] = Counter()
+        self.running: set[int] = set()
+
+    def of(self, trial: int) -> Standing:
+        """Give a trial's standing."""
+        return self._all[trial]
+
+    def rows(self) -> list[TrialRow]:
+        """Give every trial, by number."""
+        return [standing.row() for standing in self._all]
+
+    def segments(self) -> list[Segment]:
+        """Give the segments that run, by trial number."""
+        running = (self._all[trial].segment for trial in sorted(self.running))
+        return [segment for segment in running if segment is not None]
+
+    def start(self, segment: Segment, new: Trial | None) -> None:
+        """Note that a segment runs."""
+        if new is not None:
+            self._all.append(Standing(new))
+            self.counts[TrialState.WAITING] += 1
+        standing = self._all[segment.trial]
+        standing.attempts, standing.segment, standing.until = segment.attempt, segment, segment.end
+        self.running.add(segment.trial)
+        self._change(standing, TrialState.RUNNING)
+
+    def release(self, trial: int, state: TrialState) -> None:
+        """Note that a trial's segment no longer runs."""
+        standing = self._all[trial]
+        standing.segment = None
+        self.running.discard(trial)
+        self._touched.add(trial)
+        self._change(standing, state)
+
+    def count(self, trial: int, reports: Sequence[Report], metric: str) -> None:
+        """Let reports count; the value is the metric at the highest iteration."""
+        standing = self._all[trial]
+        self._touched.add(trial)
+        for report in reports:
+            if report.iteration >= standing.iterations:
+                standing.iterations, standing.value = report.iteration, report.metrics[metric]
+        value = standing.value
+        if reports and value is not None and not math.isnan(value):
+            heapq.heappush(self._ranking, (self._sign * value, trial))
+
+    def decide(self, trial: int, state: TrialState, reason: str) -> None:
+        """Take the scheduler's decision on a paused trial."""
+        standing = self._all[trial]
+        standing.reason = reason
+        self._change(standing, state)
+        self._end(standing)
+
+    def fail(self, trial: int, failure: Failure) -> None:
+        """Note why a trial failed for good."""
+        standing = self._all[trial]
+        standing.failure, standing.reason = failure, failure.message
+        self._end(standing)
+
+    def best(self) -> TrialRow | None:
+        """Give the best trial by its value; ties go to the lower number."""
+        while self._ranking:
+            key, number = self._ranking[0]
+            standing = self._all[number]
+            if standing.state is not TrialState.FAILED and standing.value == self._sign * key:
+                return standing.row()
+            heapq.heappop(self._ranking)
+        return None
+
+    def obsolete(self, *, keep_all: bool) -> list[str]:
+        """Give the checkpoints that nothing needs any more, each once.
+
+        A trial that may still run needs its newest. Of the trials that have ended only the best one's is kept:
+        their values don't change any more, so a worse one can never become the best.
+        """
+        if keep_all:
+            return []
+        gone: list[str] = []
+        for trial in sorted(self._touched):
+            standing = self._all[trial]
+            gone += standing.take_superseded()
+            if standing.state in _TERMINAL and standing is not self._best_ended and standing.checkpoint:
+                gone.append(standing.checkpoint)
+                standing.checkpoint, standing.checkpoint_iteration = None, 0
+        self._touched.clear()
+        return gone
+
+    def checkpoints(self) -> set[str]:
+        """Give the newest checkpoint of every trial that has one."""
+        return {standing.checkpoint for standing in self._all if standing.checkpoint is not None}
+
+    def _change(self, standing: Standing, state: TrialState) -> None:
+        self.counts[standing.state] -= 1
+        self.counts[state] += 1
+        standing.state = state
+
+    def _end(self, standing: Standing) -> None:
+        if standing.state not in _TERMINAL:
+            return
+        self._touched.add(standing.trial.number)
+        value = standing.row().value
+        if value is None:
+            return
+        rank = (self._sign * value, standing.trial.number)
+        if self._best_ended is None or rank < self._best_rank:
+            if self._best_ended is not None:
+                self._touched.add(self._best_ended.trial.number)
+            self._best_ended, self._best_rank = standing, rank

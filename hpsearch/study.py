@@ -1,0 +1,179 @@
+"""What came of a sweep, read from its journal: by the process that ran it, or by any other."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpsearch.course import Course
+from hpsearch.errors import HpsearchError
+from hpsearch.events import Ended, Event, Extended, Failed, Finished, Opened, Saved
+from hpsearch.journal import Journal
+from hpsearch.schedulers.base import RungView
+from hpsearch.study_directory import StudyDirectory
+from hpsearch.sweep import Hyperband, Sweep
+from hpsearch.trial import TrialRow, TrialState
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["BestTrial", "Study", "load", "stored_sweep"]
+
+
+@dataclass(frozen=True, slots=True)
+class BestTrial:
+    """The best trial of a study."""
+
+    number: int
+    value: float
+    params: dict[str, Any]
+    """As the trainable saw them, groups nested."""
+    checkpoint: Path | None
+    """A file for `torch.load`, or the directory that the trainable wrote; None where it saves none."""
+
+
+class Study:
+    """A study as its journal told it when it was read."""
+
+    def __init__(self, directory: Path, sweep: Sweep, course: Course, state: str, created: dict[str, Any]) -> None:
+        self.directory = directory
+        self.sweep = sweep
+        """The sweep, with what it was extended by."""
+        self.state = state
+        """`running`, `finished`, `interrupted`, `stopped`, `max_time` or `error`."""
+        self.provenance = created
+        """Git commit, command line, packages and environment of the process that made the study."""
+        self._course = course
+
+    def __repr__(self) -> str:
+        counts = self._course.counts()
+        told = ", ".join(f"{counts[state]} {state}" for state in TrialState if counts.get(state))
+        return f"<Study {self.sweep.name} in {self.directory}: {self.state}; {told or 'no trials'}>"
+
+    @property
+    def trials(self) -> list[TrialRow]:
+        """Every trial, by number."""
+        return self._course.rows()
+
+    @property
+    def rungs(self) -> list[RungView]:
+        """The rungs of the brackets begun so far."""
+        return list(self._course.rungs())
+
+    @property
+    def iterations(self) -> int:
+        """Iterations that count, those run again from zero included."""
+        return self._course.iterations
+
+    @property
+    def total(self) -> tuple[int, int] | None:
+        """(trials, iterations) of the whole sweep; None where it has no bound."""
+        return self._course.total()
+
+    @property
+    def best_trial(self) -> BestTrial:
+        """The trial with the best value; ties go to the lower number.
+
+        Raises:
+            HpsearchError: No trial has a value.
+        """
+        row = self._course.best()
+        if row is None or row.value is None:
+            failed = self._course.counts().get(TrialState.FAILED, 0)
+            raise HpsearchError(
+                f"{self.directory}: no trial has a value of {self.sweep.metric.name!r} yet ({failed} failed). "
+                f"`hpsearch trials {self.directory}` shows what became of each."
+            )
+        return BestTrial(row.number, row.value, self.sweep.parameters.nest(row.params), self.checkpoint_path(row))
+
+    @property
+    def best_params(self) -> dict[str, Any]:
+        """The best trial's params."""
+        return self.best_trial.params
+
+    @property
+    def best_value(self) -> float:
+        """The best trial's value."""
+        return self.best_trial.value
+
+    def trials_dataframe(self, times: bool = False) -> pd.DataFrame:
+        """Give every trial as a row: `trial, state, iterations, value, params.<name>`.
+
+        Args:
+            times: Add the running time in seconds.
+        """
+        from hpsearch.report.tables import trials_dataframe
+
+        return trials_dataframe(self.trials, self.sweep.parameters.names, times)
+
+    def checkpoint_path(self, row: TrialRow) -> Path | None:
+        """Give a trial's newest checkpoint as the user reads it."""
+        from hpsearch.checkpoints import user_path
+
+        if row.checkpoint is None:
+            return None
+        directory = self.directory / row.checkpoint
+        return user_path(directory) if directory.is_dir() else None
+
+    def curves(self) -> dict[int, list[tuple[int, float]]]:
+        """Give each trial's metric over its iterations, of the reports that count."""
+        points: dict[int, dict[int, float]] = defaultdict(dict)
+        for event in _events(self.directory):
+            if isinstance(event, Saved | Finished) or (isinstance(event, Failed) and not event.retry):
+                for report in event.reports:
+                    points[report.trial][report.iteration] = report.metrics[self.sweep.metric.name]
+        return {
+            trial: [(i, value) for i, value in sorted(curve.items()) if not math.isnan(value)]
+            for trial, curve in points.items()
+        }
+
+
+def load(directory: str | Path) -> Study:
+    """Read a study, also while another process runs it.
+
+    Raises:
+        JournalError: There is none in this directory, or this version can't read it.
+    """
+    place = StudyDirectory(Path(directory))
+    live = place.exists() and place.holder() is not None
+    with Journal.read(place.journal) as journal:
+        record = journal.study()
+        sweep = stored_sweep(record)
+        course = Course(sweep)
+        state = "running" if live else "interrupted"
+        for event, _ in course.replay(event for _, event in journal.events()):
+            match event:
+                case Opened():
+                    state = "running" if live else "interrupted"
+                case Ended(state=ended):
+                    state = ended
+                case Extended():
+                    sweep = extended(sweep, event)
+        if not live:
+            # Nobody runs what was running when the last process died.
+            course.apply(Ended(state))
+    return Study(place.path, sweep, course, state, record.get("provenance", {}))
+
+
+def stored_sweep(record: dict[str, Any]) -> Sweep:
+    """Give the sweep that a study was created with."""
+    return Sweep.from_json(record["sweep"])
+
+
+def extended(sweep: Sweep, event: Extended) -> Sweep:
+    """Give the sweep with more to do."""
+    if event.run_cap is not None:
+        sweep = replace(sweep, run_cap=event.run_cap)
+    if event.brackets is not None and isinstance(sweep.early_terminate, Hyperband):
+        sweep = replace(sweep, early_terminate=replace(sweep.early_terminate, brackets=event.brackets))
+    return sweep
+
+
+def _events(directory: Path) -> Iterator[Event]:
+    with Journal.read(StudyDirectory(directory).journal) as journal:
+        for _, event in journal.events():
+            yield event

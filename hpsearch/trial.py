@@ -1,0 +1,120 @@
+"""Plain frozen data that crosses every seam: trials, segments, reports and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+__all__ = [
+    "Failure",
+    "Goal",
+    "Params",
+    "Report",
+    "Segment",
+    "Trial",
+    "TrialRow",
+    "TrialState",
+    "Value",
+]
+
+Goal = Literal["minimize", "maximize"]
+
+Value = Any
+"""A parameter's value: a bool, int, float, str, None, or a list or mapping of these. Never a NumPy scalar."""
+
+Params = Mapping[str, Value]
+"""Flat parameter names (`"optimizer.lr"` for a nested group) to values, in the order of the sweep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One point of the search space."""
+
+    number: int
+    """Position in the order of creation, from 0."""
+    params: Params
+    """Flat names to values."""
+    seed: int
+    """Derived from (sweep seed, trial number) alone; 0 <= seed < 2**32."""
+    origin: str
+    """Where the params come from: `"random"`, `"grid"` or `"points_to_try"`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The unit of work: a trial, from the end of iteration `start` to the end of iteration `end`."""
+
+    trial: int
+    start: int
+    """Iterations already done, in `checkpoint`; 0 without one."""
+    end: int | None
+    """Last iteration to run; None where the sweep names no `max_iter`: until the trainable returns."""
+    checkpoint: str | None
+    """Path of the checkpoint to start from, relative to the study's directory."""
+    attempt: int
+    """Counts the trial's started segments from 1; each attempt writes to a directory of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a trainable said at the end of one iteration."""
+
+    trial: int
+    iteration: int
+    """From 1."""
+    metrics: Mapping[str, float]
+    seconds: float
+    """Running time of this iteration (of the trainable alone)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an attempt failed."""
+
+    kind: Literal["raised", "timeout", "died", "contract"]
+    """What went wrong.
+
+    `raised`: the trainable raised, or its command exited non-zero; `timeout`: it ran over `trial_timeout`;
+    `died`: its worker died again and again without progress; `contract`: it broke the sweep's contract (the metric
+    was never reported, a checkpoint was refused).
+    """
+    message: str
+    """One line."""
+    traceback: str
+    """Whole text, empty where there is none."""
+
+
+class TrialState(StrEnum):
+    """Where a trial stands."""
+
+    WAITING = "waiting"
+    """Paused between two segments, or to be started again."""
+    RUNNING = "running"
+    COMPLETE = "complete"
+    """Ran all that its scheduler could give it."""
+    STOPPED = "stopped"
+    """Terminated early by the scheduler."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """One trial as tables, exports and best_trial show it."""
+
+    number: int
+    state: TrialState
+    iterations: int
+    """Highest finished iteration that counts."""
+    value: float | None
+    """The metric at `iterations`; None when there is none, when it is NaN, and for a failed trial."""
+    params: Params
+    origin: str
+    checkpoint: str | None
+    """Newest checkpoint that counts, relative to the study's directory."""
+    failure: Failure | None
+    seconds: float
+    """Running time of all that counts."""
+    reason: str
+    """The scheduler's last decision in words, e.g. `"rung 2: 7th of 9, top 3 go on"`."""

@@ -1,0 +1,96 @@
+"""Everyone who watches a sweep run: observers on their thread, and the screen."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hpsearch.backends.base import Workers
+from hpsearch.events import Event, Failed
+from hpsearch.observers.base import Observer
+from hpsearch.observers.thread import ObserverThread
+from hpsearch.schedulers.base import Decision
+from hpsearch.sweep import Sweep
+from hpsearch.trial import Report
+
+if TYPE_CHECKING:
+    from hpsearch.course import Course
+    from hpsearch.observers.progress import Display, Snapshot
+
+__all__ = ["Watching"]
+
+_RUNGS_SECONDS = 2.0
+"""Time between two looks of the observers at the rungs."""
+
+_RECENT_FAILURES = 3
+
+
+class Watching:
+    """The orchestrator's audience."""
+
+    def __init__(self, sweep: Sweep, observers: Sequence[Observer], progress: Display) -> None:
+        self._sweep = sweep
+        self._progress = progress
+        self._thread = ObserverThread(observers, progress.note)
+        self._failures: deque[tuple[int, str]] = deque(maxlen=_RECENT_FAILURES)
+        self._done_before: int | None = None
+        self._next_rungs = 0.0
+        self._last: Snapshot | None = None
+
+    def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
+        """Pass a journaled event on."""
+        if isinstance(event, Failed) and not event.retry:
+            self._failures.append((event.trial, event.failure.message))
+        self._thread.observe(event, decisions)
+
+    def report(self, reports: Sequence[Report]) -> None:
+        """Pass live reports on."""
+        self._thread.report(reports)
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self._progress.note(text)
+
+    def look(self, course: Course, workers: Workers, elapsed: float, last: bool = False) -> None:
+        """Redraw the screen, and now and then show the observers the rungs."""
+        now = time.monotonic()
+        if last or now >= self._next_rungs:
+            self._next_rungs = now + _RUNGS_SECONDS
+            self._thread.rungs(course.rungs())
+        self._last = self._snapshot(course, workers, elapsed)
+        self._progress.show(self._last)
+
+    def close(self) -> None:
+        """Show the end, and wait until the observers have written everything."""
+        self._progress.close(self._last)
+        self._thread.close()
+
+    def _snapshot(self, course: Course, workers: Workers, elapsed: float) -> Snapshot:
+        from hpsearch.observers.progress import Snapshot
+
+        if self._done_before is None:
+            self._done_before = course.iterations
+        total = course.total()
+        done = course.iterations
+        remaining = None
+        here = done - self._done_before
+        if total is not None and here > 0 and done < total[1]:
+            remaining = (total[1] - done) * elapsed / here
+        return Snapshot(
+            name=self._sweep.name,
+            metric=self._sweep.metric.name,
+            goal=self._sweep.metric.goal,
+            rungs=course.rungs(),
+            counts=course.counts(),
+            trials=None if total is None else total[0],
+            best=course.best(),
+            workers=workers,
+            iterations=done,
+            iterations_total=None if total is None else total[1],
+            elapsed=elapsed,
+            remaining=remaining,
+            failures=tuple(self._failures),
+            notice=None,
+        )

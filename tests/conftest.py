@@ -1,0 +1,31 @@
+"""What the whole suite shares: one Ray cluster, made when the first test asks for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    """A real cluster of one node with two CPUs, to which tests add nodes of their own; this process is connected."""
+    import logging
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import ray
+        from ray.cluster_utils import Cluster
+
+        from hpsearch.backends.ray_session import shut_down
+
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+        ray.init(address=cluster.address, namespace="hpsearch", log_to_driver=False, logging_level=logging.ERROR)
+    yield cluster
+    shut_down()
+    cluster.shutdown()

@@ -1,0 +1,243 @@
+"""One suite that every backend passes: the seam between the orchestrator and where trials run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hpsearch.backends.base import Backend, Message, Progress, Result, Task
+from hpsearch.backends.inline import InlineBackend
+from hpsearch.backends.simulated import SimulatedBackend
+from hpsearch.study_directory import StudyDirectory
+from hpsearch.trial import Segment, Trial
+from hpsearch.worker import Job
+from tests.hpsearch.backends import trainables
+
+ROOT = Path(__file__).parents[3]
+X = 0.5
+
+
+@dataclass
+class Place:
+    """A backend, and a study's directory for it."""
+
+    backend: Backend
+    study: Path
+    messages: list[Message]
+    on_message: Callable[[], object] = lambda: None
+
+    def deliver(self, message: Message) -> None:
+        self.messages.append(message)
+        self.on_message()
+
+    def open(self, trainable: Callable[..., object] = trainables.total, save_every: int | None = None) -> None:
+        self.backend.open(
+            Job(
+                study=str(self.study),
+                name="conformance",
+                trainable=f"tests.hpsearch.backends.trainables:{trainable.__name__}",
+                search_path=(str(ROOT),),
+                metric="value",
+                save_every=save_every,
+                max_iter=None,
+                threads=1,
+            ),
+            self.deliver,
+        )
+
+    def start(self, number: int, start: int, end: int, checkpoint: str | None = None, attempt: int = 1) -> None:
+        trial = Trial(number, {"x": X, "folder": str(self.study)}, seed=number, origin="random")
+        self.backend.start(Task(trial, Segment(number, start, end, checkpoint, attempt), timeout=None))
+
+    def wait_for(self, met: Callable[[list[Message]], bool]) -> list[Message]:
+        """Wait until the messages of this test meet a condition; the test's own time limit bounds it."""
+        while not met(self.messages):
+            self.messages += self.backend.wait(0.1)
+        return self.messages
+
+    def results(self, count: int) -> dict[int, Result]:
+        self.wait_for(lambda messages: sum(isinstance(m, Result) for m in messages) >= count)
+        return {m.trial: m for m in self.messages if isinstance(m, Result)}
+
+    def wait_for_capacity(self) -> None:
+        self.wait_for(lambda _: self.backend.capacity() > 0)
+
+
+@pytest.fixture(params=["inline", "simulated", pytest.param("ray", marks=pytest.mark.ray)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    study = StudyDirectory(tmp_path / "study")
+    study.create({"sweep": {}}, None)
+    backend: Backend
+    if request.param == "inline":
+        backend = InlineBackend()
+    elif request.param == "simulated":
+        backend = SimulatedBackend(2, metric=lambda trial, iteration: X * iteration, seconds=lambda _, segment: 1.0)
+    else:
+        request.getfixturevalue("ray_cluster")
+        from hpsearch.backends.ray import RayBackend
+
+        backend = RayBackend(workers=2)
+    yield Place(backend, study.path, [])
+    backend.close(kill=True)
+
+
+def test_a_task_gives_one_result_with_every_report(place: Place):
+    place.open()
+    place.wait_for_capacity()
+    place.start(0, 0, 3)
+    result = place.results(1)[0].result
+    assert (result.iteration, result.cut, result.failure) == (3, False, None)
+    assert [(report.iteration, dict(report.metrics)) for report in result.reports] == [
+        (1, {"value": X}),
+        (2, {"value": 2 * X}),
+        (3, {"value": 3 * X}),
+    ]
+
+
+def test_a_segment_starts_from_the_checkpoint_of_the_one_before(place: Place):
+    place.open()
+    place.wait_for_capacity()
+    place.start(0, 0, 2)
+    first = place.results(1)[0].result
+    assert first.checkpoint is not None
+    place.messages.clear()
+    place.start(0, 2, 4, checkpoint=first.checkpoint, attempt=2)
+    second = place.results(1)[0].result
+    assert [(report.iteration, dict(report.metrics)) for report in second.reports] == [
+        (3, {"value": 3 * X}),
+        (4, {"value": 4 * X}),
+    ]
+
+
+def test_as_many_tasks_are_taken_as_there_is_capacity_and_each_ends_once(place: Place):
+    place.open()
+    started = 0
+    while started < 7:
+        place.wait_for_capacity()
+        for _ in range(min(place.backend.capacity(), 7 - started)):
+            place.start(started, 0, 1)
+            started += 1
+    results = place.results(7)
+    assert sorted(results) == list(range(7))
+    assert sum(isinstance(message, Result) for message in place.messages) == 7
+
+
+def test_capacity_falls_by_one_with_each_start_and_comes_back(place: Place):
+    place.open()
+    place.wait_for(lambda _: place.backend.capacity() == place.backend.workers().wanted)
+    before = place.backend.capacity()
+    place.start(0, 0, 1)
+    assert place.backend.capacity() == before - 1
+    place.results(1)
+    assert place.backend.capacity() == before
+
+
+def test_a_cut_of_an_attempt_that_has_ended_does_nothing(place: Place):
+    place.open()
+    place.wait_for_capacity()
+    place.start(0, 0, 1)
+    place.results(1)
+    place.backend.cut(0, 1)
+    place.messages.clear()
+    place.start(1, 0, 2)
+    assert place.results(1)[1].result.iteration == 2
+
+
+def test_the_clock_never_goes_back(place: Place):
+    place.open()
+    times = [place.backend.now()]
+    for number in range(3):
+        place.wait_for_capacity()
+        place.start(number, 0, 1)
+        place.results(number + 1)
+        times.append(place.backend.now())
+    assert times == sorted(times)
+
+
+def test_closing_twice_does_no_harm(place: Place):
+    place.open()
+    place.backend.close()
+    place.backend.close()
+
+
+@pytest.fixture
+def real(place: Place) -> Place:
+    """A backend that runs trainables."""
+    if place.backend.name == "simulated":
+        pytest.skip("nothing runs on the simulated backend")
+    return place
+
+
+def test_a_trial_that_raises_is_data(real: Place):
+    real.open(trainables.raises)
+    real.wait_for_capacity()
+    real.start(0, 0, 2)
+    failure = real.results(1)[0].result.failure
+    assert failure is not None
+    assert (failure.kind, failure.message) == ("raised", "ValueError: this trial can't be run")
+    assert "in raises" in failure.traceback
+
+
+def test_a_cut_ends_an_attempt_at_a_report_with_a_checkpoint(real: Place):
+    real.open(trainables.counts)
+    real.wait_for_capacity()
+    if real.backend.name == "inline":
+        # It speaks from within `wait`: cut there, at the second report.
+        real.on_message = lambda: len(real.messages) == 2 and real.backend.cut(0, 1)
+        real.start(0, 0, 1000)
+    else:
+        real.start(0, 0, 1000)
+        real.wait_for(lambda messages: any(isinstance(m, Progress) for m in messages))
+        real.backend.cut(0, 1)
+    result = real.results(1)[0].result
+    assert result.cut
+    assert 0 < result.iteration < 1000
+    assert result.checkpoint is not None
+    assert (real.study / result.checkpoint / "state.pt").is_file()
+
+
+def test_checkpoints_inside_a_segment_are_told_with_the_reports_that_they_cover(real: Place):
+    real.open(trainables.total, save_every=2)
+    real.wait_for_capacity()
+    real.start(0, 0, 5)
+    result = real.results(1)[0].result
+    saves = [message.saved for message in real.messages if isinstance(message, Progress) and message.saved]
+    assert [iteration for iteration, _, _ in saves] == [2, 4]
+    counted = [report.iteration for _, _, reports in saves for report in reports]
+    assert counted + [report.iteration for report in result.reports] == [1, 2, 3, 4, 5]
+
+
+def test_a_class_is_kept_warm_between_two_segments_of_a_trial(real: Place):
+    real.open(trainables.Counter)
+    real.wait_for_capacity()
+    real.start(0, 0, 2)
+    first = real.results(1)[0].result
+    real.messages.clear()
+    real.start(0, 2, 4, checkpoint=first.checkpoint, attempt=2)
+    second = real.results(1)[0].result
+    assert second.reports[0].metrics["built"] == first.reports[0].metrics["built"]
+    assert [report.metrics["value"] for report in second.reports] == [3 * X, 4 * X]
+
+
+def test_output_goes_to_a_file_of_the_attempt(real: Place):
+    real.open()
+    real.wait_for_capacity()
+    real.start(3, 0, 2)
+    real.results(1)
+    assert (real.study / "trials" / "00003" / "1" / "output.log").read_text().count("node mnt:") == 2
+
+
+def test_a_trainable_that_cannot_be_found_is_one_clear_error(real: Place):
+    from hpsearch.errors import TrainableError
+
+    def nowhere() -> None: ...
+
+    def open_and_wait() -> None:
+        real.open(nowhere)
+        real.wait_for_capacity()
+
+    with pytest.raises(TrainableError, match="nowhere"):
+        open_and_wait()

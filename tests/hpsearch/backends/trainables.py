@@ -1,0 +1,95 @@
+"""Trainables that the backends' tests run; importable, so that workers on any backend find them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def total(trial):
+    """Adds `x` up; its value at an iteration is known without running it."""
+    so_far = 0.0 if trial.checkpoint is None else trial.checkpoint["total"]
+    for _ in trial.iterations():
+        so_far += trial.params["x"]
+        print(f"node {Path('/proc/self/ns/mnt').readlink()}")
+        trial.report({"value": so_far}, checkpoint=lambda: {"total": so_far})
+
+
+def without_checkpoints(trial):
+    for iteration in trial.iterations():
+        trial.report({"value": trial.params["x"] * iteration})
+
+
+def slow_total(trial):
+    """The same, with a fifth of a second per iteration, so that something can happen meanwhile."""
+    so_far = 0.0 if trial.checkpoint is None else trial.checkpoint["total"]
+    for _ in trial.iterations():
+        time.sleep(0.2)
+        so_far += trial.params["x"]
+        print(f"node {Path('/proc/self/ns/mnt').readlink()}")
+        trial.report({"value": so_far}, checkpoint=lambda: {"total": so_far})
+
+
+def raises(trial):
+    raise ValueError("this trial can't be run")
+
+
+def counts(trial):
+    so_far = 0 if trial.checkpoint is None else trial.checkpoint["n"]
+    for _ in trial.iterations():
+        so_far += 1
+        time.sleep(0.02)
+        trial.report({"value": so_far}, checkpoint=lambda: {"n": so_far})
+
+
+def endless(trial):
+    """Starts a child and reports forever; each leaves its process id in a file."""
+    folder = Path(trial.params["folder"])
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
+    (folder / f"{trial.number}.pids").write_text(f"{os.getpid()} {child.pid}")
+    so_far = 0 if trial.checkpoint is None else trial.checkpoint["n"]
+    for _ in trial.iterations():
+        so_far += 1
+        time.sleep(0.05)
+        trial.report({"value": so_far}, checkpoint=lambda: {"n": so_far})
+
+
+def kills_its_worker_once(trial):
+    """Dies with its worker at iteration 3, the first time; a checkpoint was written at 2."""
+    so_far = 0.0 if trial.checkpoint is None else trial.checkpoint["total"]
+    for iteration in trial.iterations():
+        so_far += trial.params["x"]
+        mark = Path(trial.params["folder"]) / f"{trial.number}.died"
+        if iteration == 3 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        trial.report({"value": so_far}, checkpoint=lambda: {"total": so_far})
+
+
+def always_kills_its_worker(trial):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Counter:
+    """A class trainable: it counts how often it was built."""
+
+    built = 0
+
+    def __init__(self, trial):
+        type(self).built += 1
+        self.total = 0.0
+        self.x = trial.params["x"]
+
+    def step(self):
+        self.total += self.x
+        return {"value": self.total, "built": type(self).built}
+
+    def state_dict(self):
+        return {"total": self.total}
+
+    def load_state_dict(self, state):
+        self.total = state["total"]

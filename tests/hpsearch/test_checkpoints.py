@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import collections
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpsearch import checkpoints, random_state
+from hpsearch.errors import CheckpointError
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=3) | st.integers(0, 9), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+class Scaler:
+    """A class of the user's own."""
+
+
+def write(directory: Path, state: object, iteration: int = 3) -> Path:
+    return directory / checkpoints.write(directory, iteration, state, random_state.capture())
+
+
+def files_below(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@settings(deadline=None, max_examples=40)
+@given(value=PLAIN)
+def test_plain_containers_come_back_as_they_were(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
+    checkpoint = write(tmp_path_factory.mktemp("attempt"), {"value": value})
+    assert checkpoints.read_state(checkpoint) == {"value": value}
+
+
+def test_tensors_and_an_optimizers_state_come_back_bit_for_bit(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    loaded = checkpoints.read_state(write(tmp_path, state))
+    assert all(torch.equal(loaded["model"][name], tensor) for name, tensor in model.state_dict().items())
+    assert torch.equal(loaded["optimizer"]["state"][0]["exp_avg"], optimizer.state_dict()["state"][0]["exp_avg"])
+
+
+def test_the_random_state_stands_beside_the_users(tmp_path: Path) -> None:
+    random_state.seed_all(4)
+    checkpoint = write(tmp_path, {})
+    drawn = torch.rand(3)
+    state = checkpoints.read_random_state(checkpoint)
+    assert state is not None
+    random_state.restore(state)
+    assert torch.equal(torch.rand(3), drawn)
+
+
+def test_a_checkpoint_without_random_state_reads_none(tmp_path: Path) -> None:
+    checkpoint = tmp_path / checkpoints.write(tmp_path, 1, {"a": 1}, None)
+    assert checkpoints.read_random_state(checkpoint) is None
+
+
+def test_nothing_but_the_whole_checkpoint_is_left(tmp_path: Path) -> None:
+    write(tmp_path, {"a": 1}, iteration=7)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-7"]
+    assert sorted(path.name for path in (tmp_path / "checkpoint-7").iterdir()) == ["random.pt", "state.pt"]
+
+
+def test_what_a_killed_write_left_behind_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / ".checkpoint-3.part").mkdir()
+    (tmp_path / ".checkpoint-3.part" / "state.pt").write_bytes(b"half")
+    assert checkpoints.read_state(write(tmp_path, {"a": 1})) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"scaler": Scaler()}, 'state["scaler"]: test_checkpoints.Scaler can\'t be read back'),
+        ({"a": [1, {"b": (2, Scaler())}]}, 'state["a"][1]["b"][1]: test_checkpoints.Scaler'),
+        ({"rows": np.zeros(3)}, 'state["rows"]: numpy.ndarray can\'t be read back with weights_only=True; save torch.'),
+        ({"best": np.float64(0.5)}, "save its plain value, from .item()"),
+        ({3: lambda: 0}, "state[3]: function"),
+        ([Scaler], "state[0]: type"),
+        (Scaler(), "state: test_checkpoints.Scaler"),
+        ({"t": {Scaler()}}, 'an entry of state["t"]: test_checkpoints.Scaler'),
+        ({Path("x"): 1}, "a key of state: pathlib.PosixPath"),
+        ({"d": collections.deque([1])}, 'state["d"]: collections.deque'),
+        (torch.nn.Linear(1, 1), "pass checkpoint=model.state_dict (no parentheses"),
+    ],
+)
+def test_a_state_that_cant_be_read_back_is_refused_by_the_name_of_its_entry(
+    tmp_path: Path, state: object, message: str
+) -> None:
+    with pytest.raises(CheckpointError) as raised:
+        write(tmp_path, state)
+    assert message in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_type_is_named_as_users_import_it(tmp_path: Path) -> None:
+    from sklearn.preprocessing import StandardScaler
+
+    with pytest.raises(CheckpointError) as raised:
+        write(tmp_path, {"scaler": StandardScaler()})
+    assert str(raised.value) == (
+        'state["scaler"]: sklearn.preprocessing.StandardScaler can\'t be read back with weights_only=True; '
+        "save its numbers as tensors or lists, or write a directory"
+    )
+
+
+def test_a_directory_is_copied_so_that_the_user_may_write_to_it_again(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    (mine / "sub").mkdir(parents=True)
+    (mine / "sub" / "weights").write_bytes(b"one")
+    checkpoint = write(tmp_path, mine)
+    (mine / "sub" / "weights").write_bytes(b"two")
+    path = checkpoints.read_state(checkpoint)
+    assert path == checkpoints.user_path(checkpoint) == checkpoint / "files"
+    assert files_below(path) == {"sub/weights": b"one"}
+
+
+def test_a_single_file_keeps_its_name(tmp_path: Path) -> None:
+    (tmp_path / "state.pt").write_bytes(b"not one of ours")
+    checkpoint = write(tmp_path, str(tmp_path / "state.pt"))
+    path = checkpoints.read_state(checkpoint)
+    assert path == checkpoint / "file" / "state.pt"
+    assert path.read_bytes() == b"not one of ours"
+
+
+def test_the_path_of_a_state_is_its_file(tmp_path: Path) -> None:
+    assert checkpoints.user_path(write(tmp_path, {"a": 1})).name == "state.pt"
+
+
+def test_a_path_that_isnt_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is no 'best'"):
+        write(tmp_path, "best")
+
+
+def test_the_trials_own_directory_cant_be_its_checkpoint(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path.parent):
+        with pytest.raises(CheckpointError, match="a directory of its own"):
+            write(tmp_path, path)
+
+
+@pytest.mark.parametrize("name", ["state.pt", "random.pt"])
+def test_a_damaged_checkpoint_is_refused_with_its_path(tmp_path: Path, name: str) -> None:
+    checkpoint = write(tmp_path, {"a": 1})
+    (checkpoint / name).write_bytes(b"\0" * 40)
+    read = checkpoints.read_state if name == "state.pt" else checkpoints.read_random_state
+    with pytest.raises(CheckpointError, match=name):
+        read(checkpoint)
+
+
+def test_a_missing_checkpoint_is_refused_with_its_path(tmp_path: Path) -> None:
+    for read in (checkpoints.read_state, checkpoints.read_random_state):
+        with pytest.raises(CheckpointError, match="checkpoint-9, but there is none"):
+            read(tmp_path / "checkpoint-9")
+
+
+def test_packing_and_unpacking_gives_the_same_files(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    (mine / "sub").mkdir(parents=True)
+    (mine / "sub" / "weights").write_bytes(b"one")
+    checkpoint = write(tmp_path, mine)
+    there = tmp_path / "elsewhere" / "trials" / "checkpoint-3"
+    for _ in range(2):  # the second replaces the first
+        checkpoints.unpack(checkpoints.pack(checkpoint), there)
+    assert files_below(there) == files_below(checkpoint)
+    assert [path.name for path in there.parent.iterdir()] == ["checkpoint-3"]
+
+
+def test_an_archive_that_leaves_its_directory_is_refused(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("../outside"))
+    for packed in (buffer.getvalue(), b"no archive"):
+        with pytest.raises(CheckpointError, match="can't be unpacked"):
+            checkpoints.unpack(packed, tmp_path / "study" / "checkpoint-1")
+    assert files_below(tmp_path) == {}

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpsearch.event_codec import decode, encode
+from hpsearch.events import Ended, Event, Exhausted, Extended, Failed, Finished, Lost, Opened, Saved, Started
+from hpsearch.trial import Failure, Report, Segment, Trial
+
+# Text as Python has it, halves of surrogate pairs included: a file's name that isn't UTF-8 gives them.
+texts = st.text(st.characters(exclude_categories=[]), max_size=20)
+counts = st.integers(0, 2**40)
+floats = st.floats()
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | floats | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+optional_counts = st.none() | counts
+
+
+@st.composite
+def _reports(draw, trial: int) -> tuple[Report, ...]:
+    metrics = st.dictionaries(texts, floats, max_size=3)
+    return tuple(draw(st.lists(st.builds(Report, st.just(trial), counts, metrics, floats), max_size=4)))
+
+
+@st.composite
+def events(draw) -> Event:
+    trial = draw(counts)
+    reports = _reports(trial)
+    failures = st.builds(Failure, st.sampled_from(["raised", "timeout", "died", "contract"]), texts, texts)
+    segments = st.builds(Segment, st.just(trial), counts, optional_counts, st.none() | texts, counts)
+    trials = st.builds(Trial, st.just(trial), st.dictionaries(texts, values, max_size=3), counts, texts)
+    number = st.just(trial)
+    event: Event = draw(
+        st.one_of(
+            st.builds(Opened, texts, optional_counts, texts, texts),
+            st.builds(Started, segments, st.none() | trials),
+            st.builds(Saved, number, counts, counts, texts, reports),
+            st.builds(Finished, number, counts, counts, st.none() | texts, reports, st.booleans(), floats),
+            st.builds(Failed, number, counts, failures, st.booleans(), reports),
+            st.builds(Lost, number, counts, texts),
+            st.builds(Exhausted),
+            st.builds(Extended, optional_counts, optional_counts),
+            st.builds(Ended, texts),
+        )
+    )
+    return event
+
+
+@settings(deadline=None, max_examples=400)
+@given(events())
+def test_every_event_comes_back_exactly_from_the_columns_of_a_table(event):
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.execute("CREATE TABLE t (kind TEXT, trial INTEGER, body TEXT)")
+        connection.execute("INSERT INTO t VALUES (?, ?, ?)", encode(event))
+        (row,) = connection.execute("SELECT * FROM t").fetchall()
+    finally:
+        connection.close()
+    # By its text: NaN isn't equal to itself, and 1 == 1.0 == True.
+    assert repr(decode(*row)) == repr(event)
+
+
+def test_metrics_that_are_no_numbers_or_infinite_come_back():
+    report = Report(3, 1, {"nan": math.nan, "up": math.inf, "down": -math.inf, "zero": -0.0}, 0.1)
+    event = decode(*encode(Saved(3, 1, 1, "c", (report,))))
+    assert isinstance(event, Saved)
+    metrics = event.reports[0].metrics
+    assert math.isnan(metrics["nan"])
+    assert (metrics["up"], metrics["down"]) == (math.inf, -math.inf)
+    assert math.copysign(1, metrics["zero"]) == -1
+
+
+def test_a_row_says_of_which_trial_it_is_without_being_decoded():
+    segment = Segment(7, 0, 3, None, 1)
+    assert encode(Started(segment, None))[:2] == ("started", 7)
+    assert encode(Lost(8, 1, "gone"))[:2] == ("lost", 8)
+    assert encode(Exhausted()) == ("exhausted", None, "{}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [("unheard_of", {}), ("saved", {}), ("saved", None), ("failed", []), ("started", "x"), ("ended", 3)],
+)
+def test_what_is_no_event_is_refused_with_the_errors_that_the_journal_expects(kind, body):
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        decode(kind, 0, json.dumps(body))

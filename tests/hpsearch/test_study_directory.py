@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hpsearch.errors import JournalError, StudyInUseError
+from hpsearch.journal import Journal
+from hpsearch.study_directory import StudyDirectory, hold_as_worker, next_directory
+
+STUDY = {"sweep": {"name": "s"}}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> StudyDirectory:
+    place = StudyDirectory(tmp_path / "study")
+    place.create(STUDY, None)
+    return place
+
+
+def names(path: Path) -> set[str]:
+    return {entry.name for entry in path.iterdir()}
+
+
+def test_it_appears_whole(tmp_path):
+    place = StudyDirectory(tmp_path / "runs" / "s-1")
+    assert not place.exists()
+    place.create(STUDY, "name: s\n")
+    assert place.exists()
+    assert names(place.path) == {"study.db", "sweep.yaml", "trials", "run.lock", "workers.lock"}
+    assert names(tmp_path / "runs") == {"s-1"}
+    assert (place.path / "sweep.yaml").read_text() == "name: s\n"
+    with Journal.read(place.journal) as journal:
+        assert journal.study() == STUDY
+
+
+CREATE = """
+import os, signal, sys
+from pathlib import Path
+from hpsearch.study_directory import StudyDirectory
+
+place, calls = StudyDirectory(Path(sys.argv[1])), int(sys.argv[2])
+def kill_itself(event, arguments):
+    global calls
+    if event in ("open", "os.mkdir", "os.rename", "sqlite3.connect") and str(place.path.name) in str(arguments):
+        calls -= 1
+        if calls == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(kill_itself)
+place.create({"sweep": {}}, "name: s")
+"""
+
+
+@pytest.mark.parametrize("calls", range(1, 8))
+def test_killed_at_any_step_of_its_making_nothing_half_made_is_visible(tmp_path, calls):
+    done = subprocess.run([sys.executable, "-c", CREATE, str(tmp_path / "study"), str(calls)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    place = StudyDirectory(tmp_path / "study")
+    assert not place.path.exists()
+    assert all(name.startswith(".") for name in names(tmp_path))
+    place.create(STUDY, None)
+    assert place.exists()
+
+
+def test_an_empty_directory_may_be_there_already(tmp_path):
+    (tmp_path / "study").mkdir()
+    place = StudyDirectory(tmp_path / "study")
+    place.create(STUDY, None)
+    assert place.exists()
+
+
+def _a_file(path: Path) -> Path:
+    path.write_text("mine")
+    return path
+
+
+def _a_full_directory(path: Path) -> Path:
+    path.mkdir()
+    return _a_file(path / "mine").parent
+
+
+def _a_study(path: Path) -> Path:
+    StudyDirectory(path).create(STUDY, None)
+    return path
+
+
+def _below_a_file(path: Path) -> Path:
+    return _a_file(path) / "study"
+
+
+def _a_name_that_is_too_long(path: Path) -> Path:
+    return path / ("x" * 300)
+
+
+@pytest.mark.parametrize("make", [_a_file, _a_full_directory, _a_study, _below_a_file, _a_name_that_is_too_long])
+def test_a_place_that_is_taken_or_impossible_is_refused_and_left_as_it_is(tmp_path, make):
+    path = make(tmp_path / "taken")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(JournalError, match="Name another directory with --dir"):
+        StudyDirectory(path).create(STUDY, None)
+    assert [entry for entry in sorted(tmp_path.rglob("*")) if entry not in before] in ([], [tmp_path / "taken"])
+    assert not list(tmp_path.rglob("*.new"))
+
+
+def test_of_two_that_create_the_same_one_wins(tmp_path):
+    place = StudyDirectory(tmp_path / "study")
+    outcomes: list[bool] = []
+    start = threading.Barrier(8)
+
+    def create() -> None:
+        start.wait()
+        try:
+            place.create(STUDY, None)
+            outcomes.append(True)
+        except JournalError:
+            outcomes.append(False)
+
+    threads = [threading.Thread(target=create) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == [False] * 7 + [True]
+    assert names(tmp_path) == {"study"}
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from hpsearch.study_directory import StudyDirectory, hold_as_worker
+
+place = StudyDirectory(Path(sys.argv[1]))
+if sys.argv[2] == "worker":
+    held = hold_as_worker(place.path)
+    print("held", flush=True)
+    sys.stdin.readline()
+else:
+    with place.running("me@there:42"):
+        print("held", flush=True)
+        sys.stdin.readline()
+"""
+
+
+@contextmanager
+def holding(place: StudyDirectory, what: str = "driver") -> Iterator[subprocess.Popen]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(place.path), what], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_study_that_a_live_process_runs_is_refused_and_the_process_named(place):
+    assert place.holder() is None
+    with holding(place) as process:
+        assert place.holder() == "me@there:42"
+        with (
+            pytest.raises(StudyInUseError, match=r"me@there:42 runs this study now.*hpsearch stop"),
+            place.running("x"),
+        ):
+            pass
+        assert place.holder() == "me@there:42"
+        process.kill()
+        process.wait()
+        assert place.holder() is None
+        with place.running("you@here:1"):
+            assert place.holder() == "you@here:1"
+    assert place.holder() is None
+
+
+def test_it_is_let_go_in_good_order_too(place):
+    with holding(place) as process:
+        process.communicate(b"\n")
+        assert process.returncode == 0
+        assert place.holder() is None
+    with pytest.raises(ZeroDivisionError), place.running("a" * 50):
+        raise ZeroDivisionError
+    with place.running("short"):
+        assert place.holder() == "short"
+
+
+def test_those_who_look_dont_keep_the_runner_out(place):
+    """`status` in a loop takes the lock for instants."""
+    looking = threading.Event()
+    thread = threading.Thread(target=lambda: [place.holder() for _ in iter(looking.is_set, True)])
+    thread.start()
+    try:
+        for _ in range(20):
+            with place.running("me"):
+                pass
+    finally:
+        looking.set()
+        thread.join()
+
+
+def test_nothing_here_is_no_study(tmp_path):
+    place = StudyDirectory(tmp_path)
+    assert place.holder() is None
+    with pytest.raises(JournalError, match="expected a study's directory"), place.running("me"):
+        pass
+    assert names(tmp_path) == set()
+
+
+def test_lock_files_that_a_copy_left_out_are_made_anew(place):
+    (place.path / "run.lock").unlink()
+    (place.path / "workers.lock").unlink()
+    with place.running("me"):
+        assert place.holder() == "me"
+        place.outwait_workers(0.0, pytest.fail)
+        worker = hold_as_worker(place.path)
+        assert worker is not None
+        worker.close()
+
+
+def test_a_study_that_may_only_be_read_can_be_looked_at(place):
+    for name in ("run.lock", "workers.lock"):
+        (place.path / name).chmod(0o444)
+    place.path.chmod(0o555)
+    try:
+        assert place.holder() is None
+        worker = hold_as_worker(place.path)
+        assert worker is not None
+        worker.close()
+    finally:
+        place.path.chmod(0o755)
+
+
+def test_workers_of_a_former_run_are_outwaited(place):
+    said: list[str] = []
+    place.outwait_workers(0.0, said.append)
+    assert said == []
+    with holding(place, "worker") as worker:
+        with pytest.raises(StudyInUseError, match=r"workers of a former run are still alive after 0 s.*fuser"):
+            place.outwait_workers(0.0, said.append)
+        assert said == ["waiting for the workers of the former run to end"]
+        # it ends while we wait: told to when the waiting is announced
+        place.outwait_workers(60.0, lambda text: worker.kill())
+    place.outwait_workers(0.0, pytest.fail)
+
+
+def test_workers_share_their_lock_and_leave_the_runners_alone(place):
+    one, other = hold_as_worker(place.path), hold_as_worker(place.path)
+    assert one is not None
+    assert other is not None
+    with place.running("me"):
+        pass
+    one.close()
+    with pytest.raises(StudyInUseError):
+        place.outwait_workers(0.0, lambda text: None)
+    other.close()
+    place.outwait_workers(0.0, pytest.fail)
+
+
+def test_a_worker_that_doesnt_see_the_study_holds_nothing(tmp_path):
+    assert hold_as_worker(tmp_path / "elsewhere") is None
+
+
+def test_only_checkpoints_that_the_journal_doesnt_name_are_removed(place):
+    kept = "trials/00000/1/checkpoint-3"
+    removed = ["trials/00000/2/checkpoint-3", "trials/00001/1/.checkpoint-9.part", "trials/00001/1/checkpoint-12"]
+    users = [
+        "trials/00000/1/my-checkpoint-3",
+        "trials/00000/1/checkpoint-best",
+        "trials/00000/1/deep/checkpoint-1",
+        "trials/00000/1/checkpoint-3.bak",
+    ]
+    for name in [kept, *removed, *users]:
+        (place.path / name).mkdir(parents=True)
+        (place.path / name / "state.pt").write_text("x")
+    (place.path / "trials/00000/1/output.log").write_text("x")
+    place.remove_unnamed({kept})
+    left = {str(path.relative_to(place.path).parent) for path in place.path.rglob("state.pt")}
+    assert left == {kept, *users}
+    assert (place.path / "trials/00000/1/output.log").exists()
+
+
+def test_next_directory_counts_up_past_whatever_is_there(tmp_path):
+    assert next_directory("s", tmp_path / "runs") == tmp_path / "runs" / "s-1"
+    (tmp_path / "s-1").mkdir()
+    (tmp_path / "s-2").write_text("")
+    (tmp_path / "s-3").symlink_to(tmp_path / "nowhere")
+    assert next_directory("s", tmp_path).name == "s-4"

@@ -1,0 +1,483 @@
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hpsearch import checkpoints
+from hpsearch.errors import TrainableError
+from hpsearch.running_trial import RunningTrial, current_trial
+from hpsearch.trial import Segment, Trial
+from hpsearch.worker import Job, SegmentResult, Worker
+from tests.hpsearch.segments import Listening
+
+TRIAL = Trial(number=3, params={"lr": 0.1}, seed=11, origin="random")
+
+
+MakeWorker = Callable[..., Worker]
+
+
+@pytest.fixture
+def make_worker(tmp_path: Path) -> Iterator[MakeWorker]:
+    """Make workers on one study; all of them are closed at the end."""
+    workers = []
+
+    def make(trainable: Any, **facts: Any) -> Worker:
+        job = Job(str(tmp_path), "sweep", trainable, (), "loss", None, None, 1)
+        workers.append(Worker(replace(job, **facts), tmp_path))
+        return workers[-1]
+
+    yield make
+    for worker in reversed(workers):
+        worker.close()
+
+
+def segment(start: int, end: int | None, checkpoint: str | None = None, attempt: int = 1) -> Segment:
+    return Segment(TRIAL.number, start, end, checkpoint, attempt)
+
+
+def run(worker: Worker, part: Segment, cut_at: int | None = None) -> SegmentResult:
+    return worker.run(TRIAL, part, Listening(cut_at))
+
+
+def output_of(root: Path, attempt: int = 1) -> str:
+    return (root / "trials" / "00003" / str(attempt) / "output.log").read_text("utf-8")
+
+
+# A trainable that draws from all three generators, in its steps and where it builds.
+
+
+class Job_:
+    def __init__(self) -> None:
+        self.model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 1))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+
+    def epoch(self) -> dict[str, float]:
+        rows = torch.from_numpy(np.random.rand(5, 6)).float()
+        loss = self.model(rows * random.gauss(1.0, 0.1) + torch.rand(5, 6)).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return {"loss": loss.item(), "drawn": random.random()}
+
+    def state(self) -> dict[str, Any]:
+        torch.rand(3)  # a state that isn't careful with the generators
+        random.random()
+        np.random.rand()
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+def train(trial: RunningTrial) -> None:
+    job = Job_()
+    if trial.checkpoint is not None:
+        job.load(trial.checkpoint)
+    for _ in trial.iterations():
+        trial.report(job.epoch(), checkpoint=job.state)
+
+
+class Train:
+    def __init__(self, trial: RunningTrial) -> None:
+        self._job = Job_()
+
+    def step(self) -> dict[str, float]:
+        return self._job.epoch()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._job.state()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._job.load(state)
+
+
+def bits(root: Path, results: list[SegmentResult]) -> tuple[Any, ...]:
+    """Give all reports and the final weights, as bits."""
+    assert [result.failure for result in results] == [None] * len(results)
+    reports = [
+        (report.iteration, {name: value.hex() for name, value in report.metrics.items()})
+        for result in results
+        for report in result.reports
+    ]
+    assert results[-1].checkpoint is not None
+    state = checkpoints.read_state(root / results[-1].checkpoint)
+    momenta = [entry["momentum_buffer"] for entry in state["optimizer"]["state"].values()]
+    return reports, [tensor.numpy().tobytes() for tensor in [*state["model"].values(), *momenta]]
+
+
+@pytest.mark.parametrize("trainable", [train, Train])
+def test_warm_cold_and_uninterrupted_runs_give_the_same_bits(
+    make_worker: MakeWorker, tmp_path: Path, trainable: Any
+) -> None:
+    whole = [run(make_worker(trainable), segment(0, 6))]
+
+    def in_parts(worker_of: Callable[[], Worker], attempt: int) -> list[SegmentResult]:
+        results: list[SegmentResult] = []
+        for start, end in ((0, 1), (1, 3), (3, 6)):
+            checkpoint = results[-1].checkpoint if results else None
+            part = segment(start, end, checkpoint, attempt + len(results))
+            results.append(run(worker_of(), part))
+            random.random(), np.random.rand(), torch.rand(2)  # others' draws in between
+        return results
+
+    warm_worker = make_worker(trainable)
+    warm = in_parts(lambda: warm_worker, 10)
+    cold = in_parts(lambda: make_worker(trainable), 20)
+    assert bits(tmp_path, warm) == bits(tmp_path, whole)
+    assert bits(tmp_path, cold) == bits(tmp_path, whole)
+
+
+TWICE = """
+import sys
+from pathlib import Path
+from hpsearch.worker import Job, Worker
+from tests.hpsearch.test_worker import run, segment, train
+
+root = Path(sys.argv[1])
+worker = Worker(Job(str(root), "sweep", train, (), "loss", None, None, 1), root)
+first, second = (run(worker, segment(0, 2, None, attempt)).reports for attempt in (1, 2))
+assert len(first) == 2
+assert [report.metrics for report in first] == [report.metrics for report in second]
+"""
+
+
+def test_the_first_segment_of_a_process_gives_the_bits_of_a_later_one(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", TWICE, str(tmp_path)], check=True)
+
+
+@pytest.mark.parametrize("trainable", [train, Train])
+def test_a_cut_and_its_rest_give_the_bits_of_the_whole(make_worker: MakeWorker, tmp_path: Path, trainable: Any) -> None:
+    worker = make_worker(trainable, save_every=1)
+    first = run(worker, segment(0, 5), cut_at=2)
+    assert (first.cut, first.iteration) == (True, 2)
+    rest = run(worker, segment(2, 5, first.checkpoint, attempt=2))
+    whole = run(make_worker(trainable), segment(0, 5, attempt=3))
+    assert bits(tmp_path, [rest])[1] == bits(tmp_path, [whole])[1]
+
+
+class Counting:
+    """A class that counts how often it is built, loaded and closed."""
+
+    calls: ClassVar[list[str]] = []
+
+    def __init__(self, trial: RunningTrial) -> None:
+        self.trial = trial
+        self.done = 0
+        self.calls.append(f"build {trial.number}")
+
+    def step(self) -> dict[str, float]:
+        self.done += 1
+        if self.trial.params.get("breaks"):
+            raise ValueError("broken")
+        (self.trial.directory / f"step-{self.done}").touch()
+        return {"loss": self.done}
+
+    def state_dict(self) -> dict[str, int]:
+        return {"done": self.done}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.done = state["done"]
+        self.calls.append(f"load {self.done}")
+
+    def close(self) -> None:
+        self.calls.append("close")
+        raise RuntimeError("nobody's failure")
+
+
+@pytest.fixture
+def calls() -> list[str]:
+    Counting.calls.clear()
+    return Counting.calls
+
+
+def test_a_warm_object_goes_on_without_reading_its_checkpoint(
+    make_worker: MakeWorker, tmp_path: Path, calls: list[str]
+) -> None:
+    worker = make_worker(Counting)
+    first = run(worker, segment(0, 2))
+    assert first.checkpoint is not None
+    (tmp_path / first.checkpoint / "state.pt").unlink()
+    (tmp_path / first.checkpoint / "random.pt").unlink()
+    second = run(worker, segment(2, 4, first.checkpoint, attempt=2))
+    assert (second.failure, second.iteration) == (None, 4)
+    assert calls == ["build 3"]
+    # The object's trial is that of the segment that runs.
+    assert (tmp_path / "trials" / "00003" / "2" / "step-4").exists()
+
+
+def test_anything_else_is_built_afresh_from_its_checkpoint(
+    make_worker: MakeWorker, calls: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    worker = make_worker(Counting)
+    first = run(worker, segment(0, 2))
+    run(worker, segment(2, 4, first.checkpoint, attempt=2))
+    run(worker, segment(2, 4, first.checkpoint, attempt=3))  # a retry, from where the object no longer is
+    assert calls == ["build 3", "close", "build 3", "load 2"]
+    other = replace(TRIAL, number=8)
+    worker.run(other, Segment(8, 0, 1, None, 1), Listening())
+    assert calls[4:] == ["close", "build 8"]
+    worker.close()
+    assert calls[6:] == ["close"]
+    assert "nobody's failure" in capfd.readouterr().err
+
+
+def test_an_object_that_failed_isnt_kept(make_worker: MakeWorker, calls: list[str]) -> None:
+    worker = make_worker(Counting)
+    first = run(worker, segment(0, 1))
+    broken = replace(TRIAL, params={"breaks": True})
+    failed = worker.run(broken, segment(0, 2, attempt=2), Listening())
+    assert failed.failure is not None
+    again = run(worker, segment(1, 2, first.checkpoint, attempt=3))
+    assert again.failure is None
+    assert calls == ["build 3", "close", "build 3", "close", "build 3", "load 1"]
+
+
+def test_a_class_without_state_is_run_without_checkpoints(make_worker: MakeWorker) -> None:
+    class Stateless:
+        def __init__(self, trial: RunningTrial) -> None: ...
+
+        def step(self) -> dict[str, float]:
+            return {"loss": 1.0}
+
+    result = run(make_worker(Stateless), segment(0, 2))
+    assert (result.iteration, result.checkpoint, result.failure) == (2, None, None)
+
+
+# What a segment gives back, and what the channel hears.
+
+
+def test_the_channel_hears_every_report_and_the_checkpoints_inside(make_worker: MakeWorker) -> None:
+    channel = Listening()
+    result = make_worker(train, save_every=2).run(TRIAL, segment(0, 5), channel)
+    assert [report.iteration for report in channel.reports] == [1, 2, 3, 4, 5]
+    assert [(iteration, path) for iteration, path, _ in channel.saves] == [
+        (2, "trials/00003/1/checkpoint-2"),
+        (4, "trials/00003/1/checkpoint-4"),
+    ]
+    assert [[report.iteration for report in reports] for _, _, reports in channel.saves] == [[1, 2], [3, 4]]
+    assert [report.iteration for report in result.reports] == [5]
+    assert (result.iteration, result.checkpoint, result.cut) == (5, "trials/00003/1/checkpoint-5", False)
+    assert result.seconds > 0
+
+
+def test_a_function_with_a_loop_of_its_own_stops_at_the_segments_end(make_worker: MakeWorker) -> None:
+    went_on = []
+
+    def own_loop(trial: RunningTrial) -> None:
+        for epoch in range(100):
+            try:
+                trial.report({"loss": epoch}, checkpoint={"epoch": epoch})
+            finally:
+                went_on.append(epoch)
+
+    result = run(make_worker(own_loop), segment(0, 3))
+    assert (result.iteration, result.checkpoint) == (3, "trials/00003/1/checkpoint-3")
+    assert went_on == [0, 1, 2]
+
+
+def test_a_function_that_returns_early_keeps_its_last_checkpoint(make_worker: MakeWorker, tmp_path: Path) -> None:
+    def converges(trial: RunningTrial) -> None:
+        state = {"done": 0}
+        for epoch in (1, 2):
+            trial.report({"loss": epoch}, checkpoint=lambda: state)
+            state["done"] = epoch
+
+    for attempt, end in ((1, None), (2, 9)):
+        channel = Listening()
+        result = make_worker(converges).run(TRIAL, segment(0, end, attempt=attempt), channel)
+        assert (result.iteration, result.cut, result.failure) == (2, False, None)
+        assert channel.saves == []
+        assert len(result.reports) == 2
+        assert result.checkpoint is not None
+        assert checkpoints.read_state(tmp_path / result.checkpoint) == {"done": 2}
+
+
+def test_params_are_nested_and_fresh_for_every_segment(make_worker: MakeWorker) -> None:
+    seen = []
+
+    def takes(trial: RunningTrial) -> None:
+        seen.append(dict(trial.params["optimizer"]))
+        trial.params["optimizer"]["lr"] = 99
+        assert current_trial() is trial
+        trial.report({"loss": 0})
+
+    worker = make_worker(takes, paths={"optimizer.lr": ("optimizer", "lr")})
+    for attempt in (1, 2):
+        result = worker.run(replace(TRIAL, params={"optimizer.lr": 0.1}), segment(0, 1, attempt=attempt), Listening())
+        assert result.failure is None
+    assert seen == [{"lr": 0.1}, {"lr": 0.1}]
+    with pytest.raises(TrainableError):
+        current_trial()
+
+
+def test_threads_are_set_for_every_segment_and_given_back(make_worker: MakeWorker) -> None:
+    before = torch.get_num_threads()
+    seen = []
+
+    def meddles(trial: RunningTrial) -> None:
+        seen.append(torch.get_num_threads())
+        torch.set_num_threads(1)
+        trial.report({"loss": 0})
+
+    worker = make_worker(meddles, threads=before + 1)
+    for attempt in (1, 2):
+        run(worker, segment(0, 1, attempt=attempt))
+    worker.close()
+    assert seen == [before + 1] * 2
+    assert torch.get_num_threads() == before
+
+
+# Failures.
+
+
+def raises(trial: RunningTrial) -> None:
+    trial.report({"loss": 1.0}, checkpoint={"a": 1})
+    raise ValueError("the rate must be positive\nand so on")
+
+
+def exits(trial: RunningTrial) -> None:
+    sys.exit("enough")
+
+
+def forgets_the_metric(trial: RunningTrial) -> None:
+    trial.report({"accuracy": 1.0})
+
+
+def reports_nothing(trial: RunningTrial) -> None:
+    for _ in ():
+        trial.report({"loss": 1.0})
+
+
+def saves_an_object(trial: RunningTrial) -> None:
+    trial.report({"loss": 1.0}, checkpoint={"rng": random.Random(0)})
+
+
+@pytest.mark.parametrize(
+    ("trainable", "kind", "message"),
+    [
+        (raises, "raised", "ValueError: the rate must be positive"),
+        (exits, "raised", "SystemExit: enough"),
+        (forgets_the_metric, "contract", "the sweep's metric 'loss', but this one holds 'accuracy'"),
+        (reports_nothing, "contract", "must report at least once in a segment"),
+        (saves_an_object, "contract", 'state["rng"]: random.Random can\'t be read back'),
+    ],
+)
+def test_a_users_mistake_is_a_failure_in_the_result(
+    make_worker: MakeWorker, tmp_path: Path, trainable: Any, kind: str, message: str
+) -> None:
+    result = run(make_worker(trainable), segment(0, 1 if trainable is saves_an_object else 3))
+    assert result.failure is not None
+    assert result.failure.kind == kind
+    assert message in result.failure.message
+    assert "\n" not in result.failure.message
+    assert result.checkpoint is None
+    assert not result.cut
+    assert result.failure.traceback in output_of(tmp_path)
+
+
+def test_a_failure_keeps_the_reports_before_it(make_worker: MakeWorker) -> None:
+    result = run(make_worker(raises), segment(0, 3))
+    assert [report.iteration for report in result.reports] == [1]
+    assert result.iteration == 1
+
+
+def test_a_traceback_shows_the_users_frames_and_none_of_ours(make_worker: MakeWorker) -> None:
+    for trainable in (raises, forgets_the_metric):
+        failure = run(make_worker(trainable), segment(0, 3)).failure
+        assert failure is not None
+        assert failure.traceback.startswith("Traceback")
+        assert f"in {trainable.__name__}" in failure.traceback
+        assert "running_trial.py" not in failure.traceback
+        assert "in_process.py" not in failure.traceback
+
+
+def test_ctrl_c_passes_through_and_leaves_the_process_as_it_was(make_worker: MakeWorker) -> None:
+    def interrupted(trial: RunningTrial) -> None:
+        raise KeyboardInterrupt
+
+    streams = sys.stdout, sys.stderr
+    with pytest.raises(KeyboardInterrupt):
+        run(make_worker(interrupted), segment(0, 1))
+    assert (sys.stdout, sys.stderr) == streams
+    with pytest.raises(TrainableError):
+        current_trial()
+
+
+def test_a_trainable_that_cant_be_had_is_refused_at_once(make_worker: MakeWorker) -> None:
+    threads = torch.get_num_threads()
+    with pytest.raises(TrainableError, match="no_such_module"):
+        make_worker("no_such_module:train", threads=threads + 1)
+    assert torch.get_num_threads() == threads
+
+
+# Output.
+
+
+def prints(trial: RunningTrial) -> None:
+    print("from Python")
+    print("to stderr", file=sys.stderr)
+    os.write(1, b"from the descriptor\n")
+    subprocess.run(["sh", "-c", "echo from a child; echo its stderr >&2"], check=True)
+    sys.stdout.write("no line feed: \u20ac")
+    trial.report({"loss": 0})
+
+
+def test_output_of_a_trial_goes_to_its_log_and_nowhere_else(
+    make_worker: MakeWorker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    print("before")
+    assert run(make_worker(prints), segment(0, 1)).failure is None
+    print("after")
+    os.write(2, b"straight\n")
+    assert output_of(tmp_path) == (
+        "from Python\nto stderr\nfrom the descriptor\nfrom a child\nits stderr\nno line feed: \u20ac"
+    )
+    assert capfd.readouterr() == ("before\nafter\n", "straight\n")
+
+
+def test_each_attempt_has_a_log_of_its_own(make_worker: MakeWorker, tmp_path: Path) -> None:
+    def says(trial: RunningTrial) -> None:
+        print(f"attempt in {trial.directory.name}")
+        trial.report({"loss": 0})
+
+    worker = make_worker(says)
+    for attempt in (1, 2):
+        run(worker, segment(0, 1, attempt=attempt))
+    assert [output_of(tmp_path, attempt) for attempt in (1, 2)] == ["attempt in 1\n", "attempt in 2\n"]
+
+
+def test_a_trial_that_closes_its_output_doesnt_take_it_from_the_next(make_worker: MakeWorker, tmp_path: Path) -> None:
+    def closes(trial: RunningTrial) -> None:
+        print("mine")
+        sys.stdout.close()
+        trial.report({"loss": 0})
+
+    worker = make_worker(closes)
+    for attempt in (1, 2):
+        assert run(worker, segment(0, 1, attempt=attempt)).failure is None
+    assert [output_of(tmp_path, attempt) for attempt in (1, 2)] == ["mine\n", "mine\n"]
+
+
+def open_descriptors() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
+def test_no_descriptor_is_left_open(make_worker: MakeWorker) -> None:
+    worker = make_worker(train)
+    run(worker, segment(0, 1))
+    before = open_descriptors()
+    for attempt in range(2, 6):
+        run(worker, segment(0, 1, attempt=attempt))
+    assert open_descriptors() == before
