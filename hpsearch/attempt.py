@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from hpsearch.trial import Report, Segment
@@ -32,6 +33,8 @@ class Attempt:
         """Those since the last checkpoint that the channel was told of."""
         self.cut = False
         """The segment was told to end early, and did."""
+        self.channel_error: Exception | None = None
+        """What the channel raised. It passes through the user's code, but is none of its faults."""
 
     @property
     def checkpoint(self) -> str | None:
@@ -50,16 +53,18 @@ class Attempt:
         report = Report(self._segment.trial, iteration, metrics, seconds)
         self.iteration = iteration
         self.reports.append(report)
-        self._channel.reported(report)
+        with self._channel_at_fault():
+            self._channel.reported(report)
 
     def cut_requested(self) -> bool:
         """Ask the channel whether the segment is to end at the report just taken; a yes is acted on."""
-        self.cut = self._channel.cut_requested()
+        self.cut = self.cut_awaited()
         return self.cut
 
     def cut_awaited(self) -> bool:
         """Ask the channel whether a cut is to come with the next report."""
-        return self._channel.cut_requested()
+        with self._channel_at_fault():
+            return self._channel.cut_requested()
 
     def was_cut(self) -> None:
         """Take note that a script ended its segment at the report just taken, as it was told to."""
@@ -74,5 +79,14 @@ class Attempt:
         path = f"{attempt_directory(self._segment)}/{name}"
         self._saved = (iteration, path)
         if not self.ended:
-            self._channel.saved(iteration, path, tuple(self.reports))
+            with self._channel_at_fault():
+                self._channel.saved(iteration, path, tuple(self.reports))
             self.reports.clear()
+
+    @contextlib.contextmanager
+    def _channel_at_fault(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.channel_error = error
+            raise

@@ -169,7 +169,7 @@ class _Script:
         """Write the checkpoint that the last line offered, and see that there was a line."""
         self._attempt.returned()
         self._save_offered()
-        if self._attempt.iteration == self._assignment.start:
+        if self._attempt.iteration == 0:  # one that is continued may find that it has nothing left to do
             raise TrainableError(
                 "a script must report at least once in a segment, but ended without: append a line such as "
                 f'{{"{self._assignment.metric}": 0.9}} to $HPSEARCH_REPORTS, or use hpsearch.current_trial()'

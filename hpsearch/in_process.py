@@ -80,7 +80,7 @@ class InProcess:
                 return
             attempt.returned()
             trial.save_offered()
-        if attempt.iteration == assignment.start:
+        if attempt.iteration == 0:  # one that is continued may find that it has nothing left to do
             raise TrainableError(
                 f"a trainable must report at least once in a segment, but it returned without: call "
                 f'trial.report({{"{assignment.metric}": ...}}) at the end of each iteration'

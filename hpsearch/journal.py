@@ -37,6 +37,8 @@ CREATE TABLE requests (seq INTEGER PRIMARY KEY, time REAL NOT NULL, verb TEXT NO
 
 _BUSY_SECONDS = 30.0
 
+_ROWS_AT_ONCE = 500
+
 
 class Journal:
     """An open journal."""
@@ -131,18 +133,21 @@ class Journal:
         Raises:
             JournalError: A row isn't an event.
         """
-        for seq, when, kind, trial, body in self._rows():
-            try:
-                yield when, decode(kind, trial, body)
-            except (KeyError, TypeError, ValueError) as error:
-                raise JournalError(
-                    f"{self._path}: event {seq} ({kind!r}) can't be read: {error!r}. The file was changed by "
-                    "something else than hpsearch; restore it from a copy, or start anew in another directory."
-                ) from error
-
-    def _rows(self) -> Iterator[tuple[int, float, str, int | None, str]]:
         with _explained(self._path):
-            yield from self._connection.execute("SELECT seq, time, kind, trial, body FROM events ORDER BY seq")
+            cursor = self._connection.execute("SELECT seq, time, kind, trial, body FROM events ORDER BY seq")
+        while True:
+            with _explained(self._path):
+                rows = cursor.fetchmany(_ROWS_AT_ONCE)
+            if not rows:
+                return
+            for seq, when, kind, trial, body in rows:
+                try:
+                    yield when, decode(kind, trial, body)
+                except (KeyError, TypeError, ValueError) as error:
+                    raise JournalError(
+                        f"{self._path}: event {seq} ({kind!r}) can't be read: {error!r}. The file was changed by "
+                        "something else than hpsearch; restore it from a copy, or start anew in another directory."
+                    ) from error
 
     def request(self, verb: str) -> None:
         """Leave word for the process that runs the study."""
@@ -171,11 +176,11 @@ def no_study(path: Path) -> JournalError:
 
 
 def _make_tables(connection: sqlite3.Connection, study: Mapping[str, Any]) -> None:
-    connection.executescript(_TABLES)
-    connection.execute(f"PRAGMA application_id={_APPLICATION}")
-    connection.execute(f"PRAGMA user_version={FORMAT}")
+    # In one transaction, which waits for the disk once.
+    connection.executescript(f"BEGIN; {_TABLES} PRAGMA application_id={_APPLICATION}; PRAGMA user_version={FORMAT};")
     rows = [(key, json.dumps(value)) for key, value in study.items()]
     connection.executemany("INSERT INTO study VALUES (?, ?)", rows)
+    connection.execute("COMMIT")
 
 
 def _connect(path: Path) -> sqlite3.Connection:

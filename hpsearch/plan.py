@@ -12,6 +12,7 @@ from hpsearch.course import Course
 from hpsearch.events import Event, Opened, Started
 from hpsearch.interrupts import Interrupts
 from hpsearch.journal import Journal
+from hpsearch.observers.base import Audience
 from hpsearch.orchestrator import Orchestrator
 from hpsearch.provenance import command_line, process_name
 from hpsearch.schedulers.base import Decision, RungView
@@ -85,7 +86,7 @@ def make_plan(sweep: Sweep, workers: int | None) -> Plan:
     )
 
 
-def simulate(sweep: Sweep, backend: SimulatedBackend, audience: _Counter | None = None) -> Course:
+def simulate(sweep: Sweep, backend: SimulatedBackend, audience: Audience | None = None) -> Course:
     """Run a sweep on a simulated backend, through the orchestrator, with a journal in memory."""
     course = Course(sweep)
     journal = Journal.in_memory({"sweep": sweep.to_json()})

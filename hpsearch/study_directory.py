@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import re
 import secrets
 import shutil
@@ -34,6 +35,23 @@ _CHECKPOINT = re.compile(r"checkpoint-\d+|\.checkpoint-\d+\.part")
 
 _RUN_LOCK_PATIENCE = 0.5
 """Seconds; `holder` takes the lock for an instant only to look."""
+
+
+_held: set[IO[str]] = set()
+"""Run locks of this process."""
+
+
+def _close_held() -> None:
+    """Close the run locks that a forked child has taken over: a data loader's, say, which outlives us by seconds.
+
+    The lock belongs to the open file, so it would be held until the last of them has closed it.
+    """
+    for lock in _held:
+        lock.close()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_close_held)
 
 
 class StudyDirectory:
@@ -117,9 +135,11 @@ class StudyDirectory:
             lock.truncate(0)
             lock.write(who)
             lock.flush()
+            _held.add(lock)
             try:
                 yield
             finally:
+                _held.discard(lock)
                 lock.truncate(0)
 
     def holder(self) -> str | None:

@@ -15,6 +15,7 @@ from hpsearch.errors import JournalError
 from hpsearch.events import Ended, Event, Extended, Finished, Opened, Saved
 from hpsearch.interrupts import Interrupts
 from hpsearch.journal import Journal
+from hpsearch.macros import DEFAULT_COMMAND
 from hpsearch.observers.base import Observer
 from hpsearch.observers.domains import domains_of
 from hpsearch.observers.progress import Display
@@ -31,9 +32,6 @@ __all__ = ["Run", "create_study", "run_study"]
 
 _WORKERS_PATIENCE = 60.0
 """Seconds to wait for the workers of a killed run to end."""
-
-_WANDB_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
-"""W&B's default for a sweep that has a `program` alone."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +177,7 @@ def _job(place: StudyDirectory, sweep: Sweep, run: Run) -> Job:
 def _trainable(sweep: Sweep) -> str | CommandLine:
     if sweep.trainable is not None:
         return sweep.trainable
-    return CommandLine(sweep.program, sweep.command or _WANDB_COMMAND, str(Path.cwd()))
+    return CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, str(Path.cwd()))
 
 
 def _named_checkpoints(history: Sequence[tuple[float, Event]]) -> set[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hpsearch.backends.base import Workers
 from hpsearch.events import Event, Failed
 from hpsearch.observers.base import Observer
+from hpsearch.observers.progress import Display, Silent, Snapshot
 from hpsearch.observers.thread import ObserverThread
 from hpsearch.schedulers.base import Decision
 from hpsearch.sweep import Sweep
@@ -17,7 +18,6 @@ from hpsearch.trial import Report
 
 if TYPE_CHECKING:
     from hpsearch.course import Course
-    from hpsearch.observers.progress import Display, Snapshot
 
 __all__ = ["Watching"]
 
@@ -33,7 +33,7 @@ class Watching:
     def __init__(self, sweep: Sweep, observers: Sequence[Observer], progress: Display) -> None:
         self._sweep = sweep
         self._progress = progress
-        self._thread = ObserverThread(observers, progress.note)
+        self._thread = ObserverThread(observers, self.say)
         self._failures: deque[tuple[int, str]] = deque(maxlen=_RECENT_FAILURES)
         self._done_before: int | None = None
         self._next_rungs = 0.0
@@ -51,7 +51,7 @@ class Watching:
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
-        self._progress.note(text)
+        self._display(lambda progress: progress.note(text))
 
     def look(self, course: Course, workers: Workers, elapsed: float, last: bool = False) -> None:
         """Redraw the screen, and now and then show the observers the rungs."""
@@ -60,16 +60,22 @@ class Watching:
             self._next_rungs = now + _RUNGS_SECONDS
             self._thread.rungs(course.rungs())
         self._last = self._snapshot(course, workers, elapsed)
-        self._progress.show(self._last)
+        snapshot = self._last
+        self._display(lambda progress: progress.show(snapshot))
 
     def close(self) -> None:
         """Show the end, and wait until the observers have written everything."""
-        self._progress.close(self._last)
+        self._display(lambda progress: progress.close(self._last))
         self._thread.close()
 
-    def _snapshot(self, course: Course, workers: Workers, elapsed: float) -> Snapshot:
-        from hpsearch.observers.progress import Snapshot
+    def _display(self, call: Callable[[Display], None]) -> None:
+        """Show something; a screen that is gone (`| head`) is no reason to end a sweep."""
+        try:
+            call(self._progress)
+        except OSError:
+            self._progress = Silent()
 
+    def _snapshot(self, course: Course, workers: Workers, elapsed: float) -> Snapshot:
         if self._done_before is None:
             self._done_before = course.iterations
         total = course.total()
@@ -92,5 +98,4 @@ class Watching:
             elapsed=elapsed,
             remaining=remaining,
             failures=tuple(self._failures),
-            notice=None,
         )

@@ -107,7 +107,8 @@ class Worker:
     def run(self, trial: Trial, segment: Segment, channel: Channel) -> SegmentResult:
         """Run one segment. Output goes to `output.log` in the attempt's directory.
 
-        The user's mistakes are failures in the result, never exceptions; KeyboardInterrupt passes through.
+        The user's mistakes are failures in the result, never exceptions; KeyboardInterrupt passes through, and so
+        does what the channel raises.
         """
         began = time.perf_counter()
         directory = self._root / attempt_directory(segment)
@@ -120,6 +121,8 @@ class Worker:
         else:
             assert self._script is not None
             failure = self._script.run(trial.params, assignment, attempt, log)
+        if attempt.channel_error is not None:
+            raise attempt.channel_error
         return SegmentResult(
             iteration=attempt.iteration,
             checkpoint=None if failure else attempt.checkpoint,

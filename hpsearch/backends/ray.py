@@ -16,7 +16,7 @@ from typing import Any
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import RayError, TaskCancelledError
+from ray.exceptions import RayError
 
 from hpsearch.backends.base import (
     Backend,
@@ -29,7 +29,7 @@ from hpsearch.backends.base import (
     TimedOut,
     Workers,
 )
-from hpsearch.backends.mailbox import Letter
+from hpsearch.backends.mailbox import Key, Letter
 from hpsearch.backends.ray_session import Shape, connect, why_no_workers
 from hpsearch.backends.ray_worker import Delivery, Greeting, RayWorker
 from hpsearch.backends.slots import Flight, Slot, Slots
@@ -113,7 +113,9 @@ class RayBackend(Backend):
 
     def capacity(self) -> int:
         """Count the ready workers that are free, and those that were given back and can be had again."""
-        return max(self._slots.capacity() + self._given_back - len(self._waiting), 0)
+        starting = sum(1 for slot in self._slots.all if not slot.ready)
+        spoken_for = max(len(self._waiting) - starting, 0)
+        return max(self._slots.capacity() + self._given_back - spoken_for, 0)
 
     def start(self, task: Task) -> None:
         """Send a task to the best worker."""
@@ -177,7 +179,7 @@ class RayBackend(Backend):
             actor = ray.remote(RayWorker).options(
                 num_cpus=self._shape.cpus, num_gpus=self._shape.gpus, max_restarts=0, name=name
             )
-            kept = (actor.remote(self._mailbox), name)
+            kept = (actor.remote(name, self._mailbox), name)
         slot = Slot(*kept)
         self._slots.add(slot)
         greeting = slot.handle.open.remote(self._payload, self._search_path, self._token)
@@ -245,22 +247,19 @@ class RayBackend(Backend):
     def _when_done(self, ref: Any, take: Callable[[Future[Any]], Sequence[Message]]) -> None:
         ref.future().add_done_callback(lambda future: self._inbox.put(lambda: take(future)))
 
-    def _landed(self, slot: Slot[Any], flight: Flight, future: Future[Delivery]) -> Sequence[Message]:
+    def _landed(self, slot: Slot[Any], flight: Flight, future: Future[Delivery | None]) -> Sequence[Message]:
         if flight not in slot.flights:
             return ()
         try:
             delivery = future.result()
-        except TaskCancelledError:
-            del self._flights[flight.key]
-            self._slots.land(slot, flight, self.now())
-            self._waiting.appendleft(flight.task)
-            self._send_waiting()
-            return ()
         except RayError as error:
             return self._replace(slot, _first_line(error))
+        if delivery is None:  # taken back, and its worker was done before it could say so in a letter
+            self._take_back(slot, flight)
+            return ()
         messages = self._unpack(slot, flight, delivery)
         del self._flights[flight.key]
-        self._slots.land(slot, flight, self.now())
+        self._slots.land(slot, flight, self.now(), delivery.result.seconds)
         if slot.memory is None:
             slot.memory = delivery.memory
         if delivery.result.failure is not None and delivery.result.failure.kind == "raised":
@@ -305,11 +304,25 @@ class RayBackend(Backend):
             return ()
         messages: list[Message] = []
         for letter in letters:
-            study, *key = letter.key
-            known = self._flights.get((key[0], key[1]))
-            if study == str(self._study) and known is not None:
+            for key in letter.recalled:
+                recalled = self._flight(key)
+                if recalled is not None and recalled[1].recalled and recalled[0].name == letter.worker:
+                    self._take_back(*recalled)
+            known = self._flight(letter.key)
+            if known is not None:
                 messages += self._read_letter(letter, known[1])
         return messages
+
+    def _flight(self, key: Key) -> tuple[Slot[Any], Flight] | None:
+        study, trial, attempt = key
+        return self._flights.get((trial, attempt)) if study == str(self._study) else None
+
+    def _take_back(self, slot: Slot[Any], flight: Flight) -> None:
+        """Send a task elsewhere that waited behind a long one and hasn't begun."""
+        del self._flights[flight.key]
+        self._slots.land(slot, flight, self.now(), None)
+        self._waiting.appendleft(flight.task)
+        self._send_waiting()
 
     def _read_letter(self, letter: Letter, flight: Flight) -> Sequence[Message]:
         if not letter.saves:
@@ -334,9 +347,9 @@ class RayBackend(Backend):
             if head is not None and timeout is not None and now - head.since > timeout and not slot.timed_out:
                 slot.timed_out = head
                 ray.kill(slot.handle, no_restart=True)
-        for _, flight in self._slots.stuck(now):
+        for slot, flight in self._slots.stuck(now):
             flight.recalled = True
-            ray.cancel(flight.ticket)
+            self._mailbox.recall.remote(slot.name, (str(self._study), *flight.key))
         if self._pool.shared:
             self._give_back_idle(now)
             if self._asked is None and (room := self._shape.room()) > self._wanted:

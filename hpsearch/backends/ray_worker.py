@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from hpsearch.backends.mailbox import Letter, Save
+from hpsearch.backends.mailbox import Key, Letter, Orders, Save
 from hpsearch.checkpoints import pack, unpack
 from hpsearch.errors import HpsearchError
 from hpsearch.guardian import start_guardian
@@ -58,16 +58,20 @@ class Delivery:
 class RayWorker:
     """The actor's class. Its methods are called one at a time, in its main thread."""
 
-    def __init__(self, mailbox: Any) -> None:
+    def __init__(self, name: str, mailbox: Any) -> None:
+        self._name = name
         self._mailbox = mailbox
         self._stand_in = Path(tempfile.mkdtemp(prefix="hpsearch-"))
-        self._guardian = start_guardian()
+        self._guardian = start_guardian(self._stand_in)
         self._study = ""
         self._root = Path()
         self._sees = True
         self._worker: Worker | None = None
         self._lock: IO[str] | None = None
         self._channel: _Channel | None = None
+        self._beginning = threading.Lock()  # between beginning an attempt and taking it back
+        self._begun: Key = ("", 0, 0)
+        self._recalled: set[Key] = set()
         threading.Thread(target=self._beat, name="hpsearch-beat", daemon=True).start()
 
     def open(self, payload: bytes, search_path: tuple[str, ...], token: tuple[str, str]) -> Greeting:
@@ -103,12 +107,17 @@ class RayWorker:
             return Greeting(host, self._sees, str(error))
         return Greeting(host, self._sees, None)
 
-    def run(self, trial: Trial, segment: Segment, packed: bytes | None) -> Delivery:
-        """Run a segment; `packed` is its checkpoint where the directory isn't seen."""
+    def run(self, trial: Trial, segment: Segment, packed: bytes | None) -> Delivery | None:
+        """Run a segment; `packed` is its checkpoint where the directory isn't seen. None: it was taken back."""
         assert self._worker is not None, "open comes before run"
+        key = (self._study, segment.trial, segment.attempt)
+        with self._beginning:
+            if key in self._recalled:
+                return None
+            self._begun = key
         if packed is not None and segment.checkpoint is not None:
             unpack(packed, self._root / segment.checkpoint)
-        channel = _Channel((self._study, segment.trial, segment.attempt), self._root, self._sees)
+        channel = _Channel(self._name, key, self._root, self._sees)
         self._channel = channel
         try:
             result = self._worker.run(trial, segment, channel)
@@ -132,26 +141,39 @@ class RayWorker:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+        self._recalled.clear()
         shutil.rmtree(self._stand_in / "trials", ignore_errors=True)
 
     def _beat(self) -> None:
         pause = threading.Event()
+        recalled: tuple[Key, ...] = ()
         while not pause.wait(BEAT_SECONDS):
             channel = self._channel
             if channel is None:
                 continue
-            letter = channel.letter()
+            letter = channel.letter(recalled)
             try:
                 # An ObjectRef's own future: the answer without importing Ray here.
-                channel.cut = self._mailbox.exchange.remote(letter).future().result(timeout=30.0) or channel.cut
+                orders: Orders = self._mailbox.exchange.remote(letter).future().result(timeout=30.0)
             except Exception:
                 channel.put_back(letter)
+                continue
+            channel.cut = channel.cut or orders.cut
+            recalled = tuple(key for key in orders.recall if self._take_back(key))
+
+    def _take_back(self, key: Key) -> bool:
+        with self._beginning:
+            if key == self._begun:
+                return False
+            self._recalled.add(key)
+            return True
 
 
 class _Channel:
     """Collects what a segment says until the next letter. The worker's thread writes, the beat's thread reads."""
 
-    def __init__(self, key: tuple[str, int, int], root: Path, sees: bool) -> None:
+    def __init__(self, worker: str, key: Key, root: Path, sees: bool) -> None:
+        self._worker = worker
         self._key = key
         self._root = root
         self._sees = sees
@@ -172,7 +194,7 @@ class _Channel:
     def cut_requested(self) -> bool:
         return self.cut
 
-    def letter(self) -> Letter:
+    def letter(self, recalled: tuple[Key, ...]) -> Letter:
         with self._guard:
             reports, self._reports = tuple(self._reports), []
             saves = tuple(self.saves[self._unsent :])
@@ -180,7 +202,7 @@ class _Channel:
         packed = None
         if saves and not self._sees:
             packed = pack(self._root / saves[-1].checkpoint)
-        return Letter(self._key, reports, saves, packed)
+        return Letter(self._worker, self._key, reports, saves, packed, recalled)
 
     def put_back(self, letter: Letter) -> None:
         with self._guard:
@@ -190,7 +212,7 @@ class _Channel:
 
 def _resident_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * 4096
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _end_of_log(directory: Path) -> bytes | None:

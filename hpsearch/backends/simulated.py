@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from hpsearch.backends.base import Backend, Message, Result, Task, Workers
 from hpsearch.trial import Report, Segment, Trial
@@ -37,10 +38,10 @@ class SimulatedBackend(Backend):
         self._seconds = seconds
         self._checkpoints = checkpoints
         self._clock = 0.0
-        self._running: list[tuple[float, int, float, Task]] = []  # heap: end, order of start, start, task
+        self._running: list[tuple[float, int, _Attempt]] = []  # heap: end, order of start
         self._started = 0
         self._name = ""
-        self._cut: set[tuple[int, int]] = set()
+        self._attempts: dict[tuple[int, int], _Attempt] = {}
 
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
         """Note the metric's name."""
@@ -53,24 +54,35 @@ class SimulatedBackend(Backend):
     def start(self, task: Task) -> None:
         """Occupy a worker until the segment's virtual end."""
         self._free -= 1
-        self._started += 1
-        end = self._clock + self._seconds(task.trial, task.segment)
-        heapq.heappush(self._running, (end, self._started, self._clock, task))
+        segment = task.segment
+        last = segment.end if segment.end is not None else segment.start + 1
+        seconds = self._seconds(task.trial, segment)
+        running = _Attempt(task, self._clock, last, seconds / (last - segment.start))
+        self._attempts[segment.trial, segment.attempt] = running
+        self._push(running, self._clock + seconds)
 
     def cut(self, trial: int, attempt: int) -> None:
-        """End an attempt before its next iteration."""
-        self._cut.add((trial, attempt))
+        """End an attempt at its next report."""
+        running = self._attempts.get((trial, attempt))
+        if running is None or running.each <= 0:
+            return
+        start = running.task.segment.start
+        reached = start + int((self._clock - running.began) / running.each) + 1
+        if reached < running.last:
+            running.last, running.cut = reached, True
+            self._push(running, running.began + (reached - start) * running.each)
 
     def wait(self, timeout: float | None) -> Sequence[Message]:
         """Jump to the next end of a segment and give all that end there."""
-        if not self._running:
-            return ()
-        self._clock = self._running[0][0]
-        messages = []
-        while self._running and self._running[0][0] == self._clock:
-            _, _, began, task = heapq.heappop(self._running)
+        messages: list[Message] = []
+        while self._running and (not messages or self._running[0][0] == self._clock):
+            end, _, running = heapq.heappop(self._running)
+            segment = running.task.segment
+            if self._attempts.pop((segment.trial, segment.attempt), None) is None:
+                continue  # it was cut, and ended before
+            self._clock = end
             self._free += 1
-            messages.append(Result(task.segment.trial, task.segment.attempt, self._result(task, began)))
+            messages.append(Result(segment.trial, segment.attempt, self._result(running)))
         return messages
 
     def now(self) -> float:
@@ -84,23 +96,34 @@ class SimulatedBackend(Backend):
     def close(self, kill: bool = False) -> None:
         """Nothing is held."""
 
-    def _result(self, task: Task, began: float) -> SegmentResult:
-        segment = task.segment
-        cut = (segment.trial, segment.attempt) in self._cut
-        end = segment.start if cut else (segment.end if segment.end is not None else segment.start + 1)
-        count = max(end - segment.start, 1)
-        each = (self._clock - began) / count
+    def _push(self, running: _Attempt, end: float) -> None:
+        self._started += 1
+        heapq.heappush(self._running, (end, self._started, running))
+
+    def _result(self, running: _Attempt) -> SegmentResult:
+        trial, segment, last = running.task.trial, running.task.segment, running.last
         reports = tuple(
-            Report(segment.trial, i, {self._name: self._metric(task.trial, i)}, each)
-            for i in range(segment.start + 1, end + 1)
+            Report(trial.number, i, {self._name: self._metric(trial, i)}, running.each)
+            for i in range(segment.start + 1, last + 1)
         )
-        saves = self._checkpoints and end > 0
-        checkpoint = f"{attempt_directory(segment)}/checkpoint-{end}" if saves else None
         return SegmentResult(
-            iteration=end,
-            checkpoint=checkpoint,
+            iteration=last,
+            checkpoint=f"{attempt_directory(segment)}/checkpoint-{last}" if self._checkpoints else None,
             reports=reports,
-            cut=cut,
-            seconds=self._clock - began,
+            cut=running.cut,
+            seconds=running.each * len(reports),
             failure=None,
         )
+
+
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    """What runs on a virtual worker."""
+
+    task: Task
+    began: float
+    last: int
+    """The iteration that it will end at."""
+    each: float
+    """Seconds of an iteration."""
+    cut: bool = False

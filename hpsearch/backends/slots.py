@@ -121,10 +121,10 @@ class Slots(Generic[H]):
         self._warm(slot, flight.task.segment.trial)
         self._place(slot)
 
-    def land(self, slot: Slot[H], flight: Flight, now: float) -> None:
-        """Note that a task ended, or was taken back."""
-        if not flight.recalled:
-            self._recent.append(now - flight.since)
+    def land(self, slot: Slot[H], flight: Flight, now: float, seconds: float | None) -> None:
+        """Note that a task ended after so many seconds in its worker, or was taken back (None)."""
+        if seconds is not None:
+            self._recent.append(seconds)
         slot.flights.remove(flight)
         if slot.flights:
             slot.flights[0].since = min(slot.flights[0].since, now)

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from hpsearch.errors import JournalError
+from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.journal import Journal
 from hpsearch.study import load
 from hpsearch.study_directory import StudyDirectory
@@ -67,16 +67,22 @@ def export(given: argparse.Namespace) -> int:
 
     study = load(given.dir)
     directory = given.to or study.directory / "export"
-    written = export_study(
-        study.trials,
-        study.sweep.parameters.names,
-        study.sweep.parameters,
-        study.sweep.metric.name,
-        study.sweep.metric.goal,
-        study.sweep.name,
-        directory,
-        study.curves(),
-    )
+    sweep = study.sweep
+    try:
+        written = export_study(
+            study.trials,
+            sweep.parameters.names,
+            sweep.parameters,
+            sweep.metric.name,
+            sweep.metric.goal,
+            sweep.name,
+            directory,
+            study.curves(),
+        )
+    except OSError as error:
+        raise HpsearchError(
+            f"{directory}: expected a folder that can be written to, got: {error.strerror}. Name another with --to."
+        ) from error
     for path in written:
         print(path)
     print(f"look at it with: optuna-dashboard sqlite:///{directory / 'optuna.db'}")
@@ -98,6 +104,7 @@ def stop(given: argparse.Namespace) -> int:
 def tensorboard(given: argparse.Namespace) -> int:
     """Become TensorBoard."""
     place = StudyDirectory(given.dir)
+    Journal.read(place.journal).close()  # no study, no TensorBoard
     if not place.tensorboard.is_dir():
         raise JournalError(
             f"{place.path}: expected event files in {place.tensorboard.name}/, there are none here. The study was run "

@@ -49,7 +49,7 @@ def _add_running(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
     command = commands.add_parser("plan", help="show what a sweep would run, without running it")
     _add_sweep(command)
-    command.add_argument("--workers", type=_positive, help="predict for this many workers")
+    command.add_argument("--workers", type=_positive, metavar="N", help="predict for this many workers")
     command.set_defaults(command=run.plan)
 
     command = commands.add_parser("resume", help="go on with a study that was interrupted, stopped or killed")
@@ -121,7 +121,7 @@ def _add_sweep(command: argparse.ArgumentParser) -> None:
 
 def _add_place(command: argparse.ArgumentParser, *, simulated: bool) -> None:
     backends = ["ray", "inline", "simulated"] if simulated else ["ray", "inline"]
-    command.add_argument("--workers", type=_positive, help="trials that run side by side")
+    command.add_argument("--workers", type=_positive, metavar="N", help="trials that run side by side")
     command.add_argument(
         "--backend",
         choices=backends,
@@ -133,7 +133,6 @@ def _add_place(command: argparse.ArgumentParser, *, simulated: bool) -> None:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number, at least 1, got {text!r}")
+    return int(text)

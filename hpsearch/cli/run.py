@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +15,20 @@ from hpsearch.errors import JournalError, TrainableError
 from hpsearch.journal import Journal
 from hpsearch.observers.progress import choose_progress
 from hpsearch.plan import make_plan, plan_text
+from hpsearch.report.tables import rows_to_table, table_text
 from hpsearch.study import Study, load
 from hpsearch.study_directory import StudyDirectory
 from hpsearch.study_run import Run, create_study, run_study
 from hpsearch.sweep import Sweep
 from hpsearch.sweep_file import load_sweep, locate
+from hpsearch.trial import TrialRow
 
 __all__ = ["plan", "resume", "run"]
 
 _EXIT_CODES = {"finished": 0, "interrupted": 130, "stopped": 3, "max_time": 3}
+
+_LEADERS = 5
+"""Trials in the table at the end."""
 
 
 def run(given: argparse.Namespace) -> int:
@@ -38,12 +44,7 @@ def run(given: argparse.Namespace) -> int:
         text = given.sweep.read_text(encoding="utf-8")
         place = create_study(sweep, None if place is None else place.path, text)
     search_path = (str(Path.cwd()), str(given.sweep.resolve().parent))
-    try:
-        study = _run(place, sweep, given, search_path)
-    except TrainableError as error:
-        where = _blame(given.sweep, str(error))
-        raise TrainableError(f"{where}{error}\nthe study is in {_shown(place.path)}; mend it and resume") from error
-    return _report(study)
+    return _report(_run(place, sweep, given, search_path, given.sweep))
 
 
 def resume(given: argparse.Namespace) -> int:
@@ -61,8 +62,9 @@ def resume(given: argparse.Namespace) -> int:
             "with the same call of hpsearch.search(..., directory=...)"
         )
     folder = record.get("provenance", {}).get("directory", "")
-    source = "" if sweep.source is None else str(Path(sweep.source).resolve().parent)
-    return _report(_run(place, sweep, given, (str(Path.cwd()), folder, source)))
+    source = None if sweep.source is None else Path(folder, sweep.source)
+    search_path = (str(Path.cwd()), folder, "" if source is None else str(source.resolve().parent))
+    return _report(_run(place, sweep, given, search_path, source))
 
 
 def plan(given: argparse.Namespace) -> int:
@@ -72,46 +74,62 @@ def plan(given: argparse.Namespace) -> int:
     return 0
 
 
-def _run(place: StudyDirectory, sweep: Sweep, given: argparse.Namespace, search_path: Sequence[str]) -> Study:
-    return run_study(
-        place,
-        sweep,
-        Run(
-            trainable=None,
-            backend=lambda sweep: make_backend(given.backend, sweep.resources, given.address),
-            display=choose_progress(sys.stdout),
-            tensorboard=not given.no_tensorboard,
-            search_path=tuple(dict.fromkeys(path for path in search_path if path)),
-            durable=given.durable,
-        ),
+def _run(
+    place: StudyDirectory, sweep: Sweep, given: argparse.Namespace, search_path: Sequence[str], source: Path | None
+) -> Study:
+    run = Run(
+        trainable=None,
+        backend=lambda sweep: make_backend(given.backend, sweep.resources, given.address),
+        display=choose_progress(sys.stdout),
+        tensorboard=not given.no_tensorboard,
+        search_path=tuple(dict.fromkeys(path for path in search_path if path)),
+        durable=given.durable,
     )
+    try:
+        return run_study(place, sweep, run)
+    except TrainableError as error:
+        blamed = "" if source is None else _blame(source, str(error))
+        raise TrainableError(
+            f"{blamed}{error}\nmend it, then go on with: hpsearch resume {_shown(place.path)}"
+        ) from error
 
 
 def _blame(path: Path, message: str) -> str:
     """Give the place in the sweep file that a broken contract points at."""
-    key = "metric.name" if "metric" in message else "trainable"
-    place = locate(path, key)
-    return f"{place}: {key}: " if place else ""
+    if not path.is_file():
+        return ""
+    key = "metric.name" if "the sweep's metric" in message else "trainable"
+    return f"{locate(path, key)}: {key}: "
 
 
 def _report(study: Study) -> int:
     """Say what came out, where it lies and what to do next."""
     where = _shown(study.directory)
-    counts = study._course.counts()
     if study.state != "finished":
         print(f"{study.state}; go on with: hpsearch resume {where}")
         return _EXIT_CODES.get(study.state, 1)
-    if study._course.best() is None:
-        print(f"finished, but no trial has a value: {dict(counts)}; hpsearch trials {where} shows why")
+    leaders = _leaders(study)
+    if not leaders:
+        told = ", ".join(f"{count} {state}" for state, count in Counter(row.state for row in study.trials).items())
+        print(f"finished, but no trial has a value ({told}); hpsearch status {where} shows why")
         return 4
     best = study.best_trial
-    print(f"best: trial {best.number}, {study.sweep.metric.name} {best.value:.6g}, {best.params}")
+    table = rows_to_table(leaders, study.sweep.parameters.names, study.sweep.metric.name)
+    print(f"\n{table_text(table)}")
+    print(f"best:        trial {best.number}, {study.sweep.metric.name} {best.value:.6g}")
     print(f"trials:      hpsearch trials {where}")
     if best.checkpoint is not None:
         print(f"checkpoint:  {_shown(best.checkpoint)}")
     if (study.directory / "tensorboard").is_dir():
         print(f"TensorBoard: hpsearch tensorboard {where}")
     return 0
+
+
+def _leaders(study: Study) -> list[TrialRow]:
+    """Give the best trials, best first."""
+    sign = 1.0 if study.sweep.metric.goal == "minimize" else -1.0
+    ranked = [(sign * row.value, row.number, row) for row in study.trials if row.value is not None]
+    return [row for _, _, row in sorted(ranked, key=lambda entry: entry[:2])[:_LEADERS]]
 
 
 def _shown(path: Path) -> str:

@@ -49,8 +49,6 @@ class Snapshot:
     """Seconds, estimated; None where nothing can be said."""
     failures: Sequence[tuple[int, str]] = field(default=())
     """(trial, message) of the newest failures, the newest last."""
-    notice: str | None = None
-    """What the sweep waits for."""
 
 
 class Display(Protocol):
@@ -68,9 +66,19 @@ class Display(Protocol):
 
 def choose_progress(stream: TextIO) -> Display:
     """Give a live table where `stream` is a terminal that can redraw, plain lines in files and notebooks."""
-    if stream.isatty() and os.environ.get("TERM") != "dumb":
-        return LiveTable(stream)
-    return PlainLines(stream)
+    live = stream.isatty() and os.environ.get("TERM") != "dumb"
+    stream, owned = _apart(stream)
+    return LiveTable(stream, owned) if live else PlainLines(stream, owned)
+
+
+def _apart(stream: TextIO) -> tuple[TextIO, bool]:
+    """Give a stream of our own onto the same place: a trial in this process turns the standard ones to its log."""
+    try:
+        if stream.fileno() not in (1, 2):
+            return stream, False
+        return os.fdopen(os.dup(stream.fileno()), "w", encoding="utf-8", errors="replace"), True
+    except (OSError, ValueError):  # a notebook's stream has no descriptor
+        return stream, False
 
 
 class Silent:
@@ -92,7 +100,9 @@ class LiveTable:
     It stays under 30 lines however many brackets there are; what other code prints scrolls above it.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, owned: bool = False) -> None:
+        self._stream = stream
+        self._owned = owned
         self._console = Console(file=stream, highlight=False)
         self._live: Live | None = None
 
@@ -116,16 +126,18 @@ class LiveTable:
         if self._live is not None:
             self._live.stop()
             self._live = None
+        if self._owned:
+            self._stream.close()
 
 
 class PlainLines:
     """A line at the start, at the end, every ten seconds, and when the best improves or a trial fails."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, owned: bool = False) -> None:
         self._stream = stream
+        self._owned = owned
         self._last: Snapshot | None = None
         self._next_line = 0.0
-        self._notice: str | None = None
         self._failed = 0
 
     def show(self, snapshot: Snapshot) -> None:
@@ -133,9 +145,6 @@ class PlainLines:
         if self._last is None:
             self._start(snapshot)
         self._print_failures(snapshot)
-        if snapshot.notice is not None and snapshot.notice != self._notice:
-            self.note(snapshot.notice)
-        self._notice = snapshot.notice
         best, former = snapshot.best, self._last.best if self._last else None
         improved = best is not None and (former is None or best.value != former.value)
         if improved or snapshot.elapsed >= self._next_line:
@@ -150,12 +159,13 @@ class PlainLines:
     def close(self, snapshot: Snapshot | None) -> None:
         """Print a last line, and the best params."""
         last = self._last if snapshot is None else snapshot
-        if last is None:
-            return
-        self._print_failures(last)
-        self._print(_line(last))
-        if last.best is not None:
+        if last is not None:
+            self._print_failures(last)
+            self._print(_line(last))
+        if last is not None and last.best is not None:
             self._print(f"best params: {params_line(last.best.params)}")
+        if self._owned:
+            self._stream.close()
 
     def _start(self, snapshot: Snapshot) -> None:
         size = [f"{snapshot.name}: {snapshot.goal} {snapshot.metric}"]
@@ -208,8 +218,6 @@ def _picture(snapshot: Snapshot) -> RenderableType:
     lines.extend(_best(snapshot))
     for trial, message in list(snapshot.failures)[-MOST_FAILURES:]:
         lines.append(Text(f"trial {trial} failed: {shortened(message, 200)}", "red", no_wrap=True))
-    if snapshot.notice is not None:
-        lines.append(Text(shortened(snapshot.notice, 300), "yellow"))
     return Group(*lines)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpsearch.report.wording import duration, params_line, shortened
 from hpsearch.study import Study
-from hpsearch.trial import TrialRow, TrialState
+from hpsearch.trial import Failure, TrialRow, TrialState
 
 __all__ = ["status_text"]
 
@@ -61,15 +61,22 @@ def _failures(study: Study) -> list[str]:
     kinds: dict[str, list[TrialRow]] = {}
     for row in study.trials:
         if row.failure is not None:
-            kinds.setdefault(row.failure.message, []).append(row)
+            kinds.setdefault(_kind(row.failure), []).append(row)
     lines = []
-    for message, rows in list(kinds.items())[:_MOST_FAILURES]:
+    for rows in list(kinds.values())[:_MOST_FAILURES]:
+        first = rows[0].failure
+        assert first is not None
         struck = ", ".join(str(row.number) for row in rows[:_MOST_NAMED])
         more = f" and {len(rows) - _MOST_NAMED} more" if len(rows) > _MOST_NAMED else ""
-        lines.append(f"failed      {shortened(message, _WIDTH)}")
+        lines.append(f"failed      {shortened(first.message, _WIDTH)}")
         lines.append(f"            trials {struck}{more}")
-        text = rows[0].failure.traceback if rows[0].failure is not None else ""
-        lines += [f"            | {line}" for line in text.strip().splitlines()]
+        lines += [f"            | {line}" for line in first.traceback.strip().splitlines()]
     if len(kinds) > _MOST_FAILURES:
         lines.append(f"            and {len(kinds) - _MOST_FAILURES} kinds more: hpsearch trials {study.directory}")
     return lines
+
+
+def _kind(failure: Failure) -> str:
+    """Give what the failures of one kind share: where it was raised, or the message where that isn't known."""
+    where, _, _ = failure.traceback.strip().rpartition("\n")
+    return where or failure.message

@@ -6,7 +6,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hpsearch.trial import Report
+from hpsearch.trial import Report, Segment, Trial
+from hpsearch.worker import SegmentResult, Worker
+
+TRIAL = Trial(number=3, params={"lr": 0.1}, seed=11, origin="random")
 
 
 class Listening:
@@ -45,3 +48,13 @@ def is_alive(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def segment(start: int, end: int | None, checkpoint: str | None = None, attempt: int = 1) -> Segment:
+    """Give a segment of the trial."""
+    return Segment(TRIAL.number, start, end, checkpoint, attempt)
+
+
+def run(worker: Worker, part: Segment, cut_at: int | None = None) -> SegmentResult:
+    """Run a segment of the trial."""
+    return worker.run(TRIAL, part, Listening(cut_at))

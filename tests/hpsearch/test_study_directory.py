@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -177,6 +178,36 @@ def test_a_study_that_a_live_process_runs_is_refused_and_the_process_named(place
         with place.running("you@here:1"):
             assert place.holder() == "you@here:1"
     assert place.holder() is None
+
+
+FORK = """
+import os, sys, time
+from pathlib import Path
+from hpsearch.study_directory import StudyDirectory
+
+with StudyDirectory(Path(sys.argv[1])).running("me@there:42"):
+    child = os.fork()
+    if child == 0:
+        time.sleep(1000)
+    print(child, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_children_that_a_killed_process_leaves_behind_dont_hold_the_study(place):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", FORK, str(place.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    try:
+        assert place.holder() == "me@there:42"  # the child didn't take the lock away either
+        parent.kill()
+        parent.wait()
+        assert place.holder() is None
+    finally:
+        os.kill(child, signal.SIGKILL)
+        parent.communicate()
 
 
 def test_it_is_let_go_in_good_order_too(place):

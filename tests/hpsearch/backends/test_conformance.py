@@ -66,22 +66,38 @@ class Place:
         self.wait_for(lambda _: self.backend.capacity() > 0)
 
 
-@pytest.fixture(params=["inline", "simulated", pytest.param("ray", marks=pytest.mark.ray)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    study = StudyDirectory(tmp_path / "study")
+def make_place(kind: str, request: pytest.FixtureRequest, study: StudyDirectory) -> Place:
     study.create({"sweep": {}}, None)
     backend: Backend
-    if request.param == "inline":
+    if kind == "inline":
         backend = InlineBackend()
-    elif request.param == "simulated":
-        backend = SimulatedBackend(2, metric=lambda trial, iteration: X * iteration, seconds=lambda _, segment: 1.0)
+    elif kind == "simulated":
+        backend = SimulatedBackend(2, metric=lambda _, iteration: X * iteration, seconds=lambda _, segment: 1.0)
     else:
         request.getfixturevalue("ray_cluster")
         from hpsearch.backends.ray import RayBackend
 
         backend = RayBackend(workers=2)
-    yield Place(backend, study.path, [])
-    backend.close(kill=True)
+    return Place(backend, study.path, [])
+
+
+RAY = pytest.param("ray", marks=pytest.mark.ray)
+
+
+@pytest.fixture(params=["inline", "simulated", RAY])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Every backend."""
+    made = make_place(request.param, request, StudyDirectory(tmp_path / "study"))
+    yield made
+    made.backend.close(kill=True)
+
+
+@pytest.fixture(params=["inline", RAY])
+def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Every backend that runs trainables."""
+    made = make_place(request.param, request, StudyDirectory(tmp_path / "study"))
+    yield made
+    made.backend.close(kill=True)
 
 
 def test_a_task_gives_one_result_with_every_report(place: Place):
@@ -161,14 +177,6 @@ def test_closing_twice_does_no_harm(place: Place):
     place.open()
     place.backend.close()
     place.backend.close()
-
-
-@pytest.fixture
-def real(place: Place) -> Place:
-    """A backend that runs trainables."""
-    if place.backend.name == "simulated":
-        pytest.skip("nothing runs on the simulated backend")
-    return place
 
 
 def test_a_trial_that_raises_is_data(real: Place):

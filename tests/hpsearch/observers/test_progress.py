@@ -104,12 +104,6 @@ def test_plain_lines_tell_each_failure_once_and_count_floods():
     ]
 
 
-def test_plain_lines_tell_a_notice_when_it_changes():
-    waits = replace(START, notice="waits for workers of job 7")
-    lines = plain(START, waits, waits, START, waits)
-    assert lines[1:] == ["waits for workers of job 7"] * 2
-
-
 def test_plain_lines_end_with_the_best_params():
     stream = io.StringIO()
     lines = PlainLines(stream)
@@ -128,7 +122,7 @@ def test_live_table_shows_rungs_best_workers_and_time_left():
     terminal = Terminal()
     table = LiveTable(terminal)
     failures = [(5, "ValueError: [bold]no[/bold]")]
-    snapshot = replace(START, best=BEST, remaining=75.0, failures=failures, notice="waits")
+    snapshot = replace(START, best=BEST, remaining=75.0, failures=failures)
     table.close(snapshot)
     told = terminal.getvalue()
     for piece in (
@@ -140,7 +134,6 @@ def test_live_table_shows_rungs_best_workers_and_time_left():
         "trial 12 after 27 iterations",
         "opt.lr=0.01235  [bold]name[/bold]=sgd",
         "trial 5 failed: ValueError: [bold]no[/bold]",
-        "waits",
     ):
         assert piece in told
 
@@ -152,7 +145,7 @@ def test_live_table_stays_under_thirty_lines(brackets, done):
     failures = [(trial, "x" * 500) for trial in range(9)]
     best = replace(BEST, params={f"parameter{number}": 0.5 for number in range(100)})
     rungs = many_rungs(brackets, done)
-    table.close(replace(START, rungs=rungs, best=best, failures=failures, notice="y" * 1000))
+    table.close(replace(START, rungs=rungs, best=best, failures=failures))
     last_picture = terminal.getvalue().rpartition("\x1b[1A")[2]
     assert "yyyy" in last_picture
     assert last_picture.count("\n") < 30

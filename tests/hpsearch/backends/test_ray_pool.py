@@ -1,0 +1,156 @@
+"""Workers of the Ray pool come and go; and the pool takes the decisions that a simulated one takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpsearch
+from hpsearch.backends import ray as ray_backend
+from hpsearch.backends import slots
+from hpsearch.backends.base import Result, Task
+from hpsearch.backends.ray import RayBackend
+from hpsearch.backends.simulated import SimulatedBackend
+from hpsearch.course import Course
+from hpsearch.events import Event, Finished, Started
+from hpsearch.journal import Journal
+from hpsearch.plan import simulate
+from hpsearch.schedulers.base import Decision
+from hpsearch.study import stored_sweep
+from hpsearch.study_directory import StudyDirectory
+from hpsearch.trial import Segment, Trial
+from hpsearch.worker import Job
+from tests.hpsearch.backends import trainables
+
+pytestmark = pytest.mark.ray
+
+ROOT = Path(__file__).parents[3]
+
+
+class Driver:
+    """Drives a backend by hand, as the orchestrator does."""
+
+    def __init__(self, backend: RayBackend, study: Path, trainable: str) -> None:
+        self.backend = backend
+        self.messages: list[Any] = []
+        StudyDirectory(study).create({"sweep": {}}, None)
+        job = Job(
+            study=str(study),
+            name="pool",
+            trainable=f"tests.hpsearch.backends.trainables:{trainable}",
+            search_path=(str(ROOT),),
+            metric="value",
+            save_every=None,
+            max_iter=None,
+            threads=1,
+        )
+        backend.open(job, self.messages.append)
+
+    def wait_for(self, met: Any) -> None:
+        while not met():
+            self.messages += self.backend.wait(0.1)
+
+    def start(self, number: int, params: dict[str, Any], end: int = 1) -> None:
+        trial = Trial(number, params, seed=number, origin="random")
+        self.backend.start(Task(trial, Segment(number, 0, end, None, 1), None))
+
+    def results(self) -> list[int]:
+        return [message.trial for message in self.messages if isinstance(message, Result)]
+
+
+def test_idle_workers_are_given_back_and_had_again(ray_cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_backend, "_IDLE_SECONDS", 0.5)
+    driver = Driver(RayBackend(workers=2), tmp_path / "study", "total")
+    driver.wait_for(lambda: driver.backend.workers().ready == 0 and driver.backend.capacity() == 2)
+    driver.start(0, {"x": 1.0})
+    assert driver.backend.capacity() == 1
+    driver.wait_for(lambda: driver.results() == [0])
+    driver.backend.close()
+
+
+def test_workers_are_added_when_the_cluster_grows(ray_cluster, tmp_path):
+    import ray
+
+    before = sum(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
+    driver = Driver(RayBackend(workers=None), tmp_path / "study", "total")
+    assert driver.backend.workers().wanted == before
+    node = ray_cluster.add_node(num_cpus=1, include_dashboard=False)
+    driver.wait_for(lambda: driver.backend.workers().ready == before + 1)
+    driver.backend.close(kill=True)
+    ray_cluster.remove_node(node)
+
+
+def test_a_task_sent_ahead_is_taken_back_from_behind_a_long_one(ray_cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(slots, "SEND_AHEAD_SECONDS", 5.0)  # a loaded machine is slow, too
+    driver = Driver(RayBackend(workers=2), tmp_path / "study", "sleeps")
+    driver.wait_for(lambda: driver.backend.workers().ready == 2)
+    long = 40
+    for number in range(long):  # until the pool knows how short they are, and sends a second task ahead
+        driver.wait_for(lambda: driver.backend.capacity() > 0)
+        driver.start(number, {"seconds": 0.0})
+    driver.wait_for(lambda: len(driver.results()) == long)
+    began = time.monotonic()
+    driver.start(long, {"seconds": 8.0})
+    for quick in range(long + 1, long + 4):
+        assert driver.backend.capacity() > 0
+        driver.start(quick, {"seconds": 0.0})
+    driver.wait_for(lambda: {long + 1, long + 2, long + 3} <= set(driver.results()))
+    assert long not in driver.results(), f"the quick ones waited {time.monotonic() - began:.1f} s for the long one"
+    driver.wait_for(lambda: long in driver.results())
+    assert sorted(driver.results()) == list(range(long + 4))
+    driver.backend.close()
+
+
+class Listener:
+    """Keeps what was started and decided, in order."""
+
+    def __init__(self) -> None:
+        self.story: list[Event | Decision] = []
+
+    def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
+        if isinstance(event, Started):
+            self.story.append(replace(event, segment=replace(event.segment, checkpoint=None)))
+        self.story += decisions
+
+    def report(self, reports: Any) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def look(self, *_: Any) -> None: ...
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_simulated_backend_takes_the_same_decisions_in_the_same_order(ray_cluster, tmp_path, workers):
+    study = hpsearch.search(
+        trainables.total,
+        parameters={"x": hpsearch.Uniform(0.0, 1.0)},
+        metric="value",
+        goal="maximize",
+        early_terminate=hpsearch.Hyperband(max_iter=9, eta=3),
+        workers=workers,
+        directory=tmp_path / "ray",
+        progress=False,
+    )
+    with Journal.read(StudyDirectory(study.directory).journal) as journal:
+        sweep = stored_sweep(journal.study())
+        events = [event for _, event in journal.events()]
+    lived = Listener()
+    for event, decisions in Course(sweep).replay(events):
+        lived.observe(event, decisions)
+
+    # Each segment takes until its place in the order in which Ray's ended, so the same reports come in the same order.
+    ended = [event for event in events if isinstance(event, Finished)]
+    place = {(event.trial, event.iteration): float(index) for index, event in enumerate(ended, 1)}
+    simulated = Listener()
+    backend: SimulatedBackend = SimulatedBackend(
+        workers,
+        metric=lambda trial, iteration: sum(trial.params["x"] for _ in range(iteration)),
+        seconds=lambda trial, segment: place[trial.number, segment.end or 0] - backend.now(),
+    )
+    simulate(sweep, backend, simulated)
+    assert simulated.story == lived.story

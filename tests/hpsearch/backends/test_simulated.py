@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import random
+import time
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpsearch.backends.base import Result, Task
+from hpsearch.backends.simulated import SimulatedBackend
+from hpsearch.course import Course
+from hpsearch.plan import simulate
+from hpsearch.report.tables import rows_to_csv
+from hpsearch.sweep import Hyperband, Sweep
+from hpsearch.trial import Segment, Trial
+from hpsearch.worker import Job
+from tests.hpsearch.lives import sweeps
+from tests.hpsearch.scripted import sweep_of
+
+
+def backend(workers: int = 2, checkpoints: bool = True) -> SimulatedBackend:
+    made = SimulatedBackend(
+        workers,
+        metric=lambda trial, iteration: trial.params["x"] / iteration,
+        seconds=lambda trial, segment: trial.params["seconds"] * ((segment.end or 1) - segment.start),
+        checkpoints=checkpoints,
+    )
+    made.open(Job("", "s", "", (), "loss", None, None, 1), lambda message: None)
+    return made
+
+
+def task(number: int, seconds: float, start: int = 0, end: int | None = 2) -> Task:
+    trial = Trial(number, {"x": 8.0, "seconds": seconds}, 0, "random")
+    return Task(trial, Segment(number, start, end, None, 1), None)
+
+
+def test_the_clock_jumps_from_end_to_end():
+    simulated = backend(3)
+    for number, seconds in enumerate((5.0, 1.0, 1.0)):
+        simulated.start(task(number, seconds))
+    assert simulated.capacity() == 0
+    assert (simulated.workers().ready, simulated.workers().busy, simulated.workers().wanted) == (3, 3, 3)
+    together = simulated.wait(None)
+    assert [message.trial for message in together if isinstance(message, Result)] == [1, 2]
+    assert simulated.now() == 2.0
+    assert simulated.capacity() == 2
+    simulated.start(task(3, 1.0))
+    assert [message.trial for message in simulated.wait(None) if isinstance(message, Result)] == [3]
+    assert simulated.now() == 4.0
+    assert [message.trial for message in simulated.wait(None) if isinstance(message, Result)] == [0]
+    assert simulated.now() == 10.0
+    assert not simulated.wait(None)
+
+
+def test_reports_are_of_the_segments_own_iterations():
+    simulated = backend()
+    simulated.start(task(0, 3.0, start=2, end=4))
+    (message,) = simulated.wait(None)
+    assert isinstance(message, Result)
+    result = message.result
+    assert [(report.iteration, report.metrics, report.seconds) for report in result.reports] == [
+        (3, {"loss": 8 / 3}, 3.0),
+        (4, {"loss": 2.0}, 3.0),
+    ]
+    assert (result.iteration, result.seconds, result.cut, result.failure) == (4, 6.0, False, None)
+    assert result.checkpoint == "trials/00000/1/checkpoint-4"
+
+
+def test_a_cut_ends_an_attempt_at_its_next_report():
+    simulated = backend(3)
+    simulated.start(task(0, 10.0, start=1, end=9))  # until 80
+    simulated.start(task(1, 25.0, end=1))
+    simulated.start(task(2, 30.0, end=3))
+    assert [message.trial for message in simulated.wait(None) if isinstance(message, Result)] == [1]
+    simulated.cut(1, 1)  # it has ended
+    simulated.cut(0, 2)  # there is no such attempt
+    simulated.cut(0, 1)
+    simulated.cut(0, 1)
+    (message,) = simulated.wait(None)
+    assert isinstance(message, Result)
+    assert simulated.now() == 30.0  # in its third iteration
+    result = message.result
+    assert (result.iteration, result.cut, result.checkpoint) == (4, True, "trials/00000/1/checkpoint-4")
+    assert [report.iteration for report in result.reports] == [2, 3, 4]
+    assert result.seconds == 30.0
+    (message,) = simulated.wait(None)
+    assert isinstance(message, Result)
+    assert (message.trial, message.result.cut, simulated.now()) == (2, False, 90.0)
+    assert not simulated.wait(None)
+    assert simulated.capacity() == 3
+
+
+def test_a_cut_in_the_last_iteration_changes_nothing():
+    simulated = backend()
+    simulated.start(task(0, 10.0))
+    simulated.start(task(1, 7.5))
+    simulated.wait(None)
+    simulated.cut(0, 1)
+    (message,) = simulated.wait(None)
+    assert isinstance(message, Result)
+    assert (message.result.iteration, message.result.cut, simulated.now()) == (2, False, 20.0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(sweep=sweeps(), seed=st.integers(0, 10**6), workers=st.integers(2, 12), checkpoints=st.booleans())
+def test_one_worker_and_many_give_the_same_table_however_long_segments_take(sweep, seed, workers, checkpoints):
+    """Grid and random under every scheduler; durations are random, and so is the order of the ends."""
+    chance = random.Random(seed)
+
+    def table(workers: int) -> tuple[str, list[str]]:
+        simulated = SimulatedBackend(
+            workers,
+            metric=lambda trial, iteration: (trial.seed % 5) / iteration,
+            seconds=lambda trial, segment: chance.choice([0.0, 1.0, chance.random()]),
+            checkpoints=checkpoints,
+        )
+        course = simulate(sweep, simulated)
+        rows = course.rows()
+        return rows_to_csv(rows, sweep.parameters.names), [row.reason for row in rows]
+
+    assert table(1) == table(workers) == table(1000)
+
+
+def big_sweep(trials: int) -> Sweep:
+    return sweep_of(early_terminate=Hyperband(27), run_cap=trials)
+
+
+def run_big(trials: int, workers: int) -> tuple[Course, SimulatedBackend]:
+    simulated = SimulatedBackend(
+        workers,
+        metric=lambda trial, iteration: trial.seed % 100_003 / iteration,
+        seconds=lambda trial, segment: (
+            (segment.end or 1) - segment.start + trial.seed * (segment.start + 7) % 1000 / 1e3
+        ),
+    )
+    return simulate(big_sweep(trials), simulated), simulated
+
+
+def test_the_drivers_memory_per_trial_is_small():
+    """The journal in memory counts here, which a real run keeps on the disk."""
+
+    def held(trials: int) -> int:
+        tracemalloc.start()
+        course, _ = run_big(trials, 200)
+        size, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert len(course.rows()) == trials
+        return size
+
+    assert (held(3000) - held(1000)) / 2000 < 4096
+
+
+def test_the_cost_per_trial_doesnt_grow_with_the_trials_or_the_workers():
+    def seconds_per_trial(trials: int, workers: int) -> float:
+        best = float("inf")
+        for _ in range(3):
+            began = time.process_time()
+            run_big(trials, workers)
+            best = min(best, time.process_time() - began)
+        return best / trials
+
+    small = seconds_per_trial(500, 10)
+    assert seconds_per_trial(4000, 10) < 2 * small
+    assert seconds_per_trial(4000, 2000) < 2 * small
+
+
+@pytest.mark.slow
+def test_ten_thousand_workers_run_a_hundred_thousand_trials_in_under_a_minute_on_one_core():
+    began = time.process_time()
+    course, simulated = run_big(100_000, 10_000)
+    assert time.process_time() - began < 60
+    assert len(course.rows()) == 100_000
+    assert simulated.now() > 0

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import math
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from hpsearch.backends.base import Task
+from hpsearch.backends.slots import SEND_AHEAD_SECONDS, STUCK_SECONDS, Flight, Slot, Slots
+from hpsearch.trial import Segment, Trial
+
+SHORT = SEND_AHEAD_SECONDS / 4
+
+
+class Pool:
+    """Slots with a clock, told of whole steps."""
+
+    def __init__(self, workers: int = 0) -> None:
+        self.slots: Slots[int] = Slots()
+        self.clock = 0.0
+        self.trials = 0
+        for _ in range(workers):
+            self.add()
+
+    def add(self) -> Slot[int]:
+        slot = Slot(len(self.slots.all), f"worker {len(self.slots.all)}")
+        self.slots.add(slot)
+        self.slots.make_ready(slot, self.clock)
+        return slot
+
+    def send(self, trial: int | None = None) -> tuple[Slot[int], Flight]:
+        if trial is None:
+            trial = self.trials
+            self.trials += 1
+        slot = self.slots.choose(trial)
+        assert slot is not None
+        flight = Flight(Task(Trial(trial, {}, 0, "random"), Segment(trial, 0, 1, None, 1), None), object(), 0.0)
+        self.slots.send(slot, flight, self.clock)
+        return slot, flight
+
+    def land(self, slot: Slot[int], flight: Flight, after: float = 0.0) -> None:
+        self.clock += after
+        self.slots.land(slot, flight, self.clock, None if flight.recalled else after)
+
+    def warm_up(self, seconds: float = SHORT, count: int = 32) -> None:
+        """Let as many segments pass as it takes to know how long they are."""
+        for _ in range(count):
+            self.land(*self.send(), seconds)
+
+
+def test_a_worker_takes_tasks_once_it_is_ready():
+    pool = Pool()
+    slot: Slot[int] = Slot(0, "worker 0")
+    pool.slots.add(slot)
+    assert pool.slots.capacity() == 0
+    assert pool.slots.choose(0) is None
+    pool.slots.make_ready(slot, 5.0)
+    assert pool.slots.capacity() == 1
+    assert pool.slots.choose(0) is slot
+    assert slot.idle_since == 5.0
+
+
+def test_each_worker_has_one_task_and_then_there_is_no_room():
+    pool = Pool(2)
+    (one, _), (other, _) = pool.send(), pool.send()
+    assert one is not other
+    assert pool.slots.capacity() == 0
+    assert pool.slots.choose(9) is None
+    assert pool.slots.busy() == 2
+
+
+def test_a_trial_goes_back_to_the_worker_that_ran_it_last_if_that_is_free():
+    pool = Pool(3)
+    flown = [pool.send() for _ in range(3)]
+    for slot, flight in flown:
+        pool.land(slot, flight)
+    for trial in (2, 0, 1):
+        assert pool.slots.choose(trial) is flown[trial][0]
+    slot, _ = pool.send(1)
+    assert slot is flown[1][0]
+    elsewhere, flight = pool.send(1)  # its worker is busy now
+    assert elsewhere is not slot
+    pool.land(elsewhere, flight)
+    assert pool.slots.choose(1) is elsewhere
+
+
+def test_of_free_workers_the_one_that_is_free_the_longest_is_taken():
+    pool = Pool(3)
+    flown = [pool.send() for _ in range(3)]
+    for number in (1, 2, 0):
+        pool.land(*flown[number], after=1.0)
+    assert [slot.handle for slot in pool.slots.free()] == [1, 2, 0]
+    assert pool.slots.choose(99) is flown[1][0]
+
+
+def test_a_second_task_is_sent_ahead_only_after_many_short_ones():
+    pool = Pool(2)
+    pool.warm_up(count=31)
+    pool.send()
+    pool.send()
+    assert pool.slots.capacity() == 0
+    pool = Pool(2)
+    pool.warm_up(count=32)
+    assert pool.slots.capacity() == 2
+    first, second = pool.send(), pool.send()
+    assert pool.slots.capacity() == 2
+    ahead, flight = pool.send()
+    assert ahead is first[0]
+    assert flight.since == math.inf
+    assert pool.slots.capacity() == 1
+    assert pool.send()[0] is second[0]
+    assert pool.slots.capacity() == 0
+    assert pool.slots.choose(99) is None
+
+
+def test_one_long_task_ends_the_sending_ahead_until_it_is_forgotten():
+    pool = Pool(1)
+    pool.warm_up()
+    pool.warm_up(seconds=1.0, count=1)
+    pool.send()
+    assert pool.slots.capacity() == 0
+    pool = Pool(1)
+    pool.warm_up(seconds=1.0, count=1)
+    pool.warm_up(count=32)
+    pool.send()
+    assert pool.slots.capacity() == 1
+
+
+def test_what_waits_behind_a_long_task_is_stuck_until_it_was_recalled():
+    pool = Pool(1)
+    pool.warm_up()
+    slot, head = pool.send()
+    _, behind = pool.send()
+    assert pool.slots.stuck(pool.clock + STUCK_SECONDS) == []
+    later = pool.clock + STUCK_SECONDS + 0.01
+    assert pool.slots.stuck(later) == [(slot, behind)]
+    behind.recalled = True
+    assert pool.slots.stuck(later) == []
+    pool.land(slot, behind, after=10.0)  # taken back: it says nothing of how long segments are
+    assert pool.slots.capacity() == 1
+    assert pool.slots.stuck(later) == []
+    pool.land(slot, head)
+    assert pool.slots.busy() == 0
+
+
+def test_the_second_tasks_time_counts_from_the_end_of_the_first():
+    pool = Pool(1)
+    pool.warm_up()
+    slot, head = pool.send()
+    _, behind = pool.send()
+    pool.land(slot, head, after=7.0)
+    assert behind.since == pool.clock
+    assert pool.slots.stuck(pool.clock) == []
+
+
+def test_a_worker_that_is_gone_gives_back_what_it_had_and_takes_nothing_more():
+    pool = Pool(2)
+    pool.warm_up()
+    slot, head = pool.send()
+    pool.send()
+    _, behind = pool.send()
+    assert pool.slots.remove(slot) == [head, behind]
+    assert slot.dead
+    assert slot not in pool.slots.all
+    assert pool.slots.choose(head.task.segment.trial) is not slot
+    assert pool.slots.remove(slot) == []
+
+
+class SlotsMachine(RuleBasedStateMachine):
+    """Whatever happens to the workers, the sums are right and nobody gets what they can't take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = Pool()
+
+    @rule()
+    def add(self) -> None:
+        self.pool.add()
+
+    @precondition(lambda self: self.pool.slots.capacity() > 0)
+    @rule(trial=st.none() | st.integers(0, 5))
+    def send(self, trial: int | None) -> None:
+        before = self.pool.slots.capacity()
+        slot, flight = self.pool.send(trial)
+        assert slot.ready
+        assert not slot.dead
+        assert len(slot.flights) <= 2
+        assert slot.flights[-1] is flight
+        assert self.pool.slots.capacity() in (before - 1, before)
+
+    @precondition(lambda self: self.pool.slots.busy() > 0)
+    @rule(data=st.data(), seconds=st.sampled_from([SHORT, SHORT, SHORT, 1.0]))
+    def land(self, data: st.DataObject, seconds: float) -> None:
+        slot = data.draw(st.sampled_from([slot for slot in self.pool.slots.all if slot.flights]))
+        self.pool.land(slot, slot.flights[0], seconds)
+
+    @precondition(lambda self: any(len(slot.flights) > 1 for slot in self.pool.slots.all))
+    @rule()
+    def recall(self) -> None:
+        self.pool.clock += 2 * STUCK_SECONDS
+        for slot, flight in self.pool.slots.stuck(self.pool.clock):
+            flight.recalled = True
+            self.pool.land(slot, flight)
+
+    @precondition(lambda self: len(self.pool.slots.all) > 1)
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        slot = data.draw(st.sampled_from(self.pool.slots.all))
+        flights = list(slot.flights)
+        assert self.pool.slots.remove(slot) == flights
+
+    @precondition(lambda self: self.pool.slots.all)
+    @rule()
+    def hurry(self) -> None:
+        """Many short tasks in a row."""
+        for _ in range(32):
+            if self.pool.slots.capacity() > 0:
+                self.pool.land(*self.pool.send(), SHORT)
+
+    @invariant()
+    def sums_are_right(self) -> None:
+        slots = self.pool.slots
+        free = [slot for slot in slots.all if not slot.flights]
+        single = [slot for slot in slots.all if len(slot.flights) == 1]
+        assert {id(slot) for slot in slots.free()} == {id(slot) for slot in free}
+        assert slots.capacity() in (len(free), len(free) + len(single))
+        assert slots.busy() == len(slots.all) - len(free)
+        assert (slots.choose(0) is None) == (slots.capacity() == 0)
+        assert len(slots._by_warm) <= len(slots.all)
+        for slot in slots.all:
+            assert all(flight.since == math.inf for flight in list(slot.flights)[1:])
+            assert not slot.flights or slot.flights[0].since <= self.pool.clock
+
+
+TestSlots = SlotsMachine.TestCase
+TestSlots.settings = settings(deadline=None, max_examples=40, stateful_step_count=40)

@@ -1,0 +1,24 @@
+"""A command line to call, and a folder to call it in."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from tests.hpsearch.cli.command_line import Call, call, write_sweep
+
+
+@pytest.fixture
+def hpsearch_command(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run a command in this process."""
+    return functools.partial(call, capsys)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the test's own, entered, with `sweep.yaml` in it."""
+    monkeypatch.chdir(tmp_path)
+    write_sweep(tmp_path / "sweep.yaml")
+    return tmp_path

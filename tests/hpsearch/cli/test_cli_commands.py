@@ -1,0 +1,194 @@
+"""Every command on a good study."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sqlite3
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import hpsearch
+from hpsearch.cli.parser import build_parser
+from hpsearch.report.export import CSV_NAME, OPTUNA_NAME, PARQUET_NAME
+from tests.hpsearch.cli.command_line import Call, write_sweep
+
+COMMANDS = ["run", "plan", "resume", "stop", "status", "trials", "best", "export", "tensorboard", "doctor"]
+
+
+@pytest.fixture
+def study(here: Path, hpsearch_command: Call) -> Path:
+    assert hpsearch_command("run", "sweep.yaml", "--backend", "inline", "--dir", "study").code == 0
+    return here / "study"
+
+
+def test_run_ends_with_the_best_trials_and_the_paths_to_look_at(here, hpsearch_command):
+    answer = hpsearch_command("run", "sweep.yaml", "--backend", "inline")
+    best = hpsearch.load("runs/sweep-1").best_trial
+    assert answer.code == 0
+    assert "sweep: minimize loss, 4 trials, 8 iterations" in answer.out
+    table, _, last = answer.out.partition("best:        ")
+    values = [float(line.split()[3]) for line in table.splitlines() if line.split()[1:2] == ["complete"]]
+    assert len(values) == 4
+    assert values == sorted(values)
+    assert last == (
+        f"trial {best.number}, loss {best.value:.6g}\n"
+        "trials:      hpsearch trials runs/sweep-1\n"
+        f"checkpoint:  runs/sweep-1/trials/0000{best.number}/1/checkpoint-2/state.pt\n"
+        "TensorBoard: hpsearch tensorboard runs/sweep-1\n"
+    )
+
+
+def test_run_takes_the_next_free_directory(here, hpsearch_command):
+    for number in (1, 2):
+        assert hpsearch_command("run", "sweep.yaml", "--backend", "inline").code == 0
+        assert (here / f"runs/sweep-{number}/study.db").is_file()
+    assert (here / "runs/sweep-1/sweep.yaml").read_text() == (here / "sweep.yaml").read_text()
+
+
+def test_run_sets_keys_of_the_sweep(here, hpsearch_command):
+    command = ("run", "sweep.yaml", "--backend", "inline", "--dir", "study", "--no-tensorboard", "--durable")
+    assert hpsearch_command(*command, "--set", "run_cap=2", "--set", "parameters.x.max=0.25").code == 0
+    trials = hpsearch.load("study").trials
+    assert len(trials) == 2
+    assert max(trial.params["x"] for trial in trials) <= 0.25
+    assert not (here / "study/tensorboard").exists()
+
+
+def test_run_on_a_finished_study_shows_it_again(study, hpsearch_command):
+    before = study.joinpath("study.db").read_bytes()
+    again = hpsearch_command("run", "sweep.yaml", "--backend", "inline", "--dir", "study")
+    assert again.code == 0
+    assert "this sweep is finished" in again.out
+    assert "best:        trial" in again.out
+    assert study.joinpath("study.db").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["run sweep.yaml --set run_cap=7 --dir", "resume --set run_cap=7"])
+def test_a_finished_study_is_extended(study, hpsearch_command, command):
+    before = hpsearch.load(study).trials
+    assert hpsearch_command(*command.split(), "study", "--backend", "inline").code == 0
+    after = hpsearch.load(study)
+    assert len(after.trials) == 7
+    assert after.trials[:4] == before
+    assert after.sweep.run_cap == 7
+
+
+def test_more_brackets_are_added(here, hpsearch_command):
+    write_sweep(here / "hb.yaml", max_iter=None, run_cap=None, early_terminate={"type": "hyperband", "max_iter": 3})
+    assert hpsearch_command("run", "hb.yaml", "--backend", "inline", "--dir", "hb").code == 0
+    trials = len(hpsearch.load("hb").trials)
+    answer = hpsearch_command("resume", "hb", "--backend", "inline", "--set", "early_terminate.brackets=3")
+    assert answer.code == 0
+    assert len(hpsearch.load("hb").trials) == trials + 3  # the third bracket is the first again
+
+
+@pytest.mark.parametrize("command", [("plan",), ("run", "--backend", "simulated")])
+def test_plan_shows_the_brackets_and_runs_nothing(here, hpsearch_command, command):
+    write_sweep(here / "r27.yaml", max_iter=None, run_cap=None, early_terminate={"type": "hyperband", "max_iter": 27})
+    answer = hpsearch_command(*command, "r27.yaml", "--workers", 2)
+    assert answer.code == 0
+    for line in (
+        "bracket 1: 27 to iteration 1, then 9 to iteration 3, then 3 to iteration 9, then 1 to iteration 27",
+        "bracket 4: 4 to iteration 27",
+        "trials       49",
+        "trial-rungs  69",
+        "iterations   357 when each promotion resumes",
+        "423 from zero",
+        "on 2 workers",
+    ):
+        assert line in answer.out
+    assert sorted(path.name for path in here.iterdir()) == ["r27.yaml", "sweep.yaml"]
+
+
+def test_status_tells_how_the_study_stands(study, hpsearch_command):
+    lines = hpsearch_command("status", study).out.splitlines()
+    assert lines[0] == f"sweep  {study}"
+    assert lines[1].split() == ["state", "finished"]
+    assert "4 complete; 4 in all" in lines[2]
+    assert "8 of 8" in lines[3]
+    best = hpsearch.load(study).best_trial
+    assert f"trial {best.number}: loss {best.value!r} at 2" in lines[4]
+
+
+def test_status_shows_each_kind_of_failure_once(here, hpsearch_command):
+    write_sweep(here / "fails.yaml", "fails")
+    hpsearch_command("run", "fails.yaml", "--backend", "inline", "--dir", "study")
+    text = hpsearch_command("status", "study").out
+    assert text.count("Traceback (most recent call last)") == 1
+    assert "trials 0, 1, 2, 3" in text
+    assert "| ValueError: no luck with" in text
+    assert "trainables.py" in text
+
+
+def test_trials_as_csv_has_the_columns_of_the_dataframe_and_no_times(study, hpsearch_command):
+    text = hpsearch_command("trials", study, "--format", "csv").out
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert text.startswith("trial,state,iterations,value,params.x\n")
+    assert [row["trial"] for row in rows] == ["0", "1", "2", "3"]
+    frame = hpsearch.load(study).trials_dataframe()
+    assert ",".join(frame.columns) == text.splitlines()[0]
+    assert [float(row["value"]) for row in rows] == frame["value"].to_list()
+    timed = hpsearch_command("trials", study, "--format", "csv", "--times").out
+    assert timed.splitlines()[0].endswith(",params.x,seconds")
+
+
+def test_trials_as_json_and_as_a_table(study, hpsearch_command):
+    rows = json.loads(hpsearch_command("trials", study, "--format", "json").out)
+    assert [row["trial"] for row in rows] == [0, 1, 2, 3]
+    assert set(rows[0]) == {"trial", "state", "iterations", "value", "params"}
+    head, _, *lines = hpsearch_command("trials", study).out.strip().splitlines()
+    assert head.split() == ["trial", "state", "iterations", "loss", "x"]
+    assert [line.split()[0] for line in lines] == ["0", "1", "2", "3"]
+
+
+def test_best_as_json_is_what_the_api_says(study, hpsearch_command):
+    record = json.loads(hpsearch_command("best", study, "--format", "json").out)
+    best = hpsearch.load(study).best_trial
+    assert list(record) == ["trial", "value", "params", "checkpoint"]
+    assert record["trial"] == best.number
+    assert record["value"] == best.value
+    assert record["params"] == best.params
+    assert Path(record["checkpoint"]) == best.checkpoint
+    assert Path(record["checkpoint"]).is_file()
+    shown = hpsearch_command("best", study).out
+    assert f"trial       {best.number}\n" in shown
+    assert str(best.checkpoint) in shown
+
+
+@pytest.mark.parametrize("to", [None, "elsewhere/deep"])
+def test_export_writes_csv_parquet_and_an_optuna_storage(study, hpsearch_command, to):
+    answer = hpsearch_command("export", study, *([] if to is None else ["--to", to]))
+    folder = study / "export" if to is None else study.parent / to
+    assert answer.code == 0
+    assert folder.joinpath(CSV_NAME).read_text() == hpsearch_command("trials", study, "--format", "csv").out
+    assert len(pd.read_parquet(folder / PARQUET_NAME)) == 4
+    with sqlite3.connect(folder / OPTUNA_NAME) as connection:
+        assert connection.execute("SELECT count(*) FROM trials").fetchone() == (4,)
+    connection.close()
+    assert [Path(line).resolve() for line in answer.out.splitlines()[:3]] == [
+        folder / name for name in (CSV_NAME, PARQUET_NAME, OPTUNA_NAME)
+    ]
+
+
+def test_doctor_looks_at_the_machine(hpsearch_command):
+    answer = hpsearch_command("doctor")
+    assert answer.code == (1 if "error  " in answer.out else 0)
+    assert "torch" in answer.out
+    assert "cores" in answer.out
+
+
+@pytest.mark.parametrize("words", [["--help"], *([command, "--help"] for command in COMMANDS)])
+def test_every_command_explains_itself(hpsearch_command, words):
+    answer = hpsearch_command(*words)
+    assert answer.code == 0
+    assert answer.out.startswith("usage: hpsearch")
+
+
+def test_these_are_all_the_commands():
+    listed = re.findall(r"^    (\w+)", build_parser().format_help(), re.MULTILINE)
+    assert sorted(listed) == sorted(COMMANDS)

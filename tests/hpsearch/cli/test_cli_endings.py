@@ -1,0 +1,134 @@
+"""How a sweep ends, and with which exit code: 0, 3, 4 and 130 (1 and 2 are mistakes)."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hpsearch
+from tests.hpsearch.cli.command_line import Answer, Call, begin, wait_for, write_sweep
+from tests.hpsearch.cli.trainables import GATE, OPEN, REACHED
+
+INLINE = ("--backend", "inline")
+
+
+@pytest.fixture
+def whole(here: Path, hpsearch_command: Call) -> str:
+    """The table of the sweep, run without a break."""
+    return table_of("sweep.yaml", "whole", hpsearch_command)
+
+
+def table_of(sweep: str, study: str, hpsearch_command: Call) -> str:
+    assert hpsearch_command("run", sweep, *INLINE, "--dir", study).code == 0
+    return csv_of(study, hpsearch_command)
+
+
+def csv_of(study: str, hpsearch_command: Call) -> str:
+    answer: Answer = hpsearch_command("trials", study, "--format", "csv")
+    assert answer.code == 0
+    return answer.out
+
+
+@pytest.fixture
+def running(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs a sweep and stands still inside trial 2."""
+    write_sweep(here / "gated.yaml", "gated")
+    monkeypatch.setenv(GATE, str(here))
+    with begin("run", "gated.yaml", *INLINE, "--dir", "study", cwd=here) as process:
+        wait_for((here / REACHED).exists, process)
+        yield process
+        process.kill()
+
+
+def test_3_a_second_process_stops_the_sweep_and_resume_goes_on(here, hpsearch_command, whole, running):
+    pid = running.pid
+    status = hpsearch_command("status", "study")
+    assert f":{pid}\n" in status.out.splitlines(keepends=True)[1]
+    assert "2 complete" in status.out
+    assert "1 running" in status.out
+    assert ",running," in csv_of("study", hpsearch_command)
+    refused = hpsearch_command("resume", "study", *INLINE)
+    assert refused.code == 1
+    assert "runs this study now" in refused.err
+
+    assert hpsearch_command("stop", "study").code == 0
+    (here / OPEN).touch()
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (3, "")
+    assert "stopped; go on with: hpsearch resume study" in out
+    assert "stopped; go on with: hpsearch resume" in hpsearch_command("status", "study").out
+    assert len(hpsearch.load("study").trials) == 3
+
+    assert hpsearch_command("resume", "study", *INLINE).code == 0
+    assert csv_of("study", hpsearch_command) == whole
+
+
+def test_130_ctrl_c_once_ends_at_the_next_report_and_resume_goes_on(here, hpsearch_command, whole, running):
+    running.send_signal(signal.SIGINT)
+    (here / OPEN).touch()
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (130, "")
+    assert "ending at the next reports; press Ctrl-C again to end at once" in out
+    assert "interrupted; go on with: hpsearch resume study" in out
+    study = hpsearch.load("study")
+    assert study.state == "interrupted"
+    assert (study.trials[2].iterations, str(study.trials[2].state)) == (1, "waiting")
+
+    assert hpsearch_command("resume", "study", *INLINE).code == 0
+    assert csv_of("study", hpsearch_command) == whole
+
+
+def test_130_ctrl_c_twice_ends_at_once_and_resume_goes_on(here, hpsearch_command, whole, running):
+    # The gate stays closed, so that trial 2 can't get to its next report.
+    running.send_signal(signal.SIGINT)
+    wait_for(lambda: pending_signals(running.pid) == 0, running)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (130, "")
+    assert "interrupted; go on with: hpsearch resume study" in out
+    assert hpsearch.load("study").trials[2].iterations == 0
+
+    (here / OPEN).touch()
+    assert hpsearch_command("resume", "study", *INLINE).code == 0
+    assert csv_of("study", hpsearch_command) == whole
+
+
+def pending_signals(pid: int) -> int:
+    """Give the mask of the signals that were sent to a process and not yet taken."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("ShdPnd:")).split()[1], 16)
+
+
+def test_3_the_time_is_up_and_resume_with_more_goes_on(here, hpsearch_command, whole):
+    answer = hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study", "--set", "limits.max_time=1e-9")
+    assert answer.code == 3
+    assert "max_time; go on with: hpsearch resume study" in answer.out
+    assert len(hpsearch.load("study").trials) == 1
+
+    assert hpsearch_command("resume", "study", *INLINE, "--set", "limits.max_time=1h").code == 0
+    assert csv_of("study", hpsearch_command) == whole
+
+
+@pytest.mark.parametrize(("trainable", "told"), [("fails", "4 failed"), ("nan", "4 complete")])
+def test_4_no_trial_has_a_value(here, hpsearch_command, trainable, told):
+    write_sweep(here / "sweep.yaml", trainable)
+    for _ in ("run", "shown again"):
+        answer = hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study")
+        assert answer.code == 4
+        assert f"finished, but no trial has a value ({told}); hpsearch status study shows why" in answer.out
+
+
+def test_a_table_doesnt_depend_on_how_often_the_sweep_was_ended(here, hpsearch_command):
+    early = {"type": "hyperband", "max_iter": 9}
+    write_sweep(here / "hb.yaml", max_iter=None, run_cap=None, early_terminate=early)
+    whole = table_of("hb.yaml", "whole", hpsearch_command)
+    limit = ("--set", "limits.max_time=1e-9")
+    assert hpsearch_command("run", "hb.yaml", *INLINE, "--dir", "study", *limit).code == 3
+    for _ in range(5):  # what was spent counts on, so each of these ends after one report
+        assert hpsearch_command("resume", "study", *INLINE).code == 3
+    assert hpsearch_command("resume", "study", *INLINE, "--set", "limits.max_time=null").code == 0
+    assert csv_of("study", hpsearch_command) == whole

@@ -1,0 +1,254 @@
+"""Every bad input is one message and an exit code of 1 or 2, never a traceback."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+import yaml
+
+import hpsearch
+from hpsearch.study_directory import StudyDirectory
+from tests.hpsearch.cli.command_line import write_sweep
+
+INLINE = ("--backend", "inline")
+
+
+def change(path: Path, **changes: object) -> None:
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **changes}, sort_keys=False))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("run nothere.yaml", "nothere.yaml: must be a sweep file, but it doesn't exist"),
+        ("run .", "must be a sweep file, but it is a directory"),
+        ("plan nothere.yaml", "nothere.yaml: must be a sweep file, but it doesn't exist"),
+        ("run sweep.yaml --set run_cap", "--set run_cap: must be KEY=VALUE"),
+        ("run sweep.yaml --set run_cap=many", "--set run_cap=many: run_cap: must be an integer, got 'many'"),
+        ("run sweep.yaml --set run_capp=3", "did you mean run_cap?"),
+        ("run sweep.yaml --set parameters.x=[", "--set parameters.x=["),
+        ("plan sweep.yaml --set metric.name=3", "metric.name: must be a string, got 3"),
+        ("run sweep.yaml --dir afile", "afile: expected a study's directory or none, but something else is there"),
+        ("run sweep.yaml --dir full", "full: expected a study's directory or none, but something else is there"),
+        ("run sweep.yaml --dir afile/x", "afile/x: expected a study's directory or none, but something else is there"),
+        ("run sweep.yaml --dir /proc/x/y", "/proc/x/y: expected a place where a study's directory can be made"),
+        ("run sweep.yaml --dir foreign", "expected a journal of format 1, got a database of another program"),
+        ("run sweep.yaml --dir garbage", "expected a journal of hpsearch, but SQLite says"),
+    ],
+)
+def test_run_and_plan_refuse(here, hpsearch_command, words, expected):
+    (here / "afile").touch()
+    (here / "full").mkdir()
+    (here / "full" / "other").touch()
+    make_foreign(here)
+    command = words.split()
+    answer = hpsearch_command(*command, *(INLINE if command[0] == "run" else ()))
+    assert answer.code == 1
+    assert answer.err.startswith("hpsearch: ")
+    assert answer.err.count("hpsearch: ") == 1
+    assert expected in answer.err
+    assert not (here / "runs").exists()
+
+
+def make_foreign(here: Path) -> None:
+    (here / "foreign").mkdir()
+    with sqlite3.connect(here / "foreign" / "study.db") as connection:
+        connection.execute("CREATE TABLE other (x)")
+    connection.close()
+    (here / "garbage").mkdir()
+    (here / "garbage" / "study.db").write_text("this is no database, but it is long enough to be read as one" * 20)
+
+
+@pytest.mark.parametrize("command", ["resume", "status", "trials", "best", "export", "stop", "tensorboard"])
+@pytest.mark.parametrize(
+    ("directory", "expected"),
+    [
+        ("nothere", "nothere: expected a study's directory, which holds study.db; there is none here"),
+        ("empty", "empty: expected a study's directory, which holds study.db; there is none here"),
+        ("sweep.yaml", "sweep.yaml: expected a study's directory"),
+        ("foreign", "expected a journal of format 1, got a database of another program"),
+        ("garbage", "expected a journal of hpsearch, but SQLite says"),
+    ],
+)
+def test_what_is_no_study_is_refused(here, hpsearch_command, command, directory, expected):
+    (here / "empty").mkdir()
+    make_foreign(here)
+    answer = hpsearch_command(command, directory)
+    assert answer.code == 1
+    assert answer.out == ""
+    assert answer.err.startswith("hpsearch: ")
+    assert expected in answer.err
+
+
+def test_a_journal_of_another_format_is_refused_with_the_way_out(here, hpsearch_command):
+    hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study")
+    with sqlite3.connect("study/study.db") as connection:
+        connection.execute("PRAGMA user_version=77")
+    connection.close()
+    answer = hpsearch_command("resume", "study")
+    assert answer.code == 1
+    assert "expected a journal of format 1, got format 77" in answer.err
+    assert "hpsearch export" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", "the following arguments are required: COMMAND"),
+        ("runn sweep.yaml", "invalid choice: 'runn'"),
+        ("run", "the following arguments are required: SWEEP.yaml"),
+        ("run sweep.yaml --backend nonsense", "invalid choice: 'nonsense'"),
+        ("resume study --backend simulated", "invalid choice: 'simulated'"),
+        ("run sweep.yaml --workers 0", "argument --workers: must be a whole number, at least 1, got '0'"),
+        ("run sweep.yaml --workers two", "argument --workers: must be a whole number, at least 1, got 'two'"),
+        ("trials study --format xml", "invalid choice: 'xml'"),
+        ("status", "the following arguments are required: DIR"),
+        ("status study --colour", "unrecognized arguments: --colour"),
+    ],
+)
+def test_a_command_line_that_cant_be_read_is_2(here, hpsearch_command, words, expected):
+    answer = hpsearch_command(*words.split())
+    assert answer.code == 2
+    assert expected in answer.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"seed": 3}, "seed: 0 in the study, 3 here"),
+        ({"run_cap": 3}, "run_cap: 4 in the study, 3 here"),
+        ({"parameters": {"y": {"value": 1}}}, "parameters.y"),
+        ({"metric": {"name": "accuracy"}}, "metric.name"),
+    ],
+)
+def test_a_different_sweep_is_refused_with_the_difference(here, hpsearch_command, changes, expected):
+    hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study")
+    before = (here / "study/study.db").read_bytes()
+    change(here / "sweep.yaml", **changes)
+    answer = hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study")
+    assert answer.code == 1
+    assert expected in answer.err
+    assert (here / "study/study.db").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("seed=3", "a study that has begun takes run_cap, early_terminate.brackets, limits.max_time"),
+        ("run_cap", "as KEY=VALUE"),
+        ("run_cap=many", "--set run_cap=many: run_cap: must be an integer, got 'many'"),
+        ("run_cap=3", "run_cap: 4 in the study, 3 here"),
+        ("limits.max_time=soon", "must be seconds or a time such as 90m, 1h30m or 45s, got 'soon'"),
+        ("limits.max_retries=-1", "max_retries: must be at least 0, got -1"),
+        ("early_terminate.brackets=5", "early_terminate.brackets belongs to early_terminate.type: hyperband"),
+    ],
+)
+def test_resume_changes_only_what_may_change(here, hpsearch_command, override, expected):
+    hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study")
+    answer = hpsearch_command("resume", "study", *INLINE, "--set", override)
+    assert answer.code == 1
+    assert expected in answer.err
+
+
+@pytest.mark.parametrize("command", [("run", "sweep.yaml", "--dir", "study"), ("resume", "study")])
+def test_a_study_that_a_live_process_runs_is_refused(here, hpsearch_command, command):
+    hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study")
+    with StudyDirectory(here / "study").running("ann@box:7"):
+        answer = hpsearch_command(*command, *INLINE)
+    assert answer.code == 1
+    assert "ann@box:7 runs this study now" in answer.err
+    assert "hpsearch stop" in answer.err
+
+
+def test_nothing_is_there_to_stop(here, hpsearch_command):
+    hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study")
+    answer = hpsearch_command("stop", "study")
+    assert answer.code == 1
+    assert "no process runs this study now; there is nothing to stop" in answer.err
+
+
+def test_a_metric_that_is_never_reported_names_line_and_nearest_name(here, hpsearch_command):
+    change(here / "sweep.yaml", trainable="tests.hpsearch.cli.trainables:misnamed")
+    for command in (("run", "sweep.yaml", "--dir", "study"), ("resume", "study")):
+        answer = hpsearch_command(*command, *INLINE)
+        assert answer.code == 1
+        assert "sweep.yaml:3: metric.name: every report must hold the sweep's metric 'loss'" in answer.err
+        assert "did you mean 'los'?" in answer.err
+        assert "go on with: hpsearch resume study" in answer.err
+        assert hpsearch.load("study").state == "error"
+
+
+def test_a_script_is_mended_and_the_study_resumed(here, hpsearch_command):
+    script = here / "job.sh"
+    script.write_text("""echo '{"los": 1}' >> $HPSEARCH_REPORTS""")
+    write_sweep(here / "sweep.yaml", None, **SCRIPT)
+    answer = hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study")
+    assert answer.code == 1
+    assert "must hold the sweep's metric 'loss'" in answer.err
+    script.write_text("""echo '{"loss": 1}' >> $HPSEARCH_REPORTS""")
+    assert hpsearch_command("resume", "study", *INLINE).code == 0
+    assert [str(trial.state) for trial in hpsearch.load("study").trials] == ["complete", "complete"]
+
+
+SCRIPT = {"program": "job.sh", "command": ["sh", "${program}"], "run_cap": 2, "max_iter": 1}
+
+
+@pytest.mark.parametrize(
+    ("trainable", "expected"),
+    [
+        ("tests.hpsearch.cli.trainable:steps", "did you mean 'trainables'?"),
+        ("tests.hpsearch.cli.trainables:step", "did you mean 'steps'?"),
+        ("tests.hpsearch.cli.trainables:GATE", "must be a function or class, but"),
+    ],
+)
+def test_a_trainable_that_cant_be_had_names_the_line_and_the_nearest(here, hpsearch_command, trainable, expected):
+    change(here / "sweep.yaml", trainable=trainable)
+    answer = hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study")
+    assert answer.code == 1
+    assert answer.err.startswith("hpsearch: sweep.yaml:1: trainable: ")
+    assert expected in answer.err
+
+
+def test_a_trainable_from_python_is_not_resumed_from_the_command_line(here, hpsearch_command):
+    def train(trial):
+        raise KeyboardInterrupt
+
+    train.__module__, train.__qualname__ = "__main__", "train"
+    study = hpsearch.search(
+        train,
+        parameters={"x": 1},
+        metric="loss",
+        max_iter=1,
+        run_cap=1,
+        directory="study",
+        backend="inline",
+        progress=False,
+    )
+    assert study.state == "interrupted"
+    answer = hpsearch_command("resume", "study", *INLINE)
+    assert answer.code == 1
+    assert "go on with the same call of hpsearch.search" in answer.err
+
+
+def test_no_best_trial_before_there_is_a_value(here, hpsearch_command):
+    change(here / "sweep.yaml", trainable="tests.hpsearch.cli.trainables:fails")
+    hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study")
+    answer = hpsearch_command("best", "study")
+    assert answer.code == 1
+    assert "no trial has a value of 'loss' yet (4 failed)" in answer.err
+
+
+def test_an_export_that_cant_be_written_is_an_error(here, hpsearch_command):
+    hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study")
+    answer = hpsearch_command("export", "study", "--to", "sweep.yaml")
+    assert answer.code == 1
+    assert "sweep.yaml: expected a folder that can be written to" in answer.err
+
+
+def test_a_study_without_event_files_has_no_tensorboard(here, hpsearch_command):
+    hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study", "--no-tensorboard")
+    answer = hpsearch_command("tensorboard", "study")
+    assert answer.code == 1
+    assert "The study was run without TensorBoard" in answer.err

@@ -1,0 +1,112 @@
+"""What only a process of its own shows: what is loaded, what a broken pipe does, what TensorBoard answers."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import hpsearch
+from tests.hpsearch.cli.command_line import PROGRAM, Call, begin, environment, write_sweep
+
+INLINE = ("--backend", "inline")
+
+
+@pytest.fixture
+def study(here: Path, hpsearch_command: Call) -> Path:
+    assert hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study").code == 0
+    return here / "study"
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["", "status study", "trials study", "trials study --format csv", "trials study --format json", "best study"],
+)
+def test_looking_at_a_study_loads_neither_torch_nor_ray(study, words):
+    code = (
+        "import sys, hpsearch, hpsearch.cli\n"
+        f"assert not {words!r} or hpsearch.cli.main({words.split()!r}) == 0\n"
+        "loaded = {'torch', 'ray', 'pandas', 'tensorboard', 'optuna'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", ["run sweep.yaml --backend inline --dir piped", "trials study", "plan sweep.yaml"])
+def test_a_reader_that_goes_away_gives_no_traceback(study, words):
+    process = begin(*words.split(), cwd=study.parent)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=60) in (0, 1)
+    process.stderr.close()
+    if words.startswith("run"):
+        assert hpsearch.load("piped").state == "finished"  # a sweep doesn't die of whoever watches it
+
+
+def test_tensorboard_prints_its_address_and_answers(study):
+    process = subprocess.Popen(
+        [PROGRAM, "tensorboard", str(study), "--host", "127.0.0.1", "--port", "0"],
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    try:
+        printed = next(line for line in process.stderr if "http://" in line)
+        found = re.search(r"http://127\.0\.0\.1:\d+/", printed)
+        assert found is not None, printed
+        with urllib.request.urlopen(f"{found[0]}data/plugin/scalars/tags", timeout=30) as answer:
+            assert answer.status == 200
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.stderr.read()
+        process.stderr.close()
+        process.wait(timeout=30)
+
+
+TRAIN = """
+import argparse, json, os
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--x", type=float)
+parser.add_argument("--optimizer.lr", type=float, dest="lr")
+arguments = parser.parse_args()
+for iteration in range(int(os.environ["HPSEARCH_START"]), int(os.environ["HPSEARCH_END"])):
+    with open(os.environ["HPSEARCH_REPORTS"], "a") as reports:
+        reports.write(json.dumps({"loss": arguments.x + arguments.lr * iteration}) + "\\n")
+"""
+
+
+def test_a_wandb_sweep_of_a_script_runs_with_the_default_command(here, hpsearch_command):
+    (here / "train.py").write_text(TRAIN)
+    write_sweep(
+        here / "wandb.yaml",
+        None,
+        program="train.py",
+        project="forgotten",
+        description="as W&B has it",
+        parameters={
+            "x": {"distribution": "uniform", "min": 0, "max": 1},
+            "optimizer": {"parameters": {"lr": {"value": 0.5}}},
+        },
+    )
+    assert hpsearch_command("run", "wandb.yaml", *INLINE, "--dir", "study").code == 0
+    trials = hpsearch.load("study").trials
+    assert [trial.value for trial in trials] == [trial.params["x"] + 0.5 for trial in trials]
+    assert hpsearch.load("study").best_params["optimizer"] == {"lr": 0.5}
+
+
+def test_wandbs_way_of_naming_what_is_missing(here, hpsearch_command):
+    write_sweep(here / "wandb.yaml", None, program="train.py", run_cap=None, max_iter=None)
+    answer = hpsearch_command("run", "wandb.yaml", *INLINE)
+    assert answer.code == 1
+    assert "add at the top level:\nrun_cap: 100" in answer.err

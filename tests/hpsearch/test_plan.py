@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+import hpsearch
+from hpsearch.plan import make_plan, plan_text
+from hpsearch.running_trial import RunningTrial
+from hpsearch.space import Space, Uniform
+from hpsearch.sweep import Hyperband, Resources, SuccessiveHalving
+from tests.hpsearch.lives import sweeps
+from tests.hpsearch.scripted import sweep_of
+
+
+@pytest.mark.parametrize(
+    ("early", "trials", "segments", "resumed", "from_zero"),
+    [
+        (Hyperband(81), 143, 206, 1581, 1902),
+        (Hyperband(81, variant="table"), 128, 187, 1404, 1701),
+        (Hyperband(27), 49, 69, 357, 423),
+        (SuccessiveHalving(9), 9, 13, 21, 27),
+    ],
+)
+def test_the_papers_numbers(early, trials, segments, resumed, from_zero):
+    plan = make_plan(sweep_of(early_terminate=early), 1)
+    assert (plan.trials, plan.segments, plan.iterations, plan.iterations_from_zero) == (
+        trials,
+        segments,
+        resumed,
+        from_zero,
+    )
+    assert plan.makespan == resumed  # on one worker
+
+
+def counting(epochs: Path, checkpoints: bool):
+    """Give a trainable that leaves a line on the disk for each epoch that it really runs."""
+
+    def train(trial: RunningTrial) -> None:
+        for iteration in trial.iterations():
+            with epochs.open("a") as file:
+                file.write(f"{trial.number} {iteration}\n")
+            loss = trial.params["x"] / iteration
+            trial.report({"loss": loss}, checkpoint={"iteration": iteration} if checkpoints else None)
+
+    return train
+
+
+@pytest.mark.parametrize("checkpoints", [True, False])
+def test_a_trainable_that_counts_its_epochs_on_disk_counts_what_the_plan_says(tmp_path, checkpoints):
+    epochs = tmp_path / "epochs.txt"
+    study = hpsearch.search(
+        counting(epochs, checkpoints),
+        parameters={"x": hpsearch.Uniform(0.0, 1.0)},
+        metric="loss",
+        early_terminate=hpsearch.Hyperband(27, eta=3),
+        directory=tmp_path / "study",
+        backend="inline",
+        tensorboard=False,
+        progress=False,
+    )
+    plan = make_plan(study.sweep, 1)
+    lines = epochs.read_text().splitlines()
+    assert len(study.trials) == plan.trials == 49
+    assert len(lines) == study.iterations == (plan.iterations if checkpoints else plan.iterations_from_zero)
+    if checkpoints:
+        assert len(lines) == len(set(lines)) == 357
+    assert {line.split()[0] for line in lines} == {str(number) for number in range(49)}
+
+
+@settings(deadline=None, max_examples=40)
+@given(sweeps())
+def test_the_plan_of_any_sweep_keeps_its_own_books(sweep):
+    one, many = make_plan(sweep, 1), make_plan(sweep, 5)
+    assert (one.trials, one.segments, one.iterations) == (many.trials, many.segments, many.iterations)
+    assert one.iterations <= one.iterations_from_zero
+    assert one.makespan == one.iterations
+    assert one.iterations / 5 <= many.makespan <= one.iterations
+    assert one.segments == sum(rung.finished for rung in one.rungs)
+    assert one.trials == sum(rung.finished for rung in one.rungs if rung.rung == 0)
+
+
+def test_workers_are_those_that_are_given_or_as_many_as_the_machine_has_room_for(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 12)
+    assert make_plan(sweep_of(), 3).workers == 3
+    assert make_plan(sweep_of(), None).workers == 12
+    assert make_plan(sweep_of(resources=Resources(cpus_per_worker=5)), None).workers == 2
+    assert make_plan(sweep_of(resources=Resources(cpus_per_worker=50)), None).workers == 1
+
+
+def test_the_text_says_brackets_sums_and_makespan():
+    text = plan_text(make_plan(sweep_of(early_terminate=Hyperband(27)), 4))
+    assert "s: random, Hyperband from 1 to 27 iterations by 3" in text
+    assert "bracket 1: 27 to iteration 1, then 9 to iteration 3, then 3 to iteration 9, then 1 to iteration 27" in text
+    assert "bracket 4: 4 to iteration 27" in text
+    assert "trials       49\n" in text
+    assert "trial-rungs  69\n" in text
+    assert "iterations   357 when each promotion resumes from its checkpoint" in text
+    assert "423 from zero" in text
+    assert "iterations long on 4 workers, which are busy" in text
+
+
+def test_the_text_of_a_long_sweep_is_short():
+    text = plan_text(make_plan(sweep_of(run_cap=1000), 1))
+    assert len(text.splitlines()) < 25
+    assert "more brackets" in text
+    assert "1 worker," in text
+
+
+def test_the_text_without_early_termination():
+    space = Space.from_parameters({"x": Uniform(0.0, 1.0, points=5)})
+    text = plan_text(make_plan(sweep_of(method="grid", parameters=space, early_terminate=None, max_iter=4), 1))
+    assert "s: grid, every trial to its end" in text
+    assert "iterations   20 when" in text
+    assert "from zero" not in text
+    text = plan_text(make_plan(sweep_of(early_terminate=None, run_cap=7), 1))
+    assert "unknown: no max_iter is given" in text
+    assert "trials       7\n" in text

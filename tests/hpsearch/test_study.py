@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import hpsearch
+from hpsearch.backends.base import Message, Task
+from hpsearch.errors import HpsearchError, JournalError
+from hpsearch.events import Ended, Exhausted
+from hpsearch.journal import Journal
+from hpsearch.running_trial import RunningTrial
+from hpsearch.space import Space, Uniform
+from hpsearch.study import Study, load
+from hpsearch.study_directory import StudyDirectory
+from hpsearch.study_run import create_study
+from hpsearch.sweep import Metric
+from hpsearch.trial import TrialState
+from tests.hpsearch.scripted import ScriptedBackend, done, events_of, failed, run_scripted, saved, sweep_of
+
+FLAT = {"early_terminate": None, "max_iter": 3}
+
+
+def finished(path: Path, **changes) -> Study:
+    return run_scripted(path, sweep_of(**changes), ScriptedBackend(lambda task: [done(task)]))
+
+
+def test_a_study_that_never_ran_is_interrupted_and_has_no_best(tmp_path):
+    create_study(sweep_of(), tmp_path / "s")
+    study = load(tmp_path / "s")
+    assert (study.state, study.trials, study.rungs, study.iterations, study.curves()) == ("interrupted", [], [], 0, {})
+    assert study.total == (17, 69)
+    with pytest.raises(HpsearchError, match=r"no trial has a value of 'loss' yet \(0 failed\)"):
+        _ = study.best_trial
+    assert "no trials" in repr(study)
+    assert study.trials_dataframe().empty
+
+
+def test_what_a_finished_study_holds(tmp_path):
+    study = finished(tmp_path / "s")
+    assert study.state == "finished"
+    assert study.directory == tmp_path / "s"
+    assert study.total == (17, study.iterations) == (17, 69)
+    assert study.best_value == min(row.value for row in study.trials if row.value is not None)
+    assert study.best_params == study.best_trial.params
+    assert study.best_trial.checkpoint is None  # the scripted backend writes no files
+    assert [rung.size for rung in study.rungs] == [9, 3, 1, 5, 1, 3]
+    assert repr(study).startswith(f"<Study s in {tmp_path / 's'}: finished; ")
+    assert study.provenance["command"]
+    frame = study.trials_dataframe()
+    assert list(frame.columns) == ["trial", "state", "iterations", "value", "params.x"]
+    assert len(frame) == 17
+    assert "seconds" in study.trials_dataframe(times=True).columns
+
+
+def test_best_trial_has_nested_params_and_the_path_that_the_user_reads(tmp_path):
+    def train(trial: RunningTrial) -> None:
+        for iteration in trial.iterations():
+            trial.report({"score": trial.params["model"]["x"] * iteration}, checkpoint={"it": iteration})
+
+    study = hpsearch.search(
+        train,
+        parameters={"model": {"x": Uniform(0.0, 1.0)}, "kind": "mlp"},
+        metric="score",
+        goal="maximize",
+        max_iter=2,
+        run_cap=4,
+        directory=tmp_path / "s",
+        backend="inline",
+        tensorboard=False,
+        progress=False,
+    )
+    best = study.best_trial
+    assert best.params == {"model": {"x": best.value / 2}, "kind": "mlp"}
+    assert best.checkpoint is not None
+    import torch
+
+    assert torch.load(best.checkpoint, weights_only=True) == {"it": 2}
+    assert [path for path in study.directory.rglob("state.pt")] == [best.checkpoint]
+    assert hpsearch.load(tmp_path / "s").best_trial == best
+
+
+def test_failures_and_nan_are_no_best(tmp_path):
+    def answer(task: Task) -> Sequence[Message]:
+        if task.trial.number == 0:
+            return [failed(task)]
+        return [done(task, loss=lambda trial, iteration: math.nan)]
+
+    study = run_scripted(tmp_path / "s", sweep_of(**FLAT, run_cap=2), ScriptedBackend(answer))
+    with pytest.raises(HpsearchError, match=r"no trial has a value of 'loss' yet \(1 failed\)"):
+        _ = study.best_value
+    assert [row.value for row in study.trials] == [None, None]
+    assert [row.state for row in study.trials] == [TrialState.FAILED, TrialState.COMPLETE]
+    assert study.curves() == {1: []}
+
+
+def test_curves_are_of_the_reports_that_count(tmp_path):
+    """What a lost attempt reported is replaced by what its successor reports; a restart from zero replaces, too."""
+
+    def answer(task: Task) -> Sequence[Message]:
+        if task.segment.attempt == 1:
+            return [saved(task, 1), failed(task)]
+        return [done(task, loss=lambda trial, iteration: float(iteration))]
+
+    sweep = sweep_of(early_terminate=None, max_iter=3, run_cap=1, limits=hpsearch.Limits(max_retries=1))
+    study = run_scripted(tmp_path / "s", sweep, ScriptedBackend(answer))
+    assert study.curves() == {0: [(1, 9.0), (2, 2.0), (3, 3.0)]}
+
+    backend = ScriptedBackend(lambda task: [done(task, checkpoints=False)])
+    study = run_scripted(tmp_path / "zero", sweep_of(), backend)
+    assert study.curves()[0][-1][0] == max(row.iterations for row in study.trials if row.number == 0)
+    assert all([i for i, _ in curve] == list(range(1, len(curve) + 1)) for curve in study.curves().values())
+
+
+RUN = """
+import sys
+from tests.hpsearch.scripted import ScriptedBackend, done, run_scripted, sweep_of
+from pathlib import Path
+
+def answer(task):
+    if len(backend.tasks) == 6:
+        print("half way", flush=True)
+        sys.stdin.readline()
+    return [done(task)]
+
+backend = ScriptedBackend(answer, 2)
+run_scripted(Path(sys.argv[1]), sweep_of(), backend)
+"""
+
+
+def test_a_study_that_another_live_process_runs_can_be_read(tmp_path):
+    path = tmp_path / "s"
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"half way\n"
+        study = load(path)
+        assert study.state == "running"
+        assert [row.state for row in study.trials].count(TrialState.RUNNING) == 2
+        with pytest.raises(hpsearch.StudyInUseError, match="runs this study now"):
+            run_scripted(path, None, ScriptedBackend(lambda task: [done(task)]))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        study = load(path)
+        assert study.state == "interrupted"
+        assert [row.state for row in study.trials].count(TrialState.RUNNING) == 0
+        assert [row.state for row in study.trials].count(TrialState.WAITING) >= 2
+        study = run_scripted(path, None, ScriptedBackend(lambda task: [done(task)]))
+        assert study.state == "finished"
+        reference = finished(tmp_path / "reference")
+        assert [replace(row, checkpoint=None) for row in study.trials] == [
+            replace(row, checkpoint=None) for row in reference.trials
+        ]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_between_its_creation_and_its_first_event_a_study_that_is_run_is_running(tmp_path):
+    place = create_study(sweep_of(), tmp_path / "s")
+    with place.running("me@here:1"):
+        assert load(place.path).state == "running"
+
+
+@pytest.mark.parametrize("state", ["stopped", "max_time", "error", "interrupted"])
+def test_it_says_how_the_last_run_ended(tmp_path, state):
+    path = tmp_path / "s"
+    finished(path)
+    with Journal.open(path / "study.db") as journal:
+        journal.append([Ended(state)])
+    assert load(path).state == state
+
+
+def test_no_study_another_sweep_or_one_that_cant_be_read(tmp_path):
+    with pytest.raises(JournalError, match="expected a study's directory"):
+        load(tmp_path / "nowhere")
+    finished(tmp_path / "s")
+    with Journal.open(tmp_path / "s" / "study.db") as journal:
+        journal.append([Exhausted()])
+    with pytest.raises(JournalError, match="doesn't replay"):
+        load(tmp_path / "s")
+    StudyDirectory(tmp_path / "foreign").create({"sweep": {"name": "s"}}, None)
+    with pytest.raises(HpsearchError, match="must be a sweep of this version"):
+        load(tmp_path / "foreign")
+
+
+def test_loading_a_study_imports_neither_torch_nor_ray(tmp_path):
+    finished(tmp_path / "s")
+    code = (
+        "import sys, hpsearch; study = hpsearch.load(sys.argv[1]); print(len(study.trials), study.best_value);"
+        "assert not {'torch', 'ray', 'pandas', 'tensorboard'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "s")], check=True, capture_output=True)
+
+
+def test_the_study_records_its_sweep_and_where_it_comes_from(tmp_path):
+    finished(
+        tmp_path / "s", metric=Metric("loss", "minimize"), parameters=Space.from_parameters({"x": Uniform(0.0, 1.0)})
+    )
+    with Journal.read(tmp_path / "s" / "study.db") as journal:
+        record = journal.study()
+    assert json.loads(json.dumps(record)) == record
+    assert record["sweep"] == sweep_of().to_json()
+    assert record["provenance"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert record["created"] <= next(iter(_times(tmp_path / "s")))
+    assert events_of(tmp_path / "s")[0].process == record["provenance"]["process"]  # type: ignore[union-attr]
+
+
+def _times(path: Path) -> list[float]:
+    with Journal.read(path / "study.db") as journal:
+        return [when for when, _ in journal.events()]
