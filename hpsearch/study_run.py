@@ -119,6 +119,7 @@ def _go_on(
     extension: Extended | None,
     run: Run,
 ) -> None:
+    run.display.note(f"study: {place.path}")
     place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
     course = Course(stored_sweep(journal.study()))
     replayed = list(course.replay(event for _, event in history))
