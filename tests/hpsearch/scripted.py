@@ -20,7 +20,19 @@ from hpsearch.sweep import Hyperband, Metric, Sweep
 from hpsearch.trial import Failure, Report
 from hpsearch.worker import Job, SegmentResult, attempt_directory
 
-__all__ = ["ScriptedBackend", "done", "events_of", "failed", "gone", "run_scripted", "saved", "sweep_of", "timed_out"]
+__all__ = [
+    "ScriptedBackend",
+    "cut_at_next_report",
+    "done",
+    "events_of",
+    "failed",
+    "gone",
+    "of_kind",
+    "run_scripted",
+    "saved",
+    "sweep_of",
+    "timed_out",
+]
 
 
 def sweep_of(**changes: Any) -> Sweep:
@@ -49,6 +61,11 @@ def events_of(path: Path) -> list[Event]:
     """Read the journal of a study, also while it runs."""
     with Journal.read(StudyDirectory(path).journal) as journal:
         return [event for _, event in journal.events()]
+
+
+def of_kind(path: Path, *kinds: type) -> list[Any]:
+    """Read the events of some kinds from the journal of a study."""
+    return [event for event in events_of(path) if isinstance(event, kinds)]
 
 
 class ScriptedBackend(Backend):
@@ -119,6 +136,13 @@ def done(
     reports = _reports(segment.trial, segment.start if counted is None else counted, end, loss)
     checkpoint = f"{attempt_directory(segment)}/checkpoint-{end}" if checkpoints else None
     return Result(segment.trial, segment.attempt, SegmentResult(end, checkpoint, reports, cut, 1.0, None))
+
+
+def cut_at_next_report(backend: ScriptedBackend, task: Task) -> list[Message]:
+    """End as a worker does that was told to: after one more iteration."""
+    if backend.is_cut(task) and task.segment.end is not None and task.segment.start + 1 < task.segment.end:
+        return [done(task, at=task.segment.start + 1, cut=True)]
+    return [done(task)]
 
 
 def saved(task: Task, iteration: int, since: int | None = None) -> Progress:

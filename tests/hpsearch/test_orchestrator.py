@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import os
 import random
-import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpsearch.backends.base import Message, Notice, Progress, Task, Workers
 from hpsearch.course import Course
-from hpsearch.errors import BackendError, TrainableError
+from hpsearch.errors import TrainableError
 from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Saved, Started
 from hpsearch.interrupts import Interrupts
 from hpsearch.journal import Journal
@@ -26,10 +24,12 @@ from hpsearch.trial import Report, TrialState
 from hpsearch.worker import Job
 from tests.hpsearch.scripted import (
     ScriptedBackend,
+    cut_at_next_report,
     done,
     events_of,
     failed,
     gone,
+    of_kind,
     run_scripted,
     saved,
     sweep_of,
@@ -37,10 +37,6 @@ from tests.hpsearch.scripted import (
 )
 
 FLAT = {"early_terminate": None, "max_iter": 4}
-
-
-def of_kind(path: Path, *kinds: type) -> list:
-    return [event for event in events_of(path) if isinstance(event, kinds)]
 
 
 @pytest.mark.parametrize("workers", [1, 3, 50])
@@ -297,99 +293,6 @@ def test_a_failed_trials_reports_count_unless_it_is_tried_again(tmp_path):
     assert study.iterations == 2
 
 
-def cut_at_next_report(backend: ScriptedBackend, task: Task) -> list[Message]:
-    """End as a worker does that was told to: after one more iteration."""
-    if backend.is_cut(task) and task.segment.end is not None and task.segment.start + 1 < task.segment.end:
-        return [done(task, at=task.segment.start + 1, cut=True)]
-    return [done(task)]
-
-
-def interrupting(signals: int, at: int = 5, workers: int = 2) -> ScriptedBackend:
-    """A backend during whose n-th answer the user presses Ctrl-C so many times."""
-    answered = 0
-
-    def answer(task: Task) -> Sequence[Message]:
-        nonlocal answered
-        answered += 1
-        for _ in range(signals if answered == at else 0):
-            os.kill(os.getpid(), signal.SIGINT)
-        return cut_at_next_report(backend, task)
-
-    backend = ScriptedBackend(answer, workers)
-    return backend
-
-
-def test_ctrl_c_once_ends_what_runs_at_its_next_report_and_the_sweep_goes_on_from_there(tmp_path):
-    path = tmp_path / "s"
-    sweep = sweep_of(**FLAT, run_cap=9)
-    backend = interrupting(1)
-    handler = signal.getsignal(signal.SIGINT)
-    study = run_scripted(path, sweep, backend)
-    assert signal.getsignal(signal.SIGINT) is handler
-    assert study.state == "interrupted"
-    assert events_of(path)[-1] == Ended("interrupted")
-    assert backend.closed == [False]
-    assert len(backend.tasks) <= 7  # five answers; it doesn't go on long after the last of them
-    cuts = sorted([event for event in of_kind(path, Finished) if event.cut], key=lambda event: event.trial)
-    assert cuts
-    assert {cut.iteration for cut in cuts} == {1}
-    assert [row.number for row in study.trials if row.state is TrialState.WAITING] == [cut.trial for cut in cuts]
-
-    resumed = ScriptedBackend(lambda task: [done(task)])
-    assert run_scripted(path, None, resumed).state == "finished"
-    first = [task.segment for task in resumed.tasks[: len(cuts)]]
-    assert [(s.trial, s.start, s.checkpoint) for s in first] == [(cut.trial, 1, cut.checkpoint) for cut in cuts]
-    assert load(path).iterations == 9 * 4  # not one of them twice
-
-
-def test_ctrl_c_twice_ends_at_once_and_nothing_is_lost_that_counted(tmp_path):
-    path = tmp_path / "s"
-    backend = interrupting(2)
-    study = run_scripted(path, sweep_of(**FLAT, run_cap=9), backend)
-    assert study.state == "interrupted"
-    assert backend.closed == [True]
-    assert not of_kind(path, Ended)
-    assert len(of_kind(path, Finished)) == 4
-    assert {row.state for row in study.trials} == {TrialState.COMPLETE, TrialState.WAITING}
-    study = run_scripted(path, None, ScriptedBackend(lambda task: [done(task)]))
-    assert study.state == "finished"
-    assert len(of_kind(path, Finished)) == 9
-
-
-def test_a_stop_request_ends_it_like_ctrl_c(tmp_path):
-    path = tmp_path / "s"
-
-    def answer(task: Task) -> Sequence[Message]:
-        if len(backend.tasks) == 10:
-            with Journal.read(path / "study.db") as journal:
-                journal.request("unheard of")
-                journal.request("stop")
-        return cut_at_next_report(backend, task)
-
-    backend = ScriptedBackend(answer, 2)
-    study = run_scripted(path, sweep_of(**FLAT, run_cap=10**6), backend)
-    assert study.state == "stopped"
-    assert events_of(path)[-1] == Ended("stopped")
-    # an old request doesn't stop the next run
-    backend = interrupting(1, at=300)
-    assert run_scripted(path, None, backend).state == "interrupted"
-    assert len(backend.tasks) >= 300
-
-
-def test_max_time_ends_it(tmp_path):
-    path = tmp_path / "s"
-
-    def answer(task: Task) -> Sequence[Message]:
-        backend.clock += 1.0
-        return cut_at_next_report(backend, task)
-
-    backend = ScriptedBackend(answer, 2)
-    study = run_scripted(path, sweep_of(**FLAT, run_cap=10**6, limits=Limits(max_time=20.0)), backend)
-    assert study.state == "max_time"
-    assert backend.clock >= 20.0
-    assert all(row.state is not TrialState.RUNNING for row in study.trials)
-
-
 def test_what_former_runs_took_counts_towards_max_time():
     backend = ScriptedBackend(lambda task: cut_at_next_report(backend, task))
     sweep = sweep_of(**FLAT, run_cap=5, limits=Limits(max_time=20.0))
@@ -397,29 +300,6 @@ def test_what_former_runs_took_counts_towards_max_time():
     backend = ScriptedBackend(lambda task: cut_at_next_report(backend, task))
     assert direct(sweep, backend, spent=20.0)[0] == "max_time"
     assert len(backend.tasks) <= 1
-
-
-def test_a_backend_that_cant_be_opened_is_closed_and_the_study_can_be_resumed(tmp_path):
-    class Broken(ScriptedBackend):
-        def open(self, job, deliver):
-            raise BackendError("no cluster at 10.0.0.1:6379")
-
-    backend = Broken(lambda task: [done(task)])
-    with pytest.raises(BackendError, match="no cluster"):
-        run_scripted(tmp_path / "s", sweep_of(), backend)
-    assert backend.closed == [True]
-    assert load(tmp_path / "s").state == "interrupted"
-    assert run_scripted(tmp_path / "s", None, ScriptedBackend(lambda task: [done(task)])).state == "finished"
-
-
-def test_a_bug_in_the_backend_passes_through_and_kills_what_runs(tmp_path):
-    def answer(task: Task) -> Sequence[Message]:
-        raise ZeroDivisionError
-
-    backend = ScriptedBackend(answer)
-    with pytest.raises(ZeroDivisionError):
-        run_scripted(tmp_path / "s", sweep_of(), backend)
-    assert backend.closed == [True]
 
 
 @settings(deadline=None, max_examples=30)
