@@ -6,6 +6,7 @@ Importing it loads neither torch nor Ray.
 from __future__ import annotations
 
 from hpsearch.api import search
+from hpsearch.current import current_trial
 from hpsearch.errors import (
     BackendError,
     CheckpointError,
@@ -15,7 +16,7 @@ from hpsearch.errors import (
     SweepError,
     TrainableError,
 )
-from hpsearch.running_trial import RunningTrial, current_trial
+from hpsearch.running_trial import RunningTrial
 from hpsearch.space import (
     Categorical,
     Constant,

@@ -128,9 +128,9 @@ class Limits:
     """When to give up. Seconds; None: never."""
 
     max_time: float | None = None
-    """Seconds that the sweep may run, counted anew by each process that runs it."""
+    """Seconds that the sweep may run, over all processes that run it in turn."""
     trial_timeout: float | None = None
-    """Seconds that one attempt at a segment may run."""
+    """Seconds that a trial may run, over all its segments that counted and the one that runs."""
     max_retries: int = 0
     """How often a trial that failed by its own fault is tried again."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hpsearch.trial import Report, Segment
 
 if TYPE_CHECKING:
-    from hpsearch.worker import Channel
+    from hpsearch.job import Channel
 
 __all__ = ["Attempt", "attempt_directory"]
 

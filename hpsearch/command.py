@@ -26,7 +26,7 @@ from hpsearch.script_trial import CUT_FILE
 from hpsearch.trial import Failure, Params
 
 if TYPE_CHECKING:
-    from hpsearch.worker import CommandLine
+    from hpsearch.job import CommandLine
 
 __all__ = ["CommandRunner"]
 

@@ -10,6 +10,7 @@ import functools
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from hpsearch.build import build_scheduler, build_searcher
 from hpsearch.errors import JournalError
 from hpsearch.events import (
     Ended,
@@ -23,9 +24,7 @@ from hpsearch.events import (
     Saved,
     Started,
 )
-from hpsearch.schedulers import build_scheduler
 from hpsearch.schedulers.base import Decision, Done, NewTrial, Outcome, RungView, Wait
-from hpsearch.searchers import build_searcher
 from hpsearch.searchers.base import Suggestion
 from hpsearch.seeds import trial_seed
 from hpsearch.standing import Standing, Standings
@@ -69,7 +68,7 @@ class Course:
             case Failed():
                 return self._fail(event)
             case Lost():
-                self._standings.of(event.trial).losses += 1
+                self._standings.of(event.trial).losses += not event.innocent
                 self._owe(event.trial)
             case Opened() | Ended():
                 for trial in sorted(self._standings.running):

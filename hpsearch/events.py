@@ -93,6 +93,8 @@ class Lost:
     trial: int
     attempt: int
     reason: str
+    innocent: bool = False
+    """Its worker went for another reason than this trial: it says nothing about whether the trial kills workers."""
 
 
 @dataclass(frozen=True, slots=True)

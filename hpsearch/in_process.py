@@ -11,10 +11,11 @@ from typing import Any
 
 from hpsearch import random_state
 from hpsearch.attempt import Attempt
+from hpsearch.current import set_current_trial
 from hpsearch.errors import TrainableError
 from hpsearch.failures import failure_of
 from hpsearch.output import OutputRedirect
-from hpsearch.running_trial import Assignment, RunningTrial, SegmentEnd, set_current_trial
+from hpsearch.running_trial import Assignment, RunningTrial, SegmentEnd
 from hpsearch.trainables import Trainable, resolve_trainable
 from hpsearch.trial import Failure
 

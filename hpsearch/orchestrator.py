@@ -10,12 +10,12 @@ from hpsearch.course import Course
 from hpsearch.errors import TrainableError
 from hpsearch.events import Ended, Event, Exhausted, Failed, Finished, Lost, Saved, Started
 from hpsearch.interrupts import Interrupts
+from hpsearch.job import Job, SegmentResult
 from hpsearch.journal import Journal
 from hpsearch.observers.base import Audience
 from hpsearch.schedulers.base import Decision, Done, Wait
 from hpsearch.sweep import Sweep
-from hpsearch.trial import Failure, Trial
-from hpsearch.worker import Job, SegmentResult
+from hpsearch.trial import Failure
 
 __all__ = ["MOST_LOSSES", "Orchestrator"]
 
@@ -62,11 +62,10 @@ class Orchestrator:
         self._discard = discard
         self._events: list[Event] = []  # applied, not yet in the journal
         self._decided: list[tuple[Event, Sequence[Decision]]] = []
-        self._starts: list[Trial] = []
         self._ending: str | None = None
         self._mistake: TrainableError | None = None
         self._request = journal.last_request()
-        self._next_tick = 0.0
+        self._next_check = self._next_look = 0.0
         self._began = 0.0
 
     def run(self, job: Job) -> str:
@@ -80,6 +79,10 @@ class Orchestrator:
             self._backend.open(job, self._deliver)
             self._began = self._backend.now()
             state = self._loop()
+            self._look(last=True)
+            self._backend.close()
+            self._note(Ended(state))
+            self._commit()
         except KeyboardInterrupt:
             # It may have struck between a commit and what follows, so nothing more is written.
             self._backend.close(kill=True)
@@ -87,21 +90,16 @@ class Orchestrator:
         except BaseException:
             self._backend.close(kill=True)
             raise
-        self._look(last=True)
-        self._backend.close()
-        self._note(Ended(state))
-        self._commit()
         if self._mistake is not None:
             raise self._mistake
         return state
 
     def _loop(self) -> str:
         while True:
-            finished = False
-            if self._ending is None:
-                finished = self._fill()
+            self._check()
+            finished = self._ending is None and self._fill()
             self._commit()
-            self._tick()
+            self._look()
             if self._course.idle:
                 if self._ending is not None:
                     return self._ending
@@ -126,7 +124,8 @@ class Orchestrator:
         """Take a message while the backend runs the trainable in this very thread."""
         self._take(message)
         self._commit()
-        self._tick()
+        self._check()
+        self._look()
 
     def _note(self, event: Event) -> None:
         self._decided.append((event, self._course.apply(event)))
@@ -162,8 +161,8 @@ class Orchestrator:
                 self._take_result(trial, attempt, result)
             case TimedOut(trial=trial, attempt=attempt, failure=failure):
                 self._note(Failed(trial, attempt, failure, retry=False, reports=()))
-            case Gone(trial=trial, attempt=attempt, reason=reason):
-                self._take_loss(trial, attempt, reason)
+            case Gone():
+                self._take_loss(message)
             case Notice(text=text):
                 self._audience.say(text)
 
@@ -183,39 +182,44 @@ class Orchestrator:
             )
         elif failure.kind == "contract" and self._course.finished_segments == 0:
             # Every trial would break it the same way: say so once, and leave the sweep to be resumed when mended.
-            self._note(Lost(trial, attempt, failure.message))
+            self._note(Lost(trial, attempt, failure.message, innocent=False))
             self._mistake = self._mistake or TrainableError(failure.message)
             self._end("error")
         else:
             retry = failure.kind == "raised" and (self._course.standing(trial).failures < self._limits.max_retries)
             self._note(Failed(trial, attempt, failure, retry, () if retry else result.reports))
 
-    def _take_loss(self, trial: int, attempt: int, reason: str) -> None:
-        if self._course.standing(trial).losses + 1 < MOST_LOSSES or self._ending is not None:
-            self._note(Lost(trial, attempt, reason))
+    def _take_loss(self, gone: Gone) -> None:
+        losses = self._course.standing(gone.trial).losses + (not gone.innocent)
+        if losses < MOST_LOSSES or self._ending is not None:
+            self._note(Lost(gone.trial, gone.attempt, gone.reason, gone.innocent))
             return
-        message = f"its worker died {MOST_LOSSES} times in a row without progress; the last time: {reason}"
-        self._note(Failed(trial, attempt, Failure("died", message, ""), retry=False, reports=()))
+        message = f"its worker died {MOST_LOSSES} times in a row without progress; the last time: {gone.reason}"
+        self._note(Failed(gone.trial, gone.attempt, Failure("died", message, ""), retry=False, reports=()))
 
-    def _tick(self) -> None:
-        now = time.monotonic()
-        if self._interrupts.count and self._ending is None:
+    def _check(self) -> None:
+        """See whether the sweep is to end before it is finished."""
+        if self._ending is not None:
+            return
+        if self._interrupts.count:
             self._audience.say("ending at the next reports; press Ctrl-C again to end at once")
             self._end("interrupted")
-        if now < self._next_tick:
+        now = time.monotonic()
+        if now < self._next_check or self._ending is not None:
             return
-        self._next_tick = now + _TICK
-        for number, verb in self._journal.requests(self._request):
-            self._request = number
-            if verb == "stop" and self._ending is None:
-                self._end("stopped")
+        self._next_check = now + _TICK
         limit = self._limits.max_time
-        if limit is not None and self._spent + self._elapsed() >= limit and self._ending is None:
+        if limit is not None and self._spent + self._elapsed() >= limit:
             self._end("max_time")
-        self._look()
+        if any(verb == "stop" for _, verb in self._journal.requests(self._request)):
+            self._end("stopped")
 
     def _look(self, last: bool = False) -> None:
-        self._audience.look(self._course, self._backend.workers(), self._elapsed(), last)
+        """Let the audience look at where the sweep stands."""
+        now = time.monotonic()
+        if last or now >= self._next_look:
+            self._next_look = now + _TICK
+            self._audience.look(self._course, self._backend.workers(), self._elapsed(), last)
 
     def _elapsed(self) -> float:
         return self._backend.now() - self._began

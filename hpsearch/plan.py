@@ -11,6 +11,7 @@ from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.course import Course
 from hpsearch.events import Event, Opened, Started
 from hpsearch.interrupts import Interrupts
+from hpsearch.job import Job
 from hpsearch.journal import Journal
 from hpsearch.observers.base import Audience
 from hpsearch.orchestrator import Orchestrator
@@ -18,7 +19,6 @@ from hpsearch.provenance import command_line, process_name
 from hpsearch.schedulers.base import Decision, RungView
 from hpsearch.sweep import Limits, Sweep
 from hpsearch.trial import Report, Segment, Trial
-from hpsearch.worker import Job
 
 __all__ = ["Plan", "make_plan", "plan_text", "simulate"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,9 +18,7 @@ __all__ = [
     "Listener",
     "RunningTrial",
     "SegmentEnd",
-    "current_trial",
     "nest",
-    "set_current_trial",
 ]
 
 
@@ -263,36 +260,3 @@ def _copied(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_copied(entry) for entry in value]
     return value
-
-
-_current: RunningTrial | None = None
-
-
-def set_current_trial(trial: RunningTrial | None) -> None:
-    """Say which trial this process runs now."""
-    global _current
-    _current = trial
-
-
-def current_trial() -> RunningTrial:
-    """Give the trial that this process runs: in a script that the sweep started, or in a function or class.
-
-    In a script, the first call seeds the global generators of the libraries that are imported by then.
-
-    Raises:
-        TrainableError: This process runs no trial.
-    """
-    if _current is not None:
-        return _current
-    assignment = os.environ.get("HPSEARCH_TRIAL")
-    if assignment is None:
-        raise TrainableError(
-            "hpsearch.current_trial() must be called while a sweep runs this script or function, but "
-            "HPSEARCH_TRIAL isn't set: name the script as `program` in a sweep file, and start that with "
-            "`hpsearch run SWEEP.yaml`"
-        )
-    from hpsearch.script_trial import open_script_trial
-
-    trial = open_script_trial(Path(assignment))
-    set_current_trial(trial)
-    return trial

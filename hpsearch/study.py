@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpsearch.course import Course
 from hpsearch.errors import HpsearchError
 from hpsearch.events import Ended, Event, Extended, Failed, Finished, Opened, Saved
+from hpsearch.extension import extended
 from hpsearch.journal import Journal
 from hpsearch.schedulers.base import RungView
 from hpsearch.study_directory import StudyDirectory
-from hpsearch.sweep import Hyperband, Sweep
+from hpsearch.sweep import Sweep
 from hpsearch.trial import TrialRow, TrialState
 
 if TYPE_CHECKING:
@@ -162,15 +163,6 @@ def load(directory: str | Path) -> Study:
 def stored_sweep(record: dict[str, Any]) -> Sweep:
     """Give the sweep that a study was created with."""
     return Sweep.from_json(record["sweep"])
-
-
-def extended(sweep: Sweep, event: Extended) -> Sweep:
-    """Give the sweep with more to do."""
-    if event.run_cap is not None:
-        sweep = replace(sweep, run_cap=event.run_cap)
-    if event.brackets is not None and isinstance(sweep.early_terminate, Hyperband):
-        sweep = replace(sweep, early_terminate=replace(sweep.early_terminate, brackets=event.brackets))
-    return sweep
 
 
 def _events(directory: Path) -> Iterator[Event]:

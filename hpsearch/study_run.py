@@ -13,7 +13,9 @@ from hpsearch.backends.base import Backend
 from hpsearch.course import Course
 from hpsearch.errors import JournalError
 from hpsearch.events import Ended, Event, Extended, Finished, Opened, Saved
+from hpsearch.extension import extended, extension
 from hpsearch.interrupts import Interrupts
+from hpsearch.job import CommandLine, Job
 from hpsearch.journal import Journal
 from hpsearch.macros import DEFAULT_COMMAND
 from hpsearch.observers.base import Observer
@@ -22,11 +24,10 @@ from hpsearch.observers.progress import Display
 from hpsearch.observers.tensorboard import TensorBoardObserver
 from hpsearch.orchestrator import Orchestrator
 from hpsearch.provenance import command_line, process_name, provenance
-from hpsearch.study import Study, extended, load, stored_sweep
+from hpsearch.study import Study, load, stored_sweep
 from hpsearch.study_directory import StudyDirectory, next_directory
 from hpsearch.sweep import Sweep
 from hpsearch.watching import Watching
-from hpsearch.worker import CommandLine, Job
 
 __all__ = ["Run", "create_study", "run_study"]
 
@@ -86,11 +87,11 @@ def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run) -> Study:
     """
     with place.running(process_name()), Journal.open(place.journal, durable=run.durable) as journal:
         history = list(journal.events())
-        sweep, extension = _extend(stored_sweep(journal.study()), history, sweep)
-        if extension is None and history and history[-1][1] == Ended("finished"):
+        sweep, more = _extend(stored_sweep(journal.study()), history, sweep)
+        if more is None and history and history[-1][1] == Ended("finished"):
             run.display.note(f"{place.path}: this sweep is finished")
             return load(place.path)
-        _go_on(place, journal, history, sweep, extension, run)
+        _go_on(place, journal, history, sweep, more, run)
     return load(place.path)
 
 
@@ -104,11 +105,10 @@ def _extend(
             current = extended(current, event)
     if asked is None:
         return current, None
-    more = current.extension(asked)
-    extension = None if more is None else Extended(more.run_cap, more.brackets)
-    if extension is not None:
-        current = extended(current, extension)
-    return replace(current, limits=asked.limits, resources=asked.resources), extension
+    more = extension(current, asked)
+    if more is not None:
+        current = extended(current, more)
+    return replace(current, limits=asked.limits, resources=asked.resources), more
 
 
 def _go_on(
@@ -116,7 +116,7 @@ def _go_on(
     journal: Journal,
     history: Sequence[tuple[float, Event]],
     sweep: Sweep,
-    extension: Extended | None,
+    more: Extended | None,
     run: Run,
 ) -> None:
     run.display.note(f"study: {place.path}")
@@ -130,8 +130,8 @@ def _go_on(
         for event, decisions in replayed:
             watching.observe(event, decisions)
         news: list[Event] = [Opened(backend.name, sweep.resources.workers, process_name(), command_line())]
-        if extension is not None:
-            news.append(extension)
+        if more is not None:
+            news.append(more)
         for event in news:
             decisions = course.apply(event)
             journal.append([event])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from hpsearch._sweep_checks import InvalidKey, at_least, integer, one_of, plain, shown, text
@@ -11,7 +11,6 @@ from hpsearch._sweep_difference import difference
 from hpsearch._sweep_parts import Checkpoints, Hyperband, Limits, Metric, Resources, SuccessiveHalving
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.macros import check_command
-from hpsearch.schedulers import build_scheduler
 from hpsearch.seeds import SEED_LIMIT
 from hpsearch.space import Space
 from hpsearch.trial import Params, Value
@@ -19,7 +18,6 @@ from hpsearch.trial import Params, Value
 __all__ = [
     "Checkpoints",
     "EarlyTerminate",
-    "Extension",
     "Hyperband",
     "Limits",
     "Method",
@@ -36,14 +34,6 @@ _EARLY_TERMINATE: Mapping[str, type[EarlyTerminate]] = {
     "successive_halving": SuccessiveHalving,
     "hyperband": Hyperband,
 }
-
-
-@dataclass(frozen=True)
-class Extension:
-    """What a sweep asks for beyond the one that a study holds; None: no more than before."""
-
-    run_cap: int | None
-    brackets: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,54 +220,6 @@ class Sweep:
         """
         return difference(self.to_json(), other.to_json())
 
-    def extension(self, new: Sweep) -> Extension | None:
-        """Say by what `new` extends this sweep, a study's; None when it asks for nothing more.
-
-        Raises:
-            SweepError: `new` differs in anything else, or asks for less; the text lists the differences.
-        """
-        extended = Extension(
-            run_cap=new.run_cap if self._raises_run_cap(new) else None,
-            brackets=_brackets(new) if self._raises_brackets(new) else None,
-        )
-        raised = replace(self, run_cap=self.run_cap if extended.run_cap is None else extended.run_cap)
-        if extended.brackets is not None and isinstance(raised.early_terminate, Hyperband):
-            early = replace(raised.early_terminate, brackets=extended.brackets)
-            raised = replace(raised, early_terminate=early)
-        left = raised.difference(new)
-        if left:
-            raise SweepError(
-                "the sweep must be the study's own, or extend it by a larger run_cap or more "
-                "early_terminate.brackets; it differs in\n  "
-                + "\n  ".join(left)
-                + "\nrun it in a directory of its own, or undo these"
-            )
-        if extended == Extension(None, None):
-            return None
-        try:
-            build_scheduler(self).extend(extended.run_cap, extended.brackets)
-        except ValueError as error:
-            raise SweepError(f"a sweep can only be extended: {error}") from None
-        return extended
-
-    def _raises_run_cap(self, new: Sweep) -> bool:
-        if new.run_cap is None:
-            return False
-        if self.run_cap is None:
-            # One round of brackets becomes as many as fit; the scheduler says whether that is more. A whole
-            # grid can't become more.
-            return self.early_terminate is not None
-        return new.run_cap > self.run_cap
-
-    def _raises_brackets(self, new: Sweep) -> bool:
-        wanted = _brackets(new)
-        if wanted is None or not isinstance(self.early_terminate, Hyperband):
-            return False
-        if self.early_terminate.brackets is not None:
-            return wanted > self.early_terminate.brackets
-        # None is one round, or with a run_cap no bound at all.
-        return self.run_cap is None and wanted > self.early_terminate.rungs
-
 
 def early_terminate_from_json(given: Mapping[str, Any]) -> EarlyTerminate:
     """Read back the `early_terminate` of `Sweep.to_json`."""
@@ -287,7 +229,3 @@ def early_terminate_from_json(given: Mapping[str, Any]) -> EarlyTerminate:
 
 def _type_of(early: EarlyTerminate) -> str:
     return next(name for name, cls in _EARLY_TERMINATE.items() if type(early) is cls)
-
-
-def _brackets(sweep: Sweep) -> int | None:
-    return sweep.early_terminate.brackets if isinstance(sweep.early_terminate, Hyperband) else None

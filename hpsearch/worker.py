@@ -3,83 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 from hpsearch.attempt import Attempt, attempt_directory
 from hpsearch.command import CommandRunner
 from hpsearch.in_process import InProcess
+from hpsearch.job import Channel, CommandLine, Job, SegmentResult
 from hpsearch.running_trial import Assignment, nest
-from hpsearch.trial import Failure, Report, Segment, Trial
+from hpsearch.trial import Segment, Trial
 
-__all__ = ["Channel", "CommandLine", "Job", "SegmentResult", "Worker", "attempt_directory"]
-
-
-@dataclass(frozen=True, slots=True)
-class CommandLine:
-    """A script of any kind as a trainable."""
-
-    program: str | None
-    """The sweep file's `program`."""
-    command: tuple[str, ...]
-    """Words with W&B's macros, e.g. `("${env}", "${interpreter}", "${program}", "${args}")`."""
-    directory: str
-    """Working directory of the script: the folder where `hpsearch` was started."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What all segments of a study share; it must survive cloudpickle."""
-
-    study: str
-    """Absolute path of the study's directory, as the driver sees it."""
-    name: str
-    """The sweep's name."""
-    trainable: str | Callable[..., Any] | CommandLine
-    """An import path `package.module:name`, the function or class itself, or a command."""
-    search_path: tuple[str, ...]
-    """Folders put in front of `sys.path` before the import path is followed."""
-    metric: str
-    """Name that every report must hold."""
-    save_every: int | None
-    """Iterations between checkpoints inside a segment; None: only at its end."""
-    max_iter: int | None
-    threads: int
-    """torch's intra-op threads: `cpus_per_worker`."""
-    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Flat parameter names to where the sweep's groups hold them; a name that is missing is at the top."""
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentResult:
-    """How an attempt ended by itself."""
-
-    iteration: int
-    """Last iteration that it reported; the segment's start when there was none."""
-    checkpoint: str | None
-    """At `iteration`, relative to the study's directory; None where the trainable saves none or it failed."""
-    reports: tuple[Report, ...]
-    """Those since the last checkpoint that the channel was told of."""
-    cut: bool
-    """It ended early because the channel asked for it."""
-    seconds: float
-    """Wall time of the attempt."""
-    failure: Failure | None
-
-
-class Channel(Protocol):
-    """What a running segment tells the outside as it goes on, from the thread that runs it."""
-
-    def reported(self, report: Report) -> None:
-        """Take a provisional report."""
-
-    def saved(self, iteration: int, checkpoint: str, reports: tuple[Report, ...]) -> None:
-        """Take note of a checkpoint inside the segment, and of the reports since the last one."""
-
-    def cut_requested(self) -> bool:
-        """Say whether the segment should end at this report."""
+__all__ = ["Worker"]
 
 
 class Worker:

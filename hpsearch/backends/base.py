@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hpsearch.job import Job, SegmentResult
 from hpsearch.trial import Failure, Report, Segment, Trial
-from hpsearch.worker import Job, SegmentResult
 
 __all__ = ["Backend", "Gone", "Message", "Notice", "Progress", "Result", "Task", "TimedOut", "Workers"]
 
@@ -63,6 +63,8 @@ class Gone:
     trial: int
     attempt: int
     reason: str
+    innocent: bool = False
+    """It hadn't begun, or its worker was taken down on purpose: this trial can't have been what killed it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpsearch.backends.base import Backend, Message, Progress, Result, Task, TimedOut, Workers
+from hpsearch.job import Job
 from hpsearch.trial import Failure, Report
-from hpsearch.worker import Job, Worker
+from hpsearch.worker import Worker
 
 __all__ = ["InlineBackend"]
 

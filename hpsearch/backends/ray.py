@@ -18,6 +18,7 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
 
+from hpsearch.attempt import attempt_directory
 from hpsearch.backends.base import (
     Backend,
     Gone,
@@ -29,15 +30,15 @@ from hpsearch.backends.base import (
     TimedOut,
     Workers,
 )
-from hpsearch.backends.mailbox import Key, Letter
+from hpsearch.backends.mailbox import Key, Letter, Save
 from hpsearch.backends.ray_session import Shape, connect, why_no_workers
 from hpsearch.backends.ray_worker import Delivery, Greeting, RayWorker
 from hpsearch.backends.slots import Flight, Slot, Slots
 from hpsearch.checkpoints import pack, unpack
 from hpsearch.errors import BackendError, TrainableError
+from hpsearch.job import Job
 from hpsearch.provenance import process_name
 from hpsearch.trial import Failure
-from hpsearch.worker import Job, attempt_directory
 
 __all__ = ["RayBackend"]
 
@@ -133,7 +134,7 @@ class RayBackend(Backend):
         for task in list(self._waiting):
             if (task.segment.trial, task.segment.attempt) == (trial, attempt):
                 self._waiting.remove(task)
-                self._inbox.put(lambda: [Gone(trial, attempt, "it was cut before it began")])
+                self._inbox.put(lambda: [Gone(trial, attempt, "it was cut before it began", innocent=True)])
                 return
         self._mailbox.cut.remote((str(self._study), trial, attempt))
 
@@ -206,8 +207,9 @@ class RayBackend(Backend):
             return ()
         return [Notice(f"node {greeting.host} doesn't see {self._study}: its checkpoints travel through Ray")]
 
-    def _lose(self, slot: Slot[Any], reason: str) -> Sequence[Message]:
+    def _lose(self, slot: Slot[Any], reason: str, innocent: bool = False) -> Sequence[Message]:
         """Forget a worker that is gone, make another, and say what went with it."""
+        head, *_ = [*slot.flights, None]
         lost = self._slots.remove(slot)
         messages: list[Message] = []
         for flight in lost:
@@ -216,14 +218,15 @@ class RayBackend(Backend):
                 failure = Failure("timeout", f"killed: it ran over its trial_timeout ({reason})", "")
                 messages.append(TimedOut(*flight.key, failure))
             else:
-                messages.append(Gone(*flight.key, reason))
+                messages.append(Gone(*flight.key, reason, innocent or flight is not head))
         if not self._closed and len(self._slots.all) + self._given_back < self._wanted:
             self._add_worker()
         return messages
 
     def _replace(self, slot: Slot[Any], reason: str) -> Sequence[Message]:
+        """Take a worker down that is not to run anything more."""
         ray.kill(slot.handle, no_restart=True)
-        return self._lose(slot, reason)
+        return self._lose(slot, reason, innocent=True)
 
     # Tasks go out and results come in.
 
@@ -253,7 +256,8 @@ class RayBackend(Backend):
         try:
             delivery = future.result()
         except RayError as error:
-            return self._replace(slot, _first_line(error))
+            ray.kill(slot.handle, no_restart=True)  # perhaps it is only out of reach
+            return self._lose(slot, _first_line(error))
         if delivery is None:  # taken back, and its worker was done before it could say so in a letter
             self._take_back(slot, flight)
             return ()
@@ -327,12 +331,12 @@ class RayBackend(Backend):
     def _read_letter(self, letter: Letter, flight: Flight) -> Sequence[Message]:
         if not letter.saves:
             return [Progress(*flight.key, letter.reports, None)]
-        newest = letter.saves[-1]
         if letter.packed is not None:
-            unpack(letter.packed, self._study / newest.checkpoint)
-        flight.counted = newest.iteration
-        counted = tuple(report for save in letter.saves for report in save.reports)
-        return [Progress(*flight.key, letter.reports, (newest.iteration, newest.checkpoint, counted))]
+            unpack(letter.packed, self._study / letter.saves[-1].checkpoint)
+        flight.counted = letter.saves[-1].iteration
+        saves = letter.saves if letter.packed is None else (_merged(letter.saves),)
+        told = [Progress(*flight.key, (), (save.iteration, save.checkpoint, save.reports)) for save in saves]
+        return [Progress(*flight.key, letter.reports, None), *told]
 
     # Now and then.
 
@@ -367,6 +371,11 @@ class RayBackend(Backend):
                 self._slots.remove(slot)
                 ray.kill(slot.handle, no_restart=True)
                 self._given_back += 1
+
+
+def _merged(saves: Sequence[Save]) -> Save:
+    """Give the newest of several checkpoints, with the reports of all: only that one travelled."""
+    return replace(saves[-1], reports=tuple(report for save in saves for report in save.reports))
 
 
 def _first_line(error: BaseException) -> str:

@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from hpsearch.attempt import attempt_directory
 from hpsearch.backends.mailbox import Key, Letter, Orders, Save
 from hpsearch.checkpoints import pack, unpack
 from hpsearch.errors import HpsearchError
 from hpsearch.guardian import start_guardian
+from hpsearch.job import CommandLine, Job, SegmentResult
 from hpsearch.study_directory import hold_as_worker
 from hpsearch.trial import Report, Segment, Trial
-from hpsearch.worker import CommandLine, Job, SegmentResult, Worker, attempt_directory
+from hpsearch.worker import Worker
 
 __all__ = ["BEAT_SECONDS", "Delivery", "Greeting", "RayWorker"]
 

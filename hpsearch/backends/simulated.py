@@ -6,9 +6,10 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hpsearch.attempt import attempt_directory
 from hpsearch.backends.base import Backend, Message, Result, Task, Workers
+from hpsearch.job import Job, SegmentResult
 from hpsearch.trial import Report, Segment, Trial
-from hpsearch.worker import Job, SegmentResult, attempt_directory
 
 __all__ = ["SimulatedBackend"]
 

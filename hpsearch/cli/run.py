@@ -99,6 +99,7 @@ def _blame(path: Path, message: str) -> str:
     if not path.is_file():
         return ""
     key = "metric.name" if "the sweep's metric" in message else "trainable"
+    key = next((named for named in ("program", "command") if message.startswith(f"`{named}`")), key)
     return f"{locate(path, key)}: {key}: "
 
 
@@ -115,7 +116,7 @@ def _report(study: Study) -> int:
         return 4
     best = study.best_trial
     table = rows_to_table(leaders, study.sweep.parameters.names, study.sweep.metric.name)
-    print(f"\n{table_text(table)}")
+    print(table_text(table), end="")
     print(f"best:        trial {best.number}, {study.sweep.metric.name} {best.value:.6g}")
     print(f"trials:      hpsearch trials {where}")
     if best.checkpoint is not None:

@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hpsearch.attempt import attempt_directory
 from hpsearch.backends.base import Backend, Gone, Message, Progress, Result, Task, TimedOut, Workers
 from hpsearch.events import Event
+from hpsearch.job import Job, SegmentResult
 from hpsearch.journal import Journal
 from hpsearch.observers.progress import Silent
 from hpsearch.space import Space, Uniform
@@ -18,7 +20,6 @@ from hpsearch.study_directory import StudyDirectory
 from hpsearch.study_run import Run, create_study, run_study
 from hpsearch.sweep import Hyperband, Metric, Sweep
 from hpsearch.trial import Failure, Report
-from hpsearch.worker import Job, SegmentResult, attempt_directory
 
 __all__ = [
     "ScriptedBackend",

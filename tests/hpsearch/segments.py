@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from hpsearch.job import SegmentResult
 from hpsearch.trial import Report, Segment, Trial
-from hpsearch.worker import SegmentResult, Worker
+from hpsearch.worker import Worker
 
 TRIAL = Trial(number=3, params={"lr": 0.1}, seed=11, origin="random")
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from hpsearch import checkpoints
+from hpsearch.job import CommandLine, Job, SegmentResult
 from hpsearch.trial import Segment, Trial
-from hpsearch.worker import CommandLine, Job, SegmentResult, Worker
+from hpsearch.worker import Worker
 from tests.hpsearch.segments import Listening, is_alive, wait_until
 
 TRIAL = Trial(number=3, params={"optimizer.lr": 0.5, "nesterov": True, "n": 2}, seed=11, origin="random")
@@ -261,7 +262,7 @@ def test_a_command_that_cant_start_is_a_clear_failure(tmp_path: Path, line: Comm
 TRAINS = """
     import random, sys
     import numpy, torch
-    from hpsearch.running_trial import current_trial
+    from hpsearch.current import current_trial
 
     trial = current_trial()
     assert current_trial() is trial
@@ -302,7 +303,7 @@ def test_a_cut_reaches_a_python_script_at_its_next_report(script: Script) -> Non
     script.open(
         """
         import os, pathlib
-        from hpsearch.running_trial import current_trial
+        from hpsearch.current import current_trial
         trial = current_trial()
         cut = pathlib.Path(trial.directory, "cut")
         for iteration in trial.iterations():
@@ -319,7 +320,7 @@ def test_a_cut_reaches_a_python_script_at_its_next_report(script: Script) -> Non
 def test_a_python_script_with_a_loop_of_its_own_ends_with_its_segment(script: Script) -> None:
     script.open(
         """
-        from hpsearch.running_trial import current_trial
+        from hpsearch.current import current_trial
         trial = current_trial()
         try:
             while True:
@@ -339,7 +340,7 @@ def test_a_python_script_with_a_loop_of_its_own_ends_with_its_segment(script: Sc
 def test_a_python_script_that_ends_early_keeps_its_last_checkpoint(script: Script) -> None:
     script.open(
         """
-        from hpsearch.running_trial import current_trial
+        from hpsearch.current import current_trial
         trial = current_trial()
         trial.report({"loss": 1}, checkpoint=lambda: {"done": trial.iteration})
         """,
@@ -363,7 +364,7 @@ def test_a_python_script_that_ends_early_keeps_its_last_checkpoint(script: Scrip
 def test_a_mistake_in_a_python_script_is_a_clear_failure(
     script: Script, text: str, kind: str, message: str, end: int | None
 ) -> None:
-    script.open(f"from hpsearch.running_trial import current_trial\ntrial = current_trial()\n{text}\n", PYTHON)
+    script.open(f"from hpsearch.current import current_trial\ntrial = current_trial()\n{text}\n", PYTHON)
     failure = script.run(0, end).failure
     assert failure is not None
     assert failure.kind == kind
@@ -380,7 +381,7 @@ def test_a_killed_worker_leaves_no_script(tmp_path: Path) -> None:
     driver = (
         "import sys; from pathlib import Path\n"
         "from tests.hpsearch.segments import Listening\n"
-        "from hpsearch.worker import *; from hpsearch.trial import *\n"
+        "from hpsearch.job import *; from hpsearch.worker import *; from hpsearch.trial import *\n"
         "root = Path(sys.argv[1])\n"
         "line = CommandLine('script', ('sh', '${program}'), str(root))\n"
         "worker = Worker(Job(str(root), 'sweep', line, (), 'loss', None, None, 1), root)\n"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hpsearch.course import Course
 from hpsearch.errors import JournalError, SweepError
 from hpsearch.events import Ended, Event, Exhausted, Extended, Failed, Finished, Lost, Saved, Started
+from hpsearch.extension import extended, extension
 from hpsearch.schedulers.base import Done
 from hpsearch.space import Space, Uniform
-from hpsearch.study import extended
 from hpsearch.sweep import Hyperband, Sweep
 from hpsearch.trial import Failure, TrialRow, TrialState
 from tests.hpsearch.lives import OPENED, Life, lives, sweeps
@@ -214,15 +214,14 @@ def test_an_extension_that_the_sweep_accepts_is_one_that_its_course_can_take_at_
         if not life.step():
             break
     try:
-        more = life.sweep.extension(asked)
+        more = extension(life.sweep, asked)
     except SweepError:
         return
     before = len(life.course.rows())
     if more is None:
         return
-    event = Extended(more.run_cap, more.brackets)
-    life.take(event)
-    life.sweep = extended(life.sweep, event)
+    life.take(more)
+    life.sweep = extended(life.sweep, more)
     assert life.sweep.difference(asked) == []
     life.run()
     assert len(life.course.rows()) >= before

@@ -14,6 +14,7 @@ from hpsearch.course import Course
 from hpsearch.errors import TrainableError
 from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Saved, Started
 from hpsearch.interrupts import Interrupts
+from hpsearch.job import Job
 from hpsearch.journal import Journal
 from hpsearch.orchestrator import MOST_LOSSES, Orchestrator
 from hpsearch.report.tables import rows_to_csv
@@ -21,7 +22,6 @@ from hpsearch.schedulers.base import Decision
 from hpsearch.study import Study, load
 from hpsearch.sweep import Checkpoints, Hyperband, Limits, Sweep
 from hpsearch.trial import Report, TrialState
-from hpsearch.worker import Job
 from tests.hpsearch.scripted import (
     ScriptedBackend,
     cut_at_next_report,

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from hpsearch import checkpoints, random_state
+from hpsearch.current import current_trial
 from hpsearch.errors import CheckpointError, TrainableError
-from hpsearch.running_trial import Assignment, RunningTrial, SegmentEnd, current_trial, nest
+from hpsearch.running_trial import Assignment, RunningTrial, SegmentEnd, nest
 
 
 class Listening:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from hpsearch.errors import SweepError
+from hpsearch.events import Extended
+from hpsearch.extension import extension as extension_of
 from hpsearch.space import Categorical, LogUniform, Space, Uniform
 from hpsearch.sweep import (
     Checkpoints,
-    Extension,
     Hyperband,
     Limits,
     Metric,
@@ -210,18 +211,18 @@ BRACKETS = Hyperband(27, brackets=6)
     [
         (sweep(), sweep(), None),
         (sweep(), sweep(limits=Limits(9), resources=Resources(workers=4)), None),
-        (sweep(), sweep(run_cap=11), Extension(11, None)),
-        (HYPERBAND, replace(HYPERBAND, run_cap=49), Extension(49, None)),
-        (HYPERBAND, replace(HYPERBAND, early_terminate=BRACKETS), Extension(None, 6)),
+        (sweep(), sweep(run_cap=11), Extended(11, None)),
+        (HYPERBAND, replace(HYPERBAND, run_cap=49), Extended(49, None)),
+        (HYPERBAND, replace(HYPERBAND, early_terminate=BRACKETS), Extended(None, 6)),
         (
             replace(HYPERBAND, early_terminate=BRACKETS, run_cap=60),
             replace(HYPERBAND, early_terminate=replace(BRACKETS, brackets=8), run_cap=70),
-            Extension(70, 8),
+            Extended(70, 8),
         ),
     ],
 )
 def test_a_study_is_extended_by_run_cap_and_brackets(stored, new, extension):
-    assert stored.extension(new) == extension
+    assert extension_of(stored, new) == extension
 
 
 @pytest.mark.parametrize(
@@ -243,4 +244,4 @@ def test_a_study_is_extended_by_run_cap_and_brackets(stored, new, extension):
 )
 def test_any_other_difference_is_no_extension(stored, new, problem):
     with pytest.raises(SweepError, match=problem):
-        stored.extension(new)
+        extension_of(stored, new)

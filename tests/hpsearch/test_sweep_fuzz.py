@@ -13,8 +13,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpsearch.build import build_searcher
 from hpsearch.errors import SweepError
-from hpsearch.searchers import build_searcher
 from hpsearch.sweep import Sweep
 from hpsearch.sweep_file import load_sweep, sweep_from_mapping
 

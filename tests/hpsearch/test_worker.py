@@ -14,10 +14,12 @@ import pytest
 import torch
 
 from hpsearch import checkpoints
+from hpsearch.current import current_trial
 from hpsearch.errors import TrainableError
-from hpsearch.running_trial import RunningTrial, current_trial
+from hpsearch.job import Job
+from hpsearch.running_trial import RunningTrial
 from hpsearch.trial import Report, Segment
-from hpsearch.worker import Job, Worker
+from hpsearch.worker import Worker
 from tests.hpsearch.segments import TRIAL, Listening, run, segment
 from tests.hpsearch.test_worker_bits import train
 

@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 from hpsearch import checkpoints
+from hpsearch.job import Job, SegmentResult
 from hpsearch.running_trial import RunningTrial
-from hpsearch.worker import Job, SegmentResult, Worker
+from hpsearch.worker import Worker
 from tests.hpsearch.segments import run, segment
 
 
@@ -117,7 +118,8 @@ def test_warm_cold_and_uninterrupted_runs_give_the_same_bits(tmp_path: Path, tra
 TWICE = """
 import sys
 from pathlib import Path
-from hpsearch.worker import Job, Worker
+from hpsearch.job import Job
+from hpsearch.worker import Worker
 from tests.hpsearch.segments import run, segment
 from tests.hpsearch.test_worker_bits import train
 

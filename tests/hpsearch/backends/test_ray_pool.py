@@ -18,13 +18,13 @@ from hpsearch.backends.ray import RayBackend
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.course import Course
 from hpsearch.events import Event, Finished, Started
+from hpsearch.job import Job
 from hpsearch.journal import Journal
 from hpsearch.plan import simulate
 from hpsearch.schedulers.base import Decision
 from hpsearch.study import stored_sweep
 from hpsearch.study_directory import StudyDirectory
 from hpsearch.trial import Segment, Trial
-from hpsearch.worker import Job
 from tests.hpsearch.backends import trainables
 
 pytestmark = pytest.mark.ray

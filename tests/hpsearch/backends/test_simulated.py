@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hpsearch.backends.base import Result, Task
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.course import Course
+from hpsearch.job import Job
 from hpsearch.plan import simulate
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.sweep import Hyperband, Sweep
 from hpsearch.trial import Segment, Trial
-from hpsearch.worker import Job
 from tests.hpsearch.lives import sweeps
 from tests.hpsearch.scripted import sweep_of
 

@@ -43,6 +43,7 @@ def test_a_reader_that_goes_away_gives_no_traceback(study, words):
     process = begin(*words.split(), cwd=study.parent)
     assert process.stdout is not None
     assert process.stderr is not None
+    assert process.stdout.readline() != ""
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait(timeout=60) in (0, 1)

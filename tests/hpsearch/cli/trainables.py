@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from pathlib import Path
 
 from hpsearch.running_trial import RunningTrial
 
-__all__ = ["GATE", "OPEN", "REACHED", "fails", "gated", "misnamed", "nan", "steps"]
+__all__ = ["GATE", "OPEN", "REACHED", "fails", "gated", "interrupted", "misnamed", "nan", "steps"]
 
 GATE = "HPSEARCH_TEST_GATE"
 """Environment variable: a folder in which `gated` says that it waits, and waits for `open`."""
@@ -34,6 +35,21 @@ def gated(trial: RunningTrial) -> None:
         while not (gate / OPEN).exists():
             time.sleep(0.002)
     steps(trial)
+
+
+_reports = 0
+
+
+def interrupted(trial: RunningTrial) -> None:
+    """Walk likewise, and press Ctrl-C at every seventh report."""
+    global _reports
+    place = 0.0 if trial.checkpoint is None else trial.checkpoint["place"]
+    for _ in trial.iterations():
+        place += trial.params["x"] + random.random()
+        _reports += 1
+        if _reports % 7 == 0:
+            signal.raise_signal(signal.SIGINT)
+        trial.report({"loss": place}, checkpoint={"place": place})
 
 
 def misnamed(trial: RunningTrial) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpsearch.schedulers import build_scheduler
+from hpsearch.build import build_scheduler
 from hpsearch.schedulers.base import Decision, NewTrial, Outcome
 from hpsearch.schedulers.full import FullLength
 from hpsearch.space import Parameter, Space, Uniform

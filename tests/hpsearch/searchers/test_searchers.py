@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from hpsearch.errors import SweepError
-from hpsearch.searchers import GridSearcher, PointsToTry, RandomSearcher, Suggestion, trial_seed
+from hpsearch.searchers import GridSearcher, PointsToTry, RandomSearcher, Suggestion
+from hpsearch.seeds import trial_seed
 from hpsearch.space import IntUniform, Space, Uniform
 
 SPACE = Space.from_parameters({"x": Uniform(0, 1), "n": IntUniform(1, 3)})

@@ -11,9 +11,9 @@ import pytest
 from hpsearch.backends.base import Backend, Message, Progress, Result, Task
 from hpsearch.backends.inline import InlineBackend
 from hpsearch.backends.simulated import SimulatedBackend
+from hpsearch.job import Job
 from hpsearch.study_directory import StudyDirectory
 from hpsearch.trial import Segment, Trial
-from hpsearch.worker import Job
 from tests.hpsearch.backends import trainables
 
 ROOT = Path(__file__).parents[3]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from hpsearch.searchers import GridSearcher, PointsToTry, RandomSearcher, build_searcher
+from hpsearch.build import build_searcher
+from hpsearch.searchers import GridSearcher, PointsToTry, RandomSearcher
 from hpsearch.space import Categorical, IntUniform, LogNormal, LogUniform, Space, Uniform
 from hpsearch.sweep import Metric, Sweep
 
