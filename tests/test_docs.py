@@ -1,0 +1,230 @@
+"""What README and docs/ say is run: their snippets, sweep files, commands and links."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+import hpsearch
+from hpsearch._sweep_wandb import HINTS, REFUSED_DISTRIBUTIONS
+from hpsearch.cli.parser import build_parser
+from hpsearch.schedulers.brackets import Bracket, hyperband_brackets, iterations
+from hpsearch.sweep_file import load_sweep
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE_NAME = re.compile(r"# (\S+\.(?:py|yaml|sh))\n")
+_LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+_PATH = re.compile(r"`((?:hpsearch|comm|trainers|tests|configs|docs)/[\w./]+\.\w+)`")
+
+_SWEEP = {
+    "trainable": "package.module:name",
+    "metric": {"name": "loss"},
+    "method": "random",
+    "run_cap": 10,
+    "parameters": {"x": {"value": 1}},
+}
+"""What a fragment of a sweep file is put into."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block."""
+
+    page: Path
+    language: str
+    text: str
+
+    @property
+    def file(self) -> str | None:
+        """The name of the file that it is: its first line says so."""
+        found = _FILE_NAME.match(self.text)
+        return None if found is None else found[1]
+
+
+def blocks_of(page: Path) -> list[Block]:
+    return [Block(page, language, text) for language, text in _FENCE.findall(page.read_text())]
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+
+
+def name_of(value: object) -> str:
+    if isinstance(value, Block):
+        return f"{value.page.name}:{value.page.read_text().partition(value.text)[0].count(chr(10)) + 1}"
+    return value.name if isinstance(value, Path) else str(value)
+
+
+def of(language: str) -> list[Block]:
+    found = [block for block in BLOCKS if block.language == language]
+    assert found
+    return found
+
+
+def write_files(page: Path, folder: Path) -> None:
+    for block in blocks_of(page):
+        if block.file is not None:
+            (folder / block.file).write_text(block.text)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(b.language == "python" for b in blocks_of(page))], ids=name_of
+)
+def test_python_runs_in_the_order_of_the_page(page, tmp_path, monkeypatch):
+    """With the inline backend where it searches."""
+    write_files(page, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(hpsearch, "search", functools.partial(hpsearch.search, backend="inline", progress=False))
+    before = set(sys.modules)
+    names = {"__name__": "__main__"}
+    try:
+        for block in blocks_of(page):
+            if block.language == "python" and block.file is None:
+                exec(compile(block.text, name_of(block), "exec"), names)
+    finally:
+        for name in set(sys.modules) - before:
+            if getattr(sys.modules[name], "__file__", None) is not None and Path(
+                str(sys.modules[name].__file__)
+            ).is_relative_to(tmp_path):
+                del sys.modules[name]
+
+
+@pytest.mark.parametrize("block", of("yaml"), ids=name_of)
+def test_yaml_loads_as_a_sweep(block, tmp_path):
+    path = tmp_path / "sweep.yaml"
+    given = yaml.safe_load(block.text)
+    around = {} if "metric" in given else {key: value for key, value in _SWEEP.items() if key not in given}
+    path.write_text(block.text + (yaml.safe_dump(around) if around else ""))
+    load_sweep(path)
+    if "points:" in block.text:
+        load_sweep(path, ["method=grid"])
+
+
+WHOLE = [block for block in of("yaml") if block.file is not None]
+
+
+@pytest.mark.parametrize("block", WHOLE, ids=name_of)
+def test_a_sweep_whose_files_are_all_on_the_page_runs(block, tmp_path):
+    write_files(block.page, tmp_path)
+    assert block.file is not None
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "hpsearch"), "run", block.file, "--backend", "inline", "--dir", "study"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    study = hpsearch.load(tmp_path / "study")
+    assert study.state == "finished"
+    assert {str(trial.state) for trial in study.trials} <= {"complete", "stopped"}
+
+
+def commands() -> list[tuple[str, str]]:
+    """Give (page:line, command line) of every command in a block, and in the text between backquotes."""
+    found = []
+    for block in of("sh"):
+        lines = [] if block.file is not None else block.text.splitlines()
+        found += [(name_of(block), line) for line in lines if line.strip()]
+    for page in PAGES:
+        prose = _FENCE.sub("", page.read_text())
+        found += [(page.name, line) for line in re.findall(r"`(hpsearch \w[^`]*|make \w+)`", prose)]
+    return found
+
+
+@pytest.mark.parametrize(("place", "line"), commands())
+def test_a_command_can_be_given(place, line):
+    words = shlex.split(line.replace("\\|", "|"), comments=True)
+    if words[0] == "hpsearch":
+        if len(words) > 2:
+            build_parser().parse_args(words[1:])
+        else:  # only named
+            with pytest.raises(SystemExit, match="0"):
+                build_parser().parse_args([words[1], "--help"])
+    elif words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    else:
+        assert words[0] in ("python3", "git") or words[0].startswith(".venv/bin/"), place
+
+
+def test_the_readme_tells_every_command_and_option():
+    readme = (ROOT / "README.md").read_text()
+    subparsers = next(action for action in build_parser()._actions if action.choices)
+    assert subparsers.choices is not None
+    for name, parser in dict(subparsers.choices).items():
+        row = next(line for line in readme.splitlines() if line.startswith(f"| `hpsearch {name}"))
+        if name in ("run", "trials", "best", "export", "tensorboard"):
+            options = {option for action in parser._actions for option in action.option_strings} - {"-h", "--help"}
+            assert {option for option in options if option not in row} == set(), name
+
+
+def test_the_readme_tells_the_exit_codes_of_the_help():
+    told = re.findall(r"^\| (\d+) \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    listed = re.findall(r"^  (\d+) +(.*)$", build_parser().epilog or "", re.MULTILINE)
+    assert [(code, text.replace("`", "")) for code, text in told] == listed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_and_paths_lead_somewhere(page):
+    text = _FENCE.sub("", page.read_text())
+    for target in _LINK.findall(text):
+        assert (page.parent / target).exists(), target
+    for target in _PATH.findall(text):
+        assert (ROOT / target).exists(), target
+
+
+def test_the_page_of_the_sweep_file_tells_every_key():
+    text = (ROOT / "docs/sweep-file.md").read_text()
+    from hpsearch import _sweep_parameters, sweep_file
+
+    keys = [
+        *sweep_file._KEYS,
+        *sweep_file._SHARED_EARLY,
+        *(key for some in sweep_file._EARLY_KEYS.values() for key in some),
+        *_sweep_parameters._PARAMETER_KEYS,
+        *REFUSED_DISTRIBUTIONS,
+        *(key for section in ("metric", "early_terminate") for key in HINTS[section] if key != "impute_while_running"),
+    ]
+    assert [key for key in keys if not re.search(rf"[`.]{key}\b", text)] == []
+    forms = [name for name in _sweep_parameters._FORMS if name != "categorical_w_probabilities"]
+    assert [name for name in forms if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize(("max_iter", "variant"), [(81, "paper"), (27, "paper"), (81, "table")])
+def test_the_tables_of_brackets_are_those_of_the_code(max_iter, variant):
+    brackets = hyperband_brackets(max_iter, variant=variant)
+    rows = "\n".join(row_of(place, bracket, len(brackets)) for place, bracket in enumerate(brackets, 1))
+    trials = sum(bracket.trials for bracket in brackets)
+    segments = sum(rung.size for bracket in brackets for rung in bracket.rungs)
+    resumed, from_zero = (sum(iterations(bracket, resume) for bracket in brackets) for resume in (True, False))
+    text = " ".join((ROOT / "docs/hyperband.md").read_text().split())
+    told = text.partition(" ".join(rows.split()))[2]
+    assert told, "the table isn't there"
+    sums = told.split(". ")[0]
+    for number in (f"{trials} trials", f"{segments} trial-rungs", f"{resumed:,} ", f"{from_zero:,} "):
+        assert number in sums, (number, sums)
+
+
+def row_of(place: int, bracket: Bracket, width: int) -> str:
+    cells = [f"{rung.size} to {rung.until}" for rung in bracket.rungs]
+    return " ".join(["|", str(place), "|", *(f"{cell} |" for cell in cells), *["|"] * (width - len(cells))])
+
+
+def test_contributing_is_short():
+    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) < 80
+
+
+def test_the_changelog_has_unreleased_on_top():
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "[Unreleased]"
