@@ -1,6 +1,6 @@
 """Write a trial's checkpoint so that it can be read again, and read it.
 
-A checkpoint is a directory `checkpoint-<iteration>` in an attempt's directory. It holds what the user saved,
+A checkpoint is a directory `hpsearch-checkpoint-<iteration>` in an attempt's directory. It holds what the user saved,
 as `state.pt` (tensors and plain containers), `files/` (a directory that the user wrote) or `file/<name>` (a
 single file), and beside it `random.pt`, the global random generators at the same report. It is written beside
 its place and moved there by one rename: a checkpoint that exists is whole.
@@ -29,7 +29,7 @@ _FILE = "file"
 
 def name_of(iteration: int) -> str:
     """Give the name of the checkpoint's directory within the attempt's."""
-    return f"checkpoint-{iteration}"
+    return f"hpsearch-checkpoint-{iteration}"
 
 
 def write(directory: Path, iteration: int, state: object, random_state: RandomState | None) -> str:

@@ -104,7 +104,7 @@ _TO_BODY: Mapping[type, Callable[[Any], _Body]] = {
     Lost: lambda e: {"attempt": e.attempt, "reason": e.reason, "innocent": e.innocent},
     Exhausted: lambda e: {},
     Extended: lambda e: {"run_cap": e.run_cap, "brackets": e.brackets},
-    Ended: lambda e: {"state": e.state},
+    Ended: lambda e: {"state": e.state, "message": e.message},
 }
 
 _FROM_BODY: Mapping[str, Callable[[Any, _Body], Event]] = {
@@ -124,5 +124,5 @@ _FROM_BODY: Mapping[str, Callable[[Any, _Body], Event]] = {
     "lost": lambda t, b: Lost(t, b["attempt"], b["reason"], b["innocent"]),
     "exhausted": lambda t, b: Exhausted(),
     "extended": lambda t, b: Extended(b["run_cap"], b["brackets"]),
-    "ended": lambda t, b: Ended(b["state"]),
+    "ended": lambda t, b: Ended(b["state"], b["message"]),
 }

@@ -116,6 +116,8 @@ class Ended:
 
     state: str
     """`finished`, `interrupted`, `stopped`, `max_time` or `error`."""
+    message: str = ""
+    """The error's text."""
 
 
 Event = Opened | Started | Saved | Finished | Failed | Lost | Exhausted | Extended | Ended

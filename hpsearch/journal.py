@@ -194,12 +194,17 @@ def _connect(path: Path) -> sqlite3.Connection:
         except BaseException:
             connection.close()
             raise
-    if application != _APPLICATION or version != FORMAT:
+    if application != _APPLICATION:
         connection.close()
-        got = f"format {version}" if application == _APPLICATION else "a database of another program"
         raise JournalError(
-            f"{path}: expected a journal of format {FORMAT}, got {got}. Read it with the version of hpsearch "
-            "that wrote it (`hpsearch export` there gives CSV and Parquet), or start anew in another directory."
+            f"{path}: expected a journal of hpsearch, got a database of another program. Name a study's directory, "
+            "or start anew in another directory."
+        )
+    if version != FORMAT:
+        connection.close()
+        raise JournalError(
+            f"{path}: expected a journal of format {FORMAT}, got format {version}. Read it with the version "
+            "of hpsearch that wrote it (its `hpsearch export` gives CSV), or start anew in another directory."
         )
     return connection
 

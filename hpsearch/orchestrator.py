@@ -81,7 +81,7 @@ class Orchestrator:
             state = self._loop()
             self._look(last=True)
             self._backend.close()
-            self._note(Ended(state))
+            self._note(Ended(state, "" if self._mistake is None else str(self._mistake)))
             self._commit()
         except KeyboardInterrupt:
             # It may have struck between a commit and what follows, so nothing more is written.

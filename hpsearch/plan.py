@@ -109,7 +109,7 @@ def plan_text(plan: Plan) -> str:
         brackets.setdefault(rung.bracket, []).append(rung)
     for bracket, rungs in list(brackets.items())[:_MOST_BRACKETS]:
         steps = ", then ".join(f"{rung.size} to iteration {rung.until}" for rung in rungs)
-        lines.append(f"  bracket {bracket + 1}: {steps}")
+        lines.append(f"  bracket {bracket}: {steps}")
     if len(brackets) > _MOST_BRACKETS:
         lines.append(f"  ... and {len(brackets) - _MOST_BRACKETS} more brackets")
     lines += [

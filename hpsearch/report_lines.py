@@ -9,7 +9,7 @@ Any program writes its metrics by name, and may add `"iteration"` (which must be
 the script has checked the metrics, and saved what was to be saved.
 
     {"hpsearch": "report", "iteration": 3, "seconds": 0.2, "metrics": {"accuracy": 0.91}}
-    {"hpsearch": "saved", "iteration": 3, "checkpoint": "checkpoint-3"}
+    {"hpsearch": "saved", "iteration": 3, "checkpoint": "hpsearch-checkpoint-3"}
     {"hpsearch": "cut"}
     {"hpsearch": "failed", "message": "every report must hold ..."}
 """

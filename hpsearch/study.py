@@ -40,13 +40,15 @@ class BestTrial:
 class Study:
     """A study as its journal told it when it was read."""
 
-    def __init__(self, directory: Path, sweep: Sweep, course: Course, state: str, created: dict[str, Any]) -> None:
+    def __init__(self, directory: Path, sweep: Sweep, course: Course, ended: Ended, provenance: dict[str, Any]) -> None:
         self.directory = directory
         self.sweep = sweep
         """The sweep, with what it was extended by."""
-        self.state = state
+        self.state = ended.state
         """`running`, `finished`, `interrupted`, `stopped`, `max_time` or `error`."""
-        self.provenance = created
+        self.message = ended.message
+        """What the state `error` was."""
+        self.provenance = provenance
         """Git commit, command line, packages and environment of the process that made the study."""
         self._course = course
 
@@ -145,19 +147,19 @@ def load(directory: str | Path) -> Study:
         record = journal.study()
         sweep = stored_sweep(record)
         course = Course(sweep)
-        state = "running" if live else "interrupted"
+        unended = ended = Ended("running" if live else "interrupted")
         for event, _ in course.replay(event for _, event in journal.events()):
             match event:
                 case Opened():
-                    state = "running" if live else "interrupted"
-                case Ended(state=ended):
-                    state = ended
+                    ended = unended
+                case Ended():
+                    ended = event
                 case Extended():
                     sweep = extended(sweep, event)
         if not live:
             # Nobody runs what was running when the last process died.
-            course.apply(Ended(state))
-    return Study(place.path, sweep, course, state, record.get("provenance", {}))
+            course.apply(ended)
+    return Study(place.path, sweep, course, ended, record.get("provenance", {}))
 
 
 def stored_sweep(record: dict[str, Any]) -> Sweep:

@@ -2,7 +2,7 @@
 
 study.db                  the journal
 sweep.yaml                the sweep file as it was given, where there was one
-trials/00012/3/           the third attempt of trial 12: output.log, checkpoint-9/, whatever the trainable writes
+trials/00012/3/           an attempt of trial 12: output.log, hpsearch-checkpoint-9/, and what the trainable writes
 tensorboard/              a view of the journal; it can be deleted
 run.lock, workers.lock    held by the process that runs the study, and by its workers
 """
@@ -30,7 +30,7 @@ _JOURNAL = "study.db"
 _WORKERS_LOCK = "workers.lock"
 _RUN_LOCK = "run.lock"
 
-_CHECKPOINT = re.compile(r"checkpoint-\d+|\.checkpoint-\d+\.part")
+_CHECKPOINT = re.compile(r"hpsearch-checkpoint-\d+|\.hpsearch-checkpoint-\d+\.part")
 """What a trainable writes into an attempt's directory may have a name that is only like these."""
 
 _RUN_LOCK_PATIENCE = 0.5
@@ -170,7 +170,7 @@ class StudyDirectory:
 
     def remove_unnamed(self, kept: set[str]) -> None:
         """Delete the checkpoints that the journal doesn't name, left by attempts that were cut off."""
-        for checkpoint in self.trials.glob("*/*/*checkpoint-*"):
+        for checkpoint in self.trials.glob("*/*/*hpsearch-checkpoint-*"):
             ours = _CHECKPOINT.fullmatch(checkpoint.name) is not None
             if ours and str(checkpoint.relative_to(self.path)) not in kept:
                 shutil.rmtree(checkpoint, ignore_errors=True)

@@ -20,7 +20,7 @@ from hpsearch.journal import Journal
 from hpsearch.macros import DEFAULT_COMMAND
 from hpsearch.observers.base import Observer
 from hpsearch.observers.domains import domains_of
-from hpsearch.observers.progress import Display
+from hpsearch.observers.progress import Display, Unfailing
 from hpsearch.observers.tensorboard import TensorBoardObserver
 from hpsearch.orchestrator import Orchestrator
 from hpsearch.provenance import command_line, process_name, provenance
@@ -85,6 +85,7 @@ def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run) -> Study:
         JournalError: The journal can't be read or doesn't replay.
         BackendError, TrainableError: It can't be run here.
     """
+    run = replace(run, display=Unfailing(run.display))
     with place.running(process_name()), Journal.open(place.journal, durable=run.durable) as journal:
         history = list(journal.events())
         sweep, more = _extend(stored_sweep(journal.study()), history, sweep)
@@ -119,9 +120,11 @@ def _go_on(
     more: Extended | None,
     run: Run,
 ) -> None:
+    record = journal.study()
+    folder = record.get("provenance", {}).get("directory") or str(Path.cwd())
     run.display.note(f"study: {place.path}")
     place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
-    course = Course(stored_sweep(journal.study()))
+    course = Course(stored_sweep(record))
     replayed = list(course.replay(event for _, event in history))
     course.obsolete()
     backend = run.backend(sweep)
@@ -148,7 +151,7 @@ def _go_on(
                 interrupts,
                 spent=_seconds_spent(history),
                 discard=lambda gone: _remove(place.path, gone),
-            ).run(_job(place, sweep, run))
+            ).run(_job(place, sweep, run, folder))
     finally:
         watching.close()
 
@@ -161,11 +164,11 @@ def _observers(place: StudyDirectory, sweep: Sweep, run: Run) -> list[Observer]:
     return [TensorBoardObserver(place.tensorboard, domains, metric.name, metric.goal, sweep.name)]
 
 
-def _job(place: StudyDirectory, sweep: Sweep, run: Run) -> Job:
+def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str) -> Job:
     return Job(
         study=str(place.path),
         name=sweep.name,
-        trainable=run.trainable or _trainable(sweep),
+        trainable=run.trainable or _trainable(sweep, folder),
         search_path=run.search_path,
         metric=sweep.metric.name,
         save_every=sweep.checkpoints.every,
@@ -175,10 +178,10 @@ def _job(place: StudyDirectory, sweep: Sweep, run: Run) -> Job:
     )
 
 
-def _trainable(sweep: Sweep) -> str | CommandLine:
+def _trainable(sweep: Sweep, folder: str) -> str | CommandLine:
     if sweep.trainable is not None:
         return sweep.trainable
-    return CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, str(Path.cwd()))
+    return CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, folder)
 
 
 def _named_checkpoints(history: Sequence[tuple[float, Event]]) -> set[str]:

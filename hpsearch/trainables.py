@@ -41,10 +41,10 @@ def resolve_trainable(spec: str | Trainable, search_path: Sequence[str] = ()) ->
             "name of the function or class"
         )
     sys.path[:0] = [folder for folder in search_path if folder not in sys.path]
-    return _checked(_attribute(_import(module_name, spec), attribute, spec), spec)
+    return _checked(_attribute(_import(module_name, spec, search_path), attribute, spec), spec)
 
 
-def _import(module_name: str, spec: str) -> ModuleType:
+def _import(module_name: str, spec: str, search_path: Sequence[str]) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except KeyboardInterrupt:
@@ -53,9 +53,10 @@ def _import(module_name: str, spec: str) -> ModuleType:
         missing = error.name or module_name
         if module_name != missing and not module_name.startswith(f"{missing}."):
             raise _import_error(module_name, spec, error) from error
+        folders = ", ".join(map(repr, search_path)) or "no folder of the sweep's"
         raise TrainableError(
             f"`trainable: {spec}` names the module {missing!r}, which isn't there{_nearest_module(missing)}: "
-            f"give the folder that holds it, or install it (looked in {', '.join(map(repr, sys.path))})"
+            f"run from the folder that holds it, or install it (looked in {folders}, then where Python looks)"
         ) from error
     except BaseException as error:  # a module may raise anything, SystemExit included
         raise _import_error(module_name, spec, error) from error

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hpsearch.backends.base import Workers
 from hpsearch.events import Event, Failed
 from hpsearch.observers.base import Observer
-from hpsearch.observers.progress import Display, Silent, Snapshot
+from hpsearch.observers.progress import Display, Snapshot
 from hpsearch.observers.thread import ObserverThread
 from hpsearch.schedulers.base import Decision
 from hpsearch.sweep import Sweep
@@ -26,13 +26,16 @@ _RUNGS_SECONDS = 2.0
 
 _RECENT_FAILURES = 3
 
+_FIRST_ESTIMATE = 3.0
+"""Seconds before which nothing is said of the time left."""
+
 
 class Watching:
     """The orchestrator's audience."""
 
-    def __init__(self, sweep: Sweep, observers: Sequence[Observer], progress: Display) -> None:
+    def __init__(self, sweep: Sweep, observers: Sequence[Observer], display: Display) -> None:
         self._sweep = sweep
-        self._progress = progress
+        self._display = display
         self._thread = ObserverThread(observers, self.say)
         self._failures: deque[tuple[int, str]] = deque(maxlen=_RECENT_FAILURES)
         self._done_before: int | None = None
@@ -51,7 +54,7 @@ class Watching:
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
-        self._display(lambda progress: progress.note(text))
+        self._display.note(text)
 
     def look(self, course: Course, workers: Workers, elapsed: float, last: bool = False) -> None:
         """Redraw the screen, and now and then show the observers the rungs."""
@@ -60,20 +63,12 @@ class Watching:
             self._next_rungs = now + _RUNGS_SECONDS
             self._thread.rungs(course.rungs())
         self._last = self._snapshot(course, workers, elapsed)
-        snapshot = self._last
-        self._display(lambda progress: progress.show(snapshot))
+        self._display.show(self._last)
 
     def close(self) -> None:
         """Show the end, and wait until the observers have written everything."""
-        self._display(lambda progress: progress.close(self._last))
+        self._display.close(self._last)
         self._thread.close()
-
-    def _display(self, call: Callable[[Display], None]) -> None:
-        """Show something; a screen that is gone (`| head`) is no reason to end a sweep."""
-        try:
-            call(self._progress)
-        except OSError:
-            self._progress = Silent()
 
     def _snapshot(self, course: Course, workers: Workers, elapsed: float) -> Snapshot:
         if self._done_before is None:
@@ -82,7 +77,7 @@ class Watching:
         done = course.iterations
         remaining = None
         here = done - self._done_before
-        if total is not None and here > 0 and done < total[1]:
+        if total is not None and here > 0 and done < total[1] and elapsed > _FIRST_ESTIMATE:
             remaining = (total[1] - done) * elapsed / here
         return Snapshot(
             name=self._sweep.name,

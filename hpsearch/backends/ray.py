@@ -345,25 +345,34 @@ class RayBackend(Backend):
         if now < self._next_look:
             return ()
         self._next_look = now + _HOUSEKEEPING_SECONDS
-        for slot in self._slots.all:
-            head = slot.flights[0] if slot.flights else None
-            timeout = None if head is None else head.task.timeout
-            if head is not None and timeout is not None and now - head.since > timeout and not slot.timed_out:
-                slot.timed_out = head
-                ray.kill(slot.handle, no_restart=True)
+        self._kill_late(now)
         for slot, flight in self._slots.stuck(now):
             flight.recalled = True
             self._mailbox.recall.remote(slot.name, (str(self._study), *flight.key))
-        if self._pool.shared:
-            self._give_back_idle(now)
-            if self._asked is None and (room := self._shape.room()) > self._wanted:
-                for _ in range(room - self._wanted):
-                    self._add_worker()
-                self._wanted = room
-        if now >= self._next_notice and not any(slot.ready for slot in self._slots.all) and self._slots.all:
-            self._next_notice = now + _NOTICE_SECONDS[1]
-            return [Notice(why_no_workers(self._shape, self._owner))]
-        return ()
+        if not self._pool.shared:
+            return ()
+        self._give_back_idle(now)
+        self._grow()
+        nobody = bool(self._slots.all) and not any(slot.ready for slot in self._slots.all)
+        if not nobody or now < self._next_notice:
+            return ()
+        self._next_notice = now + _NOTICE_SECONDS[1]
+        return [Notice(why_no_workers(self._shape, self._owner))]
+
+    def _kill_late(self, now: float) -> None:
+        for slot in self._slots.all:
+            head = slot.flights[0] if slot.flights else None
+            timeout = None if head is None else head.task.timeout
+            if timeout is not None and head is not None and now - head.since > timeout and slot.timed_out is None:
+                slot.timed_out = head
+                ray.kill(slot.handle, no_restart=True)
+
+    def _grow(self) -> None:
+        """Use the room of nodes that joined, where the number of workers was left to the cluster."""
+        room = 0 if self._asked is not None else self._shape.room()
+        for _ in range(room - self._wanted):
+            self._add_worker()
+        self._wanted = max(self._wanted, room)
 
     def _give_back_idle(self, now: float) -> None:
         for slot in self._slots.free():

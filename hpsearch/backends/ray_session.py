@@ -38,7 +38,8 @@ class Shape:
     gpus: float
 
     def __str__(self) -> str:
-        return f"{self.cpus} CPUs and {self.gpus:g} GPUs"
+        cpus = "1 CPU" if self.cpus == 1 else f"{self.cpus} CPUs"
+        return f"{cpus} and {self.gpus:g} GPU" if self.gpus else cpus
 
     def fit(self, resources: dict[str, float]) -> int:
         """Count the workers that a node of these resources holds."""
@@ -173,14 +174,11 @@ def _session() -> str:
 
 
 def why_no_workers(shape: Shape, owner: str) -> str:
-    """Say whose workers hold the cluster that `owner` waits for."""
+    """Say what `owner` waits for while none of its workers has started, and who holds it."""
     named = ray.util.list_named_actors(all_namespaces=True)
     owners = Counter(actor["name"].rpartition(" #")[0] for actor in named if actor["namespace"] == _NAMESPACE)
-    free = ray.available_resources()
-    text = f"a worker needs {shape}; {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs are free"
     held = ", ".join(f"{count} of {name}" for name, count in sorted(owners.items()) if name != owner)
-    return (
-        f"waiting for workers of other sweeps: {text}; taken: {held}"
-        if held
-        else f"waiting for the first worker: {text}"
-    )
+    free = ray.available_resources()
+    gpus = f" and {free.get('GPU', 0):g} GPUs" if shape.gpus else ""
+    need = f"a worker needs {shape}; {free.get('CPU', 0):g} CPUs{gpus} are free"
+    return f"waiting for workers of other sweeps: {need}; taken: {held}" if held else f"workers are starting: {need}"

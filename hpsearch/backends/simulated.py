@@ -109,7 +109,7 @@ class SimulatedBackend(Backend):
         )
         return SegmentResult(
             iteration=last,
-            checkpoint=f"{attempt_directory(segment)}/checkpoint-{last}" if self._checkpoints else None,
+            checkpoint=f"{attempt_directory(segment)}/hpsearch-checkpoint-{last}" if self._checkpoints else None,
             reports=reports,
             cut=running.cut,
             seconds=running.each * len(reports),

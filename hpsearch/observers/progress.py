@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 
@@ -19,7 +19,7 @@ from hpsearch.report.wording import duration, number, params_line, shortened
 from hpsearch.schedulers.base import RungView
 from hpsearch.trial import Goal, TrialRow, TrialState
 
-__all__ = ["Display", "LiveTable", "PlainLines", "Silent", "Snapshot", "choose_progress"]
+__all__ = ["Display", "LiveTable", "PlainLines", "Silent", "Snapshot", "Unfailing", "choose_progress"]
 
 MOST_RUNG_ROWS = 12
 MOST_FAILURES = 3
@@ -94,6 +94,31 @@ class Silent:
         """Show nothing."""
 
 
+class Unfailing:
+    """Shows on another display until that fails: a screen that is gone (`| head`) is no reason to end a sweep."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Show where the sweep stands."""
+        self._try(lambda display: display.show(snapshot))
+
+    def note(self, text: str) -> None:
+        """Show a line that stays."""
+        self._try(lambda display: display.note(text))
+
+    def close(self, snapshot: Snapshot | None) -> None:
+        """Show how it ended."""
+        self._try(lambda display: display.close(snapshot))
+
+    def _try(self, call: Callable[[Display], None]) -> None:
+        try:
+            call(self._display)
+        except (OSError, ValueError):  # ValueError: the stream was closed
+            self._display = Silent()
+
+
 class LiveTable:
     """A table that is redrawn in place by `show`, in one write, without a thread of its own.
 
@@ -139,6 +164,7 @@ class PlainLines:
         self._last: Snapshot | None = None
         self._next_line = 0.0
         self._failed = 0
+        self._printed = ""
 
     def show(self, snapshot: Snapshot) -> None:
         """Print a line if it is time for one."""
@@ -148,7 +174,7 @@ class PlainLines:
         best, former = snapshot.best, self._last.best if self._last else None
         improved = best is not None and (former is None or best.value != former.value)
         if improved or snapshot.elapsed >= self._next_line:
-            self._print(_line(snapshot))
+            self._print_line(snapshot)
             self._next_line = snapshot.elapsed + LINE_EVERY
         self._last = snapshot
 
@@ -161,7 +187,7 @@ class PlainLines:
         last = self._last if snapshot is None else snapshot
         if last is not None:
             self._print_failures(last)
-            self._print(_line(last))
+            self._print_line(last)
         if last is not None and last.best is not None:
             self._print(f"best params: {params_line(last.best.params)}")
         if self._owned:
@@ -186,7 +212,13 @@ class PlainLines:
         for trial, message in shown:
             self._print(f"trial {trial} failed: {shortened(message, 200)}")
         if new > len(shown):
-            self._print(f"{new - len(shown)} more trials failed")
+            left = new - len(shown)
+            self._print("1 more trial failed" if left == 1 else f"{left} more trials failed")
+
+    def _print_line(self, snapshot: Snapshot) -> None:
+        if (line := _line(snapshot)) != self._printed:
+            self._print(line)
+            self._printed = line
 
     def _print(self, text: str) -> None:
         print(text, file=self._stream, flush=True)

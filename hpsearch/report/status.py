@@ -43,13 +43,15 @@ def _state(study: Study, holder: str | None) -> str:
         return f"running in {holder}"
     if study.state == "finished":
         return "finished"
+    if study.message:
+        return f"{study.state}: {study.message}\n            mend it and go on with: hpsearch resume {study.directory}"
     return f"{study.state}; go on with: hpsearch resume {study.directory}"
 
 
 def _rungs(study: Study) -> list[str]:
     open_rungs = [rung for rung in study.rungs if rung.size is None or rung.finished < rung.size]
     lines = [
-        f"rung        bracket {rung.bracket + 1}, to iteration {rung.until}: {rung.finished} of {rung.size} finished, "
+        f"rung        bracket {rung.bracket}, to iteration {rung.until}: {rung.finished} of {rung.size} finished, "
         f"{rung.started} started"
         for rung in open_rungs[:8]
     ]

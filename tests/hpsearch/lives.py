@@ -133,7 +133,7 @@ class Life:
         return Finished(segment.trial, segment.attempt, iteration, checkpoint, reports, cut, 1.0)
 
     def checkpoint(self, segment: Segment, iteration: int) -> str:
-        return f"{attempt_directory(segment)}/checkpoint-{iteration}"
+        return f"{attempt_directory(segment)}/hpsearch-checkpoint-{iteration}"
 
     def reports(self, trial: int, start: int, end: int) -> tuple[Report, ...]:
         return tuple(Report(trial, i, {"loss": self.chance.choice(VALUES)}, 0.5) for i in range(start + 1, end + 1))

@@ -135,7 +135,7 @@ def done(
     segment = task.segment
     end = at if at is not None else segment.end or segment.start + 1
     reports = _reports(segment.trial, segment.start if counted is None else counted, end, loss)
-    checkpoint = f"{attempt_directory(segment)}/checkpoint-{end}" if checkpoints else None
+    checkpoint = f"{attempt_directory(segment)}/hpsearch-checkpoint-{end}" if checkpoints else None
     return Result(segment.trial, segment.attempt, SegmentResult(end, checkpoint, reports, cut, 1.0, None))
 
 
@@ -150,7 +150,7 @@ def saved(task: Task, iteration: int, since: int | None = None) -> Progress:
     """The task wrote a checkpoint at an iteration."""
     segment = task.segment
     reports = _reports(segment.trial, segment.start if since is None else since, iteration, lambda _, i: 9.0 / i)
-    checkpoint = f"{attempt_directory(segment)}/checkpoint-{iteration}"
+    checkpoint = f"{attempt_directory(segment)}/hpsearch-checkpoint-{iteration}"
     return Progress(segment.trial, segment.attempt, (), (iteration, checkpoint, reports))
 
 

@@ -73,13 +73,13 @@ def test_a_checkpoint_without_random_state_reads_none(tmp_path: Path) -> None:
 
 def test_nothing_but_the_whole_checkpoint_is_left(tmp_path: Path) -> None:
     write(tmp_path, {"a": 1}, iteration=7)
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-7"]
-    assert sorted(path.name for path in (tmp_path / "checkpoint-7").iterdir()) == ["random.pt", "state.pt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["hpsearch-checkpoint-7"]
+    assert sorted(path.name for path in (tmp_path / "hpsearch-checkpoint-7").iterdir()) == ["random.pt", "state.pt"]
 
 
 def test_what_a_killed_write_left_behind_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / ".checkpoint-3.part").mkdir()
-    (tmp_path / ".checkpoint-3.part" / "state.pt").write_bytes(b"half")
+    (tmp_path / ".hpsearch-checkpoint-3.part").mkdir()
+    (tmp_path / ".hpsearch-checkpoint-3.part" / "state.pt").write_bytes(b"half")
     assert checkpoints.read_state(write(tmp_path, {"a": 1})) == {"a": 1}
 
 
@@ -164,8 +164,8 @@ def test_a_damaged_checkpoint_is_refused_with_its_path(tmp_path: Path, name: str
 
 def test_a_missing_checkpoint_is_refused_with_its_path(tmp_path: Path) -> None:
     for read in (checkpoints.read_state, checkpoints.read_random_state):
-        with pytest.raises(CheckpointError, match="checkpoint-9, but there is none"):
-            read(tmp_path / "checkpoint-9")
+        with pytest.raises(CheckpointError, match="hpsearch-checkpoint-9, but there is none"):
+            read(tmp_path / "hpsearch-checkpoint-9")
 
 
 def test_packing_and_unpacking_gives_the_same_files(tmp_path: Path) -> None:
@@ -173,11 +173,11 @@ def test_packing_and_unpacking_gives_the_same_files(tmp_path: Path) -> None:
     (mine / "sub").mkdir(parents=True)
     (mine / "sub" / "weights").write_bytes(b"one")
     checkpoint = write(tmp_path, mine)
-    there = tmp_path / "elsewhere" / "trials" / "checkpoint-3"
+    there = tmp_path / "elsewhere" / "trials" / "hpsearch-checkpoint-3"
     for _ in range(2):  # the second replaces the first
         checkpoints.unpack(checkpoints.pack(checkpoint), there)
     assert files_below(there) == files_below(checkpoint)
-    assert [path.name for path in there.parent.iterdir()] == ["checkpoint-3"]
+    assert [path.name for path in there.parent.iterdir()] == ["hpsearch-checkpoint-3"]
 
 
 def test_an_archive_that_leaves_its_directory_is_refused(tmp_path: Path) -> None:
@@ -186,5 +186,5 @@ def test_an_archive_that_leaves_its_directory_is_refused(tmp_path: Path) -> None
         archive.addfile(tarfile.TarInfo("../outside"))
     for packed in (buffer.getvalue(), b"no archive"):
         with pytest.raises(CheckpointError, match="can't be unpacked"):
-            checkpoints.unpack(packed, tmp_path / "study" / "checkpoint-1")
+            checkpoints.unpack(packed, tmp_path / "study" / "hpsearch-checkpoint-1")
     assert files_below(tmp_path) == {}

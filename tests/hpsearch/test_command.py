@@ -81,8 +81,8 @@ def test_a_shell_script_reports_and_continues_from_its_checkpoint(script: Script
     first = script.run(0, 3, channel=channel)
     assert first.failure is None
     assert [report.metrics for report in channel.reports] == [{"loss": 1.0}, {"loss": 2.0}, {"loss": 3.0}]
-    assert [save[:2] for save in channel.saves] == [(2, "trials/00003/1/checkpoint-2")]
-    assert (first.iteration, first.checkpoint) == (3, "trials/00003/1/checkpoint-3")
+    assert [save[:2] for save in channel.saves] == [(2, "trials/00003/1/hpsearch-checkpoint-2")]
+    assert (first.iteration, first.checkpoint) == (3, "trials/00003/1/hpsearch-checkpoint-3")
     assert iterations(first) == [3]
     second = script.run(3, 4, first.checkpoint)
     assert (second.failure, second.iteration) == (None, 4)
@@ -123,7 +123,7 @@ def test_a_script_without_max_iter_ends_by_itself_with_its_last_checkpoint(scrip
     script.open(COUNTS_IN_SH.replace("$HPSEARCH_END", "2"), SH)
     result = script.run(0, None)
     assert (result.failure, result.iteration, result.cut) == (None, 2, False)
-    assert result.checkpoint == "trials/00003/1/checkpoint-2"
+    assert result.checkpoint == "trials/00003/1/hpsearch-checkpoint-2"
 
 
 def test_a_script_that_goes_on_beyond_its_segment_is_ended(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_a_cut_ends_a_script_after_its_next_report(script: Script) -> None:
     )
     result = script.run(0, 10**6, channel=Listening(cut_at=2))
     assert (result.failure, result.cut, result.iteration) == (None, True, 2)
-    assert result.checkpoint == "trials/00003/1/checkpoint-2"
+    assert result.checkpoint == "trials/00003/1/hpsearch-checkpoint-2"
 
 
 def test_what_a_script_leaves_behind_dies_with_it(script: Script) -> None:
@@ -287,7 +287,7 @@ def test_a_python_script_has_the_same_trial_and_gives_the_same_bits_when_continu
     channel = Listening()
     first = script.run(0, 3, channel=channel)
     assert first.failure is None
-    assert [save[:2] for save in channel.saves] == [(2, "trials/00003/1/checkpoint-2")]
+    assert [save[:2] for save in channel.saves] == [(2, "trials/00003/1/hpsearch-checkpoint-2")]
     assert script.run(3, 5, first.checkpoint, channel).failure is None
     assert script.worker is not None
     whole = Listening()

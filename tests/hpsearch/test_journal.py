@@ -236,10 +236,10 @@ def _another_format(path: Path) -> None:
     [
         (_missing, "expected a study's directory", "that `hpsearch run` printed"),
         (_a_directory, "expected a study's directory", "that `hpsearch run` printed"),
-        (_empty, "a database of another program", "start anew in another directory"),
+        (_empty, "a database of another program", "Name a study's directory"),
         (_text, "file is not a database", "Restore the file from a copy"),
         (_half_a_header, "expected a journal", "start anew in another directory"),
-        (_another_program, "a database of another program", "start anew in another directory"),
+        (_another_program, "a database of another program", "Name a study's directory"),
         (_another_format, f"expected a journal of format {FORMAT}, got format {FORMAT + 1}", "version of hpsearch"),
     ],
 )

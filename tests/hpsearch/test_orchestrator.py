@@ -194,7 +194,7 @@ def test_a_retry_goes_on_from_the_newest_checkpoint(tmp_path):
     study = run_scripted(tmp_path / "s", sweep_of(**FLAT, run_cap=1, limits=Limits(max_retries=1)), backend)
     assert [(task.segment.start, task.segment.checkpoint) for task in backend.tasks] == [
         (0, None),
-        (3, "trials/00000/1/checkpoint-3"),
+        (3, "trials/00000/1/hpsearch-checkpoint-3"),
     ]
     assert study.iterations == 4
     assert [i for i, _ in study.curves()[0]] == [1, 2, 3, 4]

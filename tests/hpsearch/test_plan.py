@@ -92,8 +92,8 @@ def test_workers_are_those_that_are_given_or_as_many_as_the_machine_has_room_for
 def test_the_text_says_brackets_sums_and_makespan():
     text = plan_text(make_plan(sweep_of(early_terminate=Hyperband(27)), 4))
     assert "s: random, Hyperband from 1 to 27 iterations by 3" in text
-    assert "bracket 1: 27 to iteration 1, then 9 to iteration 3, then 3 to iteration 9, then 1 to iteration 27" in text
-    assert "bracket 4: 4 to iteration 27" in text
+    assert "bracket 0: 27 to iteration 1, then 9 to iteration 3, then 3 to iteration 9, then 1 to iteration 27" in text
+    assert "bracket 3: 4 to iteration 27" in text
     assert "trials       49\n" in text
     assert "trial-rungs  69\n" in text
     assert "iterations   357 when each promotion resumes from its checkpoint" in text

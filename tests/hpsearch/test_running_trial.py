@@ -78,7 +78,7 @@ def test_a_state_is_asked_for_only_where_a_checkpoint_is_needed(assignment: Assi
     for _ in trial.iterations():
         trial.report({"loss": 0}, checkpoint=state)
     assert asked == [3, 6, 7]
-    assert listening.saves == [(3, "checkpoint-3"), (6, "checkpoint-6"), (7, "checkpoint-7")]
+    assert listening.saves == [(3, "hpsearch-checkpoint-3"), (6, "hpsearch-checkpoint-6"), (7, "hpsearch-checkpoint-7")]
 
 
 @pytest.mark.parametrize("kind", ["state", "function", "path", "function of a path"])
@@ -94,7 +94,7 @@ def test_a_checkpoint_comes_back_however_it_was_given(assignment: Assignment, tm
     trial = RunningTrial(replace(assignment, end=1), Listening())
     for _ in trial.iterations():
         trial.report({"loss": 0}, checkpoint=offered[kind])
-    after = replace(assignment, start=1, end=2, checkpoint=str(tmp_path / "checkpoint-1"))
+    after = replace(assignment, start=1, end=2, checkpoint=str(tmp_path / "hpsearch-checkpoint-1"))
     loaded = RunningTrial(after, Listening()).checkpoint
     if "path" in kind:
         assert (loaded / "weights").read_text() == "w"
@@ -126,7 +126,7 @@ def test_a_cut_ends_the_iterations_with_a_checkpoint(assignment: Assignment) -> 
     for _ in trial.iterations():
         trial.report({"loss": 0}, checkpoint={"a": 1})
     assert listening.iterations == [1, 2]
-    assert listening.saves == [(2, "checkpoint-2")]
+    assert listening.saves == [(2, "hpsearch-checkpoint-2")]
 
 
 @pytest.mark.parametrize(("end", "cut_at"), [(2, None), (9, 2), (None, 2)])
@@ -140,7 +140,7 @@ def test_a_loop_of_its_own_ends_from_within_the_report(
         with pytest.raises(SegmentEnd):
             trial.report({"loss": 0}, checkpoint={"a": 1})
     assert listening.iterations == [1, 2]
-    assert listening.saves == [(2, "checkpoint-2")]
+    assert listening.saves == [(2, "hpsearch-checkpoint-2")]
 
 
 def test_without_max_iter_iterations_names_the_key(assignment: Assignment) -> None:
@@ -234,7 +234,7 @@ def test_the_random_state_is_restored_before_the_first_step_and_only_there(
     random_state.seed_all(1)
     checkpoints.write(tmp_path, 2, {}, random_state.capture())
     expected = [float(torch.rand(())) for _ in range(2)]
-    trial = RunningTrial(replace(assignment, start=2, checkpoint=str(tmp_path / "checkpoint-2")), Listening())
+    trial = RunningTrial(replace(assignment, start=2, checkpoint=str(tmp_path / "hpsearch-checkpoint-2")), Listening())
     steps = trial.iterations()
     torch.rand(5)  # building the model
     drawn = []
@@ -246,7 +246,7 @@ def test_the_random_state_is_restored_before_the_first_step_and_only_there(
 
 def test_the_state_of_a_checkpoint_is_let_go_of_at_the_first_report(assignment: Assignment, tmp_path: Path) -> None:
     checkpoints.write(tmp_path, 1, {"a": 1}, random_state.capture())
-    trial = RunningTrial(replace(assignment, start=1, checkpoint=str(tmp_path / "checkpoint-1")), Listening())
+    trial = RunningTrial(replace(assignment, start=1, checkpoint=str(tmp_path / "hpsearch-checkpoint-1")), Listening())
     before = trial.checkpoint
     assert trial.checkpoint is before
     trial.report({"loss": 0})

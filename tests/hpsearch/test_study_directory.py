@@ -298,13 +298,17 @@ def test_a_worker_that_doesnt_see_the_study_holds_nothing(tmp_path):
 
 
 def test_only_checkpoints_that_the_journal_doesnt_name_are_removed(place):
-    kept = "trials/00000/1/checkpoint-3"
-    removed = ["trials/00000/2/checkpoint-3", "trials/00001/1/.checkpoint-9.part", "trials/00001/1/checkpoint-12"]
+    kept = "trials/00000/1/hpsearch-checkpoint-3"
+    removed = [
+        "trials/00000/2/hpsearch-checkpoint-3",
+        "trials/00001/1/.hpsearch-checkpoint-9.part",
+        "trials/00001/1/hpsearch-checkpoint-12",
+    ]
     users = [
         "trials/00000/1/my-checkpoint-3",
         "trials/00000/1/checkpoint-best",
-        "trials/00000/1/deep/checkpoint-1",
-        "trials/00000/1/checkpoint-3.bak",
+        "trials/00000/1/deep/hpsearch-checkpoint-1",
+        "trials/00000/1/hpsearch-checkpoint-3.bak",
     ]
     for name in [kept, *removed, *users]:
         (place.path / name).mkdir(parents=True)

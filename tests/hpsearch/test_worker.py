@@ -141,12 +141,12 @@ def test_the_channel_hears_every_report_and_the_checkpoints_inside(make_worker: 
     result = make_worker(train, save_every=2).run(TRIAL, segment(0, 5), channel)
     assert [report.iteration for report in channel.reports] == [1, 2, 3, 4, 5]
     assert [(iteration, path) for iteration, path, _ in channel.saves] == [
-        (2, "trials/00003/1/checkpoint-2"),
-        (4, "trials/00003/1/checkpoint-4"),
+        (2, "trials/00003/1/hpsearch-checkpoint-2"),
+        (4, "trials/00003/1/hpsearch-checkpoint-4"),
     ]
     assert [[report.iteration for report in reports] for _, _, reports in channel.saves] == [[1, 2], [3, 4]]
     assert [report.iteration for report in result.reports] == [5]
-    assert (result.iteration, result.checkpoint, result.cut) == (5, "trials/00003/1/checkpoint-5", False)
+    assert (result.iteration, result.checkpoint, result.cut) == (5, "trials/00003/1/hpsearch-checkpoint-5", False)
     assert result.seconds > 0
 
 
@@ -161,7 +161,7 @@ def test_a_function_with_a_loop_of_its_own_stops_at_the_segments_end(make_worker
                 went_on.append(epoch)
 
     result = run(make_worker(own_loop), segment(0, 3))
-    assert (result.iteration, result.checkpoint) == (3, "trials/00003/1/checkpoint-3")
+    assert (result.iteration, result.checkpoint) == (3, "trials/00003/1/hpsearch-checkpoint-3")
     assert went_on == [0, 1, 2]
 
 

@@ -65,7 +65,7 @@ def test_reports_are_of_the_segments_own_iterations():
         (4, {"loss": 2.0}, 3.0),
     ]
     assert (result.iteration, result.seconds, result.cut, result.failure) == (4, 6.0, False, None)
-    assert result.checkpoint == "trials/00000/1/checkpoint-4"
+    assert result.checkpoint == "trials/00000/1/hpsearch-checkpoint-4"
 
 
 def test_a_cut_ends_an_attempt_at_its_next_report():
@@ -82,7 +82,7 @@ def test_a_cut_ends_an_attempt_at_its_next_report():
     assert isinstance(message, Result)
     assert simulated.now() == 30.0  # in its third iteration
     result = message.result
-    assert (result.iteration, result.cut, result.checkpoint) == (4, True, "trials/00000/1/checkpoint-4")
+    assert (result.iteration, result.cut, result.checkpoint) == (4, True, "trials/00000/1/hpsearch-checkpoint-4")
     assert [report.iteration for report in result.reports] == [2, 3, 4]
     assert result.seconds == 30.0
     (message,) = simulated.wait(None)

@@ -38,7 +38,7 @@ def test_run_ends_with_the_best_trials_and_the_paths_to_look_at(here, hpsearch_c
     assert last == (
         f"trial {best.number}, loss {best.value:.6g}\n"
         "trials:      hpsearch trials runs/sweep-1\n"
-        f"checkpoint:  runs/sweep-1/trials/0000{best.number}/1/checkpoint-2/state.pt\n"
+        f"checkpoint:  runs/sweep-1/trials/0000{best.number}/1/hpsearch-checkpoint-2/state.pt\n"
         "TensorBoard: hpsearch tensorboard runs/sweep-1\n"
     )
 
@@ -93,8 +93,8 @@ def test_plan_shows_the_brackets_and_runs_nothing(here, hpsearch_command, comman
     answer = hpsearch_command(*command, "r27.yaml", "--workers", 2)
     assert answer.code == 0
     for line in (
-        "bracket 1: 27 to iteration 1, then 9 to iteration 3, then 3 to iteration 9, then 1 to iteration 27",
-        "bracket 4: 4 to iteration 27",
+        "bracket 0: 27 to iteration 1, then 9 to iteration 3, then 3 to iteration 9, then 1 to iteration 27",
+        "bracket 3: 4 to iteration 27",
         "trials       49",
         "trial-rungs  69",
         "iterations   357 when each promotion resumes",

@@ -34,7 +34,7 @@ def change(path: Path, **changes: object) -> None:
         ("run sweep.yaml --dir full", "full: expected a study's directory or none, but something else is there"),
         ("run sweep.yaml --dir afile/x", "afile/x: expected a study's directory or none, but something else is there"),
         ("run sweep.yaml --dir /proc/x/y", "/proc/x/y: expected a place where a study's directory can be made"),
-        ("run sweep.yaml --dir foreign", "expected a journal of format 1, got a database of another program"),
+        ("run sweep.yaml --dir foreign", "expected a journal of hpsearch, got a database of another program"),
         ("run sweep.yaml --dir garbage", "expected a journal of hpsearch, but SQLite says"),
     ],
 )
@@ -68,7 +68,7 @@ def make_foreign(here: Path) -> None:
         ("nothere", "nothere: expected a study's directory, which holds study.db; there is none here"),
         ("empty", "empty: expected a study's directory, which holds study.db; there is none here"),
         ("sweep.yaml", "sweep.yaml: expected a study's directory"),
-        ("foreign", "expected a journal of format 1, got a database of another program"),
+        ("foreign", "expected a journal of hpsearch, got a database of another program"),
         ("garbage", "expected a journal of hpsearch, but SQLite says"),
     ],
 )
