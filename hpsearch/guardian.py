@@ -40,15 +40,18 @@ class Guardian:
 
     def stop(self) -> None:
         """Send the guardian away without killing anything."""
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        with contextlib.suppress(ProcessLookupError):
+            end = _end_of(self.pid)
             os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+            _wait_for(end, self.pid)
         if os.environ.get(MARK) == self.mark:
             del os.environ[MARK]
 
 
 def start_guardian(scratch: Path | None = None, *, own_group: bool = True) -> Guardian:
     """Start a guardian for this process.
+
+    It is no child of this process for long: Ray's workers kill their children when they are told to end.
 
     Args:
         scratch: A directory to delete when the process has ended.
@@ -61,9 +64,15 @@ def start_guardian(scratch: Path | None = None, *, own_group: bool = True) -> Gu
         os.setpgid(0, 0)
     group = os.getpid() if own_group else 0
     environment = {name: value for name, value in os.environ.items() if name != MARK}
-    null = [(os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_RDWR, 0) for descriptor in (0, 1, 2)]
+    said, saying = os.pipe()
+    null = [(os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_RDWR, 0) for descriptor in (0, 2)]
+    files = [*null, (os.POSIX_SPAWN_DUP2, saying, 1)]
     command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(group), mark, str(scratch or "")]
-    pid = os.posix_spawn(command[0], command, environment, file_actions=null, setsid=True)
+    parent = os.posix_spawn(command[0], command, environment, file_actions=files, setsid=True)
+    os.close(saying)
+    pid = int(os.read(said, 20))
+    os.close(said)
+    os.waitpid(parent, 0)
     if own_group:
         os.environ[MARK] = mark
     return Guardian(pid, mark)
@@ -114,16 +123,23 @@ def _read(path: str) -> bytes:
         return b""
 
 
-def _wait_for_end(worker: int) -> None:
-    """Wait until this process, our parent, has ended. No pipe would do: a forked child holds it open, too."""
+def _end_of(pid: int) -> int:
+    """Give a descriptor that becomes readable when the process ends; -1 where the kernel has none."""
     try:
-        descriptor = os.pidfd_open(worker)
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
     except OSError:
-        descriptor = None
-    if descriptor is not None and os.getppid() == worker:
-        select.select([descriptor], [], [])
-    while os.getppid() == worker:  # where there are no such descriptors
-        time.sleep(0.1)
+        return -1
+
+
+def _wait_for(end: int, pid: int) -> None:
+    """Wait until the process has ended, and close its descriptor."""
+    if end >= 0:
+        select.select([end], [], [])
+        os.close(end)
+    while _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:1] not in ([], [b"Z"]):
+        time.sleep(0.05)
 
 
 def _main(worker: int, group: int, mark: str, scratch: str) -> None:
@@ -135,7 +151,14 @@ def _main(worker: int, group: int, mark: str, scratch: str) -> None:
             with contextlib.suppress(OSError):  # the listing's own is closed already
                 os.close(descriptor)
     os.chdir("/")
-    _wait_for_end(worker)
+    # No pipe would tell of the worker's end: a forked child of it holds the pipe open, too.
+    end = _end_of(worker) if os.getppid() == worker else -1
+    pid = os.fork()
+    if pid:
+        os.write(1, str(pid).encode())
+        os._exit(0)
+    os.dup2(0, 1)
+    _wait_for(end, worker)
     kill_marked(MARK, mark, group)
     if scratch:
         shutil.rmtree(scratch, ignore_errors=True)

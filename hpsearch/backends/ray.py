@@ -174,23 +174,24 @@ class RayBackend(Backend):
     # Workers come and go.
 
     def _add_worker(self) -> None:
-        kept = self._pool.take(self._shape)
-        if kept is None:
+        known = self._pool.take(self._shape)
+        if known is None:
             name = f"{self._owner} #{secrets.token_hex(4)}"
             actor = ray.remote(RayWorker).options(
                 num_cpus=self._shape.cpus, num_gpus=self._shape.gpus, max_restarts=0, name=name
             )
-            kept = (actor.remote(name, self._mailbox), name)
-        slot = Slot(*kept)
+            slot = Slot(actor.remote(name, self._mailbox), name)
+        else:
+            slot = Slot(*known)
         self._slots.add(slot)
         greeting = slot.handle.open.remote(self._payload, self._search_path, self._token)
-        self._when_done(greeting, functools.partial(self._greeted, slot))
+        self._when_done(greeting, functools.partial(self._greeted, slot, known is None))
 
-    def _greeted(self, slot: Slot[Any], future: Future[Greeting]) -> Sequence[Message]:
+    def _greeted(self, slot: Slot[Any], new: bool, future: Future[Greeting]) -> Sequence[Message]:
         try:
             greeting = future.result()
         except RayError as error:
-            self._bad_starts += 1
+            self._bad_starts += new  # one of the pool may have died there
             if self._bad_starts >= _MOST_BAD_STARTS:
                 raise BackendError(
                     f"{_MOST_BAD_STARTS} workers in a row died before they could run anything; the last one: "
