@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import pickle
 import queue
 import secrets
 import time
@@ -32,7 +33,7 @@ from hpsearch.backends.base import (
 )
 from hpsearch.backends.mailbox import Key, Letter, Save
 from hpsearch.backends.ray_session import Shape, connect, why_no_workers
-from hpsearch.backends.ray_worker import Delivery, Greeting, RayWorker
+from hpsearch.backends.ray_worker import Delivery, Greeting, Order, RayWorker
 from hpsearch.backends.slots import Flight, Slot, Slots
 from hpsearch.checkpoints import pack, unpack
 from hpsearch.errors import BackendError, TrainableError
@@ -235,7 +236,8 @@ class RayBackend(Backend):
         packed = None
         if task.segment.checkpoint is not None and not slot.sees:
             packed = pack(self._study / task.segment.checkpoint)
-        ticket = slot.handle.run.remote(task.trial, task.segment, packed)
+        order = Order(task.trial, task.segment, packed)
+        ticket = slot.handle.run.remote(pickle.dumps(order, pickle.HIGHEST_PROTOCOL))
         flight = Flight(task, ticket, 0.0)
         self._slots.send(slot, flight, self.now())
         self._flights[flight.key] = (slot, flight)
@@ -251,11 +253,11 @@ class RayBackend(Backend):
     def _when_done(self, ref: Any, take: Callable[[Future[Any]], Sequence[Message]]) -> None:
         ref.future().add_done_callback(lambda future: self._inbox.put(lambda: take(future)))
 
-    def _landed(self, slot: Slot[Any], flight: Flight, future: Future[Delivery | None]) -> Sequence[Message]:
+    def _landed(self, slot: Slot[Any], flight: Flight, future: Future[bytes]) -> Sequence[Message]:
         if flight not in slot.flights:
             return ()
         try:
-            delivery = future.result()
+            delivery: Delivery | None = pickle.loads(future.result())
         except RayError as error:
             ray.kill(slot.handle, no_restart=True)  # perhaps it is only out of reach
             return self._lose(slot, _first_line(error))

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -22,10 +23,13 @@ from hpsearch.study_directory import hold_as_worker
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker import Worker
 
-__all__ = ["BEAT_SECONDS", "Delivery", "Greeting", "RayWorker"]
+__all__ = ["BEAT_SECONDS", "Delivery", "Greeting", "Order", "RayWorker"]
 
 BEAT_SECONDS = 0.5
 """Time between two letters of a running segment."""
+
+_WEIGHING_SECONDS = 0.25
+"""Time between two looks at the worker's memory."""
 
 _LARGEST_LOG = 1 << 20
 """Bytes of a trial's output that travel to a driver whose directory the worker doesn't see: the end of it."""
@@ -40,6 +44,16 @@ class Greeting:
     """It sees the study's directory."""
     mistake: str | None
     """Why it can't run this study's trainable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A segment for a worker to run."""
+
+    trial: Trial
+    segment: Segment
+    packed: bytes | None
+    """The segment's checkpoint, for a worker that doesn't see the study's directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +85,8 @@ class RayWorker:
         self._worker: Worker | None = None
         self._lock: IO[str] | None = None
         self._channel: _Channel | None = None
+        self._memory = 0
+        self._next_weighing = 0.0
         self._beginning = threading.Lock()  # between beginning an attempt and taking it back
         self._begun: Key = ("", 0, 0)
         self._recalled: set[Key] = set()
@@ -109,8 +125,16 @@ class RayWorker:
             return Greeting(host, self._sees, str(error))
         return Greeting(host, self._sees, None)
 
-    def run(self, trial: Trial, segment: Segment, packed: bytes | None) -> Delivery | None:
-        """Run a segment; `packed` is its checkpoint where the directory isn't seen. None: it was taken back."""
+    def run(self, order: bytes) -> bytes:
+        """Run a segment: a pickled `Order` comes in, a pickled `Delivery` goes out, or None: it was taken back.
+
+        As bytes, because Ray's own pickling of such objects costs many times that of the standard library.
+        """
+        return pickle.dumps(self.deliver(pickle.loads(order)), pickle.HIGHEST_PROTOCOL)
+
+    def deliver(self, order: Order) -> Delivery | None:
+        """Run a segment; None: it was taken back."""
+        trial, segment, packed = order.trial, order.segment, order.packed
         assert self._worker is not None, "open comes before run"
         key = (self._study, segment.trial, segment.attempt)
         with self._beginning:
@@ -127,13 +151,20 @@ class RayWorker:
             self._channel = None
         saves = tuple(channel.saves)
         if self._sees:
-            return Delivery(result, saves, None, None, _resident_bytes())
+            return Delivery(result, saves, None, None, self._weigh())
         newest = result.checkpoint or (saves[-1].checkpoint if saves else None)
         packed = None if newest is None else pack(self._root / newest)
         directory = self._root / attempt_directory(segment)
-        delivery = Delivery(result, saves, packed, _end_of_log(directory), _resident_bytes())
+        delivery = Delivery(result, saves, packed, _end_of_log(directory), self._weigh())
         shutil.rmtree(directory, ignore_errors=True)
         return delivery
+
+    def _weigh(self) -> int:
+        now = time.monotonic()
+        if now >= self._next_weighing:
+            self._next_weighing = now + _WEIGHING_SECONDS
+            self._memory = _resident_bytes()
+        return self._memory
 
     def release(self) -> None:
         """Let go of the study."""

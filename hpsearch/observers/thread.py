@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from hpsearch.events import Event
@@ -12,6 +13,12 @@ from hpsearch.schedulers.base import Decision, RungView
 from hpsearch.trial import Report
 
 __all__ = ["ObserverThread"]
+
+_PAUSE_SECONDS = 0.05
+"""Observers take what comes in bursts: each time the thread wakes it disturbs the thread that runs the sweep."""
+
+_FLUSH_SECONDS = 1.0
+"""How long what observers hold back may wait; a short trial's file is then opened once and not four times."""
 
 _Call = Callable[[Observer], None]
 
@@ -29,6 +36,7 @@ class ObserverThread:
         self._observers = list(observers)
         self._say = say
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         if self._observers:
             self._thread = threading.Thread(target=self._work, name="hpsearch-observers", daemon=True)
@@ -50,6 +58,7 @@ class ObserverThread:
     def close(self) -> None:
         """Wait until everything is passed on, and close the observers."""
         if self._thread is not None:
+            self._closing.set()
             self._calls.put(None)
             self._thread.join()
             self._thread = None
@@ -59,10 +68,25 @@ class ObserverThread:
             self._calls.put(call)
 
     def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            self._tell(call)
-            if self._calls.empty():
+        flush_at: float | None = None  # None: nothing was told since the last flush
+        while True:
+            try:
+                left = None if flush_at is None else max(flush_at - time.monotonic(), 0.0)
+                call = self._calls.get(timeout=left)
+            except queue.Empty:
                 self._tell(lambda observer: observer.flush())
+                flush_at = None
+                continue
+            if call is None:
+                break
+            self._tell(call)
+            if flush_at is None:
+                flush_at = time.monotonic() + _FLUSH_SECONDS
+            elif time.monotonic() >= flush_at:
+                self._tell(lambda observer: observer.flush())
+                flush_at = None
+            if self._calls.empty():
+                self._closing.wait(_PAUSE_SECONDS)
         self._tell(lambda observer: observer.close())
 
     def _tell(self, call: _Call) -> None:

@@ -1,0 +1,64 @@
+"""The peer: the same training in two plain processes, without search, checkpoints or Ray."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tests.benchmarks.plain_trial import PlainTrial
+
+__all__ = ["bare_seconds"]
+
+_Trials = Sequence[tuple[Mapping[str, Any], int]]
+
+RAY_NICENESS = 15
+"""Ray lowers the priority of its workers by this; the plain processes get no better one."""
+
+
+def bare_seconds(trials: _Trials, processes: int) -> float:
+    """Train these (params, iterations) from zero; give the seconds from the start to the last end.
+
+    Args:
+        trials: Spread so that each process gets as many iterations, as nearly as can be.
+        processes: How many; each uses one thread.
+    """
+    context = multiprocessing.get_context("spawn")
+    ends = []
+    for share in _shares(trials, processes):
+        here, there = context.Pipe()
+        context.Process(target=_train, args=(there, share), daemon=True).start()
+        ends.append(here)
+    for end in ends:
+        end.recv()  # ready
+    began = time.perf_counter()
+    for end in ends:
+        end.send("go")
+    for end in ends:
+        end.recv()
+    return time.perf_counter() - began
+
+
+def _shares(trials: _Trials, processes: int) -> list[list[tuple[Mapping[str, Any], int]]]:
+    shares: list[list[tuple[Mapping[str, Any], int]]] = [[] for _ in range(processes)]
+    for trial in sorted(trials, key=lambda trial: -trial[1]):
+        min(shares, key=lambda share: sum(count for _, count in share)).append(trial)
+    return shares
+
+
+def _train(driver: Connection, trials: _Trials) -> None:
+    import torch
+
+    from hpsearch_trainers.digits import mlp
+
+    os.nice(RAY_NICENESS)
+    torch.set_num_threads(1)
+    mlp(PlainTrial(trials[0][0], 1))  # loads the digits and what torch loads late
+    driver.send("ready")
+    driver.recv()
+    for params, iterations in trials:
+        mlp(PlainTrial(params, iterations))
+    driver.send("done")
