@@ -84,7 +84,7 @@ def search(
         SweepError: The arguments ask for something that can't be done, or for another sweep than the directory's.
         HpsearchError: It can't be run.
     """
-    place = None if directory is None else StudyDirectory(Path(directory))
+    place = None if directory is None else StudyDirectory(Path(directory).expanduser())
     if isinstance(trainable, Sweep):
         if sweep is not None:
             raise SweepError("search: two sweeps were given; pass one, alone or behind its trainable")

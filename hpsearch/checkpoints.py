@@ -15,7 +15,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from hpsearch.errors import CheckpointError
+from hpsearch.errors import CheckpointError, UnreadableCheckpointError
 from hpsearch.random_state import RandomState
 from hpsearch.unreadable import refuse_unreadable
 
@@ -68,7 +68,7 @@ def read_state(checkpoint: Path) -> Any:
     """Read what the user saved: the state with its tensors on the CPU, or the path of what was copied.
 
     Raises:
-        CheckpointError: The checkpoint is missing or damaged.
+        UnreadableCheckpointError: The checkpoint is missing or damaged.
     """
     path = user_path(checkpoint)
     return _load(path) if path.name == _STATE and path.parent == checkpoint else path
@@ -78,7 +78,7 @@ def read_random_state(checkpoint: Path) -> RandomState | None:
     """Read the random state that stands beside the user's; None where there was none to write.
 
     Raises:
-        CheckpointError: The checkpoint is missing or damaged.
+        UnreadableCheckpointError: The checkpoint is missing or damaged.
     """
     path = checkpoint / _RANDOM
     if not path.exists() and user_path(checkpoint):
@@ -91,14 +91,14 @@ def user_path(checkpoint: Path) -> Path:
     """Give the path of what the user saved: the file `state.pt`, or the directory or file that was copied.
 
     Raises:
-        CheckpointError: There's no checkpoint at this path.
+        UnreadableCheckpointError: There's no checkpoint at this path.
     """
     for path in (checkpoint / _STATE, checkpoint / _DIRECTORY):
         if path.exists():
             return path
     for path in (checkpoint / _FILE).glob("*"):
         return path
-    raise CheckpointError(f"there must be a checkpoint at {checkpoint}, but there is none: was it deleted?")
+    raise UnreadableCheckpointError(f"there must be a checkpoint at {checkpoint}, but there is none: was it deleted?")
 
 
 def pack(checkpoint: Path) -> bytes:
@@ -145,7 +145,19 @@ def _save(state: object, path: Path) -> None:
     except OSError:
         raise  # the disk's fault, not the state's
     except Exception as error:  # pickle raises whatever an object's reduction raises
+        if (disk := _disk_error(error)) is not None:
+            raise disk from None
         refuse_unreadable(state, error)
+
+
+def _disk_error(error: BaseException) -> OSError | None:
+    """Find the disk's error behind torch's: closing a file that is full raises another one on top."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def _dump(state: object, path: Path) -> None:
@@ -162,12 +174,12 @@ def _load(path: Path) -> Any:
         # On the CPU: the device that saved it may not exist here, and load_state_dict copies to its own.
         return torch.load(path, weights_only=True, map_location="cpu")
     except FileNotFoundError as error:
-        raise CheckpointError(f"the checkpoint must hold {path}, but it doesn't: was it deleted?") from error
+        raise UnreadableCheckpointError(f"the checkpoint must hold {path}, but it doesn't: was it deleted?") from error
     except OSError:
         raise
     except Exception as error:  # torch.load raises RuntimeError, UnpicklingError, EOFError and others
         line = str(error).strip().partition("\n")[0]
-        raise CheckpointError(f"the checkpoint {path} can't be read: {line}") from error
+        raise UnreadableCheckpointError(f"the checkpoint {path} can't be read: {line}") from error
 
 
 def _copy(source: Path, staging: Path, directory: Path) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from hpsearch.build import build_scheduler, build_searcher
 from hpsearch.errors import JournalError
 from hpsearch.events import (
+    Dropped,
     Ended,
     Event,
     Exhausted,
@@ -73,6 +74,8 @@ class Course:
             case Opened() | Ended():
                 for trial in sorted(self._standings.running):
                     self._owe(trial)
+            case Dropped():
+                self._standings.of(event.trial).drop_checkpoint()
             case Exhausted():
                 return self._decide(self._scheduler.exhausted())
             case Extended(run_cap=run_cap, brackets=brackets):

@@ -9,9 +9,14 @@ from hpsearch.errors import TrainableError
 from hpsearch.running_trial import RunningTrial
 from hpsearch.script_trial import open_script_trial
 
-__all__ = ["current_trial", "set_current_trial"]
+__all__ = ["current_trial", "here", "set_current_trial"]
 
 _current: RunningTrial | None = None
+
+
+def here() -> RunningTrial | None:
+    """Give the trial that was set in this process; None where there is none."""
+    return _current
 
 
 def set_current_trial(trial: RunningTrial | None) -> None:

@@ -7,9 +7,11 @@ __all__ = [
     "CheckpointError",
     "HpsearchError",
     "JournalError",
+    "StorageError",
     "StudyInUseError",
     "SweepError",
     "TrainableError",
+    "UnreadableCheckpointError",
 ]
 
 
@@ -27,6 +29,14 @@ class TrainableError(HpsearchError):
 
 class CheckpointError(HpsearchError):
     """A checkpoint can't be written so that it can be read again, or can't be read."""
+
+
+class UnreadableCheckpointError(CheckpointError):
+    """A checkpoint that was written is missing or damaged."""
+
+
+class StorageError(HpsearchError):
+    """A study's directory can't be written: the disk is full, or it was taken away."""
 
 
 class JournalError(HpsearchError):

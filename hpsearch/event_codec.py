@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpsearch.events import (
+    Dropped,
     Ended,
     Event,
     Exhausted,
@@ -102,6 +103,7 @@ _TO_BODY: Mapping[type, Callable[[Any], _Body]] = {
     },
     Failed: _failed,
     Lost: lambda e: {"attempt": e.attempt, "reason": e.reason, "innocent": e.innocent},
+    Dropped: lambda e: {"reason": e.reason},
     Exhausted: lambda e: {},
     Extended: lambda e: {"run_cap": e.run_cap, "brackets": e.brackets},
     Ended: lambda e: {"state": e.state, "message": e.message},
@@ -122,6 +124,7 @@ _FROM_BODY: Mapping[str, Callable[[Any, _Body], Event]] = {
     ),
     "failed": lambda t, b: Failed(t, b["attempt"], Failure(*b["failure"]), b["retry"], _read_reports(t, b["reports"])),
     "lost": lambda t, b: Lost(t, b["attempt"], b["reason"], b["innocent"]),
+    "dropped": lambda t, b: Dropped(t, b["reason"]),
     "exhausted": lambda t, b: Exhausted(),
     "extended": lambda t, b: Extended(b["run_cap"], b["brackets"]),
     "ended": lambda t, b: Ended(b["state"], b["message"]),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hpsearch.trial import Failure, Report, Segment, Trial
 
 __all__ = [
+    "Dropped",
     "Ended",
     "Event",
     "Exhausted",
@@ -98,6 +99,14 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Dropped:
+    """A trial's newest checkpoint turned out to be missing or damaged: it starts again from zero."""
+
+    trial: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Exhausted:
     """The searcher had no params for the trial that the scheduler asked for."""
 
@@ -120,4 +129,4 @@ class Ended:
     """The error's text."""
 
 
-Event = Opened | Started | Saved | Finished | Failed | Lost | Exhausted | Extended | Ended
+Event = Opened | Started | Saved | Finished | Failed | Lost | Dropped | Exhausted | Extended | Ended

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
-from hpsearch.errors import CheckpointError, TrainableError
+from hpsearch.errors import CheckpointError, StorageError, TrainableError, UnreadableCheckpointError
 from hpsearch.trial import Failure
 
 __all__ = ["exception_line", "failure_of"]
@@ -23,6 +23,10 @@ def failure_of(error: BaseException) -> Failure:
     report = traceback.TracebackException.from_exception(error)
     _drop_our_frames(report)
     text = "".join(report.format())
+    if isinstance(error, StorageError):
+        return Failure("storage", str(error), text)
+    if isinstance(error, UnreadableCheckpointError):
+        return Failure("checkpoint", str(error), text)
     if isinstance(error, (TrainableError, CheckpointError)):
         return Failure("contract", str(error), text)
     return Failure("raised", exception_line(error), text)

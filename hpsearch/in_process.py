@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-import sys
+import os
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from hpsearch import random_state
 from hpsearch.attempt import Attempt
-from hpsearch.current import set_current_trial
+from hpsearch.current import here, set_current_trial
 from hpsearch.errors import TrainableError
 from hpsearch.failures import failure_of
 from hpsearch.output import OutputRedirect
@@ -48,6 +49,9 @@ class InProcess:
         import torch
 
         torch.set_num_threads(self._threads)  # the last trial may have changed it
+        process = os.getpid()
+        outer = here()
+        failure = None
         with self._output.to(log):
             try:
                 self._run(self._target, assignment, attempt)
@@ -55,11 +59,15 @@ class InProcess:
                 raise
             except BaseException as error:  # SystemExit is a user's mistake like any other
                 failure = failure_of(error)
-                sys.stderr.write(failure.traceback)
-                return failure
             finally:
-                set_current_trial(None)
-        return None
+                set_current_trial(outer)
+                if os.getpid() != process:
+                    os._exit(1)  # a child that the trainable forked came back: it must not go on as a second driver
+        if failure is not None:
+            # To the file itself: the trainable may have closed or replaced the streams.
+            with contextlib.suppress(OSError), log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(failure.traceback)
+        return failure
 
     def close(self) -> None:
         """Let go of the warm object, and give torch back its threads."""
@@ -114,7 +122,9 @@ class _WarmObject:
         if callable(close := getattr(former, "close", None)):
             try:
                 close()
-            except Exception:
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # SystemExit too: it would fail the next trial
                 traceback.print_exc()
 
     def _continue(self, assignment: Assignment, attempt: Attempt) -> RunningTrial | None:

@@ -6,11 +6,11 @@ the loss of power. On a network file system, where WAL's shared memory doesn't w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,11 @@ _ROWS_AT_ONCE = 500
 class Journal:
     """An open journal."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path | None, synchronous: str | None = None) -> None:
         self._connection = connection
         self._path = path
+        self._synchronous = synchronous  # None: as it is
+        self._writes = False
 
     @classmethod
     def create(cls, path: Path, study: Mapping[str, Any]) -> None:
@@ -75,16 +77,7 @@ class Journal:
         Raises:
             JournalError: There is none, or it isn't one that this version reads.
         """
-        connection = _connect(path)
-        mode = "DELETE" if is_network_filesystem(path) else "WAL"
-        try:
-            with _explained(path):
-                connection.execute(f"PRAGMA journal_mode={mode}")
-                connection.execute(f"PRAGMA synchronous={'FULL' if durable or mode == 'DELETE' else 'NORMAL'}")
-        except BaseException:
-            connection.close()
-            raise
-        return cls(connection, path)
+        return cls(_connect(path), path, synchronous="FULL" if durable else "NORMAL")
 
     @classmethod
     def read(cls, path: Path) -> Journal:
@@ -98,7 +91,11 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; after writing, so that whoever may not write beside it can read it, too."""
+        if self._writes:
+            with contextlib.suppress(sqlite3.Error):  # another process reads it now: WAL does no harm
+                self._connection.execute("PRAGMA busy_timeout=100")
+                self._connection.execute("PRAGMA journal_mode=DELETE")
         self._connection.close()
 
     def study(self) -> dict[str, Any]:
@@ -117,6 +114,7 @@ class Journal:
         rows = [(now, *encode(event)) for event in events]
         execute = self._connection.execute
         with _explained(self._path):
+            self._prepare()
             try:
                 execute("BEGIN IMMEDIATE")
                 self._connection.executemany("INSERT INTO events (time, kind, trial, body) VALUES (?, ?, ?, ?)", rows)
@@ -126,6 +124,15 @@ class Journal:
                 if self._connection.in_transaction:
                     execute("ROLLBACK")
                 raise
+
+    def _prepare(self) -> None:
+        """Choose how SQLite writes, before the first event; a study that is only looked at stays as it is."""
+        if self._writes or self._path is None or self._synchronous is None:
+            return
+        self._writes = True
+        shared = is_network_filesystem(self._path)
+        self._connection.execute(f"PRAGMA journal_mode={'DELETE' if shared else 'WAL'}")
+        self._connection.execute(f"PRAGMA synchronous={'FULL' if shared else self._synchronous}")
 
     def events(self) -> Iterator[tuple[float, Event]]:
         """Give (wall time, event) in the order of writing.
@@ -209,7 +216,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-@contextmanager
+@contextlib.contextmanager
 def _explained(path: Path | None) -> Iterator[None]:
     """Turn what SQLite raises into an error that says what to do."""
     try:

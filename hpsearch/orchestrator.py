@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from hpsearch.backends.base import Backend, Gone, Message, Notice, Progress, Result, Task, TimedOut
 from hpsearch.course import Course
-from hpsearch.errors import TrainableError
-from hpsearch.events import Ended, Event, Exhausted, Failed, Finished, Lost, Saved, Started
+from hpsearch.errors import HpsearchError, StorageError, TrainableError
+from hpsearch.events import Dropped, Ended, Event, Exhausted, Failed, Finished, Lost, Saved, Started
 from hpsearch.interrupts import Interrupts
 from hpsearch.job import Job, SegmentResult
 from hpsearch.journal import Journal
@@ -63,7 +63,7 @@ class Orchestrator:
         self._events: list[Event] = []  # applied, not yet in the journal
         self._decided: list[tuple[Event, Sequence[Decision]]] = []
         self._ending: str | None = None
-        self._mistake: TrainableError | None = None
+        self._mistake: HpsearchError | None = None
         self._request = journal.last_request()
         self._next_check = self._next_look = 0.0
         self._began = 0.0
@@ -74,6 +74,7 @@ class Orchestrator:
         Raises:
             BackendError: The backend can't be opened.
             TrainableError: The first segments break the sweep's contract, so all others would too.
+            StorageError: The study's directory can't be written any more.
         """
         try:
             self._backend.open(job, self._deliver)
@@ -180,6 +181,14 @@ class Orchestrator:
                     result.seconds,
                 )
             )
+        elif failure.kind == "checkpoint":
+            self._audience.say(f"trial {trial} starts again from zero: {failure.message}")
+            self._note(Lost(trial, attempt, failure.message, innocent=True))
+            self._note(Dropped(trial, failure.message))
+        elif failure.kind == "storage":
+            self._note(Lost(trial, attempt, failure.message, innocent=True))
+            self._mistake = self._mistake or StorageError(f"{failure.message}. Make room, then resume.")
+            self._end("error")
         elif failure.kind == "contract" and self._course.finished_segments == 0:
             # Every trial would break it the same way: say so once, and leave the sweep to be resumed when mended.
             self._note(Lost(trial, attempt, failure.message, innocent=False))

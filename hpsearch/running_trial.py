@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpsearch import checkpoints, random_state
-from hpsearch.errors import TrainableError
+from hpsearch.errors import StorageError, TrainableError
 from hpsearch.metrics import to_numbers
 from hpsearch.random_state import RandomState
 
@@ -77,7 +77,6 @@ class RunningTrial:
         seed: The trial's own; Python's, NumPy's and torch's global generators are seeded with it already.
         start: Iterations that are done; the first report is that of iteration `start + 1`.
         end: Last iteration of this segment; None where the sweep names no `max_iter`.
-        directory: A directory of this attempt's own, for any files.
     """
 
     def __init__(self, assignment: Assignment, listener: Listener) -> None:
@@ -96,7 +95,6 @@ class RunningTrial:
         """
         self.start = assignment.start
         self.end = assignment.end
-        self.directory = Path(assignment.directory)
         self.random_state = saved
         """At the last checkpoint that was written or read."""
         self._assignment = assignment
@@ -108,6 +106,13 @@ class RunningTrial:
         self._looped = False
         self._ended = False
         self._clock = time.perf_counter()
+
+    @property
+    def directory(self) -> Path:
+        """A directory of this attempt's own, for any files; it is made when it is asked for."""
+        directory = Path(self._assignment.directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory
 
     @property
     def checkpoint(self) -> Any:
@@ -203,7 +208,10 @@ class RunningTrial:
         state = offered() if callable(offered) and not _is_module(offered) else offered
         if state is None:
             return
-        name = checkpoints.write(self.directory, self._iteration, state, saved)
+        try:
+            name = checkpoints.write(self.directory, self._iteration, state, saved)
+        except OSError as error:
+            raise StorageError(f"the checkpoint of iteration {self._iteration} can't be written: {error}") from error
         random_state.restore(saved)
         self.random_state = saved
         self._listener.saved(self._iteration, name)

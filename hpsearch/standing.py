@@ -71,6 +71,10 @@ class Standing:
             self._superseded = [*(self._superseded or ()), self.checkpoint]
         self.checkpoint, self.checkpoint_iteration = checkpoint, iteration
 
+    def drop_checkpoint(self) -> None:
+        """Forget the newest checkpoint: it can't be read, and the trial starts again from zero."""
+        self.checkpoint, self.checkpoint_iteration = None, 0
+
     def take_superseded(self) -> list[str]:
         """Give the superseded checkpoints, each once."""
         superseded, self._superseded = self._superseded or [], None

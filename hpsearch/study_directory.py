@@ -24,7 +24,7 @@ from typing import IO, Any
 from hpsearch.errors import JournalError, StudyInUseError
 from hpsearch.journal import Journal, no_study
 
-__all__ = ["StudyDirectory", "hold_as_worker", "next_directory"]
+__all__ = ["OUTPUT_AT_HAND", "StudyDirectory", "hold_as_worker", "next_directory"]
 
 _JOURNAL = "study.db"
 _WORKERS_LOCK = "workers.lock"
@@ -32,6 +32,9 @@ _RUN_LOCK = "run.lock"
 
 _CHECKPOINT = re.compile(r"hpsearch-checkpoint-\d+|\.hpsearch-checkpoint-\d+\.part")
 """What a trainable writes into an attempt's directory may have a name that is only like these."""
+
+OUTPUT_AT_HAND = ".output-"
+"""A worker's output lies in `trials` under this and the worker's mark, until it is filed under an attempt."""
 
 _RUN_LOCK_PATIENCE = 0.5
 """Seconds; `holder` takes the lock for an instant only to look."""
@@ -169,11 +172,13 @@ class StudyDirectory:
                 )
 
     def remove_unnamed(self, kept: set[str]) -> None:
-        """Delete the checkpoints that the journal doesn't name, left by attempts that were cut off."""
+        """Delete what attempts that were cut off left: checkpoints that no event names, and unfiled output."""
         for checkpoint in self.trials.glob("*/*/*hpsearch-checkpoint-*"):
             ours = _CHECKPOINT.fullmatch(checkpoint.name) is not None
             if ours and str(checkpoint.relative_to(self.path)) not in kept:
                 shutil.rmtree(checkpoint, ignore_errors=True)
+        for log in self.trials.glob(f"{OUTPUT_AT_HAND}*"):
+            log.unlink(missing_ok=True)
 
 
 def hold_as_worker(study: Path) -> IO[str] | None:

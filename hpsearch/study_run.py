@@ -29,7 +29,7 @@ from hpsearch.study_directory import StudyDirectory, next_directory
 from hpsearch.sweep import Sweep
 from hpsearch.watching import Watching
 
-__all__ = ["Run", "create_study", "run_study"]
+__all__ = ["Run", "create_study", "run_study", "write_tensorboard"]
 
 _WORKERS_PATIENCE = 60.0
 """Seconds to wait for the workers of a killed run to end."""
@@ -128,7 +128,7 @@ def _go_on(
     replayed = list(course.replay(event for _, event in history))
     course.obsolete()
     backend = run.backend(sweep)
-    watching = Watching(sweep, _observers(place, sweep, run), run.display)
+    watching = Watching(sweep, [_tensorboard(place, sweep)] if run.tensorboard else [], run.display)
     try:
         for event, decisions in replayed:
             watching.observe(event, decisions)
@@ -156,12 +156,20 @@ def _go_on(
         watching.close()
 
 
-def _observers(place: StudyDirectory, sweep: Sweep, run: Run) -> list[Observer]:
-    if not run.tensorboard:
-        return []
+def _tensorboard(place: StudyDirectory, sweep: Sweep) -> Observer:
     metric = sweep.metric
-    domains = domains_of(sweep.parameters)
-    return [TensorBoardObserver(place.tensorboard, domains, metric.name, metric.goal, sweep.name)]
+    return TensorBoardObserver(place.tensorboard, domains_of(sweep.parameters), metric.name, metric.goal, sweep.name)
+
+
+def write_tensorboard(place: StudyDirectory) -> None:
+    """Write the event files of a study that was run without, from its journal."""
+    with Journal.read(place.journal) as journal:
+        course = Course(stored_sweep(journal.study()))
+        observer = _tensorboard(place, stored_sweep(journal.study()))
+        for event, decisions in course.replay(event for _, event in journal.events()):
+            observer.observe(event, decisions)
+    observer.rungs(course.rungs())
+    observer.close()
 
 
 def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str) -> Job:

@@ -65,6 +65,8 @@ def _import(module_name: str, spec: str, search_path: Sequence[str]) -> ModuleTy
 def _import_error(module_name: str, spec: str, error: BaseException) -> TrainableError:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
     where = f", at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    if isinstance(error, SyntaxError):
+        where = f", at {error.filename}:{error.lineno}"
     return TrainableError(
         f"`trainable: {spec}` can't be had: importing {module_name!r} raised {exception_line(error)}{where}"
     )

@@ -73,12 +73,13 @@ class Report:
 class Failure:
     """Why an attempt failed."""
 
-    kind: Literal["raised", "timeout", "died", "contract"]
+    kind: Literal["raised", "timeout", "died", "contract", "checkpoint", "storage"]
     """What went wrong.
 
     `raised`: the trainable raised, or its command exited non-zero; `timeout`: it ran over `trial_timeout`;
     `died`: its worker died again and again without progress; `contract`: it broke the sweep's contract (the metric
-    was never reported, a checkpoint was refused).
+    was never reported, a checkpoint was refused). Not the trial's fault are `checkpoint`: the one to start from is
+    missing or damaged; and `storage`: the study's directory can't be written.
     """
     message: str
     """One line."""

@@ -6,11 +6,14 @@ import time
 from pathlib import Path
 
 from hpsearch.attempt import Attempt, attempt_directory
+from hpsearch.attempt_log import AttemptLog
+from hpsearch.checkpoints import user_path
 from hpsearch.command import CommandRunner
+from hpsearch.errors import UnreadableCheckpointError
 from hpsearch.in_process import InProcess
 from hpsearch.job import Channel, CommandLine, Job, SegmentResult
 from hpsearch.running_trial import Assignment, nest
-from hpsearch.trial import Segment, Trial
+from hpsearch.trial import Failure, Segment, Trial
 
 __all__ = ["Worker"]
 
@@ -22,14 +25,16 @@ class Worker:
         job: What all segments share.
         root: Where attempts write and checkpoints are read: the study's directory, or what stands for it on a
             machine that doesn't see that.
+        log: A file for output meanwhile; an attempt's directory is then made only when something is to lie there.
 
     Raises:
         TrainableError: The trainable can't be imported, or has another shape.
     """
 
-    def __init__(self, job: Job, root: Path) -> None:
+    def __init__(self, job: Job, root: Path, log: Path | None = None) -> None:
         self._job = job
         self._root = root.absolute()
+        self._log = AttemptLog(None if isinstance(job.trainable, CommandLine) else log)
         self._in_process: InProcess | None = None
         self._script: CommandRunner | None = None
         if isinstance(job.trainable, CommandLine):
@@ -45,15 +50,13 @@ class Worker:
         """
         began = time.perf_counter()
         directory = self._root / attempt_directory(segment)
-        directory.mkdir(parents=True, exist_ok=True)
         assignment = self._assignment(trial, segment, directory)
         attempt = Attempt(segment, channel)
-        log = directory / "output.log"
-        if self._in_process is not None:
-            failure = self._in_process.run(assignment, attempt, log)
-        else:
-            assert self._script is not None
-            failure = self._script.run(trial.params, assignment, attempt, log)
+        try:
+            failure = self._run(trial, assignment, attempt)
+            self._log.end()
+        except OSError as error:  # what the trainable raises is a failure already
+            failure = Failure("storage", f"{directory} can't be written: {error}", "")
         if attempt.channel_error is not None:
             raise attempt.channel_error
         return SegmentResult(
@@ -65,8 +68,25 @@ class Worker:
             failure=failure,
         )
 
+    def _run(self, trial: Trial, assignment: Assignment, attempt: Attempt) -> Failure | None:
+        log = self._log.begin(Path(assignment.directory))
+        if self._in_process is not None:
+            return self._in_process.run(assignment, attempt, log)
+        assert self._script is not None
+        if assignment.checkpoint is not None:
+            try:
+                user_path(Path(assignment.checkpoint))
+            except UnreadableCheckpointError as error:
+                return Failure("checkpoint", str(error), "")
+        return self._script.run(trial.params, assignment, attempt, log)
+
+    def file_log(self) -> None:
+        """Let the output of a long attempt be seen in its place while it runs; called from another thread."""
+        self._log.file()
+
     def close(self) -> None:
         """Let go of the warm object, and give back what was taken of the process."""
+        self._log.close()
         for runner in (self._in_process, self._script):
             if runner is not None:
                 runner.close()

@@ -20,6 +20,7 @@ from ray import cloudpickle
 from ray.exceptions import RayError
 
 from hpsearch.attempt import attempt_directory
+from hpsearch.attempt_log import LOG, file_log
 from hpsearch.backends.base import (
     Backend,
     Gone,
@@ -202,7 +203,7 @@ class RayBackend(Backend):
         if greeting.mistake is not None:
             raise TrainableError(greeting.mistake)
         self._bad_starts = 0
-        slot.sees = greeting.sees
+        slot.sees, slot.log = greeting.sees, greeting.log
         self._slots.make_ready(slot, self.now())
         self._send_waiting()
         if greeting.sees:
@@ -213,6 +214,8 @@ class RayBackend(Backend):
         """Forget a worker that is gone, make another, and say what went with it."""
         head, *_ = [*slot.flights, None]
         lost = self._slots.remove(slot)
+        if head is not None and slot.log:
+            file_log(self._study / slot.log, self._study / attempt_directory(head.task.segment))
         messages: list[Message] = []
         for flight in lost:
             del self._flights[flight.key]
@@ -235,7 +238,8 @@ class RayBackend(Backend):
     def _send(self, slot: Slot[Any], task: Task) -> None:
         packed = None
         if task.segment.checkpoint is not None and not slot.sees:
-            packed = pack(self._study / task.segment.checkpoint)
+            checkpoint = self._study / task.segment.checkpoint
+            packed = pack(checkpoint) if checkpoint.is_dir() else None  # the worker says that it is missing
         order = Order(task.trial, task.segment, packed)
         ticket = slot.handle.run.remote(pickle.dumps(order, pickle.HIGHEST_PROTOCOL))
         flight = Flight(task, ticket, 0.0)
@@ -282,7 +286,7 @@ class RayBackend(Backend):
         if delivery.log is not None:
             directory = self._study / attempt_directory(flight.task.segment)
             directory.mkdir(parents=True, exist_ok=True)
-            (directory / "output.log").write_bytes(delivery.log)
+            (directory / LOG).write_bytes(delivery.log)
         saves = [save for save in delivery.saves if save.iteration > flight.counted]
         newest = result.checkpoint or (saves[-1].checkpoint if saves else None)
         if delivery.packed is not None and newest is not None:
@@ -391,5 +395,6 @@ def _merged(saves: Sequence[Save]) -> Save:
 
 
 def _first_line(error: BaseException) -> str:
+    error = getattr(error, "cause", None) or error  # what was raised in the worker, without Ray's own words
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import socket
 import threading
 from collections import Counter
 from dataclasses import dataclass
@@ -25,6 +27,11 @@ _NAMESPACE = "hpsearch"
 
 _POOL_SECONDS = 10.0
 """How long idle workers outlive the search that made them, on a cluster that others may wait for."""
+
+_HOST_AND_PORT = re.compile(r"[^/:]+:\d+")
+
+_KNOCK_SECONDS = 10.0
+"""Ray itself tries for minutes where nobody listens, deaf to Ctrl-C."""
 
 _KEPT_HERE = ["/runs/", "/.git/", "/.venv/", "**/__pycache__/"]
 """What isn't sent to the nodes of a cluster with the user's code."""
@@ -148,6 +155,9 @@ def connect(address: str | None, cpus: int) -> Pool:
     address = address or os.environ.get("RAY_ADDRESS")
     local = address is None or address == "local"
     try:
+        if address is not None and _HOST_AND_PORT.fullmatch(address):
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
         if local:
             ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
         else:

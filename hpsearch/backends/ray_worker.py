@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpsearch.attempt import attempt_directory
+from hpsearch.attempt_log import LOG
 from hpsearch.backends.mailbox import Key, Letter, Orders, Save
 from hpsearch.checkpoints import pack, unpack
 from hpsearch.errors import HpsearchError
 from hpsearch.guardian import start_guardian
 from hpsearch.job import CommandLine, Job, SegmentResult
-from hpsearch.study_directory import hold_as_worker
+from hpsearch.study_directory import OUTPUT_AT_HAND, hold_as_worker
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker import Worker
 
@@ -42,6 +43,8 @@ class Greeting:
     host: str
     sees: bool
     """It sees the study's directory."""
+    log: str
+    """Where its output lies until it is filed under an attempt, relative to the study's directory."""
     mistake: str | None
     """Why it can't run this study's trainable."""
 
@@ -102,6 +105,7 @@ class RayWorker:
         """
         self.release()
         host = os.uname().nodename
+        log = f"trials/{OUTPUT_AT_HAND}{self._guardian.mark}"
         try:
             self._sees = Path(token[0]).read_text(encoding="utf-8") == token[1]
         except OSError:
@@ -110,7 +114,7 @@ class RayWorker:
         try:
             job: Job = pickle.loads(payload)
         except Exception as error:
-            return Greeting(host, self._sees, _unreachable_code(error))
+            return Greeting(host, self._sees, log, _unreachable_code(error))
         self._study = job.study
         if self._sees:
             self._lock = hold_as_worker(Path(job.study))
@@ -120,10 +124,11 @@ class RayWorker:
         if isinstance(job.trainable, CommandLine) and not Path(job.trainable.directory).is_dir():
             job = replace(job, trainable=replace(job.trainable, directory=str(Path.cwd())))
         try:
-            self._worker = Worker(job, self._root)
+            (self._root / "trials").mkdir(exist_ok=True)
+            self._worker = Worker(job, self._root, self._root / log)
         except HpsearchError as error:
-            return Greeting(host, self._sees, str(error))
-        return Greeting(host, self._sees, None)
+            return Greeting(host, self._sees, log, str(error))
+        return Greeting(host, self._sees, log, None)
 
     def run(self, order: bytes) -> bytes:
         """Run a segment: a pickled `Order` comes in, a pickled `Delivery` goes out, or None: it was taken back.
@@ -185,6 +190,8 @@ class RayWorker:
             if channel is None:
                 continue
             letter = channel.letter(recalled)
+            if self._worker is not None:
+                self._worker.file_log()
             try:
                 # An ObjectRef's own future: the answer without importing Ray here.
                 orders: Orders = self._mailbox.exchange.remote(letter).future().result(timeout=30.0)
@@ -250,7 +257,7 @@ def _resident_bytes() -> int:
 
 def _end_of_log(directory: Path) -> bytes | None:
     try:
-        return (directory / "output.log").read_bytes()[-_LARGEST_LOG:]
+        return (directory / LOG).read_bytes()[-_LARGEST_LOG:]
     except OSError:
         return None
 

@@ -56,6 +56,8 @@ class Slot(Generic[H]):
     dead: bool = False
     sees: bool = True
     """It sees the study's directory."""
+    log: str = ""
+    """Where the output of what it runs lies until it is filed, relative to the study's directory."""
     flights: deque[Flight] = field(default_factory=deque)
     warm: int | None = None
     """The trial that it ran last."""

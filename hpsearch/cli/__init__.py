@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -19,8 +20,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; answer its exit code (the README lists them)."""
     given = build_parser().parse_args(arguments)
     try:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # a user's texts may hold what the terminal can't show
+                stream.reconfigure(errors="backslashreplace")
         code: int = given.command(given)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return code
     except HpsearchError as error:
         print(f"hpsearch: {error}", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 
@@ -11,6 +12,7 @@ from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.journal import Journal
 from hpsearch.study import load
 from hpsearch.study_directory import StudyDirectory
+from hpsearch.study_run import write_tensorboard
 
 __all__ = ["best", "doctor", "export", "status", "stop", "tensorboard", "trials"]
 
@@ -47,7 +49,7 @@ def best(given: argparse.Namespace) -> int:
     if given.format == "json":
         record = {
             "trial": found.number,
-            "value": found.value,
+            "value": found.value if math.isfinite(found.value) else str(found.value),
             "params": found.params,
             "checkpoint": checkpoint,
         }
@@ -106,10 +108,7 @@ def tensorboard(given: argparse.Namespace) -> int:
     place = StudyDirectory(given.dir)
     Journal.read(place.journal).close()  # no study, no TensorBoard
     if not place.tensorboard.is_dir():
-        raise JournalError(
-            f"{place.path}: expected event files in {place.tensorboard.name}/, there are none here. The study was run "
-            "without TensorBoard; `hpsearch resume` writes them anew."
-        )
+        write_tensorboard(place)
     words = ["-m", "tensorboard.main", "--logdir", str(place.tensorboard), "--host", given.host]
     os.execv(sys.executable, [sys.executable, *words, "--port", str(given.port)])
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from hpsearch.backends import make_backend
 from hpsearch.cli.changes import change_sweep
-from hpsearch.errors import JournalError, TrainableError
+from hpsearch.errors import HpsearchError, JournalError, TrainableError
 from hpsearch.journal import Journal
 from hpsearch.observers.progress import choose_progress
 from hpsearch.plan import make_plan, plan_text
+from hpsearch.report.status import way_on
 from hpsearch.report.tables import rows_to_table, table_text
 from hpsearch.study import Study, load
 from hpsearch.study_directory import StudyDirectory
@@ -98,16 +99,23 @@ def _blame(path: Path, message: str) -> str:
     """Give the place in the sweep file that a broken contract points at."""
     if not path.is_file():
         return ""
-    key = "metric.name" if "the sweep's metric" in message else "trainable"
+    key = "metric.name" if "the sweep's metric" in message else "program" if _has_program(path) else "trainable"
     key = next((named for named in ("program", "command") if message.startswith(f"`{named}`")), key)
     return f"{locate(path, key)}: {key}: "
+
+
+def _has_program(path: Path) -> bool:
+    try:
+        return load_sweep(path).trainable is None
+    except HpsearchError:
+        return False
 
 
 def _report(study: Study) -> int:
     """Say what came out, where it lies and what to do next."""
     where = _shown(study.directory)
     if study.state != "finished":
-        print(f"{study.state}; go on with: hpsearch resume {where}")
+        print(f"{study.state}; {way_on(study.state, where)}")
         return _EXIT_CODES.get(study.state, 1)
     leaders = _leaders(study)
     if not leaders:

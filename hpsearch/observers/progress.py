@@ -64,8 +64,10 @@ class Display(Protocol):
         """Show how it ended (None: as it was last seen) and let go of the terminal."""
 
 
-def choose_progress(stream: TextIO) -> Display:
-    """Give a live table where `stream` is a terminal that can redraw, plain lines in files and notebooks."""
+def choose_progress(stream: TextIO | None) -> Display:
+    """Give a live table in a terminal that can redraw, plain lines in files and notebooks, and nothing without one."""
+    if stream is None:  # Python's way to say that the descriptor is closed
+        return Silent()
     live = stream.isatty() and os.environ.get("TERM") != "dumb"
     stream, owned = _apart(stream)
     return LiveTable(stream, owned) if live else PlainLines(stream, owned)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hpsearch.report.wording import duration, params_line, shortened
 from hpsearch.study import Study
 from hpsearch.trial import Failure, TrialRow, TrialState
 
-__all__ = ["status_text"]
+__all__ = ["status_text", "way_on"]
 
 _MOST_FAILURES = 5
 _MOST_NAMED = 10
@@ -38,14 +40,22 @@ def status_text(study: Study, holder: str | None) -> str:
     return "\n".join(lines) + "\n"
 
 
+def way_on(state: str, directory: Path | str) -> str:
+    """Say how a study that has ended before it was finished goes on."""
+    command = f"go on with: hpsearch resume {directory}"
+    if state == "max_time":
+        return f"its limits.max_time is used up; {command} --set limits.max_time=TIME (over all runs)"
+    return command
+
+
 def _state(study: Study, holder: str | None) -> str:
     if study.state == "running":
         return f"running in {holder}"
     if study.state == "finished":
         return "finished"
     if study.message:
-        return f"{study.state}: {study.message}\n            mend it and go on with: hpsearch resume {study.directory}"
-    return f"{study.state}; go on with: hpsearch resume {study.directory}"
+        return f"{study.state}: {study.message}\n            mend it and {way_on(study.state, study.directory)}"
+    return f"{study.state}; {way_on(study.state, study.directory)}"
 
 
 def _rungs(study: Study) -> list[str]:

@@ -9,8 +9,8 @@ from tests.benchmarks.sweeps import WORKERS, free_workers, local_ray, run_noop
 
 __all__ = ["measure"]
 
-TRIALS = 3000
-TUNE_TRIALS = 100
+TRIALS = 1000
+TUNE_TRIALS = 1000
 """Fewer, because it is slow; its rate hardly depends on it."""
 
 

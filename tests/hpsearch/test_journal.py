@@ -180,9 +180,17 @@ def test_a_local_journal_is_in_wal_mode_and_durable_asks_for_the_disk(path):
     def pragma(journal: Journal, name: str) -> object:
         return journal._connection.execute(f"PRAGMA {name}").fetchone()[0]
 
+    before = path.read_bytes()
+    with Journal.open(path):
+        pass
+    assert path.read_bytes() == before, "opening alone changes nothing"
     with Journal.open(path) as journal:
+        journal.append([Exhausted()])
         assert (pragma(journal, "journal_mode"), pragma(journal, "synchronous")) == ("wal", 1)
+    with Journal.read(path) as journal:
+        assert pragma(journal, "journal_mode") == "delete", "who may not write beside it can read it"
     with Journal.open(path, durable=True) as journal:
+        journal.append([Exhausted()])
         assert (pragma(journal, "journal_mode"), pragma(journal, "synchronous")) == ("wal", 2)
 
 

@@ -107,7 +107,7 @@ def pending_signals(pid: int) -> int:
 def test_3_the_time_is_up_and_resume_with_more_goes_on(here, hpsearch_command, whole):
     answer = hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study", "--set", "limits.max_time=1e-9")
     assert answer.code == 3
-    assert "max_time; go on with: hpsearch resume study" in answer.out
+    assert "go on with: hpsearch resume study --set limits.max_time=TIME" in answer.out
     again = hpsearch_command("resume", "study", *INLINE)  # what was spent counts on
     assert again.code == 3
 

@@ -10,6 +10,7 @@ import yaml
 
 import hpsearch
 from hpsearch.study_directory import StudyDirectory
+from hpsearch.study_run import write_tensorboard
 from tests.hpsearch.cli.command_line import write_sweep
 
 INLINE = ("--backend", "inline")
@@ -247,8 +248,9 @@ def test_an_export_that_cant_be_written_is_an_error(here, hpsearch_command):
     assert "sweep.yaml: expected a folder that can be written to" in answer.err
 
 
-def test_a_study_without_event_files_has_no_tensorboard(here, hpsearch_command):
+def test_a_study_without_event_files_gets_them_from_its_journal(here, hpsearch_command):
     hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study", "--no-tensorboard")
-    answer = hpsearch_command("tensorboard", "study")
-    assert answer.code == 1
-    assert "The study was run without TensorBoard" in answer.err
+    place = StudyDirectory(here / "study")
+    assert not place.tensorboard.exists()
+    write_tensorboard(place)
+    assert {folder.name for folder in place.tensorboard.iterdir()} >= {"study", "trial-00000", "trial-00003"}

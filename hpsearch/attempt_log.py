@@ -1,0 +1,63 @@
+"""Where an attempt's output goes: to a file at hand, which is filed under the attempt once there is something in it.
+
+Making a directory and a file for every attempt costs more than a trial that prints nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+
+__all__ = ["LOG", "AttemptLog", "file_log"]
+
+LOG = "output.log"
+
+
+class AttemptLog:
+    """The output of one attempt after the other. `file` may be called from another thread.
+
+    Args:
+        at_hand: The file to write to meanwhile; None: each attempt's own from the start.
+    """
+
+    def __init__(self, at_hand: Path | None) -> None:
+        self._at_hand = at_hand
+        self._directory: Path | None = None
+        self._guard = threading.Lock()
+
+    def begin(self, directory: Path) -> Path:
+        """Begin an attempt; answer the file that its output goes to."""
+        if self._at_hand is None:
+            directory.mkdir(parents=True, exist_ok=True)
+            return directory / LOG
+        with self._guard:
+            self._directory = directory
+        return self._at_hand
+
+    def file(self) -> None:
+        """Put the output of the attempt that runs in its place; what is still to come follows it there."""
+        with self._guard:
+            if self._at_hand is not None and self._directory is not None:
+                file_log(self._at_hand, self._directory)
+            self._directory = None
+
+    def end(self) -> None:
+        """End the attempt; an empty output is left where it is, for the next one."""
+        with contextlib.suppress(FileNotFoundError):
+            if self._at_hand is not None and self._directory is not None and self._at_hand.stat().st_size:
+                self.file()
+        with self._guard:
+            self._directory = None
+
+    def close(self) -> None:
+        """Delete the file at hand."""
+        if self._at_hand is not None:
+            self._at_hand.unlink(missing_ok=True)
+
+
+def file_log(log: Path, directory: Path) -> None:
+    """Move a log into an attempt's directory, if it is there."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        log.rename(directory / LOG)
