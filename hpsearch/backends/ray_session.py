@@ -93,11 +93,7 @@ class Pool:
         """Give the mailbox; it restarts by itself when it dies."""
         if self._mailbox is None:
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-            self._mailbox = (
-                ray.remote(Mailbox)
-                .options(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)
-                .remote()
-            )
+            self._mailbox = ray.remote(Mailbox).options(num_cpus=0, max_restarts=-1, scheduling_strategy=here).remote()
         return self._mailbox
 
     def take(self, shape: Shape) -> tuple[Any, str] | None:
