@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import hpsearch
-from hpsearch.events import Failed, Lost
+from hpsearch.events import Failed, Lost, Started
 from hpsearch.journal import Journal
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.study import Study
@@ -153,11 +153,11 @@ def test_a_worker_is_replaced_after_a_trial_that_raised(ray_cluster, tmp_path):
     assert len(events(study.directory, Failed)) == 6
 
 
-def test_a_sweep_on_a_full_cluster_says_whose_workers_it_waits_for(ray_cluster, tmp_path, capsys):
-    first = threading.Thread(target=lambda: search(trainables.slow_total, tmp_path / "first"), daemon=True)
+def test_a_sweep_on_a_full_cluster_says_whose_workers_it_waits_for(ray_cluster, tmp_path):
+    options = {"early_terminate": None, "run_cap": 2, "max_iter": 1}
+    first = threading.Thread(target=lambda: search(trainables.waits, tmp_path / "first", **options), daemon=True)
     first.start()
-    wait_until(lambda: StudyDirectory(tmp_path / "first").exists())
-    wait_until(lambda: bool(list((tmp_path / "first" / "trials").glob("*"))))
+    wait_until(lambda: StudyDirectory(tmp_path / "first").exists() and len(events(tmp_path / "first", Started)) == 2)
     code = f"""
 import hpsearch, sys
 sys.path.insert(0, {str(ROOT)!r})
@@ -165,13 +165,15 @@ from tests.hpsearch.backends import trainables
 hpsearch.search(trainables.total, parameters={{"x": hpsearch.Uniform(0.0, 1.0)}}, metric="value", run_cap=1, max_iter=1,
                 workers=1, directory={str(tmp_path / "second")!r}, address={ray_cluster.address!r})
 """
-    second = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=120, check=True
-    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=tmp_path) as second:
+        assert second.stdout is not None
+        notice = next(line for line in second.stdout if "waiting for workers of other sweeps" in line)
+        (tmp_path / "go").touch()
+        second.stdout.read()
     first.join()
-    assert "waiting for workers of other sweeps" in second.stdout
-    assert "2 of test (" in second.stdout
-    assert f":{os.getpid()})" in second.stdout
+    assert second.returncode == 0
+    assert "2 of test (" in notice
+    assert f":{os.getpid()})" in notice
 
 
 def test_a_worker_that_no_node_can_hold_is_one_clear_error(ray_cluster, tmp_path):

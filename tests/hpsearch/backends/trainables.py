@@ -99,3 +99,11 @@ def sleeps(trial):
     for _ in trial.iterations():
         time.sleep(trial.params["seconds"])
         trial.report({"value": 1.0})
+
+
+def waits(trial):
+    """Holds its worker until the test lets go."""
+    for _ in trial.iterations():
+        while not (Path(trial.params["folder"]) / "go").exists():
+            time.sleep(0.02)
+        trial.report({"value": 1.0})
