@@ -14,7 +14,7 @@ import pytest
 import hpsearch
 from hpsearch.backends import ray as ray_backend
 from hpsearch.backends import slots
-from hpsearch.backends.base import Result, Task
+from hpsearch.backends.base import Message, Result, Task
 from hpsearch.backends.ray import RayBackend
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.course import Course
@@ -144,6 +144,11 @@ class AsRecorded(SimulatedBackend):
             metric=lambda trial, iteration: sum(trial.params["x"] for _ in range(iteration)),
             seconds=lambda trial, segment: self.ends[trial.number, segment.end] - self.now(),
         )
+
+    def wait(self, timeout: float | None) -> Sequence[Message]:
+        order = list(self.ends)  # those of one round came one after the other, too
+        results = [message for message in super().wait(timeout) if isinstance(message, Result)]
+        return sorted(results, key=lambda message: order.index((message.trial, message.result.iteration)))
 
     def capacity(self) -> int:
         return self.starts[self.now()] if self.starts.total() else 1  # at last, to hear that nothing is left
