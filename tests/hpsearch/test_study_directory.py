@@ -186,10 +186,9 @@ from pathlib import Path
 from hpsearch.study_directory import StudyDirectory
 
 with StudyDirectory(Path(sys.argv[1])).running("me@there:42"):
-    child = os.fork()
-    if child == 0:
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)  # by the child: once it runs, it has let go of what it took over
         time.sleep(1000)
-    print(child, flush=True)
     sys.stdin.readline()
 """
 

@@ -202,6 +202,8 @@ def blind_node(ray_cluster, tmp_path) -> Iterator[str]:
         process.stdout.close()
         pytest.skip(f"no mount namespace of its own can be made here: {namespace}")
     threading.Thread(target=process.stdout.read, daemon=True).start()
+    # Two nodes that start on one host at once may choose the same names for their sockets.
+    wait_until(lambda: alive_nodes() == 2)
     yield namespace
     for child in psutil.Process(process.pid).children(recursive=True):
         if child.name() == "raylet":
