@@ -1,1 +1,53 @@
-"""Collectives between processes. Imports nothing of the search or of the trainers."""
+"""Collectives between processes. Imports nothing of the search or of the trainers.
+
+import hpsearch_comm as comm
+
+with comm.init() as group:                # RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as torchrun sets them
+    group.allreduce(tensor)               # the mean over all ranks, in place
+"""
+
+from __future__ import annotations
+
+from hpsearch_comm.algorithms.cost_model import CostModel
+from hpsearch_comm.environment import init
+from hpsearch_comm.errors import (
+    CommError,
+    CommTimeoutError,
+    ConfigurationError,
+    GroupClosedError,
+    MismatchError,
+    NcclError,
+    PeerLost,
+    RefusedError,
+    RendezvousError,
+    UsageError,
+)
+from hpsearch_comm.formation.listener import Listener
+from hpsearch_comm.formation.rendezvous import KnownAddresses, MasterRendezvous, Rendezvous, StoreRendezvous
+from hpsearch_comm.formation.secret import new_secret, parse_secret
+from hpsearch_comm.group import Group
+from hpsearch_comm.handle import Handle
+
+__all__ = [
+    "CommError",
+    "CommTimeoutError",
+    "ConfigurationError",
+    "CostModel",
+    "Group",
+    "GroupClosedError",
+    "Handle",
+    "KnownAddresses",
+    "Listener",
+    "MasterRendezvous",
+    "MismatchError",
+    "NcclError",
+    "PeerLost",
+    "RefusedError",
+    "Rendezvous",
+    "RendezvousError",
+    "StoreRendezvous",
+    "UsageError",
+    "init",
+    "new_secret",
+    "parse_secret",
+]

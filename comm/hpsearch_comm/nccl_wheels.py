@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib.metadata
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import PurePosixPath
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 
 __all__ = ["NcclWheel", "installed_nccl_wheels", "nccl_required_by_torch", "shared_files"]
 
@@ -28,6 +28,13 @@ class NcclWheel:
     version: str
     files: tuple[str, ...]
     """Its files, relative to the folder it is installed in."""
+    folder: Path = field(default=Path(), compare=False)
+    """Where it is installed."""
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Its copies of libnccl, relative to the folder; one, as a rule."""
+        return tuple(file for file in self.files if _LIBRARY.fullmatch(PurePosixPath(file).name))
 
     @property
     def cuda(self) -> int:
@@ -49,7 +56,8 @@ def installed_nccl_wheels(search_path: Sequence[str] | None = None) -> tuple[Ncc
         canonical = re.sub(r"[-_.]+", "-", name).lower()
         files = tuple(sorted(file.as_posix() for file in distribution.files or ()))
         # The first on the path is the one that Python imports.
-        found.setdefault(canonical, NcclWheel(canonical, distribution.version, files))
+        folder = Path(str(distribution.locate_file("")))
+        found.setdefault(canonical, NcclWheel(canonical, distribution.version, files, folder))
     return tuple(found[name] for name in sorted(found))
 
 
@@ -57,9 +65,8 @@ def shared_files(wheels: Sequence[NcclWheel]) -> tuple[str, ...]:
     """Give the NCCL libraries that more than one of the wheels installs, by path."""
     owners: dict[str, int] = {}
     for wheel in wheels:
-        for file in wheel.files:
-            if _LIBRARY.fullmatch(PurePosixPath(file).name):
-                owners[file] = owners.get(file, 0) + 1
+        for file in wheel.libraries:
+            owners[file] = owners.get(file, 0) + 1
     return tuple(sorted(file for file, count in owners.items() if count > 1))
 
 

@@ -1,0 +1,333 @@
+"""Collectives of one host through the memory that its ranks share: each rank reads what it needs where it lies.
+
+Two-shot allreduce of n bytes on p ranks. Every rank owns one part of n/p bytes. Three ranks, rank 1's view:
+
+    memory of      rank 0        rank 1        rank 2
+                 [ a0 b0 c0 ]  [ a1 b1 c1 ]  [ a2 b2 c2 ]       rank 0 owns part a, rank 1 part b, rank 2 part c
+
+    reduce             b0 +        b1 +          b2   →  b      rank 1 reads its part of every rank, in rank order
+    write        [ .  b  . ]   [ .  b  . ]   [ .  b  . ]        ... and writes the result where every rank wants it
+
+    barrier, reduce and write chunk by chunk, barrier.
+
+Each rank reads n bytes and writes n bytes, whatever p is, and there are two barriers: one before, since all inputs must
+be there, and one after, since all results must be. No third: what a rank writes lies in its own part, which nobody else
+reads. This is the whole of it where the tensors lie in a shared buffer.
+
+For other memory the same happens through staging memory, in chunks small enough to stay in the cores' caches. A rank
+stages only what others are to reduce, n (p-1)/p bytes, and copies as much of their results out. With stage, reduce and
+gather one chunk apart, one barrier serves all three (side = chunk modulo 2, see `Staging`):
+
+    chunk      stage   reduce   gather
+    step 0       0
+    step 1       1       0
+    step 2       2       1        0           count + 2 steps with a barrier between each two
+    ...
+
+One-shot allreduce, for little: each rank stages all its n bytes, and after one barrier each reduces all p n by itself.
+
+In every case the values of an element are combined in the order of ranks and finished once, or by everyone in the same
+way: all ranks get the same bits. The other collectives are parts of these: reduce_scatter is stage and reduce,
+allgather and broadcast are stage and gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from hpsearch_comm.algorithms.course import LINE, SERIAL, Course, fold
+from hpsearch_comm.errors import CommError
+from hpsearch_comm.memory.arena import Arena
+from hpsearch_comm.operation import Operation
+from hpsearch_comm.reduction import Reduction
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "barrier",
+    "broadcast",
+    "gather_parts",
+    "reduce_parts",
+    "reduce_scatter",
+]
+
+ONE_SHOT = 64 << 10
+"""Most bytes of an allreduce that every rank reduces by itself, and of tensors that are copied wherever they lie."""
+
+Part = tuple[int, int]
+
+
+def allreduce(
+    arena: Arena, operation: Operation, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor
+) -> None:
+    """Reduce the ranks' tensors; every rank gets the result.
+
+    Args:
+        arena: The host's.
+        operation: Compared with the other ranks' before anything is used.
+        tensor: 1-D, contiguous, on the CPU.
+        reduction: Made for the tensor's dtype.
+        out: Like the tensor, and may be the tensor; it must not overlap it otherwise.
+
+    Raises:
+        MismatchError: A rank is in another operation.
+        PeerLost: A rank has died.
+        CommTimeoutError: A rank didn't come.
+    """
+    try:
+        if tensor.dtype is not reduction.computed:
+            same, tensor = out is tensor, reduction.view(tensor)
+            out = tensor if same else reduction.view(out)
+        if arena.size == 1:
+            _copy(out, tensor)
+        elif tensor.nbytes <= ONE_SHOT and tensor.numel() <= SERIAL:
+            _one_shot(arena, operation, tensor, reduction, out)
+        else:
+            _two_shot(arena, operation, tensor, reduction, out)
+    except BaseException as error:
+        _break_off(operation, error)
+        raise
+
+
+def broadcast(arena: Arena, operation: Operation, tensor: torch.Tensor, root: int) -> None:
+    """Copy the root's tensor into everybody's; 1-D and contiguous, of the same length everywhere."""
+    try:
+        spans = [tensor if rank == root else tensor[:0] for rank in arena.members]
+        _gather(arena, operation, spans, tensor, [0] * arena.size)
+    except BaseException as error:
+        _break_off(operation, error)
+        raise
+
+
+def allgather(arena: Arena, operation: Operation, parts: Sequence[torch.Tensor]) -> None:
+    """Copy each member's part to all.
+
+    Args:
+        arena: The host's.
+        operation: Compared with the other ranks' before anything is used.
+        parts: 1-D and contiguous: where the part of each member goes. The own one is filled already. The lengths may
+            differ, but must be the same on every rank.
+    """
+    try:
+        _gather(arena, operation, parts, parts[arena.index], [0] * arena.size)
+    except BaseException as error:
+        _break_off(operation, error)
+        raise
+
+
+def gather_parts(arena: Arena, operation: Operation, tensor: torch.Tensor, parts: Sequence[Part]) -> None:
+    """Copy part i of the i-th member's tensor into everybody's; there may be fewer parts than members."""
+    try:
+        itemsize = tensor.dtype.itemsize
+        starts = [start * itemsize for start, _ in parts] + [0] * (arena.size - len(parts))
+        _gather(arena, operation, _spans(arena, tensor, parts), tensor, starts)
+    except BaseException as error:
+        _break_off(operation, error)
+        raise
+
+
+def reduce_scatter(
+    arena: Arena,
+    operation: Operation,
+    tensor: torch.Tensor,
+    parts: Sequence[Part],
+    reduction: Reduction,
+    out: torch.Tensor,
+) -> None:
+    """Reduce the ranks' tensors; member i gets part i of the result.
+
+    Args:
+        arena: The host's.
+        operation: Compared with the other ranks' before anything is used.
+        tensor: 1-D, contiguous; stays as it is.
+        parts: Part i is member i's, as (start, stop).
+        reduction: Made for the tensor's dtype.
+        out: 1-D, contiguous, as long as this rank's part. It may be that part of the tensor.
+    """
+    try:
+        tensor, out = _computed(reduction, tensor), _computed(reduction, out)
+        _reduce(arena, operation, tensor, parts, reduction, out, finish=True)
+    except BaseException as error:
+        _break_off(operation, error)
+        raise
+
+
+def reduce_parts(
+    arena: Arena, operation: Operation, tensor: torch.Tensor, parts: Sequence[Part], reduction: Reduction
+) -> None:
+    """Reduce part i of the tensors into the i-th member's, where it is left unfinished.
+
+    There may be fewer parts than members. Until `gather_parts`, a member may change its own part only: where the
+    tensors lie in a shared buffer, others may still be reading theirs.
+    """
+    try:
+        tensor = _computed(reduction, tensor)
+        start, stop = parts[arena.index] if arena.index < len(parts) else (0, 0)
+        _reduce(arena, operation, tensor, parts, reduction, tensor[start:stop], finish=False)
+    except BaseException as error:
+        _break_off(operation, error)
+        raise
+
+
+def barrier(arena: Arena, operation: Operation) -> None:
+    """Wait until every member has come."""
+    try:
+        arena.meet(operation)
+    except BaseException as error:
+        _break_off(operation, error)
+        raise
+
+
+def _one_shot(
+    arena: Arena, operation: Operation, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor
+) -> None:
+    results = arena.results
+    turn = results.turn
+    results.turn = turn + 1
+    row = results.row(turn, tensor.dtype, tensor.numel())
+    row[arena.index].copy_(tensor)
+    arena.meet(operation)
+    if reduction.widens:
+        fold(arena, reduction, row, out, finish=True)
+        return
+    reduction.into(row[0], row[1], out)
+    for theirs in row[2:]:
+        reduction.combine(out, theirs)
+    reduction.finish(out, len(row))
+
+
+def _two_shot(
+    arena: Arena, operation: Operation, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor
+) -> None:
+    parts = _even_parts(tensor.numel(), arena.size, tensor.dtype.itemsize)
+    inputs = _spans(arena, tensor, parts)
+    outputs = inputs if out is tensor else _spans(arena, out, parts)
+    course = Course(arena, operation, inputs)
+    in_place = tensor.data_ptr() == out.data_ptr()
+    place = arena.find(tensor) if in_place else None
+    offsets = course.begin(place, lambda: course.stage(0, inputs))
+    if offsets is None:
+
+        def reduce(number: int) -> None:
+            chunk = course.cut(outputs[arena.index], number)
+            result = arena.results.view(arena.index, course.result_turn + number, 0, chunk.dtype, chunk.numel())
+            course.reduce(number, inputs, reduction, result, finish=True)
+            course.copy(chunk, result)
+
+        course.run(lambda number: course.stage(number, inputs), reduce, lambda number: course.gather(number, outputs))
+        return
+    assert place is not None
+    buffer, index = place[0], arena.index
+    start, stop = parts[index]
+    piece = course.piece
+    key = (tensor.dtype, start, stop, tuple(offsets), piece)
+    plan = buffer.plans.get(key)
+    if plan is None:
+        whole = [buffer.part(member, offset, tensor.numel(), tensor.dtype) for member, offset in enumerate(offsets)]
+        cuts = range(start, stop, piece)
+        plan = buffer.keep(key, [[memory[cut : min(cut + piece, stop)] for memory in whole] for cut in cuts])
+    for first, *others in plan:
+        # The result replaces what rank 0 brought, which nobody else reads, and goes on from there.
+        fold(arena, reduction, [first, *others], first, finish=True)
+        for other in others:
+            other.copy_(first)
+    arena.barrier.wait(operation)
+
+
+def _gather(
+    arena: Arena,
+    operation: Operation,
+    spans: Sequence[torch.Tensor],
+    mine: torch.Tensor,
+    starts: Sequence[int],
+) -> None:
+    """Fill each member's span from that member's memory.
+
+    Args:
+        arena: The host's.
+        operation: Compared with the other ranks'.
+        spans: Where in this rank's memory the members' values go; the own ones are there.
+        mine: The tensor whose place is told to the others.
+        starts: Byte in a member's `mine` at which what it gives begins.
+    """
+    if arena.size == 1:
+        return
+    index = arena.index
+    course = Course(arena, operation, spans)
+    shared = sum(span.nbytes for span in spans) > ONE_SHOT
+    offsets = course.begin(arena.find(mine) if shared else None, lambda: course.publish(0, spans[index]))
+    if offsets is None:
+        course.run(lambda number: course.publish(number, spans[index]), lambda number: course.gather(number, spans))
+        return
+    place = arena.find(mine)
+    assert place is not None
+    for member, span in enumerate(spans):
+        if member != index:
+            course.copy(span, place[0].part(member, offsets[member] + starts[member], span.numel(), span.dtype))
+    arena.barrier.wait(operation)
+
+
+def _reduce(
+    arena: Arena,
+    operation: Operation,
+    tensor: torch.Tensor,
+    parts: Sequence[Part],
+    reduction: Reduction,
+    out: torch.Tensor,
+    *,
+    finish: bool,
+) -> None:
+    """Reduce this rank's part of everybody's tensor into `out`, which may be that part of its own tensor."""
+    spans = _spans(arena, tensor, parts)
+    index = arena.index
+    if arena.size == 1:
+        _copy(out, spans[0])
+        return
+    course = Course(arena, operation, spans)
+    place = arena.find(tensor) if tensor.nbytes > ONE_SHOT else None
+    offsets = course.begin(place, lambda: course.stage(0, spans))
+    if offsets is None:
+        course.run(
+            lambda number: course.stage(number, spans),
+            lambda number: course.reduce(number, spans, reduction, course.cut(out, number), finish=finish),
+        )
+        return
+    assert place is not None
+    start = parts[index][0] * tensor.dtype.itemsize if index < len(parts) else 0
+    length, dtype = out.numel(), tensor.dtype
+    sources = [place[0].part(member, offset + start, length, dtype) for member, offset in enumerate(offsets)]
+    course.fold(reduction, sources, out, finish=finish)
+    if finish:
+        arena.barrier.wait(operation)
+
+
+def _even_parts(numel: int, count: int, itemsize: int) -> list[Part]:
+    """Cut into parts that begin at whole cache lines, so that two ranks never write to one."""
+    line = LINE // itemsize
+    length = -(-numel // (count * line)) * line
+    return [(min(member * length, numel), min((member + 1) * length, numel)) for member in range(count)]
+
+
+def _spans(arena: Arena, tensor: torch.Tensor, parts: Sequence[Part]) -> list[torch.Tensor]:
+    """Slice the tensor, with an empty slice for members that have no part."""
+    spans = [tensor[start:stop] for start, stop in parts]
+    return spans + [tensor[:0]] * (arena.size - len(spans))
+
+
+def _computed(reduction: Reduction, tensor: torch.Tensor) -> torch.Tensor:
+    """View the tensor as what is computed with; partial results are that already."""
+    return reduction.view(tensor) if tensor.dtype is reduction.dtype else tensor
+
+
+def _copy(to: torch.Tensor, source: torch.Tensor) -> None:
+    if to.data_ptr() != source.data_ptr():
+        to.copy_(source)
+
+
+def _break_off(operation: Operation, error: BaseException) -> None:
+    """End the group: the members are no longer at the same chunk, and never will be again."""
+    if not isinstance(error, CommError):
+        error = CommError(f"rank {operation.rank} broke off {operation.signature}: {type(error).__name__}: {error}")
+    operation.fate.fail(error)

@@ -1,0 +1,46 @@
+"""Allreduce as one would write it first: everybody sends everything to everybody, and adds it all up.
+
+Each of p ranks sends its tensor of n bytes to the p-1 others, in one step: n(p-1) bytes, and as many come in. Then it
+has all p tensors, and reduces them in the order of the ranks. There is nothing here that could be wrong in an
+interesting way, so the tests hold all other algorithms against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from hpsearch_comm.links.mesh import Mesh
+from hpsearch_comm.operation import Operation
+from hpsearch_comm.reduction import Reduction
+
+__all__ = ["allreduce"]
+
+
+def allreduce(
+    mesh: Mesh, operation: Operation, members: Sequence[int], tensor: torch.Tensor, reduction: Reduction
+) -> None:
+    """Reduce a tensor over the members, in place.
+
+    Args:
+        mesh: The links to the other members.
+        operation: Under way on every member.
+        members: The ranks in the order of the sum, this one among them; the same on every member.
+        tensor: 1-D, contiguous, on the CPU; of the same length and dtype on every member.
+        reduction: The tensor's.
+    """
+    tensor = reduction.view(tensor)
+    others = {member: torch.empty_like(tensor) for member in members if member != operation.rank}
+    operation.step += 1
+    mesh.exchange(
+        operation,
+        [(member, tensor) for member in others],
+        [(member, received, None) for member, received in others.items()],
+    )
+    first, *rest = [others.get(member, tensor) for member in members]
+    result = first.to(reduction.accumulate, copy=True)
+    for received in rest:
+        reduction.combine(result, received)
+    reduction.finish(result, len(members))
+    tensor.copy_(result)

@@ -1,0 +1,130 @@
+"""Measures the collectives beside Gloo and Open MPI, in turn in the same processes, and prints a table.
+
+Every rank is a process with one thread. Before each repetition it writes its tensor anew and meets the others; a
+repetition lasts from the moment in which the last rank begins to the moment in which the last one is done. algbw and
+busbw are those of nccl-tests: algbw = bytes / time, busbw = algbw * 2 (ranks - 1) / ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Sequence
+
+from hpsearch_comm.benchmark.contenders import require
+from hpsearch_comm.benchmark.fitting import SIZES, fit
+from hpsearch_comm.benchmark.launch import Outcome, measure
+from hpsearch_comm.benchmark.plan import ALGORITHMS, PEERS, Kind, Plan
+from hpsearch_comm.benchmark.report import render
+from hpsearch_comm.benchmark.sizes import parse_sizes
+from hpsearch_comm.errors import CommError, ConfigurationError
+
+__all__ = ["main", "parse"]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command line; give the exit code."""
+    parser = _parser()
+    arguments = parser.parse_args(words)
+    if arguments.list:
+        print(_listing())
+        return 0
+    try:
+        plan = parse(arguments)
+    except ValueError as error:
+        parser.error(str(error))
+    # As with Ctrl-C: the ranks are ended, and nothing is left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        outcome = measure(plan)
+    except CommError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; the ranks were ended", file=sys.stderr)
+        return 130
+    _print(outcome, arguments.format)
+    return 0
+
+
+def parse(arguments: argparse.Namespace) -> Plan:
+    """Make a plan of what the command line says.
+
+    Raises:
+        ValueError: The arguments don't go together.
+    """
+    kind: Kind = arguments.kind
+    sizes = parse_sizes(arguments.sizes) if arguments.sizes else (SIZES if kind == "fit" else Plan().sizes)
+    peers = [] if arguments.against == "none" else [name.strip() for name in arguments.against.split(",")]
+    if kind in ("memory", "fit"):
+        peers = []
+    return Plan(
+        kind=kind,
+        ranks=arguments.ranks,
+        sizes=sizes,
+        against=tuple(dict.fromkeys(peers)),
+        algorithm=arguments.algorithm,
+        transport="tcp" if arguments.netns and kind != "fit" else arguments.transport,
+        rounds=arguments.rounds,
+        namespaces=arguments.netns,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m hpsearch_comm.benchmark",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--ranks", type=int, default=2, help="processes (default: 2)")
+    parser.add_argument("--sizes", help="bytes, such as 1K,64K,1M,16M,64M (the default)")
+    parser.add_argument(
+        "--against", default="gloo", metavar="PEERS", help=f"of {','.join(PEERS)}, or none (default: gloo)"
+    )
+    parser.add_argument("--algorithm", choices=ALGORITHMS, default="auto")
+    parser.add_argument("--transport", choices=("auto", "tcp"), default="auto", help="tcp: leave shared memory out")
+    parser.add_argument(
+        "--netns", action="store_true", help="half of the ranks in each of two network namespaces, over TCP; needs root"
+    )
+    kinds = parser.add_mutually_exclusive_group()
+    for kind, what in (
+        ("model", "training steps of a wide and of a deep narrow model, beside DistributedDataParallel over Gloo"),
+        ("memory", "a 64 MB zero-copy allreduce, beside the additions and copies that it consists of"),
+        (
+            "fit",
+            "every algorithm over the sizes; prints a cost model for HPSEARCH_COMM_COST_MODEL or Group(cost_model=)",
+        ),
+    ):
+        kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=what)
+    parser.set_defaults(kind="allreduce")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each contender at each size (default: 5)")
+    parser.add_argument("--format", choices=("table", "markdown", "json"), default="table")
+    parser.add_argument("--list", action="store_true", help="say what there is to measure, and end")
+    return parser
+
+
+def _print(outcome: Outcome, form: str) -> None:
+    if outcome.plan.kind == "fit" and form != "json":
+        # The model alone goes to stdout, ready for a variable.
+        print(render(outcome, form), file=sys.stderr)
+        print(json.dumps(fit(outcome.turns, dict(outcome.facts)).to_dict()))
+    else:
+        print(render(outcome, form))
+
+
+def _listing() -> str:
+    lines = ["peers:"]
+    for peer in PEERS:
+        try:
+            require(peer)
+            lines.append(f"  {peer}")
+        except ConfigurationError as error:
+            lines.append(f"  {peer}: {error}")
+    lines += [f"algorithms: {', '.join(ALGORITHMS)}", "transports: auto, tcp", "others: --model, --memory, --fit"]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""One contender's turn: some repetitions of the same thing, timed on every rank."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hpsearch_comm.benchmark.meeting import Meeting
+
+__all__ = ["Block", "Turn", "combine", "repetitions", "take"]
+
+_LEAST, _MOST = 3, 300
+_WARM_UP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A turn as one rank saw it."""
+
+    contender: str
+    subject: str
+    """What was done: a size, a model."""
+    round: int
+    begins: tuple[int, ...]
+    """Nanoseconds of the monotonic clock, which all processes of a machine share."""
+    ends: tuple[int, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as JSON can hold it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn as all ranks together saw it."""
+
+    contender: str
+    subject: str
+    round: int
+    seconds: tuple[float, ...]
+    """Of each repetition: from the moment in which the last rank began to the moment in which the last was done."""
+
+
+def take(
+    meeting: Meeting,
+    contender: str,
+    subject: str,
+    number: int,
+    seconds: float,
+    before: Callable[[], object],
+    run: Callable[[], object],
+    most: int = _MOST,
+) -> Block:
+    """Warm up, and then repeat for about so many seconds; every rank repeats equally often.
+
+    Args:
+        meeting: Of all ranks.
+        contender: Whose turn it is.
+        subject: What is done.
+        number: The round.
+        seconds: How long the turn should take.
+        before: Called before each repetition, and not timed: writes the gradients.
+        run: What is timed.
+        most: Repetitions at most.
+    """
+    for _ in range(_WARM_UP):
+        before()
+        meeting.wait()
+        begin = time.monotonic_ns()
+        run()
+        took = time.monotonic_ns() - begin
+    count = repetitions(max(meeting.share(took / 1e9)), seconds, most)
+    begins, ends = [], []
+    for _ in range(count):
+        before()
+        meeting.wait()
+        begins.append(time.monotonic_ns())
+        run()
+        ends.append(time.monotonic_ns())
+    return Block(contender, subject, number, tuple(begins), tuple(ends))
+
+
+def repetitions(once: float, seconds: float, most: int = _MOST) -> int:
+    """Give how often something that takes `once` seconds is repeated in a turn."""
+    return max(_LEAST, min(most, int(seconds / max(once, 1e-9))))
+
+
+def combine(ranks: Sequence[Sequence[dict[str, Any]]]) -> list[Turn]:
+    """Put the blocks of all ranks together, which lie in the same order on each."""
+    turns = []
+    for views in zip(*ranks, strict=True):
+        blocks = [Block(**view) for view in views]
+        first = blocks[0]
+        begins = [max(moments) for moments in zip(*(block.begins for block in blocks), strict=True)]
+        ends = [max(moments) for moments in zip(*(block.ends for block in blocks), strict=True)]
+        seconds = tuple((end - begin) / 1e9 for begin, end in zip(begins, ends, strict=True))
+        turns.append(Turn(first.contender, first.subject, first.round, seconds))
+    return turns

@@ -1,0 +1,68 @@
+"""What a benchmark run is to measure: read from the command line, handed to every rank as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+__all__ = ["ALGORITHMS", "PEERS", "Kind", "Plan"]
+
+Kind = Literal["allreduce", "model", "memory", "fit"]
+
+PEERS = ("gloo", "mpi")
+ALGORITHMS = ("auto", "direct", "ring", "butterfly", "hierarchical", "naive")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run.
+
+    Raises:
+        ValueError: The parts don't go together; the message says what to change.
+    """
+
+    kind: Kind = "allreduce"
+    ranks: int = 2
+    sizes: tuple[int, ...] = (1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
+    """Bytes."""
+    against: tuple[str, ...] = ("gloo",)
+    """Of PEERS."""
+    algorithm: str = "auto"
+    transport: Literal["auto", "tcp"] = "auto"
+    rounds: int = 5
+    """Turns of each contender at each size."""
+    seconds: float = 0.2
+    """About how long a turn takes."""
+    namespaces: bool = False
+    """Whether the ranks run in two network namespaces, the first half of them in one, the others in the other."""
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.against) - set(PEERS))
+        if unknown:
+            raise ValueError(f"there are the peers {', '.join(PEERS)}, got {', '.join(unknown)}")
+        if self.algorithm not in ALGORITHMS:
+            raise ValueError(f"there are the algorithms {', '.join(ALGORITHMS)}, got {self.algorithm!r}")
+        if not 2 <= self.ranks <= 64:
+            raise ValueError(f"expected 2 to 64 ranks, got {self.ranks}")
+        if self.rounds < 1:
+            raise ValueError(f"expected at least one round, got {self.rounds}")
+        if not 0 < self.seconds <= 60:
+            raise ValueError(f"expected a turn of up to 60 seconds, got {self.seconds:g}")
+        if self.namespaces and "mpi" in self.against:
+            raise ValueError(
+                "mpirun keeps its ranks in one network namespace: between two, compare with gloo (--against gloo)"
+            )
+        if self.kind in ("model", "memory") and "mpi" in self.against:
+            raise ValueError(f"--{self.kind} has no turn for Open MPI: leave mpi out of --against")
+
+    def to_json(self) -> str:
+        """Give it as the ranks read it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Read what `to_json` gave."""
+        values: dict[str, Any] = json.loads(text)
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return cls(**values)

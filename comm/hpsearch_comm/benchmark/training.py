@@ -1,0 +1,106 @@
+"""A training step: no averaging, ours, and torch's DistributedDataParallel over Gloo, in turn in the same processes.
+
+Two models: a wide one, whose few large gradients ask for bandwidth, and a deep narrow one, whose hundreds of small
+gradients ask for little cost per parameter. What is reported is the efficiency: the time of a step in which all ranks
+compute at once and average nothing, divided by the time of a step with averaging. It charges averaging with nothing
+that the ranks' neighbourhood costs anyhow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from hpsearch_comm.benchmark.block import Block, take
+from hpsearch_comm.benchmark.collective import in_turn
+from hpsearch_comm.benchmark.stage import Stage
+from hpsearch_comm.errors import CommError
+
+__all__ = ["MODELS", "NO_AVERAGING", "deep", "measure", "wide"]
+
+NO_AVERAGING = "no averaging"
+
+_BATCH = 64
+_STEPS = 10
+"""Steps per repetition: ranks meet before the first, and then run as they like, as in training."""
+_TURNS = 5
+
+
+def wide() -> nn.Module:
+    """Give three large layers: 15.7 million parameters, 63 MB."""
+    return nn.Sequential(nn.Linear(1024, 3072), nn.ReLU(), nn.Linear(3072, 3072), nn.ReLU(), nn.Linear(3072, 1024))
+
+
+def deep() -> nn.Module:
+    """Give 200 small layers: 832,000 parameters in 400 tensors, 3.3 MB."""
+    return nn.Sequential(*(layer for _ in range(200) for layer in (nn.Linear(64, 64), nn.ReLU())))
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {"wide": (wide, 1024), "deep, narrow": (deep, 64)}
+"""By name: what makes the model, and how many features go in and out."""
+
+
+class _Trainer:
+    """A model of its own, stepping on one batch."""
+
+    def __init__(self, name: str, model: nn.Module, features: int, rank: int) -> None:
+        self.name = name
+        self._model = model
+        self._optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+        generator = torch.Generator().manual_seed(rank)
+        self._input = torch.randn(_BATCH, features, generator=generator)
+        self._target = torch.randn(_BATCH, features, generator=generator)
+
+    def steps(self, count: int) -> None:
+        """Train."""
+        for _ in range(count):
+            self._optimizer.zero_grad()
+            loss = nn.functional.mse_loss(self._model(self._input), self._target)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._optimizer.step()
+
+    def checksum(self) -> float:
+        """Give the sum of all parameters: equal on all ranks exactly if they average."""
+        return float(sum(parameter.detach().double().sum() for parameter in self._model.parameters()))
+
+
+def measure(stage: Stage) -> tuple[list[Block], dict[str, Any]]:
+    """Take every contender's turn with every model, round after round."""
+    from hpsearch_comm.gradients import DataParallel
+
+    group = stage.group("ours")
+    gloo = "gloo" in stage.plan.against
+    if gloo:
+        stage.gloo()
+    blocks: list[Block] = []
+    parameters: dict[str, int] = {}
+    for subject, (make, features) in MODELS.items():
+        torch.manual_seed(0)
+        plain = make()
+        parameters[subject] = sum(parameter.numel() for parameter in plain.parameters())
+        models = {NO_AVERAGING: plain, "ours": DataParallel(make(), group)}
+        if gloo:
+            # Its quickest setting: gradients are views into its buckets, as ours are.
+            models["gloo, DistributedDataParallel"] = nn.parallel.DistributedDataParallel(
+                make(), gradient_as_bucket_view=True
+            )
+        trainers = [_Trainer(name, model, features, stage.rank) for name, model in models.items()]
+        for number in range(stage.plan.rounds):
+            stage.say(f"{subject}: round {number + 1} of {stage.plan.rounds}")
+            for trainer in in_turn(trainers, number):
+                blocks.append(_turn(stage, trainer, subject, number))
+        for trainer in trainers:
+            sums = set(stage.meeting.share(trainer.checksum()))
+            if trainer.name != NO_AVERAGING and len(sums) > 1:
+                raise CommError(f"{trainer.name} left the ranks with different parameters ({subject})")
+    return blocks, {"parameters": parameters, "steps": _STEPS}
+
+
+def _turn(stage: Stage, trainer: _Trainer, subject: str, number: int) -> Block:
+    seconds = stage.plan.seconds * _STEPS
+    return take(
+        stage.meeting, trainer.name, subject, number, seconds, lambda: None, lambda: trainer.steps(_STEPS), _TURNS
+    )

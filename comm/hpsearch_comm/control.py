@@ -1,0 +1,154 @@
+"""The connections over which ranks tell each other of their end, and the thread that listens to them.
+
+Every pair of ranks has one. The kernel closes a dead process's sockets, so its death is an end of file at every peer
+within milliseconds, however it died; a rank that closes the group in good order says goodbye before. Whoever sees an
+operation fail tells all others, so that they end with the same words in place of a time-out of their own.
+
+A notice is 512 bytes: kind (1), rank concerned (4, little endian, signed), length of the text (2), text in UTF-8.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import struct
+import threading
+from collections.abc import Mapping
+
+from hpsearch_comm.errors import CommError, CommTimeoutError, MismatchError, PeerLost
+from hpsearch_comm.fate import Fate
+
+__all__ = ["NOTICE_BYTES", "Control", "pack_notice", "unpack_notice"]
+
+NOTICE_BYTES = 512
+
+_HEAD = struct.Struct("<BiH")
+_GOODBYE = 0
+_KINDS: tuple[type[CommError] | None, ...] = (None, CommError, PeerLost, CommTimeoutError, MismatchError)
+
+
+def pack_notice(error: CommError | None) -> bytes:
+    """Give the notice that tells of this error; of a goodbye for None."""
+    if error is None:
+        return _HEAD.pack(_GOODBYE, -1, 0).ljust(NOTICE_BYTES, b"\0")
+    kind = next((index for index, cls in enumerate(_KINDS) if cls is type(error)), 1)
+    text = str(error).encode()[: NOTICE_BYTES - _HEAD.size]
+    concerned = error.rank if isinstance(error, PeerLost | CommTimeoutError) else -1
+    return (_HEAD.pack(kind, concerned, len(text)) + text).ljust(NOTICE_BYTES, b"\0")
+
+
+def unpack_notice(notice: bytes, sender: int) -> CommError | None:
+    """Read a notice; None is a goodbye. What can't be read is an error of its own, never a crash."""
+    kind, concerned, length = _HEAD.unpack_from(notice)
+    if kind == _GOODBYE:
+        return None
+    if kind >= len(_KINDS) or length > NOTICE_BYTES - _HEAD.size:
+        return CommError(
+            f"rank {sender} sent a notice that this version can't read: run the same version on every rank"
+        )
+    text = notice[_HEAD.size : _HEAD.size + length].decode(errors="replace")
+    text = text if f"rank {sender}" in text else f"rank {sender} says: {text}"
+    cls = _KINDS[kind]
+    if cls is PeerLost or cls is CommTimeoutError:
+        return cls(text, concerned)
+    return (cls or CommError)(text)
+
+
+class Control:
+    """This rank's control connections.
+
+    Args:
+        rank: This rank.
+        controls: A connected socket for each peer; owned from now on.
+        names: What to call each peer in messages, such as `rank 2 (pid 71 on node-b)`.
+        fate: The group's; its failure is told to all peers, and theirs to it.
+    """
+
+    def __init__(self, rank: int, controls: Mapping[int, socket.socket], names: Mapping[int, str], fate: Fate) -> None:
+        self._rank = rank
+        self._controls = dict(controls)
+        self._names = names
+        self._fate = fate
+        self._told = threading.Lock()
+        self._sending = threading.Lock()
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+        for control in self._controls.values():
+            control.setblocking(False)
+        self._thread = threading.Thread(target=self._watch, name=f"hpsearch-comm-watch-{rank}", daemon=True)
+        fate.on_change(self._tell)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Say goodbye, and give the connections and the thread back."""
+        if self._stop < 0:
+            return
+        if self._fate.error is None:
+            self._send(pack_notice(None))
+        os.eventfd_write(self._stop, 1)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        with self._sending:
+            for control in self._controls.values():
+                control.close()
+        os.close(self._stop)
+        self._stop = -1
+
+    def _tell(self) -> None:
+        """Tell every peer what this rank has seen first; what came from a peer has been told by it already."""
+        error = self._fate.error
+        if error is not None and self._told.acquire(blocking=False):
+            self._send(pack_notice(error))
+
+    def _send(self, notice: bytes) -> None:
+        with self._sending:
+            for control in self._controls.values():
+                # A peer that doesn't take 512 bytes is gone or has stopped: its own end is seen elsewhere.
+                with contextlib.suppress(OSError):
+                    control.send(notice, socket.MSG_NOSIGNAL)
+
+    def _watch(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stop, selectors.EVENT_READ)
+            arrived: dict[int, bytearray] = {}
+            for peer, control in self._controls.items():
+                selector.register(control, selectors.EVENT_READ, peer)
+                arrived[peer] = bytearray()
+            while True:
+                for key, _ in selector.select():
+                    if key.data is None:
+                        return
+                    peer = key.data
+                    if not self._take(peer, arrived[peer]):
+                        selector.unregister(key.fileobj)
+
+    def _take(self, peer: int, arrived: bytearray) -> bool:
+        """Read what has come from a peer; False when nothing more will."""
+        try:
+            chunk = self._controls[peer].recv(NOTICE_BYTES - len(arrived))
+        except BlockingIOError:
+            return True
+        except OSError:
+            chunk = b""
+        if not chunk:
+            if peer not in self._fate.left:
+                self._fate.fail(
+                    PeerLost(
+                        f"{self._names[peer]} has died: its connection ended without a goodbye. Its own output says "
+                        "why; the others of the group can't go on without it",
+                        peer,
+                    )
+                )
+            return False
+        arrived += chunk
+        if len(arrived) < NOTICE_BYTES:
+            return True
+        error = unpack_notice(bytes(arrived), peer)
+        arrived.clear()
+        if error is None:
+            self._fate.mark_left(peer)
+        else:
+            self._told.acquire(blocking=False)
+            self._fate.fail(error)
+        return True

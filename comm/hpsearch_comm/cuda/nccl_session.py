@@ -1,0 +1,313 @@
+"""One rank's end of an NCCL communicator: made, called, waited for, aborted and closed, and never stuck.
+
+Each C call returns at once (see `nccl_library`), so a lock around it lets an abort from another thread come in between;
+all waiting is done outside the lock, by looking. What ends a wait:
+
+    the GPU has finished           all is well
+    the group has failed           PeerLost and so on, from the fate; the communicator is aborted in the background
+    NCCL reports an error          NcclError; a dying peer is often seen here first, so the group's watcher is given a
+                                   moment to say who it was
+    no end for `timeout` seconds   CommTimeoutError; counted from where this rank's own earlier kernels were done
+    a peer has left the group      PeerLost, after a moment in which the operation could still have ended
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+
+from hpsearch_comm.cuda.nccl_library import (
+    IN_PROGRESS,
+    INVALID_ARGUMENT,
+    INVALID_USAGE,
+    SUCCESS,
+    UNIQUE_ID_BYTES,
+    NcclLibrary,
+)
+from hpsearch_comm.cuda.queue import Event, wait_until
+from hpsearch_comm.errors import CommError, CommTimeoutError, GroupClosedError, NcclError, PeerLost
+from hpsearch_comm.fate import Fate
+
+__all__ = ["Call", "NcclSession"]
+
+Call = tuple[str, tuple[int | None, ...]]
+"""A function of NCCL and its arguments, without the communicator and the stream, which come last in each."""
+
+GRACE_SECONDS = 0.5
+"""How long the group's watcher is given to name a dead peer, before NCCL's own error is raised."""
+
+
+class NcclSession:
+    """An NCCL communicator. One thread at a time may call it; `abort` any.
+
+    Args:
+        rank: This rank, from 0 to size - 1.
+        size: The number of ranks.
+        library: NCCL.
+        share_id: Called once by every rank: rank 0 gives the bytes that all get; the others give None.
+        fate: The group's. When it fails, the communicator is aborted.
+        timeout: Seconds after which an operation that doesn't end is given up.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        library: NcclLibrary,
+        share_id: Callable[[bytes | None], bytes],
+        fate: Fate,
+        timeout: float,
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self.fate = fate
+        self.timeout = timeout
+        self.aborted = False
+        """Whether the communicator was given up; what its operations wrote is then not to be trusted."""
+        self._library = library
+        self._lock = threading.Lock()
+        self._comm: int | None = None
+        self._identity = self._agree(share_id)
+
+    def open(self, max_ctas: int | None = None) -> None:
+        """Make the communicator on the current CUDA device, together with all other ranks.
+
+        Raises:
+            NcclError: NCCL can't reach the peers, or can't use the device.
+            PeerLost, CommTimeoutError: Not all ranks have come.
+        """
+        self._comm = self._library.init_rank(self.size, self._identity, self.rank, max_ctas)
+        me = weakref.ref(self)
+        self.fate.on_change(lambda: _abort_if_failed(me))
+        try:
+            self._settle("ncclCommInitRankConfig", lambda: f"making an NCCL communicator of {self.size} ranks")
+        except BaseException:
+            self.abort()
+            raise
+
+    @property
+    def usable(self) -> bool:
+        """Whether the communicator is neither closed nor aborted."""
+        return self._comm is not None and not self.aborted
+
+    def call(self, calls: Sequence[Call], stream: int, what: Callable[[], str]) -> None:
+        """Hand calls to NCCL, several as one group, and come back when they are on the stream.
+
+        Args:
+            calls: Run as one operation, the same on every rank.
+            stream: The `cudaStream_t`; nothing else may be put on it before this returns.
+            what: Says what the operation is, for errors.
+        """
+        if not calls:
+            return
+        name = calls[0][0]
+        with self._lock:
+            comm, library = self._comm, self._library
+            if comm is None:
+                raise self.gone()
+            if len(calls) == 1:
+                result = getattr(library, name)(*calls[0][1], comm, stream)
+            else:
+                name, result = self._call_group(calls, comm, stream)
+        if result == IN_PROGRESS:
+            self._settle(name, what)
+        elif result != SUCCESS:
+            raise self._failed(name, result, what())
+
+    def wait(self, what: Callable[[], str], started: Event, ended: Event, timeout: float | None = None) -> None:
+        """Wait until the GPU has reached the end of an operation.
+
+        Args:
+            what: Says what the operation is, for errors.
+            started: Where the GPU began it.
+            ended: Where the GPU has done it.
+            timeout: Seconds to wait at most; the operation goes on when they are over.
+
+        Raises:
+            PeerLost: A rank has died, or has left the group.
+            CommTimeoutError: There was no end for as long as the group allows; or for `timeout` seconds.
+            NcclError: NCCL has failed.
+        """
+        wait_until(ended.query, _Guard(self, what, started, timeout).check)
+        if self.aborted:
+            # The GPU came to the end because the kernels were made to stop.
+            raise self.gone()
+
+    def state(self) -> int:
+        """Give NCCL's own view: SUCCESS, IN_PROGRESS, or what went wrong."""
+        with self._lock:
+            return SUCCESS if self._comm is None else self._library.async_error(self._comm)
+
+    def abort(self) -> None:
+        """Give up whatever is under way: kernels that wait for a peer end. From any thread, any number of times."""
+        self.aborted = True
+        with self._lock:
+            comm, self._comm = self._comm, None
+            if comm is not None:
+                self._library.ncclCommAbort(comm)
+
+    def close(self, timeout: float) -> None:
+        """Take leave of the peers in good order, so that nobody's memory goes while another still reads it.
+
+        Every rank calls it. Where one doesn't within `timeout` seconds, or the group has failed, it aborts instead.
+        """
+        with self._lock:
+            if self._comm is None:
+                return
+            state = self._library.ncclCommFinalize(self._comm) if self.fate.error is None else IN_PROGRESS
+        until = time.monotonic() + timeout
+
+        def check() -> None:
+            if time.monotonic() > until or self.fate.error is not None:
+                raise TimeoutError
+
+        if state == IN_PROGRESS:
+            try:
+                check()
+                wait_until(lambda: self.state() != IN_PROGRESS, check)
+                state = self.state()
+            except TimeoutError:
+                pass
+        if state != SUCCESS:
+            self.abort()
+            return
+        with self._lock:
+            comm, self._comm = self._comm, None
+            if comm is not None:
+                self._library.ncclCommDestroy(comm)
+
+    def gone(self) -> CommError:
+        """Give the error of a call that comes after the end."""
+        try:
+            self.fate.check()
+        except CommError as error:
+            return error
+        return GroupClosedError("the NCCL communicator is closed: make a new group")
+
+    def _agree(self, share_id: Callable[[bytes | None], bytes]) -> bytes:
+        if self.rank == 0:
+            try:
+                identity = self._library.unique_id()
+            except NcclError:
+                share_id(b"")  # so that nobody waits for what never comes
+                raise
+            return share_id(identity)
+        identity = share_id(None)
+        if len(identity) != UNIQUE_ID_BYTES:
+            raise NcclError(
+                f"rank 0 must give the {UNIQUE_ID_BYTES} bytes of an NCCL communicator, got {len(identity)} bytes: "
+                "look at its own error"
+            )
+        return identity
+
+    def _call_group(self, calls: Sequence[Call], comm: int, stream: int) -> tuple[str, int]:
+        library = self._library
+        name, result = "ncclGroupStart", library.ncclGroupStart()
+        for function, arguments in calls:
+            if result not in (SUCCESS, IN_PROGRESS):
+                break
+            name, result = function, getattr(library, function)(*arguments, comm, stream)
+        # Always: a group that stays open would swallow every later call of this thread.
+        end = library.ncclGroupEnd()
+        return ("ncclGroupEnd", end) if result in (SUCCESS, IN_PROGRESS) else (name, result)
+
+    def _settle(self, function: str, what: Callable[[], str]) -> None:
+        """Wait until NCCL has done in the background what a call has begun."""
+        wait_until(lambda: self.state() != IN_PROGRESS, _Guard(self, what, None, None).check)
+        state = self.state()
+        if self.aborted:
+            raise self.gone()
+        if state != SUCCESS:
+            raise self._failed(function, state, what())
+
+    def _failed(self, function: str, result: int, what: str) -> CommError:
+        """End the group because NCCL has failed, and give the error to raise."""
+        error: CommError = self._library.error(function, result, what)
+        # A wrong call is nobody's death.
+        until = time.monotonic() + (0.0 if result in (INVALID_ARGUMENT, INVALID_USAGE) else GRACE_SECONDS)
+        try:
+            wait_until(lambda: time.monotonic() > until, self._check_peers)
+        except CommError as better:
+            error = better
+        self.fate.fail(error)
+        return error
+
+    def _check_peers(self) -> None:
+        self.fate.check()
+        for peer in list(self.fate.left):
+            self.fate.check(peer)
+
+
+class _Guard:
+    """Ends a wait that will never end by itself. Made where waiting starts."""
+
+    __slots__ = ("_begun", "_left", "_session", "_started", "_until", "_what")
+
+    def __init__(
+        self, session: NcclSession, what: Callable[[], str], started: Event | None, timeout: float | None
+    ) -> None:
+        self._session = session
+        self._what = what
+        self._started = started
+        self._begun = time.monotonic()
+        self._until = None if timeout is None else self._begun + timeout
+        self._left: float | None = None
+
+    def check(self) -> None:
+        session = self._session
+        session.fate.check()
+        state = session.state()
+        if state not in (SUCCESS, IN_PROGRESS):
+            raise session._failed("ncclCommGetAsyncError", state, self._what())
+        now = time.monotonic()
+        if self._started is not None:
+            # What this rank itself computes before the operation isn't the peers' fault.
+            self._begun = now
+            if self._started.query():
+                self._started = None
+        if session.fate.left:
+            self._check_left(now)
+        if self._until is not None and now > self._until:
+            raise CommTimeoutError(f"{self._what()} is still under way; it goes on: wait again", -1)
+        if now - self._begun > session.timeout:
+            self._give_up(now)
+
+    def _check_left(self, now: float) -> None:
+        """A peer that has left may have done its part; an operation that still doesn't end needs more of it."""
+        if self._left is None:
+            self._left = now
+        elif now - self._left > GRACE_SECONDS:
+            peer = min(self._session.fate.left)
+            self._fail(
+                PeerLost(
+                    f"rank {peer} has closed the group while rank {self._session.rank} is still in {self._what()}: "
+                    "call the same operations on every rank before close()",
+                    peer,
+                )
+            )
+
+    def _give_up(self, now: float) -> None:
+        session = self._session
+        self._fail(
+            CommTimeoutError(
+                f"rank {session.rank} waited {now - self._begun:.1f} s for its peers in {self._what()} through NCCL, "
+                "without an end: one of them may be stuck, or doing something else. If it is only slow, raise the "
+                f"group's timeout (now {session.timeout:g} s)",
+                -1,
+            )
+        )
+
+    def _fail(self, error: CommError) -> None:
+        self._session.fate.fail(error)
+        raise error
+
+
+def _abort_if_failed(reference: weakref.ref[NcclSession]) -> None:
+    """Called in whatever thread saw the end of the group, which must not wait for NCCL."""
+    session = reference()
+    if session is None or session.aborted or session.fate.error is None:
+        return
+    session.aborted = True
+    threading.Thread(target=session.abort, name="hpsearch_comm nccl abort", daemon=True).start()

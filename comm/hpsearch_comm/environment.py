@@ -1,0 +1,283 @@
+"""A group from environment variables, as `torchrun` and other launchers set them.
+
+    RANK, WORLD_SIZE            this process's number and how many there are; without them, a group of one
+    MASTER_ADDR, MASTER_PORT    where rank 0 is, and a port of its host that is free, or that torchrun holds itself
+    LOCAL_RANK                  this process's number on its host, for the script's own use
+    HPSEARCH_COMM_SECRET        64 hexadecimal digits, the same on every rank; not needed by one user on one host
+    HPSEARCH_COMM_INTERFACE     the interface, address or network to be reached by, in place of the route to rank 0
+    HPSEARCH_COMM_HOST          a name that splits one machine into several hosts
+    HPSEARCH_COMM_TIMEOUT       seconds without progress after which an operation fails
+    HPSEARCH_COMM_START_TIMEOUT seconds in which all ranks must have come
+    HPSEARCH_COMM_ALGORITHM     auto, direct, ring, butterfly, hierarchical or naive
+    HPSEARCH_COMM_TRANSPORT     auto or tcp
+    HPSEARCH_COMM_STREAMS       TCP connections between two ranks of different hosts
+    HPSEARCH_COMM_TIMELINE      file for a trace
+
+Under torchrun (TORCHELASTIC_USE_AGENT_STORE) the ranks meet in its store, otherwise at rank 0 on MASTER_PORT.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_comm.formation.interface import resolve
+from hpsearch_comm.formation.rendezvous import MasterRendezvous, StoreRendezvous
+from hpsearch_comm.formation.secret import agree_on_secret, parse_secret
+
+if TYPE_CHECKING:
+    from hpsearch_comm.group import Group
+
+__all__ = ["VARIABLES", "Arguments", "init", "read_environment"]
+
+_PREFIX = "HPSEARCH_COMM_"
+VARIABLES = tuple(
+    _PREFIX + name
+    for name in (
+        "SECRET",
+        "INTERFACE",
+        "HOST",
+        "TIMEOUT",
+        "START_TIMEOUT",
+        "ALGORITHM",
+        "TRANSPORT",
+        "STREAMS",
+        "TIMELINE",
+    )
+)
+"""This package's own variables."""
+
+_RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_OTHER_LAUNCHERS = {
+    "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",
+    "PMI_SIZE": "PMI_RANK",
+    "SLURM_STEP_NUM_TASKS": "SLURM_PROCID",
+}
+_ALGORITHMS = ("auto", "direct", "ring", "butterfly", "hierarchical", "naive")
+_TRANSPORTS = ("auto", "tcp")
+_MOST_RANKS = 2**20
+_START_TIMEOUT = 60.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What the environment says of a group."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int | None = None
+    rendezvous: MasterRendezvous | StoreRendezvous | None = None
+    """None for a group of one."""
+    secret: bytes | None = field(default=None, repr=False)
+    """None where the ranks are to agree on one."""
+    meeting: str = ""
+    """Names the start of the group among those of this user, for the agreement on a secret."""
+    all_local: bool = False
+    """Whether the launcher has started all ranks on one host."""
+    epoch: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of Group, of the variables that are set."""
+
+    def for_group(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """Give Group's arguments, with a secret. Waits for the other ranks where they have to agree on one.
+
+        Args:
+            overrides: Arguments that count in place of the environment's.
+
+        Raises:
+            RendezvousError: Not all ranks came, or the secret can't be agreed on; names the ranks that are missing.
+            ConfigurationError: A variable can't be used; names it.
+        """
+        arguments: dict[str, Any] = {
+            "rank": self.rank,
+            "size": self.size,
+            "rendezvous": self.rendezvous,
+            "secret": self.secret,
+            "epoch": self.epoch,
+            **self.options,
+            **overrides,
+        }
+        if arguments["size"] == 1 or arguments["rendezvous"] is not self.rendezvous or self.rendezvous is None:
+            return arguments
+        patience = arguments.get("start_timeout", _START_TIMEOUT)
+        if not isinstance(patience, int | float) or not patience > 0:
+            raise ConfigurationError(f"expected start_timeout to be a number of seconds above 0, got {patience!r}")
+        deadline = time.monotonic() + patience
+        # A cluster's names may become known after its processes have started.
+        resolve(self.rendezvous.host, deadline)
+        if arguments["secret"] is None:
+            arguments["secret"] = agree_on_secret(
+                arguments["rank"],
+                arguments["size"],
+                f"{self.meeting}/{arguments.get('name', '')}",
+                deadline,
+                host=None if self.all_local else self.rendezvous.host,
+            )
+        return arguments
+
+
+def init(**overrides: Any) -> Group:
+    """Make the group that the environment describes: `group = comm.init()` in a script that torchrun starts.
+
+    Without any of the variables it is a group of one, so that a script also runs by itself.
+
+    Args:
+        **overrides: Arguments of Group that count in place of the environment's, such as `timeout=120`.
+
+    Raises:
+        ConfigurationError: A variable is missing or can't be used; names it.
+        RendezvousError: Not all ranks came; names those that are missing.
+    """
+    from hpsearch_comm.group import Group
+
+    return Group(**read_environment(os.environ).for_group(overrides))
+
+
+def read_environment(env: Mapping[str, str]) -> Arguments:
+    """Read and check the variables. An empty one counts as not set.
+
+    Args:
+        env: Such as `os.environ`.
+
+    Raises:
+        ConfigurationError: One is missing or can't be used; names it, with what it must be and what it is.
+    """
+    env = {name: value.strip() for name, value in env.items() if value.strip()}
+    _warn_of_strangers(env)
+    options = _read_options(env)
+    if not any(name in env for name in (*_RENDEZVOUS, "LOCAL_RANK")):
+        _warn_of_other_launchers(env)
+        return Arguments(options=options)
+    _require(env, ("RANK", "WORLD_SIZE"))
+    size = _whole(env, "WORLD_SIZE", 1, _MOST_RANKS)
+    rank = _whole(env, "RANK", 0, size - 1, "WORLD_SIZE - 1")
+    local_rank = _whole(env, "LOCAL_RANK", 0, size - 1, "WORLD_SIZE - 1") if "LOCAL_RANK" in env else None
+    secret = parse_secret(env[_PREFIX + "SECRET"]) if _PREFIX + "SECRET" in env else None
+    if size == 1:
+        return Arguments(rank, size, local_rank, None, secret, epoch=_epoch(env), options=options)
+    _require(env, _RENDEZVOUS)
+    return Arguments(
+        rank,
+        size,
+        local_rank,
+        _rendezvous(env),
+        secret,
+        meeting=f"{env['MASTER_ADDR']}:{env['MASTER_PORT']}/{env.get('TORCHELASTIC_RUN_ID', '')}",
+        all_local=_under_torchrun(env) and env.get("LOCAL_WORLD_SIZE") == env["WORLD_SIZE"],
+        epoch=_epoch(env),
+        options=options,
+    )
+
+
+def _read_options(env: Mapping[str, str]) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        name.removeprefix(_PREFIX).lower(): env[name]
+        for name in (_PREFIX + "INTERFACE", _PREFIX + "HOST", _PREFIX + "TIMELINE")
+        if name in env
+    }
+    for name in (_PREFIX + "TIMEOUT", _PREFIX + "START_TIMEOUT"):
+        if name in env:
+            options[name.removeprefix(_PREFIX).lower()] = _seconds(env, name)
+    if _PREFIX + "ALGORITHM" in env:
+        options["algorithm"] = _choice(env, _PREFIX + "ALGORITHM", _ALGORITHMS)
+    if _PREFIX + "TRANSPORT" in env:
+        options["transport"] = _choice(env, _PREFIX + "TRANSPORT", _TRANSPORTS)
+    if _PREFIX + "STREAMS" in env:
+        options["streams"] = _whole(env, _PREFIX + "STREAMS", 1, 64)
+    return options
+
+
+def _rendezvous(env: Mapping[str, str]) -> MasterRendezvous | StoreRendezvous:
+    host, port = env["MASTER_ADDR"].strip("[]"), _whole(env, "MASTER_PORT", 1, 65535)
+    if _under_torchrun(env):
+        return StoreRendezvous(host, port, f"hpsearch_comm/{env.get('TORCHELASTIC_RUN_ID', '')}")
+    return MasterRendezvous(host, port)
+
+
+def _under_torchrun(env: Mapping[str, str]) -> bool:
+    """Whether torchrun's agent holds MASTER_PORT itself, with a store for its workers behind it."""
+    return env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _epoch(env: Mapping[str, str]) -> int:
+    """Give the number of this start of the group.
+
+    Each agent counts the restarts that its own workers have caused. The counts of several agents differ after the first
+    failure, so only that of a single agent is good for an epoch.
+    """
+    if "TORCHELASTIC_RESTART_COUNT" not in env or env.get("GROUP_WORLD_SIZE") != "1":
+        return 0
+    return _whole(env, "TORCHELASTIC_RESTART_COUNT", 0, 2**31 - 1)
+
+
+def _require(env: Mapping[str, str], names: Sequence[str]) -> None:
+    missing = [name for name in names if name not in env]
+    if missing:
+        present = ", ".join(f"{name}={env[name]}" for name in (*_RENDEZVOUS, "LOCAL_RANK") if name in env)
+        raise ConfigurationError(
+            f"expected {' and '.join(missing)} to be set, since {present} is: set all of {', '.join(_RENDEZVOUS)}, as "
+            "torchrun does, or none of them for a group of one"
+        )
+
+
+def _whole(env: Mapping[str, str], name: str, lowest: int, highest: int, reason: str = "") -> int:
+    text = env[name]
+    # Not int() alone, which also reads "1_0" and digits of other scripts.
+    if re.fullmatch(r"[+-]?[0-9]{1,18}", text) and lowest <= int(text) <= highest:
+        return int(text)
+    limit = f"{highest} ({reason})" if reason else f"{highest}"
+    raise ConfigurationError(f"expected {name} to be a whole number from {lowest} to {limit}, got {text!r}")
+
+
+def _seconds(env: Mapping[str, str], name: str) -> float:
+    try:
+        seconds = float(env[name])
+    except ValueError:
+        seconds = math.nan
+    if math.isfinite(seconds) and seconds > 0:
+        return seconds
+    raise ConfigurationError(f"expected {name} to be a number of seconds above 0, such as 30, got {env[name]!r}")
+
+
+def _choice(env: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
+    text = env[name]
+    if text in choices:
+        return text
+    raise ConfigurationError(
+        f"expected {name} to be one of {', '.join(choices)}, got {text!r}{_nearest(text, choices)}"
+    )
+
+
+def _nearest(text: str, choices: Sequence[str]) -> str:
+    found = difflib.get_close_matches(text, choices, 1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def _warn_of_strangers(env: Mapping[str, str]) -> None:
+    for name in sorted(env):
+        if name.startswith(_PREFIX) and name not in VARIABLES:
+            _log.warning("%s is no variable of hpsearch_comm%s", name, _nearest(name, VARIABLES))
+
+
+def _warn_of_other_launchers(env: Mapping[str, str]) -> None:
+    for size, rank in _OTHER_LAUNCHERS.items():
+        if env.get(size, "1") != "1":
+            _log.warning(
+                "%s is %s, but none of RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT is set: this process trains by "
+                "itself, in a group of one. To join the others, set RANK=$%s WORLD_SIZE=$%s and the address and a free "
+                "port of rank 0's host",
+                size,
+                env[size],
+                rank,
+                size,
+            )
+            return

@@ -1,0 +1,87 @@
+"""What has become of a group: whoever sees it end first says why, and every wait looks here."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import threading
+from collections.abc import Callable
+
+from hpsearch_comm.errors import CommError, PeerLost
+
+__all__ = ["Fate"]
+
+
+class Fate:
+    """Whether a group still stands. Shared by its waits, its watcher and its engine; safe between threads.
+
+    The first error ends the group for good: data of a broken operation may lie on every stream, so nothing that
+    followed could be trusted. A peer that said goodbye is only marked, since what it sent before still counts.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._error: CommError | None = None
+        self._left: set[int] = set()
+        self._listeners: list[Callable[[], None]] = []
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    @property
+    def error(self) -> CommError | None:
+        """Why the group has ended; None while it stands."""
+        return self._error
+
+    @property
+    def left(self) -> set[int]:
+        """Ranks that have said goodbye."""
+        return self._left
+
+    def fileno(self) -> int:
+        """Give a descriptor that becomes readable when the group fails or a peer leaves; for `poll`. Not to be read."""
+        return self._event
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when the group fails or a peer leaves, from the thread that saw it."""
+        self._listeners.append(listener)
+
+    def fail(self, error: CommError) -> bool:
+        """End the group with this error, unless it has ended already; True for the first."""
+        with self._lock:
+            if self._error is not None:
+                return False
+            self._error = error
+        self._changed()
+        return True
+
+    def mark_left(self, peer: int) -> None:
+        """Note that a peer has left in good order."""
+        with self._lock:
+            self._left.add(peer)
+        self._changed()
+
+    def check(self, awaited: int | None = None) -> None:
+        """Raise what ended the group, or PeerLost when the awaited peer has left. Called by every wait."""
+        if self._error is not None:
+            # A copy: several threads may raise it, and each gets a traceback of its own.
+            raise copy.copy(self._error).with_traceback(None)
+        if awaited is not None and awaited in self._left:
+            raise PeerLost(
+                f"rank {awaited} has closed the group while this rank still needs it: call the same operations on "
+                "every rank before close(), or wrap the loop in join() where ranks have unequal numbers of batches",
+                awaited,
+            )
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        with self._lock:
+            event, self._event = self._event, -1
+        if event >= 0:
+            os.close(event)
+
+    def _changed(self) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            if self._event >= 0:
+                os.eventfd_write(self._event, 1)
+        for listener in self._listeners:
+            listener()

@@ -1,0 +1,355 @@
+"""The connections between all ranks of a group.
+
+Of two ranks, the lower accepts and the higher connects. Every pair gets a control connection; two ranks of one host get
+a Unix socket through which descriptors of shared memory go, two ranks of different hosts some TCP streams. Everything
+happens in one loop of the calling thread, both ways at once, so no order of arrival can lock the ranks up.
+
+Whoever fails while the group forms tells the ranks that it has reached, and they tell others: all end with the first
+reason, soon, in place of a time-out each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpsearch_comm.control import NOTICE_BYTES, pack_notice, unpack_notice
+from hpsearch_comm.errors import CommError, ConfigurationError, RendezvousError
+from hpsearch_comm.formation.address import Address
+from hpsearch_comm.formation.handshake import Credentials, Hello, Kind, Verdict
+from hpsearch_comm.formation.listener import Listener
+from hpsearch_comm.formation.outgoing import Outgoing
+from hpsearch_comm.formation.reception import Reception
+from hpsearch_comm.topology import Topology
+
+__all__ = ["MOST_STREAMS", "Connections", "connect"]
+
+MOST_STREAMS = 64
+
+_SLICE = 0.1
+"""Seconds between two looks at what the other ranks say, and at deadlines."""
+_LOOK_AROUND = 0.5
+"""Seconds between two looks for ranks of this host that have died."""
+_UNDER_WAY = 64
+"""Connections that a rank opens at the same time, so that a large group doesn't flood one of its ranks."""
+_NAMED = 8
+"""Ranks that an error names; of more it gives the number."""
+
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 2), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 4))
+_UNANSWERED = 6000
+"""Milliseconds after which a host that answers nothing counts as gone."""
+
+_Key = tuple[int, Kind, int]
+"""The peer, what for, and which stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """What a rank holds when the group has formed: blocking sockets, its own to close.
+
+    Forked children close their copies, as long as the sockets stay the objects that they are here.
+    """
+
+    topology: Topology
+    """Who shares a host with whom."""
+    controls: dict[int, socket.socket] = field(default_factory=dict)
+    """A connection to each other rank."""
+    descriptors: dict[int, socket.socket] = field(default_factory=dict)
+    """A Unix socket to each other rank of this host; none where everything goes over TCP."""
+    streams: dict[int, list[socket.socket]] = field(default_factory=dict)
+    """TCP connections to each rank that `descriptors` lacks, without Nagle's delay, in the same order on both sides."""
+
+    def close(self) -> None:
+        """Close all of them."""
+        for sock in (
+            *self.controls.values(),
+            *self.descriptors.values(),
+            *(s for ss in self.streams.values() for s in ss),
+        ):
+            sock.close()
+
+
+def connect(
+    rank: int,
+    addresses: Sequence[Address],
+    listener: Listener,
+    credentials: Credentials,
+    *,
+    streams: int,
+    tcp_only: bool,
+    deadline: float,
+) -> Connections:
+    """Connect this rank with all others of its group.
+
+    Every rank must call it, with the same addresses, credentials, streams and tcp_only.
+
+    Args:
+        rank: This rank.
+        addresses: Where each rank is reached, by rank.
+        listener: This rank's; closed afterwards, whatever happens.
+        credentials: The group's.
+        streams: TCP connections between two ranks of different hosts.
+        tcp_only: Whether ranks of one host go over TCP as well.
+        deadline: When to give up, in seconds of `time.monotonic()`.
+
+    Raises:
+        ConfigurationError: The arguments don't fit together.
+        RefusedError: A rank refuses this one: another secret, epoch or arguments, or a rank that is there twice.
+        RendezvousError: Ranks are missing at the deadline, have died, or have given up; names them.
+    """
+    with listener:
+        if not 0 <= rank < len(addresses):
+            raise ConfigurationError(f"rank must be from 0 to {len(addresses) - 1}, got {rank}")
+        if not 1 <= streams <= MOST_STREAMS:
+            raise ConfigurationError(f"streams must be from 1 to {MOST_STREAMS}, got {streams}")
+        _check_addresses(rank, addresses, listener.address)
+        topology = Topology.of(rank, [address.host for address in addresses])
+        try:
+            with _Formation(topology, addresses, listener, credentials, streams, tcp_only) as formation:
+                formation.run(deadline)
+                return formation.connections()
+        except OSError as error:
+            raise RendezvousError(f"rank {rank} can't connect to the others: {error.strerror or error}") from error
+
+
+def _check_addresses(rank: int, addresses: Sequence[Address], own: Address) -> None:
+    if addresses[rank] != own:
+        raise ConfigurationError(
+            f"the address of rank {rank} must be that of its own listener, {own.to_text()}, got "
+            f"{addresses[rank].to_text()}: the addresses are mixed up, or two processes run as this rank"
+        )
+    first: dict[Address, int] = {}
+    for other, address in enumerate(addresses):
+        if first.setdefault(address, other) != other:
+            raise ConfigurationError(
+                f"every rank must have its own address, ranks {first[address]} and {other} share one"
+            )
+
+
+class _Formation:
+    """The group as far as it has formed on this rank."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        addresses: Sequence[Address],
+        listener: Listener,
+        credentials: Credentials,
+        streams: int,
+        tcp_only: bool,
+    ) -> None:
+        self._topology = topology
+        self._rank = topology.rank
+        self._addresses = addresses
+        self._own = listener.address
+        self._local = set() if tcp_only else set(topology.local_ranks)
+        self._made: dict[_Key, socket.socket] = {}
+        self._awaited: set[_Key] = set()
+        """What the higher ranks have yet to connect."""
+        self._idle: list[Outgoing] = []
+        """What this rank has yet to start, the last first."""
+        self._under_way: set[Outgoing] = set()
+        self._selector = selectors.DefaultSelector()
+        self._reception = Reception(listener.sockets, self._rank, credentials, self._admit, self._welcome)
+        self._selector.register(self._reception, selectors.EVENT_READ)
+        self._heard = self._looked = time.monotonic()
+        for peer in range(topology.size):
+            keys = _plan(peer, peer in self._local, streams)
+            if peer > self._rank:
+                self._awaited.update(keys)
+            elif peer < self._rank:
+                # Each rank begins with the one right below it, so that not all come to rank 0 first.
+                self._idle += [self._outgoing(key, credentials) for key in reversed(keys)]
+
+    def __enter__(self) -> _Formation:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        self._reception.close()
+        for outgoing in self._under_way:
+            outgoing.close()
+        self._selector.close()
+        if error is not None:
+            self._give_up(error)
+
+    def run(self, deadline: float) -> None:
+        """Go on until every connection is made."""
+        try:
+            while self._awaited or self._idle or self._under_way:
+                self._step(deadline)
+        except RendezvousError:
+            # A peer that listens no more may have said why.
+            self._hear_controls()
+            raise
+
+    def _step(self, deadline: float) -> None:
+        now = time.monotonic()
+        if now >= deadline:
+            raise RendezvousError(self._incomplete())
+        self._start(now)
+        for key, _ in self._selector.select(min(_SLICE, deadline - now)):
+            if key.data is not None:
+                self._advance(key.data)
+        self._reception.step(0)
+        if now - self._heard >= _SLICE:
+            self._heard = now
+            self._hear_controls()
+        if now - self._looked >= _LOOK_AROUND:
+            self._looked = now
+            self._look_around()
+
+    def connections(self) -> Connections:
+        """Give what has been made, in the order of the peers."""
+        result = Connections(self._topology)
+        for (peer, kind, _), sock in sorted(self._made.items()):
+            if kind is Kind.CONTROL:
+                result.controls[peer] = sock
+            elif kind is Kind.DESCRIPTORS:
+                result.descriptors[peer] = sock
+            else:
+                result.streams.setdefault(peer, []).append(sock)
+        return result
+
+    def _outgoing(self, key: _Key, credentials: Credentials) -> Outgoing:
+        peer, kind, stream = key
+        hello = Hello(self._rank, peer, kind, stream)
+        return Outgoing(hello, self._addresses[peer], self._own, peer in self._local, credentials, self._selector)
+
+    def _start(self, now: float) -> None:
+        """Start what is due, as long as there is room."""
+        waiting: list[Outgoing] = []
+        while self._idle and len(self._under_way) < _UNDER_WAY:
+            outgoing = self._idle.pop()
+            if outgoing.due <= now and outgoing.start():
+                self._under_way.add(outgoing)
+            else:
+                waiting.append(outgoing)
+        self._idle += reversed(waiting)
+
+    def _advance(self, outgoing: Outgoing) -> None:
+        sock = outgoing.advance()
+        if outgoing.under_way:
+            return
+        self._under_way.discard(outgoing)
+        if sock is None:
+            self._idle.insert(0, outgoing)
+        else:
+            self._keep(outgoing.hello.target, outgoing.hello, sock)
+
+    def _admit(self, hello: Hello, sock: socket.socket) -> Verdict:
+        key = (hello.sender, hello.kind, hello.stream)
+        if key in self._made:
+            return Verdict.DUPLICATE
+        local = sock.family == socket.AF_UNIX
+        return (
+            Verdict.ACCEPTED if key in self._awaited and local == (hello.sender in self._local) else Verdict.UNEXPECTED
+        )
+
+    def _welcome(self, hello: Hello, sock: socket.socket) -> None:
+        self._awaited.remove((hello.sender, hello.kind, hello.stream))
+        self._keep(hello.sender, hello, sock)
+
+    def _keep(self, peer: int, hello: Hello, sock: socket.socket) -> None:
+        self._made[peer, hello.kind, hello.stream] = sock
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hello.kind is Kind.CONTROL:
+                _watch_over(sock)
+
+    def _controls(self) -> list[tuple[int, socket.socket]]:
+        return [(peer, sock) for (peer, kind, _), sock in self._made.items() if kind is Kind.CONTROL]
+
+    def _hear_controls(self) -> None:
+        """See whether a rank has failed. What it sent is left unread: a goodbye is for the group."""
+        for peer, control in self._controls():
+            try:
+                notice = control.recv(NOTICE_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
+            except OSError:
+                notice = b""
+            if not notice:
+                raise RendezvousError(f"{self._name(peer)} died while the group formed: its own output says why")
+            error = unpack_notice(notice, peer) if len(notice) == NOTICE_BYTES else None
+            if error is not None:
+                raise RendezvousError(str(error))
+
+    def _look_around(self) -> None:
+        """See whether a rank of this host that has yet to connect is still there; nobody else could tell."""
+        missing = {peer for peer, _, _ in self._awaited if peer in self._topology.local_ranks}
+        if not missing:
+            return
+        try:
+            names = Path("/proc/thread-self/net/unix").read_bytes()
+        except OSError:
+            return
+        for peer in sorted(missing):
+            # A rank listens until all of its connections are made.
+            if f"@{self._addresses[peer].unix}".encode() not in names and self._is_missing(peer):
+                raise RendezvousError(
+                    f"{self._name(peer)} died or gave up before it connected to rank {self._rank}: its own output says "
+                    "why"
+                )
+
+    def _is_missing(self, peer: int) -> bool:
+        """Say whether a rank has yet to connect, after all that it has sent so far is dealt with."""
+        self._reception.step(0)
+        return any(awaited == peer for awaited, _, _ in self._awaited)
+
+    def _give_up(self, error: BaseException) -> None:
+        """Tell those that have been reached why, and close everything."""
+        told = error if isinstance(error, CommError) else CommError(f"rank {self._rank} failed: {error!r}")
+        notice = pack_notice(told)
+        for _, control in self._controls():
+            with contextlib.suppress(OSError):
+                control.send(notice, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+        for sock in self._made.values():
+            sock.close()
+
+    def _incomplete(self) -> str:
+        lines = [f"the {self._topology.size} ranks didn't come together in time, as seen by rank {self._rank}"]
+        missing = sorted({peer for peer, _, _ in self._awaited})
+        if missing:
+            lines.append(f"{self._names(missing)} didn't connect to {self._own.ip}, port {self._own.port}")
+        unreached = {outgoing.hello.target: outgoing for outgoing in (*self._under_way, *self._idle)}
+        for peer in sorted(unreached)[:_NAMED]:
+            trouble = unreached[peer].trouble or "no answer"
+            lines.append(f"{self._name(peer)} can't be reached at {unreached[peer].place} ({trouble})")
+        if len(unreached) > _NAMED:
+            lines.append(f"nor can {len(unreached) - _NAMED} more")
+        refused = [f"{count} because {reason}" for reason, count in self._reception.refused.most_common(3)]
+        if refused:
+            lines.append(f"connections were refused meanwhile, {', '.join(refused)}")
+        return (
+            f"{'; '.join(lines)}. Look at the output of the ranks named. If they are well, a firewall or a wrong "
+            "interface is the usual reason: HPSEARCH_COMM_INTERFACE (or interface=) chooses another"
+        )
+
+    def _names(self, peers: Sequence[int]) -> str:
+        names = [self._name(peer) for peer in peers[:_NAMED]]
+        if len(peers) > _NAMED:
+            names.append(f"{len(peers) - _NAMED} more")
+        return " and ".join(names)
+
+    def _name(self, peer: int) -> str:
+        return self._addresses[peer].name(peer)
+
+
+def _plan(peer: int, local: bool, streams: int) -> list[_Key]:
+    """List the connections to a peer. The control connection comes first, and says how many streams follow."""
+    if local:
+        return [(peer, Kind.CONTROL, 0), (peer, Kind.DESCRIPTORS, 0)]
+    return [(peer, Kind.CONTROL, streams), *((peer, Kind.STREAM, stream) for stream in range(streams))]
+
+
+def _watch_over(sock: socket.socket) -> None:
+    """Have the kernel notice within seconds that the peer's host has gone, which sends no end of file."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, number in _KEEPALIVE:
+        sock.setsockopt(socket.IPPROTO_TCP, option, number)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNANSWERED)

@@ -1,0 +1,1 @@
+"""Averaging gradients while the backward pass still runs."""

@@ -1,0 +1,344 @@
+"""Averaging the gradients of some parameters over the ranks of a group, while the backward pass still runs.
+
+    backward pass   ── gradients arrive ──────────────────────────────►  end
+    bucket 0        [fills][ reduced ...... ]                            wait, hand over
+    bucket 1                [fills ......][ reduced ...... ]             wait, hand over
+    bucket 2                               [fills ......                ][ reduced ]
+
+A hook on each parameter tells when its gradient has arrived. When the last one of a bucket has, and all buckets before
+it have been sent, its reduction is called, so that every rank calls them in the same order. What is left is called when
+the backward pass ends, and all are waited for: after `loss.backward()`, `parameter.grad` is the mean over the ranks.
+
+What is averaged is whatever lies in `parameter.grad`: gradients accumulated before are part of it. A parameter without
+a gradient counts as zero if another rank has one for it; where no rank has, it stays None.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import torch
+
+from hpsearch_comm.errors import CommError, UsageError
+from hpsearch_comm.gradients.backward_end import BackwardEnd
+from hpsearch_comm.gradients.bucket import Bucket
+from hpsearch_comm.gradients.bucket_plan import Arrivals, Plan, plan_buckets
+from hpsearch_comm.gradients.compression import check_compression, wire_dtype
+from hpsearch_comm.gradients.protocol import Collectives, Pending
+from hpsearch_comm.gradients.shares import Shares
+from hpsearch_comm.gradients.sparse import SparseGradient
+
+__all__ = ["GradientReducer"]
+
+_FIRST_BUCKET_BYTES = 1 << 20
+
+
+class GradientReducer:
+    """Averages gradients over ranks. The core of `DataParallel` and `DistributedOptimizer`.
+
+    Making it does nothing collective. Every rank must have the same parameters in the same order and run the same
+    number of synchronised backward passes, each of which reaches at least one of them.
+
+    Args:
+        parameters: With their names. Those that need no gradient now mustn't need one later.
+        group: The ranks.
+        bucket_mb: MiB of gradients that are reduced at once; the first bucket takes 1 MiB at most.
+        compression: None, "fp16" or "bf16": what float32 and float64 gradients travel in.
+        weighted: Whether a weight is announced before each synchronised backward pass.
+        passes: Every how many backward passes gradients are averaged.
+
+    Raises:
+        UsageError: An argument doesn't fit, or a parameter is averaged already.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, torch.nn.Parameter]],
+        group: Collectives,
+        *,
+        bucket_mb: float = 25.0,
+        compression: str | None = None,
+        weighted: bool = False,
+        passes: int = 1,
+    ) -> None:
+        check_compression(compression)
+        if not bucket_mb > 0:
+            raise UsageError(f"bucket_mb must be above 0, got {bucket_mb!r}")
+        named = list(parameters)
+        self.group = group
+        self.shares = Shares(group)
+        self.weighted = weighted
+        self.joining = False
+        """Whether ranks may have run out of batches: then they tell each other before each reduction."""
+        self.enabled = True
+        """Whether backward passes are synchronised. False lets gradients accumulate on each rank."""
+        self.pending = False
+        """Whether gradients have been accumulated since the last reduction."""
+        self.following = False
+        """Whether a backward pass is under way."""
+        self.synchronising = False
+        """Whether its gradients are averaged."""
+        self.number = 0
+        """Of the backward pass, so that a parameter's second arrival within one is known."""
+        self._passes = passes
+        self._passed = 0
+        self._bucket_bytes = int(bucket_mb * (1 << 20))
+        self._compression = compression
+        self._named = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+        self._frozen = [(name, parameter) for name, parameter in named if not parameter.requires_grad]
+        self._plan: Plan | None = None
+        self._buckets: list[Bucket] = []
+        self._sparse: list[SparseGradient] = []
+        self._seen = Arrivals()
+        self._next = 0
+        self._under_way: list[Pending] = []
+        self._broken = False
+        self._lock = threading.Lock()  # a model on several GPUs has a thread for each of them in its backward pass
+        self._arrivals: list[_Arrival] = []
+        self._hooks: list[Any] = []
+        self._watch()
+
+    def _watch(self) -> None:
+        for name, parameter in self._named:
+            hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
+            if any(isinstance(hook, _Arrival) for hook in hooks.values()):
+                raise UsageError(
+                    f"the gradient of {name} is averaged already by another DataParallel or DistributedOptimizer: "
+                    "wrap the model or its optimizer, and each once"
+                )
+        if self.group.size == 1:
+            return  # the mean over one rank is there already
+        for index, (_, parameter) in enumerate(self._named):
+            arrival = _Arrival(self, index)
+            self._arrivals.append(arrival)
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(arrival))
+
+    def close(self) -> None:
+        """Leave the parameters alone from now on."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def rebuild(self) -> None:
+        """Make new buckets in the next synchronised backward pass: dtypes or devices have changed."""
+        self._plan = None
+        self._buckets, self._sparse = [], []
+        for arrival in self._arrivals:
+            arrival.bucket = None
+
+    # Within a backward pass, in its order. -------------------------------------------------------------------------
+
+    def begin_backward(self) -> None:
+        """Follow the backward pass that has just brought its first gradient."""
+        with self._lock:
+            if self.following:
+                return
+            synchronise = self.enabled and self._passed + 1 >= self._passes
+            self._begin(synchronise)
+            BackwardEnd(self)
+
+    def _begin(self, synchronise: bool) -> None:
+        if self._broken:
+            raise CommError(
+                "the last backward pass raised an error after it had sent some of its gradients, so the ranks are out "
+                "of step: make a new group, and wrap the model anew"
+            )
+        if synchronise and self.weighted and not self.shares.announced:
+            raise UsageError(
+                "with weighted=True every rank must call set_weight(rows) before each backward pass that averages "
+                "gradients: call it with the number of rows that the loss is a mean over"
+            )
+        if synchronise and self.joining and not self.weighted:
+            self.shares.announce(1.0)
+        self.number += 1
+        self.synchronising = synchronise
+        self._seen = Arrivals()
+        self._next = 0
+        self._under_way = []
+        for bucket in self._buckets:
+            bucket.expect()
+        self.following = True
+
+    def note(self, index: int) -> None:
+        """Note that a gradient has arrived for which there is no bucket to wait in."""
+        if self._plan is None:
+            self._seen.order.append(index)
+
+    def note_again(self, index: int, bucket: Bucket | None) -> None:
+        """Note that a gradient has arrived once more in the same backward pass."""
+        if self._plan is None:
+            self._seen.repeated.add(index)
+        elif bucket is not None and bucket.sent and self.synchronising:
+            raise UsageError(
+                f"the gradient of {self._named[index][0]} arrived a second time in one backward pass, after it had "
+                "been averaged: use checkpoint(..., use_reentrant=False), or let the first backward pass after "
+                "wrapping be one in which this happens"
+            )
+
+    def send_complete(self) -> None:
+        """Send the buckets that are complete, up to the first that isn't."""
+        with self._lock, torch.no_grad():
+            # The last one completes when the backward pass is all but over. It is reduced there, by the thread that
+            # would only wait for it otherwise.
+            while self._next < len(self._buckets) - 1 and not self._buckets[self._next].missing:
+                self._send(self._buckets[self._next])
+
+    def finish_backward(self) -> None:
+        """Send what is left, wait for everything, and hand the gradients over. Called at the backward pass's end."""
+        try:
+            self._passed += 1
+            self.pending = True
+            if self.synchronising:
+                self._check_frozen()
+                self._finish()
+        finally:
+            self.following = False
+
+    def abandon_backward(self) -> None:
+        """Forget a backward pass that raised."""
+        self.following = False
+        self._broken = self.synchronising and self._next > 0
+        self._under_way = []
+
+    # Outside of a backward pass. -----------------------------------------------------------------------------------
+
+    def synchronise(self) -> None:
+        """Average the gradients that have been accumulated; a collective."""
+        if self.group.size == 1:
+            return
+        try:
+            self._begin(True)
+            self._finish()
+        finally:
+            self.following = False
+
+    def shadow(self) -> None:
+        """Do what the other ranks' backward pass makes them do together, with nothing to add; a collective."""
+        with torch.no_grad():
+            if self._plan is None:
+                self._build()
+            for bucket in self._buckets[:-1]:
+                bucket.fill_with_nothing()
+                self._under_way.append(self.group.allreduce_async(bucket.wire, op="mean"))
+            for bucket in self._buckets[-1:]:
+                bucket.fill_with_nothing()
+                self.group.allreduce(bucket.wire, op="mean")
+            for gradient in self._sparse:
+                gradient.send(0.0)
+            self._wait()
+            for gradient in self._sparse:
+                gradient.finish()
+        for _, parameter in self._named:
+            parameter.grad = None
+
+    # Steps of both. ------------------------------------------------------------------------------------------------
+
+    def _send(self, bucket: Bucket) -> None:
+        bucket.fill(self._share())
+        bucket.sent = True
+        self._next += 1
+        self._under_way.append(self.group.allreduce_async(bucket.wire, op="mean"))
+
+    def _finish(self) -> None:
+        with torch.no_grad():
+            share = self._share()
+            if self._plan is None:
+                self._build()
+            while self._next < len(self._buckets) - 1:
+                self._send(self._buckets[self._next])
+            if self._buckets:
+                self._buckets[-1].fill(share)
+                self.group.allreduce(self._buckets[-1].wire, op="mean")
+            for gradient in self._sparse:
+                gradient.send(share)
+            self._wait()
+            for bucket in self._buckets:
+                bucket.finish()
+            for gradient in self._sparse:
+                gradient.finish()
+        self.shares.spend()
+        self._passed = 0
+        self.pending = False
+
+    def _wait(self) -> None:
+        for operation in self._under_way:
+            operation.wait()
+        self._under_way = []
+
+    def _share(self) -> float:
+        return self.shares.share() if self.weighted or self.joining else 1.0
+
+    def _check_frozen(self) -> None:
+        if any(map(_needs_gradient, map(_second, self._frozen))):
+            name = next(name for name, parameter in self._frozen if parameter.requires_grad)
+            raise UsageError(
+                f"{name} needed no gradient when the model was wrapped, and needs one now, so it would differ between "
+                "ranks: wrap the model after setting requires_grad"
+            )
+
+    def _build(self) -> None:
+        """Agree with the other ranks on buckets, and make them; a collective."""
+        parameters = [parameter for _, parameter in self._named]
+        for index, parameter in enumerate(parameters):
+            gradient = parameter.grad
+            if gradient is not None and gradient.layout is torch.sparse_coo:
+                self._seen.sparse[index] = gradient.sparse_dim()
+        seen = [Arrivals.from_object(value) for value in self.group.allgather_object(self._seen.to_object())]
+        plan = plan_buckets(
+            seen,
+            [(parameter.dtype, parameter.device) for parameter in parameters],
+            [parameter.numel() * parameter.element_size() for parameter in parameters],
+            min(_FIRST_BUCKET_BYTES, self._bucket_bytes),
+            self._bucket_bytes,
+        )
+        self._buckets = [self._make_bucket(plan, indices) for indices in plan.buckets]
+        self._sparse = [
+            SparseGradient(parameters[index], dimensions, self.group) for index, dimensions in plan.sparse.items()
+        ]
+        self._plan = plan
+
+    def _make_bucket(self, plan: Plan, indices: Sequence[int]) -> Bucket:
+        parameters = [self._named[index][1] for index in indices]
+        bucket = Bucket(parameters, self.group, wire_dtype(self._compression, parameters[0].dtype))
+        for index in indices:
+            if index not in plan.late and self._arrivals:
+                self._arrivals[index].bucket = bucket
+        return bucket
+
+
+class _Arrival:
+    """The hook of one parameter; called for each gradient, so it does little."""
+
+    __slots__ = ("bucket", "index", "number", "reducer")
+
+    def __init__(self, reducer: GradientReducer, index: int) -> None:
+        self.reducer = reducer
+        self.index = index
+        self.bucket: Bucket | None = None
+        self.number = 0
+
+    def __call__(self, _parameter: torch.Tensor) -> None:
+        reducer = self.reducer
+        if not reducer.following:
+            reducer.begin_backward()
+        bucket = self.bucket
+        if self.number == reducer.number:
+            reducer.note_again(self.index, bucket)
+            return
+        self.number = reducer.number
+        if bucket is None:
+            reducer.note(self.index)
+            return
+        bucket.missing -= 1
+        if not bucket.missing and reducer.synchronising:
+            reducer.send_complete()
+
+
+_needs_gradient = attrgetter("requires_grad")
+
+
+def _second(pair: tuple[str, torch.nn.Parameter]) -> torch.nn.Parameter:
+    return pair[1]

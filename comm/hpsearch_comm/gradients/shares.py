@@ -1,0 +1,68 @@
+"""How much each rank's gradient counts in the mean.
+
+The mean over all rows of a global batch is  Σ_r w_r g_r / Σ_r w_r,  where rank r has w_r rows and g_r is its gradient of
+a loss that is a mean over them. Since the group divides by the number of ranks n, rank r multiplies its gradient by its
+share  w_r n / Σ w  before.  Equal weights give shares of exactly 1, and nothing is multiplied.
+
+Ranks tell each other their weights in one small allreduce of a table of two rows, weight and presence, with a column
+for each rank. A rank that has run out of batches has neither.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from hpsearch_comm.errors import UsageError
+from hpsearch_comm.gradients.protocol import Collectives, Pending
+
+__all__ = ["Shares"]
+
+
+class Shares:
+    """The weights of one backward pass after another."""
+
+    def __init__(self, group: Collectives) -> None:
+        self._group = group
+        self._table = torch.empty(0)
+        self._pending: Pending | None = None
+        self._share = 1.0
+        self.announced = False
+        """Whether this rank has told its weight for the next synchronised backward pass."""
+        self.present: list[int] = []
+        """The ranks that took part in the last one."""
+
+    def announce(self, weight: float, *, present: bool = True) -> None:
+        """Begin to tell the other ranks this rank's weight; a collective. They are waited for when it is needed."""
+        self._table = torch.zeros(2, self._group.size, dtype=torch.float64)
+        self._table[0, self._group.rank] = weight
+        self._table[1, self._group.rank] = float(present)
+        self._pending = self._group.allreduce_async(self._table, op="sum")
+        self.announced = True
+
+    def share(self) -> float:
+        """Give what this rank's gradients are to be multiplied by before they are averaged.
+
+        Raises:
+            UsageError: Every rank has said 0; raised on all.
+        """
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending = None
+            weights, present = self._table.tolist()
+            self.present = [rank for rank, there in enumerate(present) if there]
+            total = sum(weights)
+            if self.present and not total:
+                self.announced = False
+                raise UsageError(
+                    "at least one rank must have a weight above 0 in a backward pass, all ranks called set_weight(0): "
+                    "skip a batch that is empty on every rank, on every rank"
+                )
+            if all(weight == weights[0] for weight in weights):
+                self._share = 1.0  # in floating point, the formula may miss it by a rounding
+            else:
+                self._share = weights[self._group.rank] * self._group.size / total
+        return self._share
+
+    def spend(self) -> None:
+        """End the backward pass that the weights were for."""
+        self.announced = False

@@ -1,0 +1,318 @@
+"""A group of ranks, and the operations that they call together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from hpsearch_comm.algorithms.cost_model import CostModel
+from hpsearch_comm.assembly import Assembly, assemble
+from hpsearch_comm.clock import clock_offset
+from hpsearch_comm.collectives import HostCollectives
+from hpsearch_comm.ending import break_off, release_at_exit
+from hpsearch_comm.formation.listener import Listener
+from hpsearch_comm.formation.rendezvous import Rendezvous
+from hpsearch_comm.handle import Handle
+from hpsearch_comm.kinship import GroupRendezvous, related_secret
+from hpsearch_comm.options import Options, read_cost_model
+from hpsearch_comm.preparation import Preparation
+from hpsearch_comm.timeline import NoTimeline, Timeline, open_timeline
+from hpsearch_comm.turns import Turns
+
+__all__ = ["Group"]
+
+
+class Group:
+    """Ranks that compute together. Every rank calls the same operations in the same order.
+
+    An operation that can't be finished ends the group on every rank: what had arrived of it can't be told from what
+    hadn't. Make a new group then. Errors of usage, raised before anything travels, leave it as it is.
+
+    Every operation may be called from any thread; the order between threads is the program's to keep. Operations whose
+    name ends in `_async` run in a thread of the group, in the order of the calls; a blocking call waits behind them.
+
+    Args:
+        rank: This rank, from 0.
+        size: Number of ranks.
+        rendezvous: Where the ranks exchange their addresses; not needed for a group of one.
+        secret: 32 bytes that every rank knows and nobody else does; not needed for a group of one.
+        epoch: Number of this start of the group, the same on every rank: ranks of another start are refused.
+        name: Tells groups with one secret apart.
+        listener: The socket by which others reach this rank, where its address had to be known before; the group
+            closes it. `interface` and `host` are the listener's then.
+        timeout: Seconds without progress after which an operation gives up.
+        start_timeout: Seconds until all ranks must have come.
+        algorithm: Of every allreduce: auto, direct, ring, butterfly, hierarchical or naive.
+        transport: auto, or tcp to let ranks of one host talk over TCP too.
+        interface: Interface, address or network by which other hosts reach this rank, in place of the one that routing
+            says.
+        host: Splits one machine into several hosts, by a name for this one.
+        streams: TCP connections between two ranks of different hosts.
+        timeline: File for a trace of all operations, for chrome://tracing or Perfetto.
+        cost_model: What `auto` predicts with: a model, its costs by name, or a JSON file with them. Rank 0's counts.
+
+    Raises:
+        ConfigurationError: An argument can't be used, or doesn't fit those of other ranks.
+        RendezvousError: Not all ranks came; names those that are missing.
+        RefusedError: The group that was reached has another secret, name or epoch.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        *,
+        rendezvous: Rendezvous | None = None,
+        secret: bytes | None = None,
+        epoch: int = 0,
+        name: str = "",
+        listener: Listener | None = None,
+        timeout: float = 30.0,
+        start_timeout: float = 60.0,
+        algorithm: str = "auto",
+        transport: str = "auto",
+        interface: str | None = None,
+        host: str | None = None,
+        streams: int = 4,
+        timeline: str | os.PathLike[str] | None = None,
+        cost_model: CostModel | Mapping[str, float] | str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self._options = Options(
+            rank=rank,
+            size=size,
+            rendezvous=rendezvous,
+            secret=secret,
+            epoch=epoch,
+            name=name,
+            timeout=timeout,
+            start_timeout=start_timeout,
+            algorithm=algorithm,
+            transport=transport,
+            interface=interface,
+            host=host,
+            streams=streams,
+        )
+        self._model = read_cost_model(cost_model)
+        self._duplicates = 0
+        self._timeline = open_timeline(timeline, rank, size)
+        try:
+            parts = assemble(self._options, lambda: listener or self._listen())
+        except BaseException:
+            self._timeline.close()
+            raise
+        self._fate = parts.fate
+        self._topology = parts.topology
+        self._release = release_at_exit(self, parts, rank)
+        self._turns = Turns(rank, parts.fate, self._timeline, float(timeout))
+        try:
+            self._prepare = self._with_model(parts)
+            if size > 1:
+                self._model = CostModel.from_dict(self.broadcast_object(self._model.to_dict()))
+                self._prepare = self._with_model(parts)
+            if self._timeline.on and len(self.hosts) > 1:
+                self._timeline.set_clock(clock_offset(self.allgather_object, rank))
+        except BaseException as error:
+            self.close(error)
+            raise
+
+    # What a group is.
+
+    @property
+    def local_rank(self) -> int:
+        """This rank's place among the ranks of its host."""
+        return self._topology.local_rank
+
+    @property
+    def local_size(self) -> int:
+        """Number of ranks on this rank's host."""
+        return self._topology.local_size
+
+    @property
+    def hosts(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each host, the hosts by their lowest rank."""
+        return self._topology.hosts
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._turns.closed
+
+    @property
+    def last_algorithm(self) -> str:
+        """The algorithm that carried the last operation."""
+        return self._turns.last_algorithm
+
+    @property
+    def timeline(self) -> Timeline | NoTimeline:
+        """What records the operations; `timeline.backward()` marks a backward pass in it."""
+        return self._timeline
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "ended" if self._fate.error is not None else "open"
+        return f"<Group {self._options.name!r}: rank {self.rank} of {self.size}, {state}>"
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        self.close(error)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Leave the group: finish what was called asynchronously, say goodbye, give everything back.
+
+        Ranks that still need this one end with PeerLost.
+
+        Args:
+            error: Why this rank leaves early. The others are told at once, and nothing is finished.
+        """
+        if self.closed:
+            return
+        if error is not None:
+            break_off(self._fate, self.rank, error)
+        elif self._timeline.on and self._fate.error is None:
+            self._timeline.gather(self)
+        self._turns.close()
+        self._timeline.close()
+        self._release()
+
+    # Operations.
+
+    def allreduce(self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None) -> torch.Tensor:
+        """Reduce the ranks' tensors; every rank gets the result, the same bits everywhere.
+
+        Args:
+            tensor: Of the same shape and dtype on every rank. float16, bfloat16 and float8 are summed in float32.
+            op: sum, mean, min, max or product.
+            out: Where the result goes, in place of the tensor itself.
+
+        Returns:
+            The tensor, or `out`.
+        """
+        return self._turns.now(self._prepare.allreduce(tensor, op, out))
+
+    def allreduce_async(
+        self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None
+    ) -> Handle[torch.Tensor]:
+        """Do as `allreduce`, in the background: the tensor may be used again when the handle's `wait` returns."""
+        return self._turns.later(self._prepare.allreduce(tensor, op, out))
+
+    def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
+        """Copy the root's tensor into that of every other rank, which has the same shape and dtype."""
+        return self._turns.now(self._prepare.broadcast(tensor, root))
+
+    def broadcast_async(self, tensor: torch.Tensor, root: int = 0) -> Handle[torch.Tensor]:
+        """Do as `broadcast`, in the background."""
+        return self._turns.later(self._prepare.broadcast(tensor, root))
+
+    def allgather(self, tensor: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Give every rank the tensors of all, one behind the other along the first dimension, in the order of ranks.
+
+        Args:
+            tensor: First dimensions may differ between ranks; the others, and the dtype, may not. A tensor without
+                dimensions counts as one with one element.
+            out: Where the result goes, in place of a new tensor. Its shape must fit.
+        """
+        return self._turns.now(self._prepare.allgather(tensor, out))
+
+    def allgather_async(self, tensor: torch.Tensor, out: torch.Tensor | None = None) -> Handle[torch.Tensor]:
+        """Do as `allgather`, in the background."""
+        return self._turns.later(self._prepare.allgather(tensor, out))
+
+    def reduce_scatter(self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None) -> torch.Tensor:
+        """Reduce the ranks' tensors, and give each rank its share of the result's rows.
+
+        Args:
+            tensor: Of the same shape and dtype on every rank; it stays as it is. Rows are shared out as
+                `torch.tensor_split` does: the first ranks get one more where the number doesn't divide.
+            op: sum, mean, min, max or product.
+            out: Where this rank's rows go, in place of a new tensor.
+        """
+        return self._turns.now(self._prepare.reduce_scatter(tensor, op, out))
+
+    def reduce_scatter_async(
+        self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None
+    ) -> Handle[torch.Tensor]:
+        """Do as `reduce_scatter`, in the background."""
+        return self._turns.later(self._prepare.reduce_scatter(tensor, op, out))
+
+    def alltoall(self, tensor: torch.Tensor, splits: Sequence[int] | None = None) -> Any:
+        """Send some rows to each rank, and get some from each.
+
+        Args:
+            tensor: Dimensions behind the first, and the dtype, are the same on every rank.
+            splits: Rows for each rank, in turn. Without them, each gets equally many.
+
+        Returns:
+            The rows that came, in the order of ranks; with `splits`, a pair of that and the number from each rank.
+        """
+        rows, coming = self._turns.now(self._prepare.alltoall(tensor, splits))
+        return rows if splits is None else (rows, coming)
+
+    def alltoall_async(self, tensor: torch.Tensor, splits: Sequence[int] | None = None) -> Handle[Any]:
+        """Do as `alltoall` with splits, in the background: the handle gives (rows, number from each rank)."""
+        return self._turns.later(self._prepare.alltoall(tensor, splits))
+
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+        self._turns.now(self._prepare.barrier())
+
+    def barrier_async(self) -> Handle[None]:
+        """Do as `barrier`, in the background."""
+        return self._turns.later(self._prepare.barrier())
+
+    def allgather_object(self, value: Any) -> list[Any]:
+        """Give every rank the value of each, by rank: of dicts, lists, text, numbers, booleans and None."""
+        return self._turns.now(self._prepare.allgather_object(value))
+
+    def broadcast_object(self, value: Any, root: int = 0) -> Any:
+        """Give every rank the root's value, which consists of dicts, lists, text, numbers, booleans and None."""
+        return self._turns.now(self._prepare.broadcast_object(value, root))
+
+    def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Make a tensor of zeros in memory that the ranks of this host share. Every rank calls it with the same shape.
+
+        Collectives on such a tensor, or on a part of it at the same place on every rank, copy nothing. It is this
+        rank's own: what the others see of it, they see only within an operation.
+        """
+        return self._turns.now(self._prepare.empty(shape, dtype))
+
+    def duplicate(self) -> Group:
+        """Make another group of the same ranks, whose operations may interleave with this one's in any order."""
+        self._duplicates += 1
+        options = self._options
+        name = f"{options.name}/{self._duplicates}"
+        return Group(
+            self.rank,
+            self.size,
+            rendezvous=GroupRendezvous(self.allgather_object, self._towards),
+            secret=None if options.secret is None else related_secret(options.secret, name),
+            epoch=options.epoch,
+            name=name,
+            timeout=options.timeout,
+            start_timeout=options.start_timeout,
+            algorithm=options.algorithm,
+            transport=options.transport,
+            interface=options.interface,
+            host=options.host,
+            streams=options.streams,
+            cost_model=self._model,
+        )
+
+    @property
+    def _towards(self) -> str | None:
+        """The host of rank 0, where it is known: the route there says which of our addresses others can reach."""
+        rendezvous = self._options.rendezvous
+        return rendezvous.host if rendezvous is not None else None
+
+    def _listen(self) -> Listener:
+        options = self._options
+        return Listener(options.interface, self._towards, options.host)
+
+    def _with_model(self, parts: Assembly) -> Preparation:
+        algorithm = self._options.algorithm
+        return Preparation(HostCollectives(parts.sharing, parts.arena, parts.mesh, self._model, algorithm))

@@ -1,0 +1,53 @@
+"""What an asynchronous operation gives back at once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Generic, TypeVar
+
+from hpsearch_comm.errors import CommTimeoutError
+
+__all__ = ["Handle"]
+
+T = TypeVar("T")
+
+
+class Handle(Generic[T]):
+    """An operation that runs, or waits for its turn, in the group's engine."""
+
+    __slots__ = ("_error", "_finished", "_name", "_result")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        # A lock that is held until the operation has ended is the cheapest thing that a thread can wait for.
+        self._finished = threading.Lock()
+        self._finished.acquire()
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        """Say whether the operation has ended, well or not."""
+        return not self._finished.locked()
+
+    def wait(self, timeout: float | None = None) -> T:
+        """Wait for the operation's end and give its result.
+
+        Args:
+            timeout: Seconds to wait at most. The operation itself goes on when they are over.
+
+        Raises:
+            CommError: What ended the operation: PeerLost, CommTimeoutError, MismatchError, ...
+            CommTimeoutError: It is still under way after `timeout` seconds.
+        """
+        if not self._finished.acquire(timeout=-1 if timeout is None else timeout):
+            raise CommTimeoutError(f"{self._name} is still under way after {timeout:g} s; it goes on: wait again", -1)
+        self._finished.release()
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+    def finish(self, result: T | None = None, error: BaseException | None = None) -> None:
+        """Set the outcome; called once, by the engine."""
+        self._result = result
+        self._error = error
+        self._finished.release()

@@ -1,0 +1,1 @@
+"""Links between two ranks: through shared memory, or over TCP."""

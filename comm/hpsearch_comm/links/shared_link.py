@@ -1,0 +1,181 @@
+"""Messages between two ranks of one host through a few slots of shared memory in each direction.
+
+The sender writes a chunk into the next free slot and counts it; the receiver takes it out, or combines it where it
+lies, and counts it as taken. So a slot is free again when the second count has passed it, and only its sender writes
+the one and only its receiver the other: nothing is locked. Both then ring the other's bell.
+
+    slot      0        1        2        3
+              taken    full     full     free        written = 3, taken = 1 (modulo 2^32)
+
+The header of a message stands beside the slot of its first chunk.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from hpsearch_comm.links.link import Combine, Link, Transfer
+from hpsearch_comm.memory import futex
+from hpsearch_comm.memory.words import LINE, Bell, Words
+from hpsearch_comm.operation import Operation
+from hpsearch_comm.signature import HEADER_BYTES
+
+__all__ = ["SharedLink"]
+
+_SLOTS = 4
+_SLOT_BYTES = 128 << 10
+_MOST_ELEMENTS = (1 << 15) - LINE
+"""Of a chunk: from 32768 elements on torch would start threads, and a thread beside the caller's must not."""
+
+_WRITTEN, _TAKEN, _HEADERS, _CONTENT = 0, 2 * LINE, 4 * LINE, 4096
+_MASK = 0xFFFFFFFF
+_VIEWS = 64
+
+
+class _Slots:
+    """One direction of a link, as both ends see it."""
+
+    __slots__ = ("content", "headers", "octets", "taken", "view", "views", "written")
+
+    def __init__(self, words: Words, start: int) -> None:
+        self.view = words.view
+        self.octets = words.octets
+        self.written = (start + _WRITTEN) // 4
+        self.taken = (start + _TAKEN) // 4
+        self.headers = start + _HEADERS
+        self.content = [words.memory[start + _CONTENT + slot * _SLOT_BYTES :][:_SLOT_BYTES] for slot in range(_SLOTS)]
+        self.views: dict[tuple[int, torch.dtype, int], torch.Tensor] = {}
+
+    def chunk(self, slot: int, dtype: torch.dtype, numel: int) -> torch.Tensor:
+        """Give the first elements of a slot."""
+        key = (slot, dtype, numel)
+        found = self.views.get(key)
+        if found is None:
+            if len(self.views) >= _VIEWS:
+                self.views.clear()
+            found = self.views[key] = self.content[slot][: numel * dtype.itemsize].view(dtype)
+        return found
+
+
+class _SharedTransfer(Transfer):
+    """A message on its way through the slots; the two directions differ in `_move` and in the word they wait for."""
+
+    __slots__ = ("_bell", "_chunk", "_fence", "_header", "_moved", "_operation", "_payload", "_slots", "done", "peer")
+
+    def __init__(self, link: SharedLink, slots: _Slots, operation: Operation, payload: torch.Tensor) -> None:
+        self.peer = link.peer
+        self.done = False
+        self._slots = slots
+        self._bell = link.bell
+        self._operation = operation
+        self._payload = payload
+        self._header: bytes | None = operation.header(payload.nbytes)
+        self._moved = 0
+        self._chunk = min(_SLOT_BYTES // payload.dtype.itemsize, _MOST_ELEMENTS)
+
+    def _piece(self) -> torch.Tensor:
+        payload, start = self._payload, self._moved
+        if start == 0 and payload.numel() <= self._chunk:
+            return payload
+        return payload[start : start + self._chunk]
+
+    def _count(self, piece: torch.Tensor) -> None:
+        self._moved += piece.numel()
+        self.done = self._moved >= self._payload.numel()
+        self._bell.ring()
+
+
+class _Send(_SharedTransfer):
+    __slots__ = ()
+
+    def advance(self) -> bool:
+        slots, moved = self._slots, False
+        view = slots.view
+        while not self.done:
+            written = view[slots.written]
+            if (written - view[slots.taken]) & _MASK >= _SLOTS:
+                break
+            slot = written % _SLOTS
+            if self._header is not None:
+                start = slots.headers + slot * HEADER_BYTES
+                slots.octets[start : start + HEADER_BYTES] = self._header
+                self._header = None
+            piece = self._piece()
+            slots.chunk(slot, piece.dtype, piece.numel()).copy_(piece)
+            if not futex.ORDERED:
+                self._bell.ring()
+            view[slots.written] = (written + 1) & _MASK
+            self._count(piece)
+            moved = True
+        return moved
+
+
+class _Receive(_SharedTransfer):
+    __slots__ = ("_combine",)
+
+    def __init__(
+        self, link: SharedLink, slots: _Slots, operation: Operation, payload: torch.Tensor, combine: Combine | None
+    ) -> None:
+        super().__init__(link, slots, operation, payload)
+        self._combine = combine
+
+    def advance(self) -> bool:
+        slots, moved = self._slots, False
+        view = slots.view
+        while not self.done:
+            taken = view[slots.taken]
+            if view[slots.written] == taken:
+                break
+            if not futex.ORDERED:
+                self._bell.ring()
+            slot = taken % _SLOTS
+            if self._header is not None:
+                start = slots.headers + slot * HEADER_BYTES
+                theirs = slots.octets[start : start + HEADER_BYTES].tobytes()
+                if theirs != self._header:
+                    raise self._operation.disagree(self.peer, theirs, self._header)
+                self._header = None
+            piece = self._piece()
+            arrived = slots.chunk(slot, piece.dtype, piece.numel())
+            if self._combine is None:
+                piece.copy_(arrived)
+            else:
+                self._combine(piece, arrived)
+            view[slots.taken] = (taken + 1) & _MASK
+            self._count(piece)
+            moved = True
+        return moved
+
+
+class SharedLink(Link):
+    """This rank's end of the slots to and from one peer of this host.
+
+    Args:
+        peer: The other rank.
+        words: The shared mapping.
+        outgoing: Byte offset of the slots that this rank writes, `NBYTES` long; zero when the mapping is new.
+        incoming: The same for those that the peer writes.
+        bell: The peer's.
+    """
+
+    NBYTES = _CONTENT + _SLOTS * _SLOT_BYTES
+
+    def __init__(self, peer: int, words: Words, outgoing: int, incoming: int, bell: Bell) -> None:
+        self.peer = peer
+        self.bell = bell
+        self._outgoing: _Slots | None = _Slots(words, outgoing)
+        self._incoming: _Slots | None = _Slots(words, incoming)
+
+    def send(self, operation: Operation, payload: torch.Tensor) -> Transfer:
+        """Begin a message to the peer."""
+        assert self._outgoing is not None
+        return _Send(self, self._outgoing, operation, payload)
+
+    def receive(self, operation: Operation, payload: torch.Tensor, combine: Combine | None = None) -> Transfer:
+        """Begin to receive a message from the peer."""
+        assert self._incoming is not None
+        return _Receive(self, self._incoming, operation, payload, combine)
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._outgoing = self._incoming = None

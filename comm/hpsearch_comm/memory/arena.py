@@ -1,0 +1,298 @@
+"""What the ranks of one host share: words to meet by, signatures to compare, staging memory, buffers, links."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from hpsearch_comm.fate import Fate
+from hpsearch_comm.links.link import Link
+from hpsearch_comm.links.shared_link import SharedLink
+from hpsearch_comm.memory import futex
+from hpsearch_comm.memory.buffers import BufferTable, SharedBuffer, stride_of
+from hpsearch_comm.memory.cores import core_quota, usable_cores
+from hpsearch_comm.memory.segment import Segment, tensor_over
+from hpsearch_comm.memory.staging import CHUNK, Staging
+from hpsearch_comm.memory.words import LINE, Barrier, Bell, Words
+from hpsearch_comm.operation import Operation
+from hpsearch_comm.signature import SIGNATURE_BYTES, Signature
+
+__all__ = ["Arena"]
+
+# The first page belongs to nobody.
+_PAGE = 4096
+_COUNTERS = 0, 2 * LINE
+# A page of each member follows. What different ranks write is at least a cache line apart.
+_ARRIVALS = 0
+_BELL = 2 * LINE
+_TRIAL = 4 * LINE
+_FACTS = 5 * LINE
+_DELAYED = 8 * LINE
+_SIGNATURES = 12 * LINE, 16 * LINE  # taken in turn
+
+_PLACE = struct.Struct("<qq")  # behind the signature: number of a shared buffer or -1, byte offset in it
+_MOST_CORES = 1024
+_PROCESS = struct.Struct(f"<QQd{_MOST_CORES // 8}s")  # namespace and number of the process, core quota, cores
+
+
+class Arena:
+    """This rank's end of what the ranks of one host share. All members make it together, and make the same calls.
+
+    One piece of memory holds it: a page for all, a page for each member, staging memory and link slots. Room is taken
+    only by those pages that are used.
+
+    Args:
+        rank: This rank.
+        members: The ranks of this host, this one included.
+        descriptors: A connected Unix stream socket to each other member; owned from now on.
+        fate: The group's.
+        timeout: Seconds to wait for the others here.
+
+    Attributes:
+        members: The ranks of this host, in rising order.
+        size: How many they are.
+        index: This rank's place among them.
+        bell: This rank's; links ring it.
+        barrier: Where all members meet.
+        cores: How many cores the members have together.
+        may_spin: Whether each member has a core and an interpreter of its own, so that its waits may hold them.
+        inputs: Staging memory with a block for each member, for what that member is to reduce.
+        results: Staging memory with one block.
+
+    Raises:
+        PeerLost: A member has died.
+        CommTimeoutError: A member didn't come.
+        CommError: There is no memory left.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        members: Sequence[int],
+        descriptors: Mapping[int, socket.socket],
+        fate: Fate,
+        *,
+        timeout: float = 60.0,
+    ) -> None:
+        self.members = tuple(sorted(members))
+        self.size = size = len(self.members)
+        self.index = index = self.members.index(rank)
+        self._fate = fate
+        self._descriptors = dict(descriptors)
+        self._buffers = BufferTable()
+        self._made = 0
+        self._turn = 0
+        inputs = (1 + size) * _PAGE
+        results = inputs + Staging.nbytes(size, size, CHUNK)
+        self._links_start = results + Staging.nbytes(size, 1, CHUNK)
+        forming = Operation(rank, Signature(0, "barrier", "direct"), timeout, fate)
+        nbytes = self._links_start + size * size * SharedLink.NBYTES
+        with contextlib.closing(self._share(forming, nbytes)) as segment:
+            mapping = segment.map()
+        self._memory = tensor_over(mapping, 0, nbytes)
+        self._bytes = memoryview(mapping)
+        self._words = Words(self._memory, self._bytes)
+        trial = _page(index) + _TRIAL
+        futex.check_works(self._words.base + trial, self._words.view, trial // 4)
+        self.bell = Bell(self._words, _page(index) + _BELL)
+        self.inputs = Staging(self._memory, inputs, size, size, CHUNK)
+        self.results = Staging(self._memory, results, size, 1, CHUNK)
+        arrivals = [_page(member) + _ARRIVALS for member in range(size)]
+        self.barrier = Barrier(self._words, arrivals, _COUNTERS, index, self.members)
+        slots = [[self._slot(member, turn) for member in range(size)] for turn in (0, 1)]
+        self._own = [of_turn.pop(index) for of_turn in slots]
+        self._theirs = slots
+        self._scratch = torch.empty(0, dtype=torch.uint8)
+        _wake_on_change(self, fate)
+        self.may_spin = self.barrier.may_spin = self._compare_processes(forming)
+
+    def meet(self, operation: Operation) -> None:
+        """Begin an operation: wait for all members, and compare their signatures with ours.
+
+        Raises:
+            MismatchError: A member is in another operation.
+            CommError: Of the wait.
+        """
+        turn = self._turn = 1 - self._turn
+        packed = operation.packed
+        self._own[turn][:] = packed
+        self.barrier.wait(operation, self.compare)
+        for signature in self._theirs[turn]:
+            if signature.tobytes() != packed:
+                self._disagree(operation, turn)
+
+    def meet_at(self, operation: Operation, place: tuple[SharedBuffer, int] | None) -> list[tuple[int, int]]:
+        """Do as `meet`, and tell each other where the tensors lie.
+
+        Args:
+            operation: The one that begins.
+            place: What `find` said of this rank's tensor.
+
+        Returns:
+            Each member's place, as number of the shared buffer and byte in it; (-1, 0) for other memory.
+        """
+        number, offset = (place[0].number, place[1]) if place is not None else (-1, 0)
+        _PLACE.pack_into(self._bytes, _signature(self.index, 1 - self._turn) + SIGNATURE_BYTES, number, offset)
+        self.meet(operation)
+        turn = self._turn
+        return [
+            _PLACE.unpack_from(self._bytes, _signature(member, turn) + SIGNATURE_BYTES) for member in range(self.size)
+        ]
+
+    def compare(self, operation: Operation) -> None:
+        """Compare signatures in a wait that lasts long, whatever it waits for.
+
+        Ranks that take different ways, one through this memory and one over links, would each wait for the other until
+        the deadline. So whoever has waited for a while says here what it is doing, and looks what others say. Called by
+        the arena's own waits; other waits of its group call it when they have lasted as long.
+
+        Raises:
+            MismatchError: A member waits in the operation of the same number, but in another one.
+        """
+        packed = operation.packed
+        own = _page(self.index) + _DELAYED
+        if self._said(own) != packed:
+            # An odd count of changes says that one is under way.
+            self._words[own] += 1
+            self._bytes[own + LINE : own + LINE + SIGNATURE_BYTES] = packed
+            self._words[own] += 1
+        for member, peer in enumerate(self.members):
+            said = self._said(_page(member) + _DELAYED) if member != self.index else None
+            if said is not None and said != packed and _sequence(said) == _sequence(packed):
+                raise operation.disagree(peer, said, packed)
+
+    def empty(self, operation: Operation, nbytes: int) -> torch.Tensor:
+        """Make a buffer that all members can reach, and give this rank's own part of it; every member calls it.
+
+        The memory is zero. It lives as long as tensors over it.
+
+        Args:
+            operation: Its signature must tell the size, so that ranks which want different sizes find out.
+            nbytes: Of each member's part.
+
+        Returns:
+            A uint8 tensor of `nbytes` elements.
+        """
+        self.meet(operation)
+        if nbytes == 0:
+            return torch.empty(0, dtype=torch.uint8)
+        self._made += 1
+        with contextlib.closing(self._share(operation, self.size * stride_of(nbytes), self._made)) as segment:
+            own = self._buffers.add(segment, self._made, nbytes, self.index, self.size)
+        self.barrier.wait(operation)
+        return own
+
+    def find(self, tensor: torch.Tensor) -> tuple[SharedBuffer, int] | None:
+        """Say in which shared buffer a contiguous tensor lies, and at which byte; None for other memory."""
+        return self._buffers.find(tensor)
+
+    def scratch(self, dtype: torch.dtype, numel: int) -> torch.Tensor:
+        """Give memory of this rank's own for partial results; what was in it is lost."""
+        nbytes = numel * dtype.itemsize
+        if self._scratch.numel() < nbytes:
+            self._scratch = torch.empty(nbytes, dtype=torch.uint8)
+        return self._scratch[:nbytes].view(dtype)
+
+    def links(self) -> dict[int, Link]:
+        """Give a link to each other member."""
+        return {
+            peer: SharedLink(peer, self._words, self._link(self.index, member), self._link(member, self.index), bell)
+            for member, peer in enumerate(self.members)
+            if member != self.index
+            for bell in [Bell(self._words, _page(member) + _BELL)]
+        }
+
+    def close(self) -> None:
+        """Give the sockets back, and the memory as far as no tensor of the user's lies in it."""
+        for descriptor in self._descriptors.values():
+            descriptor.close()
+        self._buffers.clear()
+        # Nothing may be unmapped by hand: the memory goes with the last reference to it.
+        for name in ("_memory", "_bytes", "_words", "_own", "_theirs", "bell", "inputs", "results", "barrier"):
+            self.__dict__.pop(name, None)
+
+    def _share(self, operation: Operation, nbytes: int, number: int = 0) -> Segment:
+        """Get the same new memory on every member: the first one makes it and sends it to the others."""
+        first = self.members[0]
+        if self.index > 0:
+            return Segment.receive(self._descriptors[first], first, number, nbytes, operation)
+        segment = Segment(nbytes)
+        try:
+            for peer in self.members[1:]:
+                segment.send(self._descriptors[peer], peer, number, operation)
+        except BaseException:
+            segment.close()
+            raise
+        return segment
+
+    def _compare_processes(self, operation: Operation) -> bool:
+        """Tell each other which process and which cores we have; say whether all may hold their cores at once."""
+        usable = usable_cores()
+        cores = sum(1 << core for core in usable if core < _MOST_CORES).to_bytes(_MOST_CORES // 8, "little")
+        facts = _PROCESS.pack(Path("/proc/self/ns/pid").stat().st_ino, os.getpid(), core_quota(), cores)
+        start = _page(self.index) + _FACTS
+        self._bytes[start : start + _PROCESS.size] = facts
+        self.barrier.wait(operation)
+        everyone = [_PROCESS.unpack_from(self._bytes, _page(member) + _FACTS) for member in range(self.size)]
+        processes = {(namespace, process) for namespace, process, _, _ in everyone}
+        together = 0
+        for _, _, _, theirs in everyone:
+            together |= int.from_bytes(theirs, "little")
+        self.cores = int(min(together.bit_count(), *(quota for _, _, quota, _ in everyone)))
+        return len(processes) == self.size <= self.cores
+
+    def _disagree(self, operation: Operation, turn: int) -> None:
+        for member, peer in enumerate(self.members):
+            start = _signature(member, turn)
+            theirs = bytes(self._bytes[start : start + SIGNATURE_BYTES])
+            if theirs != operation.packed:
+                raise operation.disagree(peer, theirs, operation.packed)
+
+    def _slot(self, member: int, turn: int) -> memoryview:
+        start = _signature(member, turn)
+        return self._bytes[start : start + SIGNATURE_BYTES]
+
+    def _said(self, start: int) -> bytes | None:
+        """Read what a member has said in a long wait; None if nothing, or if it is saying it just now."""
+        count = self._words[start]
+        said = bytes(self._bytes[start + LINE : start + LINE + SIGNATURE_BYTES])
+        return said if count and count % 2 == 0 and self._words[start] == count else None
+
+    def _link(self, sender: int, receiver: int) -> int:
+        return self._links_start + (sender * self.size + receiver) * SharedLink.NBYTES
+
+
+def _page(member: int) -> int:
+    return (1 + member) * _PAGE
+
+
+def _signature(member: int, turn: int) -> int:
+    return _page(member) + _SIGNATURES[turn]
+
+
+def _sequence(signature: bytes) -> bytes:
+    return signature[16:24]
+
+
+def _wake_on_change(arena: Arena, fate: Fate) -> None:
+    """Wake this rank's waits when the group fails; the fate, which outlives the arena, must not keep it."""
+    reference = weakref.ref(arena)
+
+    def wake() -> None:
+        arena = reference()
+        if arena is None:
+            return
+        # Taken from the dictionary: another thread may be closing the arena.
+        barrier, bell = arena.__dict__.get("barrier"), arena.__dict__.get("bell")
+        if barrier is not None and bell is not None:
+            barrier.wake()
+            bell.ring()
+
+    fate.on_change(wake)

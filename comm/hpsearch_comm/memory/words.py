@@ -1,0 +1,200 @@
+"""Words in shared memory by which ranks wait for each other: a bell, and a barrier.
+
+A rank that waits sleeps on a futex, in slices of a tenth of a second at most, between which it looks at the group's
+fate. Before that it may hold its core for some microseconds, where every rank has a core to itself: waking a sleeper
+takes longer than most waits last.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from hpsearch_comm.memory import futex
+from hpsearch_comm.operation import Operation, Wait
+
+__all__ = ["LINE", "SLICE", "Barrier", "Bell", "Words"]
+
+LINE = 64
+"""Bytes of a cache line: words that different ranks write lie that far apart, or the cores would fight over it."""
+
+SLICE = 0.1
+"""Longest sleep in seconds."""
+
+_SPIN = 100e-6
+"""Seconds that a wait holds its core: a few times what going to sleep and being woken costs."""
+
+_MASK = 0xFFFFFFFF
+_LOOKS = 50  # at the words, between two looks at the clock
+
+
+class Words:
+    """The 32-bit words of a mapping, with their addresses.
+
+    Args:
+        memory: The whole mapping, uint8. It is kept, so that the addresses stay good.
+        octets: The same memory.
+    """
+
+    __slots__ = ("base", "memory", "octets", "view")
+
+    def __init__(self, memory: torch.Tensor, octets: memoryview) -> None:
+        self.memory = memory
+        self.octets = octets
+        self.view = octets.cast("I")
+        self.base = memory.data_ptr()
+
+    def __getitem__(self, offset: int) -> int:
+        """Read the word at a byte offset."""
+        return int(self.view[offset // 4])
+
+    def __setitem__(self, offset: int, value: int) -> None:
+        """Write the word at a byte offset."""
+        self.view[offset // 4] = value
+
+
+class Bell:
+    """A word that counts rings. Any rank may ring it; its owner waits for it.
+
+    Look at the bell, then at what it announces, then wait for the next ring after that look: none is missed.
+    """
+
+    __slots__ = ("_address", "_index", "_ring", "_view", "_words")
+
+    def __init__(self, words: Words, offset: int) -> None:
+        self._words = words
+        self._view = words.view
+        self._index = offset // 4
+        self._address = words.base + offset
+        self._ring = futex.ringer(self._address)
+
+    def ring(self) -> None:
+        """Count one, and wake whoever waits. Everything stored before is seen by those who see the ring."""
+        self._ring()
+
+    def mark(self) -> int:
+        """Give how often it has rung, modulo 2^32."""
+        return int(self._view[self._index])
+
+    def wait(self, mark: int, seconds: float) -> None:
+        """Sleep until it has rung since `mark`, or for so many seconds; it may wake for no reason."""
+        futex.wait(self._address, mark, seconds)
+
+
+class Barrier:
+    """Where all members meet: nobody passes before everybody has come.
+
+    Each member has a word that counts its arrivals: who spins reads those. Two shared counters tell sleepers: arrivals
+    count up to the number of members at one barrier and down to 0 the next time, so that nobody resets them, and the
+    kernel wakes the sleepers exactly when the last one arrives. Barriers take the two counters in turn: a counter isn't
+    touched again before everybody has come to the barrier after, and so has seen that this one was complete.
+
+        barrier   1         2         3         4         5
+        counter   B: 0→p    A: 0→p    B: p→0    A: p→0    B: 0→p   ...
+
+    All numbers are modulo 2^32. A member can be ahead of another by one barrier at most.
+
+    Args:
+        words: The shared mapping.
+        arrivals: Byte offset of each member's word.
+        counters: Byte offsets of the counters A and B.
+        index: Which member this rank is.
+        members: The ranks.
+    """
+
+    def __init__(
+        self, words: Words, arrivals: Sequence[int], counters: tuple[int, int], index: int, members: Sequence[int]
+    ) -> None:
+        size = len(members)
+        self.may_spin = False
+        self._words = words
+        self._view = words.view
+        self._count = 0
+        self._own = arrivals[index] // 4
+        self._others = tuple(offset // 4 for i, offset in enumerate(arrivals) if i != index)
+        self._ranks = {offset // 4: rank for offset, rank in zip(arrivals, members, strict=True)}
+        quiet = words.base + arrivals[index]
+        # Where the machine doesn't order memory by itself: an indivisible addition of nothing, to a word of ours.
+        self._fence = futex.adder(quiet, 0, 0, quiet)
+        # By the barrier's number modulo 4: where to sleep, the counter's last value, and how to arrive.
+        self._counters = tuple(counters[number & 1] // 4 for number in range(4))
+        self._targets = tuple(size if number in (1, 2) else 0 for number in range(4))
+        self._arrive: tuple[Callable[[], object], ...] = tuple(
+            futex.adder(words.base + counters[number & 1], *((1, size - 1) if number in (1, 2) else (-1, 1)), quiet)
+            for number in range(4)
+        )
+
+    def wait(self, operation: Operation, on_delay: Callable[[Operation], object] | None = None) -> None:
+        """Arrive, and wait for all others.
+
+        What members stored before they arrived is seen by all who have passed.
+
+        Args:
+            operation: Gives the deadline, and says whether this thread may spin.
+            on_delay: Called now and then by a wait that lasts long; may raise.
+
+        Raises:
+            CommError: The group has ended meanwhile, a peer has left, or the deadline is over.
+        """
+        if not self._others:
+            return
+        if not futex.ORDERED:
+            self._fence()
+        count = self._count = (self._count + 1) & _MASK
+        view = self._view
+        view[self._own] = count
+        self._arrive[count & 3]()
+        for other in self._others:
+            if view[other] != count:
+                self._wait(operation, count, on_delay)
+                break
+        if not futex.ORDERED:
+            self._fence()
+
+    def wake(self) -> None:
+        """Make those who sleep here look at the group's fate; for a thread that has seen it change."""
+        for index in set(self._counters):
+            futex.waker(self._words.base + index * 4)()
+
+    def _wait(self, operation: Operation, count: int, on_delay: Callable[[Operation], object] | None) -> None:
+        if self.may_spin and operation.spin and self._spin(count):
+            return
+        view, index, target = self._view, self._counters[count & 3], self._targets[count & 3]
+        address = self._words.base + index * 4
+        wait = Wait(operation)
+        began = time.monotonic()
+        behind: list[int] = []
+        while (seen := view[index]) != target:
+            awaited = self._behind(count)
+            if not awaited:
+                return
+            if awaited != behind:
+                wait.progressed()
+                behind = awaited
+            wait.check([self._ranks[other] for other in awaited])
+            if on_delay is not None and time.monotonic() - began >= SLICE:
+                on_delay(operation)
+            futex.wait(address, seen, SLICE)
+
+    def _spin(self, count: int) -> bool:
+        """Look again and again, for some microseconds; True when everybody has come."""
+        view = self._view
+        following = (count + 1) & _MASK
+        until = time.perf_counter() + _SPIN
+        others = iter(self._others)
+        other = next(others)
+        while time.perf_counter() < until:
+            for _ in range(_LOOKS):
+                seen = view[other]
+                if seen in (count, following):
+                    try:
+                        other = next(others)
+                    except StopIteration:
+                        return True
+        return False
+
+    def _behind(self, count: int) -> list[int]:
+        passed = (count, (count + 1) & _MASK)
+        return [other for other in self._others if self._view[other] not in passed]

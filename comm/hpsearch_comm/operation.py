@@ -1,0 +1,120 @@
+"""An operation under way on this rank: what its waits need in order to end well, or to say why they don't."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from functools import cached_property
+
+from hpsearch_comm.errors import CommTimeoutError, MismatchError
+from hpsearch_comm.fate import Fate
+from hpsearch_comm.signature import Signature, header, unpack_tail
+
+__all__ = ["Operation", "Wait"]
+
+_QUIET: Callable[[str], AbstractContextManager[None]] = lambda _name: contextlib.nullcontext()  # noqa: E731
+
+
+class Operation:
+    """One collective of one group on one rank.
+
+    Args:
+        rank: This rank.
+        signature: What every rank must agree on.
+        packed: The signature's 112 bytes, where the caller has them already.
+        timeout: Seconds without progress after which a wait gives up.
+        fate: The group's.
+        spin: Whether a wait may hold a core for some microseconds before it sleeps.
+        phase: Marks a phase in the timeline: `with operation.phase("reduce-scatter"): ...`.
+    """
+
+    __slots__ = ("__dict__", "fate", "packed", "phase", "rank", "spin", "step", "timeout")
+
+    def __init__(
+        self,
+        rank: int,
+        signature: Signature | None,
+        timeout: float,
+        fate: Fate,
+        *,
+        packed: bytes | None = None,
+        spin: bool = False,
+        phase: Callable[[str], AbstractContextManager[None]] = _QUIET,
+    ) -> None:
+        if signature is not None:
+            self.signature = signature
+        self.packed = signature.pack() if packed is None and signature is not None else packed or b""
+        self.rank = rank
+        self.timeout = timeout
+        self.fate = fate
+        self.spin = spin
+        self.phase = phase
+        self.step = 0
+
+    @cached_property
+    def signature(self) -> Signature:
+        """What every rank must agree on; unpacked only when somebody asks."""
+        return Signature.unpack(self.packed)
+
+    def header(self, nbytes: int) -> bytes:
+        """Give the header of a message of the current step."""
+        return header(self.packed, self.step, nbytes)
+
+    def disagree(self, peer: int, theirs: bytes | memoryview, ours: bytes) -> MismatchError:
+        """End the group because a peer is in another operation; the error shows both sides."""
+        first = f"rank {self.rank} calls {Signature.unpack(ours)}"
+        second = f"rank {peer} calls {Signature.unpack(theirs)}"
+        if Signature.unpack(ours) == Signature.unpack(theirs):
+            first += ", message {} of {} bytes".format(*unpack_tail(ours))
+            second += ", message {} of {} bytes".format(*unpack_tail(theirs))
+        error = MismatchError(
+            f"the ranks disagree: {first}, {second}. Every rank must call the same operations in the same order, "
+            "with the same shapes, dtypes and arguments"
+        )
+        self.fate.fail(error)
+        return error
+
+
+class Wait:
+    """A wait within an operation: its deadline starts afresh with every bit of progress.
+
+    It is made where waiting starts, so that the fast path, which never waits, pays nothing.
+    """
+
+    __slots__ = ("_operation", "_since")
+
+    def __init__(self, operation: Operation) -> None:
+        self._operation = operation
+        self._since = time.monotonic()
+
+    def progressed(self) -> None:
+        """Start the deadline afresh."""
+        self._since = time.monotonic()
+
+    def check(self, awaited: Iterable[int]) -> float:
+        """Raise if the group has ended, an awaited peer has left, or nothing has moved for too long.
+
+        Call it whenever there is nothing else to do, before sleeping; sleep for a fraction of a second at most.
+
+        Returns:
+            Seconds until the deadline.
+        """
+        operation = self._operation
+        awaited = list(awaited)
+        for peer in awaited:
+            operation.fate.check(peer)
+        operation.fate.check()
+        waited = time.monotonic() - self._since
+        if waited < operation.timeout:
+            return operation.timeout - waited
+        peers = " and ".join(f"rank {peer}" for peer in awaited)
+        error = CommTimeoutError(
+            f"rank {operation.rank} waited {waited:.1f} s for {peers} in {operation.signature}, without any progress: "
+            f"{peers} may be stuck, or doing something else. If it is only slow, raise the group's timeout "
+            f"(now {operation.timeout:g} s)",
+            awaited[0] if awaited else -1,
+        )
+        operation.fate.fail(error)
+        raise error

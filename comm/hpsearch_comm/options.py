@@ -1,0 +1,99 @@
+"""The arguments of a group, checked before anything is opened."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpsearch_comm.algorithms.cost_model import CostModel
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_comm.formation.handshake import Credentials
+from hpsearch_comm.formation.rendezvous import Rendezvous
+
+__all__ = ["Options", "read_cost_model"]
+
+_ALGORITHMS = ("auto", "direct", "ring", "butterfly", "hierarchical", "naive")
+_TRANSPORTS = ("auto", "tcp")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a group was asked for; `Group` documents each.
+
+    Raises:
+        ConfigurationError: One can't be used.
+    """
+
+    rank: int
+    size: int
+    rendezvous: Rendezvous | None
+    secret: bytes | None = field(repr=False)
+    epoch: int
+    name: str
+    timeout: float
+    start_timeout: float
+    algorithm: str
+    transport: str
+    interface: str | None
+    host: str | None
+    streams: int
+
+    def __post_init__(self) -> None:
+        if not _whole(self.size) or self.size < 1:
+            raise ConfigurationError(f"size must be a number of ranks from 1, got {self.size!r}")
+        if not _whole(self.rank) or not 0 <= self.rank < self.size:
+            raise ConfigurationError(f"rank must be from 0 to {self.size - 1}, got {self.rank!r}")
+        for name in ("timeout", "start_timeout"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise ConfigurationError(f"{name} must be a number of seconds above 0, got {value!r}")
+        for name, choices in (("algorithm", _ALGORITHMS), ("transport", _TRANSPORTS)):
+            if getattr(self, name) not in choices:
+                raise ConfigurationError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        if self.size > 1 and self.rendezvous is None:
+            raise ConfigurationError(
+                "a group of several ranks needs a rendezvous where they exchange their addresses, such as "
+                'MasterRendezvous("10.0.0.1", 29500); comm.init() makes one from the environment'
+            )
+        if self.size > 1 and self.secret is None:
+            raise ConfigurationError(
+                "a group of several ranks needs a secret, the same 32 bytes on every rank: make it once with "
+                "secrets.token_bytes(32), or use comm.init(), which reads HPSEARCH_COMM_SECRET"
+            )
+
+    def credentials(self) -> Credentials:
+        """Give what the ranks prove to each other. A group of one proves nothing to anybody."""
+        return Credentials(self.secret if self.secret is not None else bytes(32), self.name, self.epoch)
+
+
+def read_cost_model(model: CostModel | Mapping[str, Any] | str | os.PathLike[str] | None) -> CostModel:
+    """Give the model that this is, holds the costs of, or names the JSON file of.
+
+    Raises:
+        ConfigurationError: It can't be read, or isn't one.
+    """
+    if model is None:
+        return CostModel()
+    if isinstance(model, CostModel):
+        return model
+    if isinstance(model, Mapping):
+        return CostModel.from_dict(model)
+    try:
+        costs = json.loads(Path(model).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"cost_model {os.fspath(model)!r} must be a JSON file as `python -m hpsearch_comm.benchmark --fit` "
+            f"prints it: {error}"
+        ) from None
+    if not isinstance(costs, dict):
+        raise ConfigurationError(f"cost_model {os.fspath(model)!r} must hold an object of costs, got {costs!r}")
+    return CostModel.from_dict(costs)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,257 @@
+"""Checks the arguments of an operation, and says what is to be done: the middle between a group and its algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from hpsearch_comm.call import Call, check_out, check_root, check_tensor, flat
+from hpsearch_comm.collectives import HostCollectives
+from hpsearch_comm.errors import UsageError
+from hpsearch_comm.objects import decode, encode
+from hpsearch_comm.operation import Operation
+from hpsearch_comm.reduction import reduction_for
+from hpsearch_comm.signature import Signature
+from hpsearch_comm.turns import Prepared
+
+__all__ = ["Preparation"]
+
+_MOST_CALLS = 1024
+"""Kinds of calls that are remembered; a program with more of them just describes them anew."""
+
+
+class Preparation:
+    """Prepares operations on tensors in this machine's memory.
+
+    Args:
+        host: What carries them out.
+    """
+
+    def __init__(self, host: HostCollectives) -> None:
+        self._host = host
+        self._rank = host.topology.rank
+        self._size = host.topology.size
+        self._calls: dict[tuple[Any, ...], Call] = {}
+
+    def allreduce(self, tensor: torch.Tensor, op: str, out: torch.Tensor | None) -> Prepared[torch.Tensor]:
+        """Prepare `Group.allreduce`."""
+        source = check_tensor("allreduce", tensor)
+        call = self._reducing("allreduce", source, op)
+        target = source if out is None else check_out("allreduce", out, source, source.shape)
+        result = tensor if out is None else out
+        host, algorithm, reduction = self._host, call.algorithm, call.reduction
+        assert reduction is not None
+
+        def work(operation: Operation) -> torch.Tensor:
+            mine = flat(source)
+            to = mine if target is source else flat(target)
+            host.allreduce(operation, algorithm, mine, reduction, to)
+            _put_back(to, target)
+            return result
+
+        return Prepared(call, work)
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> Prepared[torch.Tensor]:
+        """Prepare `Group.broadcast`."""
+        source = check_tensor("broadcast", tensor)
+        root = check_root(root, self._size)
+        call = self._call("broadcast", source.dtype, source.shape, root)
+
+        def work(operation: Operation) -> torch.Tensor:
+            mine = flat(source)
+            self._host.broadcast(operation, call.algorithm, mine, root)
+            if root != self._rank:
+                _put_back(mine, source)
+            return tensor
+
+        return Prepared(call, work)
+
+    def allgather(self, tensor: torch.Tensor, out: torch.Tensor | None) -> Prepared[torch.Tensor]:
+        """Prepare `Group.allgather`."""
+        source = check_tensor("allgather", tensor)
+        rows = source if source.dim() else source.view(1)
+        rest = rows.shape[1:]
+        target = None if out is None else check_tensor("out of allgather", out)
+        call = self._call("allgather", rows.dtype, (0, *rest))
+
+        def work(operation: Operation) -> torch.Tensor:
+            counts = [count for (count,) in self._host.allgather_numbers(operation, call.algorithm, [rows.shape[0]])]
+            result = rows.new_empty((sum(counts), *rest))
+            if target is not None:
+                check_out("allgather", target, rows, result.shape)
+                result = target if target.is_contiguous() else result
+            parts = _runs(counts, prod(rest))
+            everything = result.view(-1)
+            start, stop = parts[self._rank]
+            everything[start:stop].copy_(flat(rows))
+            self._host.allgather(operation, call.algorithm, everything, parts)
+            if target is not None:
+                _put_back(everything, target)
+            return result if out is None else out
+
+        return Prepared(call, work)
+
+    def reduce_scatter(self, tensor: torch.Tensor, op: str, out: torch.Tensor | None) -> Prepared[torch.Tensor]:
+        """Prepare `Group.reduce_scatter`."""
+        source = check_tensor("reduce_scatter", tensor)
+        if source.dim() == 0:
+            raise UsageError("reduce_scatter shares out the rows of a tensor, got one without dimensions")
+        call = self._reducing("reduce_scatter", source, op)
+        reduction = call.reduction
+        assert reduction is not None
+        rest = source.shape[1:]
+        parts = self._host.row_parts(source.shape[0], prod(rest))
+        start, stop = parts[self._rank]
+        rows = source[_rows(source.shape[0], self._size, self._rank)]
+        target = None if out is None else check_out("reduce_scatter", out, source, rows.shape)
+
+        def work(operation: Operation) -> torch.Tensor:
+            mine = flat(source)
+            to = mine.new_empty(stop - start) if target is None or not target.is_contiguous() else target.view(-1)
+            self._host.reduce_scatter(operation, call.algorithm, mine, parts, reduction, to)
+            if target is None:
+                return to.view(rows.shape)
+            _put_back(to, target)
+            return target if out is None else out
+
+        return Prepared(call, work)
+
+    def alltoall(self, tensor: torch.Tensor, splits: Sequence[int] | None) -> Prepared[tuple[torch.Tensor, list[int]]]:
+        """Prepare `Group.alltoall`."""
+        source = check_tensor("alltoall", tensor)
+        if source.dim() == 0:
+            raise UsageError("alltoall shares out the rows of a tensor, got one without dimensions")
+        counts = self._splits(source.shape[0], splits)
+        rest = source.shape[1:]
+        call = self._call("alltoall", source.dtype, (0, *rest))
+
+        def work(operation: Operation) -> tuple[torch.Tensor, list[int]]:
+            rows = source.contiguous().view(source.shape[0], prod(rest))
+            out, coming = self._host.alltoall(operation, call.algorithm, rows, counts)
+            return out.view(-1, *rest) if out.numel() else out.new_empty((sum(coming), *rest)), coming
+
+        return Prepared(call, work)
+
+    def barrier(self) -> Prepared[None]:
+        """Prepare `Group.barrier`."""
+        call = self._call("barrier")
+        return Prepared(call, lambda operation: self._host.barrier(operation, call.algorithm))
+
+    def allgather_object(self, value: Any) -> Prepared[list[Any]]:
+        """Prepare `Group.allgather_object`."""
+        mine = encode(value)
+        call = self._call("allgather_object", as_="allgather")
+
+        def work(operation: Operation) -> list[Any]:
+            counts = [count for (count,) in self._host.allgather_numbers(operation, call.algorithm, [mine.numel()])]
+            parts = _runs(counts, 1)
+            everything = torch.empty(sum(counts), dtype=torch.uint8)
+            start, stop = parts[self._rank]
+            everything[start:stop].copy_(mine)
+            self._host.allgather(operation, call.algorithm, everything, parts)
+            return [decode(everything[start:stop]) for start, stop in parts]
+
+        return Prepared(call, work)
+
+    def broadcast_object(self, value: Any, root: int) -> Prepared[Any]:
+        """Prepare `Group.broadcast_object`."""
+        root = check_root(root, self._size)
+        mine = encode(value) if root == self._rank else None
+        call = self._call("broadcast_object", torch.uint8, (), root, as_="broadcast")
+
+        def work(operation: Operation) -> Any:
+            length = torch.tensor([0 if mine is None else mine.numel()])
+            self._host.broadcast(operation, call.algorithm, length, root)
+            text = torch.empty(int(length), dtype=torch.uint8) if mine is None else mine
+            self._host.broadcast(operation, call.algorithm, text, root)
+            return decode(text) if mine is None else value
+
+        return Prepared(call, work)
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Prepared[torch.Tensor]:
+        """Prepare `Group.empty`."""
+        if len(shape) == 1 and not isinstance(shape[0], int):
+            shape = tuple(shape[0])
+        if not all(isinstance(length, int) and length >= 0 for length in shape):
+            raise UsageError(f"a shape must consist of numbers from 0, got {shape!r}")
+        if not isinstance(dtype, torch.dtype):
+            raise UsageError(f"dtype must be a torch.dtype, got {dtype!r}")
+        call = self._call("empty", dtype, shape, as_="barrier")
+        nbytes = prod(shape) * dtype.itemsize
+        return Prepared(call, lambda operation: self._host.arena.empty(operation, nbytes).view(dtype).view(*shape))
+
+    def _reducing(self, operation: str, tensor: torch.Tensor, op: Any) -> Call:
+        key = operation, tensor.dtype, tensor.shape, op if type(op) is str else None
+        call = self._calls.get(key)
+        if call is None:
+            reduction = reduction_for(op, tensor.dtype)
+            algorithm = self._host.algorithm(operation, tensor.nbytes)
+            signature = Signature(0, operation, algorithm, tensor.dtype, tuple(tensor.shape), reduction.name)
+            call = self._remember(key, Call.of(signature, tensor.nbytes, reduction))
+        return call
+
+    def _call(
+        self,
+        operation: str,
+        dtype: torch.dtype = torch.uint8,
+        shape: Sequence[int] = (),
+        root: int = -1,
+        *,
+        as_: str | None = None,
+    ) -> Call:
+        key = operation, dtype, tuple(shape), root
+        call = self._calls.get(key)
+        if call is None:
+            nbytes = prod(shape) * dtype.itemsize
+            algorithm = self._host.algorithm(as_ or operation, nbytes)
+            call = self._remember(
+                key, Call.of(Signature(0, operation, algorithm, dtype, tuple(shape), root=root), nbytes)
+            )
+        return call
+
+    def _remember(self, key: tuple[Any, ...], call: Call) -> Call:
+        if len(self._calls) >= _MOST_CALLS:
+            self._calls.clear()
+        self._calls[key] = call
+        return call
+
+    def _splits(self, rows: int, splits: Sequence[int] | None) -> list[int]:
+        if splits is None:
+            if rows % self._size:
+                raise UsageError(
+                    f"alltoall without splits needs a number of rows that {self._size} ranks can share evenly, got "
+                    f"{rows}: pass splits, the rows for each rank"
+                )
+            return [rows // self._size] * self._size
+        counts = [int(count) for count in splits]
+        if len(counts) != self._size or min(counts) < 0 or sum(counts) != rows:
+            raise UsageError(
+                f"splits must be {self._size} numbers from 0, one for each rank, that add up to the tensor's {rows} "
+                f"rows, got {counts}"
+            )
+        return counts
+
+
+def _put_back(values: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Copy flat values into a tensor that isn't contiguous; where it is, they are there already."""
+    if not tensor.is_contiguous():
+        tensor.copy_(values.view(tensor.shape))
+
+
+def _runs(counts: Sequence[int], width: int) -> list[tuple[int, int]]:
+    """Give the runs of elements that so many rows of `width` each take, one behind the other."""
+    parts, start = [], 0
+    for count in counts:
+        parts.append((start, start + count * width))
+        start += count * width
+    return parts
+
+
+def _rows(rows: int, size: int, rank: int) -> slice:
+    """Give the rows of one rank as torch.tensor_split shares them out."""
+    least, more = divmod(rows, size)
+    start = rank * least + min(rank, more)
+    return slice(start, start + least + (rank < more))

@@ -1,0 +1,197 @@
+"""What an operation is, in the same 128 bytes on every rank: compared before a rank trusts what another sent.
+
+Layout, little endian, fixed size; every field is bounds-checked when it is read:
+
+    offset  size  field
+         0     4  magic "HPSC"
+         4     1  version of this layout
+         5     1  operation          index into OPERATIONS
+         6     1  reduction          index into REDUCTIONS
+         7     1  dtype              index into DTYPES
+         8     1  algorithm          index into ALGORITHMS
+         9     1  dimensions         0 to 8
+        10     6  zero
+        16     8  sequence           the operation's number in its group, from 0
+        24     8  root               -1 where the operation has none
+        32     8  buffer             number of the shared buffer that holds the tensor, -1 for other memory
+        40     8  offset             bytes from the buffer's start
+        48    64  shape              8 numbers; of a tensor with more dimensions, the last one is their product
+       112     8  step               the message's number within the operation, from 0
+       120     8  bytes              of the payload that follows
+
+Two ranks agree exactly when their 128 bytes are equal.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from hpsearch_comm.errors import RefusedError
+
+__all__ = [
+    "ALGORITHMS",
+    "DTYPES",
+    "HEADER_BYTES",
+    "OPERATIONS",
+    "REDUCTIONS",
+    "SIGNATURE_BYTES",
+    "Signature",
+    "header",
+    "unpack_tail",
+]
+
+HEADER_BYTES = 128
+SIGNATURE_BYTES = 112
+"""The part that stays the same through all messages of an operation."""
+
+OPERATIONS = (
+    "allreduce",
+    "broadcast",
+    "allgather",
+    "reduce_scatter",
+    "alltoall",
+    "barrier",
+    "allgather_object",
+    "broadcast_object",
+    "empty",
+    "duplicate",
+)
+REDUCTIONS = ("none", "sum", "mean", "min", "max", "product")
+ALGORITHMS = ("none", "direct", "ring", "butterfly", "hierarchical", "naive", "tree", "pairwise", "nccl")
+DTYPES: tuple[torch.dtype, ...] = (
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+)
+
+_MAGIC = int.from_bytes(b"HPSC", "little")
+_VERSION = 1
+_DIMENSIONS = 8
+_SIGNATURE = struct.Struct("<I6B6xqqqq8q")
+_TAIL = struct.Struct("<qq")
+assert _SIGNATURE.size == SIGNATURE_BYTES
+assert _SIGNATURE.size + _TAIL.size == HEADER_BYTES
+_DTYPE_INDEX = {dtype: index for index, dtype in enumerate(DTYPES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What must be equal on every rank for an operation to be one operation."""
+
+    sequence: int
+    operation: str
+    algorithm: str
+    dtype: torch.dtype = torch.uint8
+    shape: tuple[int, ...] = ()
+    reduction: str = "none"
+    root: int = -1
+    buffer: int = -1
+    offset: int = 0
+
+    def pack(self) -> bytes:
+        """Give the first 112 bytes of the header."""
+        shape = self.shape
+        if len(shape) > _DIMENSIONS:
+            shape = (*shape[: _DIMENSIONS - 1], prod(shape[_DIMENSIONS - 1 :]))
+        return _SIGNATURE.pack(
+            _MAGIC,
+            _VERSION,
+            OPERATIONS.index(self.operation),
+            REDUCTIONS.index(self.reduction),
+            _DTYPE_INDEX[self.dtype],
+            ALGORITHMS.index(self.algorithm),
+            len(shape),
+            self.sequence,
+            self.root,
+            self.buffer,
+            self.offset,
+            *shape,
+            *(0,) * (_DIMENSIONS - len(shape)),
+        )
+
+    @classmethod
+    def unpack(cls, header: bytes | memoryview) -> Signature:
+        """Read the signature at the start of a header.
+
+        Raises:
+            RefusedError: It isn't one.
+        """
+        if len(header) < SIGNATURE_BYTES:
+            raise RefusedError(f"expected a header of {HEADER_BYTES} bytes, got {len(header)}")
+        magic, version, operation, reduction, dtype, algorithm, dimensions, *numbers = _SIGNATURE.unpack_from(header)
+        sequence, root, buffer, offset, *shape = numbers
+        if magic != _MAGIC or version != _VERSION:
+            raise RefusedError(
+                f"expected a header of this version of hpsearch_comm ({_VERSION}), got {bytes(header[:5]).hex()}: "
+                "either the same version must run on every rank, or the stream is out of step"
+            )
+        if (
+            operation >= len(OPERATIONS)
+            or reduction >= len(REDUCTIONS)
+            or dtype >= len(DTYPES)
+            or algorithm >= len(ALGORITHMS)
+            or dimensions > _DIMENSIONS
+            or min(shape) < 0
+        ):
+            raise RefusedError(f"expected a header with known fields, got {bytes(header[:16]).hex()}")
+        return cls(
+            sequence,
+            OPERATIONS[operation],
+            ALGORITHMS[algorithm],
+            DTYPES[dtype],
+            tuple(shape[:dimensions]),
+            REDUCTIONS[reduction],
+            root,
+            buffer,
+            offset,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor that the operation is about."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        """Say it as a user would: `allreduce 17 (mean of float32 [3, 4], 48 bytes, ring)`."""
+        kind = str(self.dtype).removeprefix("torch.")
+        what = f"{kind} {list(self.shape)}, {self.nbytes:,} bytes"
+        parts = [what if self.reduction == "none" else f"{self.reduction} of {what}"]
+        if self.root >= 0:
+            parts.append(f"root {self.root}")
+        if self.buffer >= 0:
+            parts.append(f"at byte {self.offset:,} of shared buffer {self.buffer}")
+        if self.algorithm != "none":
+            parts.append(self.algorithm)
+        if self.operation == "barrier":
+            parts = parts[1:]
+        inside = f" ({', '.join(parts)})" if parts else ""
+        return f"{self.operation} {self.sequence}{inside}"
+
+
+def header(signature: bytes, step: int, nbytes: int) -> bytes:
+    """Put a message's number and length behind a packed signature: 128 bytes."""
+    return signature + _TAIL.pack(step, nbytes)
+
+
+def unpack_tail(header: bytes | memoryview) -> tuple[int, int]:
+    """Read a message's number and the length of its payload from its header."""
+    step, nbytes = _TAIL.unpack_from(header, SIGNATURE_BYTES)
+    return int(step), int(nbytes)

@@ -1,0 +1,375 @@
+"""What a rank did when: operations, their phases and the backward pass, as a trace for Chrome's viewer or Perfetto.
+
+    with Group(..., timeline="trace.json") as group: ...
+
+Each rank appends to a part file of its own (`trace.rank3.json`). An event costs the caller a tuple in a queue; a thread
+turns the queue into text and writes it twice a second. At the orderly close rank 0 joins the parts into `trace.json`;
+those that it can't see, on other hosts, are sent through the group. After a crash the parts are there, and load as
+they are.
+
+In the trace a rank is a process, with a row for the caller and one for the engine that runs asynchronous operations.
+An operation has its bytes, algorithm and rates in its `args`, and, if it was asynchronous, how long it was queued and
+how much of it lay within the backward pass. (A blocking one hides behind nothing: it holds the backward pass up.)
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from hpsearch_comm.errors import CommError
+from hpsearch_comm.trace_event import (
+    counter_event,
+    label_event,
+    name_event,
+    operation_event,
+    order_event,
+    row_event,
+    span_event,
+    summary_event,
+)
+from hpsearch_comm.trace_file import Exchange, PartFile, Sources, bring, holds, merge_parts, part_path
+
+__all__ = ["NoTimeline", "Timeline", "open_timeline"]
+
+_log = logging.getLogger(__name__)
+
+_FLUSH_SECONDS = 0.5
+_AT_ONCE = 32
+"""Events per write: writing releases the interpreter's lock, so the caller waits for it some microseconds at most."""
+_PENDING = 16384
+"""Events in memory at most; past that, the caller writes them."""
+
+_CALLER, _ENGINE = 1, 2
+
+
+class Timeline:
+    """Records what one rank does. Safe between threads.
+
+    Args:
+        path: The trace to write. Its directory must exist on each host.
+        rank: This rank.
+        size: The number of ranks, for the bus bandwidth.
+
+    Raises:
+        ConfigurationError: The path can't be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], rank: int, size: int) -> None:
+        self.on = True
+        """Whether events are recorded: until it is closed."""
+        self.path = Path(path)
+        self.rank = rank
+        self.size = size
+        self._offset = 0
+        self._threads = {threading.get_ident(): _CALLER}
+        self._queue: deque[tuple[Any, ...]] = deque()
+        self._backward_since = 0
+        self._backwards: deque[tuple[int, int]] = deque(maxlen=8)
+        self._totals = dict.fromkeys(
+            ("operations", "bytes", "seconds", "asynchronous_seconds", "hidden_seconds", "backward_seconds"), 0.0
+        )
+        self._writing = threading.Lock()
+        self._closing = threading.Event()
+        self._part = PartFile(
+            self.path,
+            rank,
+            [
+                name_event("process_name", rank, 0, f"rank {rank} on {socket.gethostname()}"),
+                order_event(rank),
+                name_event("thread_name", rank, _CALLER, "caller"),
+                name_event("thread_name", rank, _ENGINE, "engine"),
+            ],
+        )
+        self._writer = threading.Thread(target=self._keep_writing, name=f"timeline of rank {rank}", daemon=True)
+        self._writer.start()
+        # A script that ends with an exception closes nothing, and its last events are those that tell why.
+        atexit.register(self.close)
+
+    def operation(self, name: str, nbytes: int, algorithm: str, sequence: int, queued: int = 0) -> _Operation:
+        """Mark an operation on the thread that runs it: `with timeline.operation("allreduce", ...): run it`.
+
+        Args:
+            name: allreduce, broadcast, ...
+            nbytes: S of `bandwidth`.
+            algorithm: The one that runs.
+            sequence: The operation's number in its group.
+            queued: `time.monotonic_ns()` when an asynchronous operation was called; 0 for a blocking one.
+        """
+        return _Operation(self, name, nbytes, algorithm, sequence, queued)
+
+    def phase(self, name: str) -> _Phase:
+        """Mark a part of an operation: `with timeline.phase("reduce-scatter"): ...`."""
+        return _Phase(self, name)
+
+    def counter(self, name: str, **values: float) -> None:
+        """Record values that change over time; the viewer draws them as a curve."""
+        self._add((counter_event, name, time.monotonic_ns(), values))
+
+    def begin_backward(self) -> None:
+        """Mark the beginning of a backward pass. Does nothing within one."""
+        if not self._backward_since:
+            self._backward_since = time.monotonic_ns()
+
+    def end_backward(self) -> None:
+        """Mark the end of the backward pass. Does nothing outside of one."""
+        since, now = self._backward_since, time.monotonic_ns()
+        if since:
+            self._backwards.append((since, now))  # first: the engine must not miss the pass between the two lines
+            self._backward_since = 0
+            self._add((span_event, self._thread(), "backward", "backward", since, now))
+
+    @contextlib.contextmanager
+    def backward(self) -> Iterator[None]:
+        """Mark a backward pass: `with timeline.backward(): loss.backward()`."""
+        self.begin_backward()
+        try:
+            yield
+        finally:
+            self.end_backward()
+
+    def engine_thread(self) -> None:
+        """Say that the calling thread is the group's engine."""
+        self._threads[threading.get_ident()] = _ENGINE
+
+    def set_clock(self, offset: int) -> None:
+        """Set the nanoseconds to add to this host's monotonic clock to have rank 0's; see `clock.clock_offset`."""
+        self._offset = offset
+
+    def summary(self) -> dict[str, float]:
+        """Give this rank's totals so far.
+
+        Returns:
+            `operations`, `bytes`, `seconds` of all operations; `asynchronous_seconds` of those that could overlap with
+            the caller; `hidden_seconds`, the part of these that lay within a backward pass; `hidden_share`, hidden by
+            asynchronous, 0 where there was none; `backward_seconds`; `lost_events`, which couldn't be written.
+        """
+        self._write()
+        totals = dict(self._totals)
+        asynchronous = totals["asynchronous_seconds"]
+        totals["hidden_share"] = totals["hidden_seconds"] / asynchronous if asynchronous else 0.0
+        totals["lost_events"] = float(self._part.lost)
+        return totals
+
+    def close(self) -> None:
+        """Write what is left, the summary and the end of the part; what is recorded later is dropped."""
+        if self._closing.is_set():
+            return
+        self.on = False
+        self._closing.set()
+        atexit.unregister(self.close)
+        self._writer.join()
+        totals = self.summary()
+        label = f"{totals['hidden_share']:.0%} of {totals['asynchronous_seconds']:.3f} s hidden behind backward"
+        self._part.append([label_event(self.rank, label)])
+        self._part.close(summary_event(self.rank, self._offset, _CALLER, time.monotonic_ns(), totals))
+
+    def gather(self, group: Exchange) -> None:
+        """Join the parts of all ranks into the one trace; every rank calls it at the orderly close of its group.
+
+        What is recorded from here on is dropped. If the trace can't be written, or the group ends on the way, the parts
+        stay where they are, and a warning says so.
+
+        Args:
+            group: Carries the parts of hosts with other disks.
+        """
+        self.close()
+        try:
+            claims = group.allgather_object([str(self._part.path.absolute()), self._part.token, self.summary()])
+            seen = group.broadcast_object([holds(Path(path), token) for path, token, _ in claims], root=0)
+            parts = [Path(path) for path, _, _ in claims]
+            whole = True
+            for sender in (rank for rank, is_seen in enumerate(seen) if not is_seen):
+                parts[sender] = part_path(self.path, sender)
+                whole &= bring(group, self.rank, sender, self._part.path, parts[sender])
+            if self.rank == 0:
+                totals = {f"rank {rank}": totals for rank, (_, _, totals) in enumerate(claims)}
+                whole = whole and self.merge(parts, totals)
+            if group.broadcast_object(whole, root=0):
+                for part in parts if self.rank == 0 else [self._part.path]:
+                    part.unlink(missing_ok=True)
+        except CommError as error:
+            _log.warning("the timeline's parts, such as %s, weren't joined into one: %s", self._part.path, error)
+
+    def merge_alone(self) -> None:
+        """Make the one trace of a group of one."""
+        self.close()
+        if self.merge([self._part.path], {f"rank {self.rank}": self.summary()}):
+            self._part.path.unlink(missing_ok=True)
+
+    def merge(self, parts: Sources, summaries: dict[str, Any] | None = None) -> bool:
+        """Write the one trace; False, and a warning, if that fails.
+
+        Args:
+            parts: Of all ranks: their files, their texts, or their lists of events.
+            summaries: Of the ranks, for the trace's metadata.
+        """
+        try:
+            merge_parts(self.path, parts, summaries or {})
+        except OSError as error:
+            every = part_path(self.path, self.rank).with_stem(f"{self.path.stem}.rank*")
+            _log.warning("the timeline %s couldn't be written (%s); the parts %s load too", self.path, error, every)
+            return False
+        return True
+
+    def _thread(self) -> int:
+        ident = threading.get_ident()
+        row = self._threads.get(ident)
+        if row is None:
+            row = self._threads[ident] = len(self._threads) + _ENGINE
+            self._add((row_event, row, f"thread {threading.get_native_id()}"))
+        return row
+
+    def _add(self, event: tuple[Any, ...]) -> None:
+        """Queue an event: a function of `trace_event`, and its arguments after rank and offset."""
+        if self.on:
+            self._queue.append(event)
+            if len(self._queue) >= _PENDING:
+                self._write()
+
+    def _ended(self, operation: _Operation, end: int, failure: str) -> None:
+        hidden = self._hidden(operation.begin, end) if operation.queued else 0
+        self._add((operation_event, self._thread(), operation, end, hidden, failure, self.size))
+
+    def _hidden(self, begin: int, end: int) -> int:
+        """Give the nanoseconds between two moments that lay within backward passes."""
+        since = self._backward_since
+        hidden = max(0, end - max(begin, since)) if since else 0
+        for first, last in tuple(self._backwards):
+            if first != since:
+                hidden += max(0, min(end, last) - max(begin, first))
+        return hidden
+
+    def _keep_writing(self) -> None:
+        while not self._closing.wait(_FLUSH_SECONDS):
+            self._write()
+
+    def _write(self) -> None:
+        queue = self._queue
+        with self._writing:
+            while queue:
+                batch = [queue.popleft() for _ in range(min(_AT_ONCE, len(queue)))]
+                for event in batch:
+                    self._count(*event)
+                self._part.append([event[0](self.rank, self._offset, *event[1:]) for event in batch])
+
+    def _count(self, what: object, *fields: Any) -> None:
+        """Add an event to the totals: here rather than where it is recorded, so that only one thread does it."""
+        totals = self._totals
+        if what is operation_event:
+            _, operation, end, hidden, *_ = fields
+            seconds = (end - operation.begin) / 1e9
+            totals["operations"] += 1
+            totals["bytes"] += operation.nbytes
+            totals["seconds"] += seconds
+            if operation.queued:
+                totals["asynchronous_seconds"] += seconds
+                totals["hidden_seconds"] += hidden / 1e9
+        elif what is span_event and fields[2] == "backward":
+            totals["backward_seconds"] += (fields[4] - fields[3]) / 1e9
+
+
+class _Phase:
+    """A part of an operation under way."""
+
+    __slots__ = ("_begin", "_name", "_timeline")
+
+    def __init__(self, timeline: Timeline, name: str) -> None:
+        self._timeline = timeline
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._begin = time.monotonic_ns()
+
+    def __exit__(self, *_: object) -> None:
+        end = time.monotonic_ns()
+        timeline = self._timeline
+        timeline._add((span_event, timeline._thread(), self._name, "phase", self._begin, end))
+
+
+class _Operation:
+    """An operation under way."""
+
+    __slots__ = ("_timeline", "algorithm", "begin", "name", "nbytes", "queued", "sequence")
+
+    def __init__(self, timeline: Timeline, name: str, nbytes: int, algorithm: str, sequence: int, queued: int) -> None:
+        self._timeline = timeline
+        self.name = name
+        self.nbytes = nbytes
+        self.algorithm = algorithm
+        self.sequence = sequence
+        self.queued = queued
+
+    def __enter__(self) -> None:
+        self.begin = time.monotonic_ns()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._timeline._ended(self, time.monotonic_ns(), kind.__name__ if kind else "")
+
+
+class NoTimeline:
+    """The timeline of a group that has none: every call does nothing."""
+
+    on = False
+
+    def operation(self, *_: object) -> AbstractContextManager[None]:
+        """Do nothing."""
+        return _NOTHING
+
+    def phase(self, _: str) -> AbstractContextManager[None]:
+        """Do nothing."""
+        return _NOTHING
+
+    def counter(self, _: str, **__: float) -> None:
+        """Do nothing."""
+
+    def begin_backward(self) -> None:
+        """Do nothing."""
+
+    def end_backward(self) -> None:
+        """Do nothing."""
+
+    def backward(self) -> AbstractContextManager[None]:
+        """Do nothing."""
+        return _NOTHING
+
+    def engine_thread(self) -> None:
+        """Do nothing."""
+
+    def set_clock(self, _: int) -> None:
+        """Do nothing."""
+
+    def summary(self) -> dict[str, float]:
+        """Give nothing."""
+        return {}
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def gather(self, _: Exchange) -> None:
+        """Do nothing."""
+
+    def merge_alone(self) -> None:
+        """Do nothing."""
+
+
+_NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
+
+
+def open_timeline(path: str | os.PathLike[str] | None, rank: int, size: int) -> Timeline | NoTimeline:
+    """Give the timeline of a group: one that does nothing where no path is given.
+
+    Raises:
+        ConfigurationError: The path can't be written.
+    """
+    return NoTimeline() if path is None else Timeline(path, rank, size)

@@ -1,0 +1,124 @@
+"""Runs a group's operations one at a time: in the caller's thread, or in the engine's behind what was called before."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from hpsearch_comm.call import Call
+from hpsearch_comm.ending import break_off
+from hpsearch_comm.engine import Engine
+from hpsearch_comm.errors import CommError, GroupClosedError, UsageError
+from hpsearch_comm.fate import Fate
+from hpsearch_comm.handle import Handle
+from hpsearch_comm.operation import Operation
+from hpsearch_comm.timeline import NoTimeline, Timeline
+
+__all__ = ["Prepared", "Turns"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Generic[T]):
+    """An operation whose arguments have been checked: what ranks must agree on, and what is to be done."""
+
+    call: Call
+    work: Callable[[Operation], T]
+
+
+class Turns:
+    """Gives operations their numbers and their turns.
+
+    Args:
+        rank: This rank.
+        fate: The group's.
+        timeline: Records what runs.
+        timeout: Seconds without progress after which an operation gives up.
+
+    Attributes:
+        last_algorithm: Of the operation that began last.
+    """
+
+    def __init__(self, rank: int, fate: Fate, timeline: Timeline | NoTimeline, timeout: float) -> None:
+        self.last_algorithm = "none"
+        self._rank = rank
+        self._fate = fate
+        self._timeline = timeline
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._sequence = 0
+        self._engine: Engine | None = None
+        self._process = os.getpid()
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more is taken."""
+        return self._closed
+
+    def now(self, prepared: Prepared[T]) -> T:
+        """Run an operation, behind those that are still under way, and give its result."""
+        with self._lock:
+            if self._engine is None or self._engine.idle:
+                return self._run(prepared, self._begin(), spin=True)
+            handle = self._submit(prepared)
+        return handle.wait()
+
+    def later(self, prepared: Prepared[T]) -> Handle[T]:
+        """Run an operation in the engine's thread."""
+        with self._lock:
+            return self._submit(prepared)
+
+    def close(self) -> None:
+        """Finish what was submitted, and take nothing more."""
+        if self._process == os.getpid():
+            with self._lock:
+                engine, self._engine = self._engine, None
+            if engine is not None:
+                engine.close()
+        self._closed = True
+
+    def _begin(self) -> int:
+        if self._closed:
+            raise GroupClosedError("the group is closed on this rank: make a new one, or close it later")
+        if self._process != os.getpid():
+            raise UsageError(
+                "a group can't be used in a forked child, whose sockets would be its parent's: make the group in the "
+                "process that uses it, for example in a data loader's parent only"
+            )
+        if self._fate.error is not None:
+            self._fate.check()
+        sequence = self._sequence
+        self._sequence = sequence + 1
+        return sequence
+
+    def _submit(self, prepared: Prepared[T]) -> Handle[T]:
+        sequence = self._begin()
+        if self._engine is None:
+            self._engine = Engine(f"hpsearch-comm-engine-{self._rank}", self._timeline.engine_thread)
+        queued = time.monotonic_ns() if self._timeline.on else 0
+        name = f"{prepared.call.operation} {sequence}"
+        return self._engine.submit(name, lambda: self._run(prepared, sequence, spin=False, queued=queued))
+
+    def _run(self, prepared: Prepared[T], sequence: int, *, spin: bool, queued: int = 0) -> T:
+        call, timeline = prepared.call, self._timeline
+        self.last_algorithm = call.algorithm
+        operation = Operation(
+            self._rank, None, self._timeout, self._fate, packed=call.packed(sequence), spin=spin, phase=timeline.phase
+        )
+        try:
+            if not timeline.on:
+                return prepared.work(operation)
+            with timeline.operation(call.operation, call.nbytes, call.algorithm, sequence, queued):
+                return prepared.work(operation)
+        except CommError as error:
+            self._fate.fail(error)
+            raise
+        except BaseException as error:
+            break_off(self._fate, self._rank, error)
+            raise

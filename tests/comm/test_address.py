@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpsearch_comm.errors import ConfigurationError, RefusedError
+from hpsearch_comm.formation.address import MOST_BYTES, Address, host_identity, read_addresses
+
+CLONE_NEWNET = 0x40000000
+
+ADDRESS = Address("0123456789abcdef" * 2, "node-b", 71, "10.0.0.2", 4711, "hpsearch-comm-1f")
+
+
+@pytest.mark.parametrize("ip", ["127.0.0.1", "fd00::2", "fe80::fc:ff:fe00:1%eth0"])
+def test_an_address_survives_its_text(ip):
+    address = replace(ADDRESS, ip=ip)
+    assert Address.from_text(address.to_text()) == address
+    assert address.name(2) == "rank 2 (pid 71 on node-b)"
+
+
+def test_the_longest_address_keeps_within_the_bound():
+    ip = f"fe80{':ffff' * 7}%{'e' * 15}"
+    longest = Address("f" * 32, "\N{PILE OF POO}" * 255, 2**31 - 1, ip, 65535, "x" * 100)
+    assert len(longest.to_text().encode()) <= MOST_BYTES
+    assert Address.from_text(longest.to_text()) == longest
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("host", "0" * 31),
+        ("host", "G" * 32),
+        ("host", 5),
+        ("hostname", ""),
+        ("hostname", "x" * 256),
+        ("hostname", "a\nb"),
+        ("hostname", None),
+        ("pid", -1),
+        ("pid", 2**31),
+        ("pid", True),
+        ("pid", 1.5),
+        ("ip", "node-b"),
+        ("ip", "1.2.3"),
+        ("ip", "0.0.0.0"),
+        ("ip", "::"),
+        ("ip", "224.0.0.1"),
+        ("ip", "1.2.3.4%eth0"),
+        ("ip", "fe80::1%"),
+        ("ip", "fe80::1%a b"),
+        ("ip", 16909060),
+        ("port", 0),
+        ("port", 65536),
+        ("port", "80"),
+        ("unix", ""),
+        ("unix", "x" * 101),
+        ("unix", "a/b"),
+        ("unix", "A"),
+        ("unix", []),
+    ],
+)
+def test_a_field_out_of_bounds_is_refused(field, wrong):
+    text = json.dumps({**asdict(ADDRESS), field: wrong})
+    with pytest.raises(RefusedError, match=r"must be .*, got "):
+        Address.from_text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        "null",
+        "[" * 4000,
+        "1" * 4096,
+        json.dumps({**asdict(ADDRESS), "more": 1}),
+        ADDRESS.to_text() + " " * MOST_BYTES,
+        "\ud800",
+        "ä" * 2049,
+        b"{}",
+    ],
+    ids=range(11),
+)
+def test_what_is_no_address_is_refused(text):
+    with pytest.raises(RefusedError, match="must be"):
+        Address.from_text(text)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(), children, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.text() | st.fixed_dictionaries({name: json_values for name in asdict(ADDRESS)}).map(json.dumps))
+def test_any_text_is_read_or_refused(text):
+    try:
+        address = Address.from_text(text)
+    except RefusedError:
+        return
+    assert Address.from_text(address.to_text()) == address
+
+
+def test_the_rank_whose_address_cannot_be_read_is_named():
+    assert read_addresses([ADDRESS.to_text()] * 2) == (ADDRESS, ADDRESS)
+    with pytest.raises(RefusedError, match="the address of rank 1: it must be JSON"):
+        read_addresses([ADDRESS.to_text(), "?"])
+
+
+def test_a_part_splits_a_machine_and_no_part_is_all_of_it():
+    assert host_identity() == host_identity() == host_identity("")
+    assert len({host_identity(), host_identity("a"), host_identity("b")}) == 3
+
+
+def test_a_network_of_its_own_is_another_host():
+    found: list[str | None] = []
+
+    def enter_and_look() -> None:
+        # Namespaces are a thread's: the rest of the process stays where it is.
+        moved = ctypes.CDLL(None).unshare(CLONE_NEWNET) == 0
+        found.append(host_identity() if moved else None)
+
+    thread = threading.Thread(target=enter_and_look)
+    thread.start()
+    thread.join()
+    if found == [None]:
+        pytest.skip("this user may not make a network namespace")
+    assert found != [host_identity()]
+
+
+@pytest.mark.parametrize("part", ["x" * 256, 3])
+def test_a_part_must_be_short_text(part):
+    with pytest.raises(ConfigurationError, match="HPSEARCH_COMM_HOST"):
+        host_identity(part)

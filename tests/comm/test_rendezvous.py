@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from hpsearch_comm.errors import ConfigurationError, RendezvousError
+from hpsearch_comm.formation.dial import dial
+from hpsearch_comm.formation.handshake import Credentials, Hello, Kind, prove
+from hpsearch_comm.formation.interface import is_local
+from hpsearch_comm.formation.rendezvous import KnownAddresses, MasterRendezvous, Rendezvous, StoreRendezvous
+from tests.comm.forming import LOOPBACK, PATIENCE, new_credentials, wait_until
+from tests.comm.meeting import awaited, free_port, leaving_nothing, outcomes, uninvited
+
+Found = list[str] | Exception
+
+
+class Meeting:
+    """A place, and the credentials of the group that meets there."""
+
+    def __init__(self, place: Rendezvous) -> None:
+        self.place = place
+        self.credentials = new_credentials()
+
+    def rank(
+        self, rank: int, size: int, *, seconds: float = PATIENCE, credentials: Credentials | None = None, mine: str = ""
+    ) -> Callable[[], list[str]]:
+        return functools.partial(
+            self.place.exchange,
+            rank,
+            size,
+            mine or address(rank),
+            credentials or self.credentials,
+            time.monotonic() + seconds,
+        )
+
+
+def address(rank: int) -> str:
+    return f'{{"address of": {rank}}}'
+
+
+def addresses(size: int) -> list[str]:
+    return [address(rank) for rank in range(size)]
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> TCPStore:
+    # The store asks for the name of everyone who connects, and would wait for long where nobody answers.
+    monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
+    return TCPStore(LOOPBACK, 0, None, True, timedelta(seconds=PATIENCE), wait_for_workers=False)
+
+
+@pytest.fixture
+def master() -> Meeting:
+    return Meeting(MasterRendezvous(LOOPBACK, free_port()))
+
+
+@pytest.fixture(params=["master", "store"])
+def meeting(request: pytest.FixtureRequest) -> Meeting:
+    if request.param == "master":
+        return Meeting(MasterRendezvous(LOOPBACK, free_port()))
+    store = request.getfixturevalue("store")
+    return Meeting(StoreRendezvous(LOOPBACK, store.port))
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3)), (4, 2, 0, 1, 3)])
+def test_every_rank_learns_all_addresses(meeting, order):
+    size = len(order)
+    with leaving_nothing():
+        assert outcomes({rank: meeting.rank(rank, size) for rank in order}) == dict.fromkeys(order, addresses(size))
+
+
+def test_a_group_of_one_meets_nobody(meeting):
+    assert meeting.rank(0, 1, seconds=0)() == addresses(1)
+
+
+def test_groups_meet_at_one_place_one_after_another(meeting):
+    # Without any pause between them: some ranks may be in the next group while others still leave the last.
+    def one_after_another(rank: int) -> list[list[str]]:
+        return [meeting.rank(rank, 3, mine=f"{address(rank)} of {group}")() for group in range(8)]
+
+    with leaving_nothing():
+        found = outcomes({rank: functools.partial(one_after_another, rank) for rank in range(3)})
+    expected = [[f"{address(rank)} of {group}" for rank in range(3)] for group in range(8)]
+    assert found == dict.fromkeys(range(3), expected)
+
+
+def test_the_first_deadline_of_any_rank_names_the_missing_to_all(meeting):
+    # Only rank 2 gives up soon; the others would wait for longer than the test may take.
+    tasks = {rank: meeting.rank(rank, 5, seconds=0.4 if rank == 2 else 3600) for rank in (0, 2, 4)}
+    with leaving_nothing():
+        found = outcomes(tasks)
+    for error in found.values():
+        assert isinstance(error, RendezvousError)
+        assert "ranks 1 and 3 of 5 did not come" in str(error)
+    # The place is as good as new.
+    assert outcomes({rank: meeting.rank(rank, 2) for rank in range(2)}) == dict.fromkeys(range(2), addresses(2))
+
+
+def test_a_missing_rank_0_is_named(meeting):
+    found = outcomes({rank: meeting.rank(rank, 3, seconds=0.3) for rank in (1, 2)})
+    for error in found.values():
+        assert isinstance(error, RendezvousError)
+        assert "rank 0" in str(error)
+        assert str(meeting.place.port) in str(error)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ours: Credentials(secrets.token_bytes(32), ours.group, ours.epoch),
+        lambda ours: Credentials(ours.secret, ours.group, ours.epoch + 1),
+    ],
+    ids=["secret", "epoch"],
+)
+def test_a_rank_with_other_credentials_is_kept_out_and_the_others_go_on(meeting, change):
+    with ThreadPoolExecutor(4) as pool:
+        stranger = pool.submit(meeting.rank(1, 3, seconds=0.5, credentials=change(meeting.credentials)))
+        futures = {rank: pool.submit(meeting.rank(rank, 3)) for rank in (0, 2)}
+        assert isinstance(stranger.exception(2 * PATIENCE), RendezvousError)
+        futures[1] = pool.submit(meeting.rank(1, 3))
+        assert awaited(futures) == dict.fromkeys(range(3), addresses(3))
+
+
+def test_ranks_with_different_secrets_are_told_so(meeting):
+    other = new_credentials()
+    found = outcomes({0: meeting.rank(0, 2, seconds=0.5), 1: meeting.rank(1, 2, seconds=0.5, credentials=other)})
+    for error in found.values():
+        assert isinstance(error, RendezvousError)
+        assert "secret" in str(error)
+    assert "rank 1 of 2 did not come" in str(found[0])
+
+
+def test_groups_of_different_names_do_not_meet_in_the_store(store):
+    meeting = Meeting(StoreRendezvous(LOOPBACK, store.port))
+    tasks = {}
+    for group in ("actor", "critic"):
+        credentials = Credentials(meeting.credentials.secret, group)
+        for rank in range(2):
+            tasks[group, rank] = meeting.rank(rank, 2, mine=f"{group} {rank}", credentials=credentials)
+    found = outcomes(tasks)
+    assert found["actor", 0] == found["actor", 1] == ["actor 0", "actor 1"]
+    assert found["critic", 0] == found["critic", 1] == ["critic 0", "critic 1"]
+
+
+def test_the_port_is_free_again_at_once(master):
+    for _ in range(3):
+        assert outcomes({rank: master.rank(rank, 3) for rank in range(3)})[0] == addresses(3)
+        with socket.socket() as sock:  # without SO_REUSEADDR
+            sock.bind((LOOPBACK, master.place.port))
+        assert isinstance(outcomes({0: master.rank(0, 2, seconds=0.05)})[0], RendezvousError)
+        with socket.socket() as sock:
+            sock.bind((LOOPBACK, master.place.port))
+
+
+def test_a_taken_port_is_named():
+    with socket.socket() as sock:
+        sock.bind((LOOPBACK, 0))
+        sock.listen()
+        port = sock.getsockname()[1]
+        meeting = Meeting(MasterRendezvous(LOOPBACK, port))
+        with leaving_nothing(), pytest.raises(ConfigurationError, match=f"MASTER_PORT {port} of {LOOPBACK}.*in use"):
+            meeting.rank(0, 2, seconds=0.2)()
+
+
+def test_an_address_of_another_host_is_named():
+    meeting = Meeting(MasterRendezvous("203.0.113.7", free_port()))
+    with leaving_nothing(), pytest.raises(ConfigurationError, match=r"MASTER_ADDR.*'203\.0\.113\.7'.*127\.0\.0\.1/8"):
+        meeting.rank(0, 2)()
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536])
+def test_a_port_out_of_range_is_named(port):
+    with pytest.raises(ConfigurationError, match=f"MASTER_PORT from 1 to 65535, got {port}"):
+        MasterRendezvous(LOOPBACK, port)
+
+
+@pytest.mark.parametrize("host", ["localhost", "::1", socket.gethostname()])
+def test_rank_0_is_found_by_any_name_of_its_host(host):
+    if host == "::1" and not is_local("::1"):
+        pytest.skip("this host has no IPv6")
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        pytest.skip("this host doesn't know its own name")
+    meeting = Meeting(MasterRendezvous(host, free_port()))
+    assert outcomes({rank: meeting.rank(rank, 3) for rank in range(3)}) == dict.fromkeys(range(3), addresses(3))
+
+
+def test_strangers_at_the_port_hinder_nobody(master):
+    def connect() -> socket.socket:
+        return socket.create_connection((LOOPBACK, master.place.port), PATIENCE)
+
+    company = (b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(116), bytes(116), os.urandom(1 << 16))
+    with leaving_nothing(), ThreadPoolExecutor(4) as pool:
+        futures = {0: pool.submit(master.rank(0, 4))}
+        with uninvited(connect, *company, idle=100):
+            futures |= {rank: pool.submit(master.rank(rank, 4)) for rank in (1, 2, 3)}
+            assert awaited(futures) == dict.fromkeys(range(4), addresses(4))
+
+
+def test_members_that_break_the_protocol_hinder_nobody(master):
+    def connect() -> socket.socket:
+        # What they send comes after a perfect handshake.
+        sock = dial(LOOPBACK, master.place.port, time.monotonic() + PATIENCE)
+        try:
+            prove(sock, master.credentials, Hello(3, 0, Kind.RENDEZVOUS), time.monotonic() + PATIENCE)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def entry(rank: int, size: int, length: int, text: bytes) -> bytes:
+        numbers = (rank, size, 60_000, length)
+        return b"HPSe" + b"".join(number.to_bytes(4, "little") for number in numbers) + text
+
+    company = (
+        os.urandom(20),
+        entry(2, 4, 2, b"me"),  # another rank's
+        entry(3, 4, 2**32 - 1, b"endless"),
+        entry(3, 4, 100, b"cut off"),
+        entry(3, 9, 2, b"me"),  # of another size
+        entry(3, 4, 2, b"me" + b"x" * 100),  # more than it announced
+    )
+    with leaving_nothing(), ThreadPoolExecutor(4) as pool:
+        futures = {0: pool.submit(master.rank(0, 4))}
+        with uninvited(connect, *company):
+            futures |= {rank: pool.submit(master.rank(rank, 4)) for rank in (1, 2)}
+        futures[3] = pool.submit(master.rank(3, 4))
+        assert awaited(futures) == dict.fromkeys(range(4), addresses(4))
+
+
+def test_a_second_process_of_one_rank_is_refused(master):
+    with ThreadPoolExecutor(4) as pool:
+        futures = {"0": pool.submit(master.rank(0, 3)), "1": pool.submit(master.rank(1, 3, mine="one"))}
+        futures["again"] = pool.submit(master.rank(1, 3, mine="again"))
+        wait_until(lambda: futures["1"].done() or futures["again"].done())
+        futures["2"] = pool.submit(master.rank(2, 3))
+        found = awaited(futures)
+    first, refused = ("1", "again") if isinstance(found["again"], Exception) else ("again", "1")
+    assert "this rank is here already: two processes may have been started with the same RANK" in str(found[refused])
+    assert found["0"] == found["2"] == found[first]
+
+
+def test_ranks_that_count_differently_are_told_so(master):
+    found = outcomes({0: master.rank(0, 2, seconds=0.5), 1: master.rank(1, 3, seconds=0.5)})
+    for error in found.values():
+        assert isinstance(error, RendezvousError)
+        assert "it expects 3 ranks where rank 0 expects 2: give every rank the same WORLD_SIZE" in str(error)
+
+
+ALONE = """
+import sys, time
+from hpsearch_comm.formation.handshake import Credentials
+from hpsearch_comm.formation.rendezvous import MasterRendezvous, StoreRendezvous
+kind, port, rank, secret = sys.argv[1:]
+place = {"MasterRendezvous": MasterRendezvous, "StoreRendezvous": StoreRendezvous}[kind]("127.0.0.1", int(port))
+print("here", flush=True)
+print(place.exchange(int(rank), 3, "it", Credentials(bytes.fromhex(secret)), time.monotonic() + 600))
+"""
+
+
+def process(meeting: Meeting, rank: int) -> subprocess.Popen[str]:
+    """Start a rank in a process of its own."""
+    place = meeting.place
+    assert isinstance(place, MasterRendezvous | StoreRendezvous)
+    arguments = [type(place).__name__, str(place.port), str(rank), meeting.credentials.secret.hex()]
+    return subprocess.Popen([sys.executable, "-c", ALONE, *arguments], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("dies", [0, 1])
+def test_a_rank_may_die_while_it_waits_and_start_again(meeting, dies):
+    meeting.credentials = Credentials(meeting.credentials.secret)
+    survivor = 1 - dies
+    with process(meeting, dies) as first, ThreadPoolExecutor(3) as pool:
+        futures = {survivor: pool.submit(meeting.rank(survivor, 3))}
+        assert first.stdout is not None
+        assert first.stdout.readline() == "here\n"
+        first.send_signal(signal.SIGKILL)
+        first.wait(PATIENCE)
+        futures |= {rank: pool.submit(meeting.rank(rank, 3)) for rank in (dies, 2)}
+        assert awaited(futures) == dict.fromkeys(range(3), addresses(3))
+
+
+def test_addresses_known_beforehand_are_checked():
+    credentials = new_credentials()
+    known = KnownAddresses(addresses(3))
+    assert known.exchange(1, 3, address(1), credentials, time.monotonic()) == addresses(3)
+    with pytest.raises(ConfigurationError, match="addresses of all 4 ranks, got 3"):
+        known.exchange(1, 4, address(1), credentials, time.monotonic())
+    with pytest.raises(ConfigurationError, match="address of rank 2 to be that of its own listener"):
+        known.exchange(2, 3, address(1), credentials, time.monotonic())
+
+
+def test_a_place_says_where_rank_0_is():
+    assert MasterRendezvous("node0", 29500).host == StoreRendezvous("node0", 29500).host == "node0"
+    assert KnownAddresses([]).host is None
+
+
+def test_an_address_too_long_to_send_is_refused(meeting):
+    with pytest.raises(ConfigurationError, match="at most 8192 bytes, got 8193"):
+        meeting.rank(0, 2, mine="x" * 8193)()
+
+
+def test_a_connection_never_meets_itself():
+    # With a single port for outgoing connections, the kernel gives a connection to that port the port itself.
+    unshare, ip = shutil.which("unshare"), shutil.which("ip")
+    if unshare is None or ip is None or os.geteuid() != 0:
+        pytest.skip("only root can make a network namespace, with unshare and ip")
+    script = """
+        ip link set lo up; echo 40000 40000 > /proc/sys/net/ipv4/ip_local_port_range
+        exec "$0" -c "$1"
+    """
+    dialing = """
+import socket, time
+from hpsearch_comm.formation.dial import dial
+with socket.socket() as plain:
+    plain.connect(("127.0.0.1", 40000))
+    print(plain.getsockname() == plain.getpeername())
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes([1, 0, 0, 0, 0, 0, 0, 0]))
+for _ in range(2):
+    try:
+        dial("127.0.0.1", 40000, time.monotonic() + 60)
+    except OSError as error:
+        print(error)
+with socket.socket() as rank_0:
+    rank_0.bind(("127.0.0.1", 40000))
+"""
+    run = subprocess.run(
+        [unshare, "-n", "bash", "-ec", script, sys.executable, dialing],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    if run.stdout.startswith("False") or "port_range" in run.stderr:
+        pytest.skip("this kernel doesn't connect a socket with itself")
+    assert run.stdout.splitlines()[1:] == ["[Errno 111] Connection refused"] * 2, run.stderr

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from hpsearch_comm.errors import ConfigurationError, RendezvousError
+from hpsearch_comm.formation.secret import SECRET_BYTES, agree_on_secret, meeting_address, new_secret, parse_secret
+from tests.comm.forming import PATIENCE, leaking_nothing, read_to_end, wait_until
+from tests.comm.meeting import awaited, outcomes, uninvited
+from tests.comm.other_user import NOBODY, as_nobody
+
+
+@pytest.fixture
+def name() -> str:
+    return f"127.0.0.1:29500/{secrets.token_hex(8)}"
+
+
+def agreeing(name: str, size: int, seconds: float = PATIENCE) -> Callable[[int], Callable[[], bytes]]:
+    def rank_of(rank: int) -> Callable[[], bytes]:
+        return functools.partial(agree_on_secret, rank, size, name, time.monotonic() + seconds)
+
+    return rank_of
+
+
+def connect(address: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.settimeout(PATIENCE)
+        sock.connect(address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def is_there(address: str) -> bool:
+    try:
+        connect(address).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_a_secret_is_read_from_64_digits():
+    secret = new_secret()
+    assert len(secret) == SECRET_BYTES
+    assert parse_secret(secret.hex()) == parse_secret(f" {secret.hex().upper()}\n") == secret
+    assert new_secret() != secret
+
+
+@pytest.mark.parametrize(
+    ("text", "got"),
+    [
+        ("", "got 0 characters"),
+        ("ab" * 31, "got 62 characters"),
+        ("ab" * 33, "got 66 characters"),
+        ("ab" * 31 + "xy", "got 64 characters, of which number 63 is none"),
+        ("a b" + "c" * 61, "got 64 characters, of which number 2 is none"),
+        ("\N{ARABIC-INDIC DIGIT ONE}" * 64, "got 64 characters, of which number 1 is none"),
+    ],
+)
+def test_a_bad_secret_is_described_but_not_shown(text, got):
+    with pytest.raises(ConfigurationError, match="HPSEARCH_COMM_SECRET to be 64 hexadecimal digits") as refusal:
+        parse_secret(text)
+    assert got in str(refusal.value)
+    assert "secrets.token_hex(32)" in str(refusal.value)
+    assert not text or text not in str(refusal.value)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0)])
+def test_all_ranks_get_one_secret_and_leave_nothing(name, order):
+    ranks = agreeing(name, 4)
+    with leaking_nothing():
+        first = outcomes({rank: ranks(rank) for rank in order})
+        second = outcomes({rank: ranks(rank) for rank in order})
+    assert len(set(first.values())) == len(set(second.values())) == 1
+    assert first[0] != second[0]
+    assert isinstance(first[0], bytes)
+    assert len(first[0]) == SECRET_BYTES
+    assert not is_there(meeting_address(name))
+
+
+def test_a_group_of_one_needs_nobody(name):
+    assert len(agree_on_secret(0, 1, name, time.monotonic())) == SECRET_BYTES
+
+
+def test_groups_of_different_names_do_not_meet(name):
+    one, other = agreeing(f"{name}/one", 2), agreeing(f"{name}/other", 2)
+    found = outcomes({"one 0": one(0), "other 1": other(1), "other 0": other(0), "one 1": one(1)})
+    assert found["one 0"] == found["one 1"] != found["other 0"] == found["other 1"]
+
+
+def test_the_first_deadline_of_any_rank_names_the_missing_to_all(name):
+    # Only rank 2 gives up soon; the others would wait for longer than the test may take.
+    patient, soon = agreeing(name, 5, 3600), agreeing(name, 5, 0.3)
+    with leaking_nothing():
+        found = outcomes({0: patient(0), 4: patient(4), 2: soon(2)})
+    for error in found.values():
+        assert isinstance(error, RendezvousError)
+        assert "ranks 1 and 3 of 5 did not come" in str(error)
+        assert "HPSEARCH_COMM_SECRET to the same 64 hexadecimal digits on every rank" in str(error)
+
+
+def test_a_rank_without_rank_0_is_told_how_to_set_a_secret(name):
+    with leaking_nothing(), pytest.raises(RendezvousError) as error:
+        agreeing(name, 2, 0.2)(1)()
+    assert "rank 1 of 2 did not find rank 0" in str(error.value)
+    assert name in str(error.value)
+    assert "HPSEARCH_COMM_SECRET to the same 64 hexadecimal digits on every rank" in str(error.value)
+    assert "secrets.token_hex(32)" in str(error.value)
+
+
+def test_a_rank_of_another_host_finds_out_at_once(name):
+    with pytest.raises(ConfigurationError, match=r"another host than rank 0.*'203\.0\.113\.7'.*SECRET"):
+        agree_on_secret(1, 2, name, time.monotonic() + 3600, host="203.0.113.7")
+
+
+def test_ranks_that_count_differently_are_told_so(name):
+    found = outcomes({0: agreeing(name, 2, 0.5)(0), 1: agreeing(name, 3, 0.5)(1)})
+    assert "it expects 3 ranks where rank 0 expects 2" in str(found[1])
+    assert "it expects 3 ranks where rank 0 expects 2" in str(found[0])
+    assert all(isinstance(error, RendezvousError) for error in found.values())
+
+
+def test_a_second_process_of_one_rank_is_refused(name):
+    ranks = agreeing(name, 3)
+    with ThreadPoolExecutor(4) as pool:
+        futures = {"0": pool.submit(ranks(0)), "1": pool.submit(ranks(1)), "again": pool.submit(ranks(1))}
+        wait_until(lambda: futures["1"].done() or futures["again"].done())
+        futures["2"] = pool.submit(ranks(2))
+        found = awaited(futures)
+    refused = [error for error in (found["1"], found["again"]) if isinstance(error, RendezvousError)]
+    assert len(refused) == 1
+    assert "two processes may have been started with the same RANK" in str(refused[0])
+    assert len({secret for secret in found.values() if isinstance(secret, bytes)}) == 1
+
+
+def test_another_user_learns_nothing_and_hinders_nobody(name):
+    ranks = agreeing(name, 2)
+    address = meeting_address(name)
+    with ThreadPoolExecutor(2) as pool:
+        rank_0 = pool.submit(ranks(0))
+        wait_until(lambda: is_there(address))
+
+        def ask() -> bytes:
+            with connect(address) as sock:
+                sock.sendall(b"HPSe" + bytes([1, 0, 0, 0, 2, 0, 0, 0, 255, 255, 0, 0, 0, 0, 0, 0]))
+                sock.shutdown(socket.SHUT_WR)
+                return read_to_end(sock)
+
+        assert as_nobody(ask) == b""
+        assert ranks(1)() == rank_0.result(PATIENCE)
+
+
+def test_ranks_do_not_trust_another_users_socket(name):
+    address = meeting_address(name)
+
+    def take_the_name() -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.bind(address)
+        sock.listen()
+        return sock
+
+    with as_nobody(take_the_name):
+        found = outcomes({rank: agreeing(name, 2, 3600)(rank) for rank in (0, 1)})
+    for error in found.values():
+        assert isinstance(error, ConfigurationError)
+        assert f"of user {NOBODY}" in str(error)
+        assert "HPSEARCH_COMM_SECRET" in str(error)
+
+
+def test_nonsense_and_silence_hinder_nobody(name):
+    address = meeting_address(name)
+    ranks = agreeing(name, 3)
+    with leaking_nothing(), ThreadPoolExecutor(3) as pool:
+        rank_0 = pool.submit(ranks(0))
+        company = (b"", b"HPSe", os.urandom(20), b"HPSe" + b"\xff" * 16, os.urandom(4096))
+        with uninvited(lambda: connect(address), *company, idle=100):
+            found = {rank: pool.submit(ranks(rank)) for rank in (1, 2)}
+            assert {future.result(PATIENCE) for future in (rank_0, *found.values())} == {rank_0.result()}
+
+
+ALONE = """
+import sys, time
+from hpsearch_comm.formation.secret import agree_on_secret
+print(agree_on_secret(int(sys.argv[1]), 3, sys.argv[2], time.monotonic() + 600).hex(), flush=True)
+"""
+
+
+def process(rank: int, name: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", ALONE, str(rank), name], stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_agree_and_survive_the_death_of_rank_0(name):
+    with process(0, name) as first, process(1, name) as other:
+        wait_until(lambda: is_there(meeting_address(name)))
+        first.send_signal(signal.SIGKILL)
+        first.wait(PATIENCE)
+        found = outcomes({rank: agreeing(name, 3)(rank) for rank in (0, 2)})
+        assert found[0] == found[2] == bytes.fromhex(other.communicate(timeout=PATIENCE)[0])
+    assert not is_there(meeting_address(name))
