@@ -16,7 +16,9 @@ from hpsearch_comm.links.link import Link
 from hpsearch_comm.links.mesh import Mesh
 from hpsearch_comm.links.tcp_link import TcpLink
 from hpsearch_comm.memory.arena import Arena
+from hpsearch_comm.operation import Operation
 from hpsearch_comm.options import Options
+from hpsearch_comm.recent import Recent
 from hpsearch_comm.topology import Topology
 
 __all__ = ["Assembly", "assemble"]
@@ -34,6 +36,7 @@ class Assembly:
     mesh: Mesh
     control: Control
     fate: Fate
+    recent: Recent
 
     def close(self) -> None:
         """Say goodbye, and give everything back."""
@@ -78,7 +81,8 @@ def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembl
             undo.callback(connections.close)
         topology = connections.topology
         sharing = Topology(rank, tuple((peer,) for peer in range(size))) if tcp_only else topology
-        control = Control(rank, connections.controls, names, fate)
+        recent = Recent()
+        control = Control(rank, connections.controls, names, fate, recent)
         undo.callback(control.close)
         patience = max(1.0, deadline - time.monotonic())
         arena = Arena(rank, sharing.local_ranks, connections.descriptors, fate, timeout=patience)
@@ -86,6 +90,11 @@ def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembl
         links: dict[int, Link] = arena.links()
         for peer, streams_to_peer in connections.streams.items():
             links[peer] = TcpLink(peer, streams_to_peer)
-        mesh = Mesh(rank, links, arena.bell)
+
+        def on_delay(operation: Operation) -> None:
+            arena.compare(operation)
+            control.announce(operation)
+
+        mesh = Mesh(rank, links, arena.bell, on_delay)
         undo.pop_all()
-        return Assembly(topology, sharing, arena, mesh, control, fate)
+        return Assembly(topology, sharing, arena, mesh, control, fate, recent)

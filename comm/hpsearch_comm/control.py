@@ -2,9 +2,12 @@
 
 Every pair of ranks has one. The kernel closes a dead process's sockets, so its death is an end of file at every peer
 within milliseconds, however it died; a rank that closes the group in good order says goodbye before. Whoever sees an
-operation fail tells all others, so that they end with the same words in place of a time-out of their own.
+operation fail tells all others, so that they end with the same words in place of a time-out of their own. And whoever
+waits for long says in which operation: a peer that has called another one under the same number ends the group, since
+otherwise each could wait for the other until the deadline.
 
-A notice is 512 bytes: kind (1), rank concerned (4, little endian, signed), length of the text (2), text in UTF-8.
+A notice is 512 bytes: kind (1), rank concerned (4, little endian, signed), length of what follows (2), a text in UTF-8
+or a packed signature.
 """
 
 from __future__ import annotations
@@ -15,10 +18,14 @@ import selectors
 import socket
 import struct
 import threading
+import time
 from collections.abc import Mapping
 
 from hpsearch_comm.errors import CommError, CommTimeoutError, MismatchError, PeerLost
 from hpsearch_comm.fate import Fate
+from hpsearch_comm.operation import Operation, disagreement
+from hpsearch_comm.recent import Recent
+from hpsearch_comm.signature import SIGNATURE_BYTES, Signature
 
 __all__ = ["NOTICE_BYTES", "Control", "pack_notice", "unpack_notice"]
 
@@ -27,6 +34,9 @@ NOTICE_BYTES = 512
 _HEAD = struct.Struct("<BiH")
 _GOODBYE = 0
 _KINDS: tuple[type[CommError] | None, ...] = (None, CommError, PeerLost, CommTimeoutError, MismatchError)
+_WAITING = 255
+_REPEAT = 1.0
+"""Seconds after which a wait says again where it waits: the peer may not have come to its operation before."""
 
 
 def pack_notice(error: CommError | None) -> bytes:
@@ -64,14 +74,24 @@ class Control:
         controls: A connected socket for each peer; owned from now on.
         names: What to call each peer in messages, such as `rank 2 (pid 71 on node-b)`.
         fate: The group's; its failure is told to all peers, and theirs to it.
+        recent: What this rank has called last.
     """
 
-    def __init__(self, rank: int, controls: Mapping[int, socket.socket], names: Mapping[int, str], fate: Fate) -> None:
+    def __init__(
+        self,
+        rank: int,
+        controls: Mapping[int, socket.socket],
+        names: Mapping[int, str],
+        fate: Fate,
+        recent: Recent,
+    ) -> None:
         self._rank = rank
         self._controls = dict(controls)
         self._names = names
         self._fate = fate
+        self._recent = recent
         self._told = threading.Lock()
+        self._announced = b"", 0.0
         self._sending = threading.Lock()
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         for control in self._controls.values():
@@ -79,6 +99,14 @@ class Control:
         self._thread = threading.Thread(target=self._watch, name=f"hpsearch-comm-watch-{rank}", daemon=True)
         fate.on_change(self._tell)
         self._thread.start()
+
+    def announce(self, operation: Operation) -> None:
+        """Tell all peers in which operation this rank waits; called now and then by a wait that lasts long."""
+        packed, now = operation.packed, time.monotonic()
+        last, when = self._announced
+        if packed != last or now - when >= _REPEAT:
+            self._announced = packed, now
+            self._send((_HEAD.pack(_WAITING, -1, len(packed)) + packed).ljust(NOTICE_BYTES, b"\0"))
 
     def close(self) -> None:
         """Say goodbye, and give the connections and the thread back."""
@@ -96,7 +124,10 @@ class Control:
         self._stop = -1
 
     def _tell(self) -> None:
-        """Tell every peer what this rank has seen first; what came from a peer has been told by it already."""
+        """Tell every peer how the group has ended, also when a peer has told us.
+
+        Our own connections may end before its notice has come to all others, who then know nothing but that we died.
+        """
         error = self._fate.error
         if error is not None and self._told.acquire(blocking=False):
             self._send(pack_notice(error))
@@ -144,11 +175,23 @@ class Control:
         arrived += chunk
         if len(arrived) < NOTICE_BYTES:
             return True
-        error = unpack_notice(bytes(arrived), peer)
+        notice = bytes(arrived)
         arrived.clear()
+        if notice[0] == _WAITING:
+            self._compare(peer, notice[_HEAD.size : _HEAD.size + SIGNATURE_BYTES])
+            return True
+        error = unpack_notice(notice, peer)
         if error is None:
             self._fate.mark_left(peer)
         else:
-            self._told.acquire(blocking=False)
             self._fate.fail(error)
         return True
+
+    def _compare(self, peer: int, theirs: bytes) -> None:
+        """End the group if this rank has called another operation than the one in which a peer waits."""
+        try:
+            ours = self._recent.find(Signature.unpack(theirs).sequence)
+            if ours is not None and ours != theirs:
+                self._fate.fail(disagreement(self._rank, ours, peer, theirs))
+        except CommError as error:
+            self._fate.fail(error)

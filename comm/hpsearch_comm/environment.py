@@ -12,6 +12,7 @@
     HPSEARCH_COMM_TRANSPORT     auto or tcp
     HPSEARCH_COMM_STREAMS       TCP connections between two ranks of different hosts
     HPSEARCH_COMM_TIMELINE      file for a trace
+    HPSEARCH_COMM_COST_MODEL    JSON file with the costs that `auto` chooses an algorithm by
 
 Under torchrun (TORCHELASTIC_USE_AGENT_STORE) the ranks meet in its store, otherwise at rank 0 on MASTER_PORT.
 """
@@ -51,6 +52,7 @@ VARIABLES = tuple(
         "TRANSPORT",
         "STREAMS",
         "TIMELINE",
+        "COST_MODEL",
     )
 )
 """This package's own variables."""
@@ -181,7 +183,7 @@ def read_environment(env: Mapping[str, str]) -> Arguments:
 def _read_options(env: Mapping[str, str]) -> dict[str, Any]:
     options: dict[str, Any] = {
         name.removeprefix(_PREFIX).lower(): env[name]
-        for name in (_PREFIX + "INTERFACE", _PREFIX + "HOST", _PREFIX + "TIMELINE")
+        for name in (_PREFIX + text for text in ("INTERFACE", "HOST", "TIMELINE", "COST_MODEL"))
         if name in env
     }
     for name in (_PREFIX + "TIMEOUT", _PREFIX + "START_TIMEOUT"):

@@ -108,7 +108,7 @@ class Group:
         self._fate = parts.fate
         self._topology = parts.topology
         self._release = release_at_exit(self, parts, rank)
-        self._turns = Turns(rank, parts.fate, self._timeline, float(timeout))
+        self._turns = Turns(rank, parts.fate, parts.recent, self._timeline, float(timeout))
         try:
             self._prepare = self._with_model(parts)
             if size > 1:

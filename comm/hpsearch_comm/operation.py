@@ -12,7 +12,7 @@ from hpsearch_comm.errors import CommTimeoutError, MismatchError
 from hpsearch_comm.fate import Fate
 from hpsearch_comm.signature import Signature, header, unpack_tail
 
-__all__ = ["Operation", "Wait"]
+__all__ = ["Operation", "Wait", "disagreement"]
 
 _QUIET: Callable[[str], AbstractContextManager[None]] = lambda _name: contextlib.nullcontext()  # noqa: E731
 
@@ -64,17 +64,22 @@ class Operation:
 
     def disagree(self, peer: int, theirs: bytes | memoryview, ours: bytes) -> MismatchError:
         """End the group because a peer is in another operation; the error shows both sides."""
-        first = f"rank {self.rank} calls {Signature.unpack(ours)}"
-        second = f"rank {peer} calls {Signature.unpack(theirs)}"
-        if Signature.unpack(ours) == Signature.unpack(theirs):
-            first += ", message {} of {} bytes".format(*unpack_tail(ours))
-            second += ", message {} of {} bytes".format(*unpack_tail(theirs))
-        error = MismatchError(
-            f"the ranks disagree: {first}, {second}. Every rank must call the same operations in the same order, "
-            "with the same shapes, dtypes and arguments"
-        )
+        error = disagreement(self.rank, ours, peer, theirs)
         self.fate.fail(error)
         return error
+
+
+def disagreement(rank: int, ours: bytes | memoryview, peer: int, theirs: bytes | memoryview) -> MismatchError:
+    """Give the error that shows what two ranks call: their signatures, or whole headers."""
+    first = f"rank {rank} calls {Signature.unpack(ours)}"
+    second = f"rank {peer} calls {Signature.unpack(theirs)}"
+    if Signature.unpack(ours) == Signature.unpack(theirs):
+        first += ", message {} of {} bytes".format(*unpack_tail(ours))
+        second += ", message {} of {} bytes".format(*unpack_tail(theirs))
+    return MismatchError(
+        f"the ranks disagree: {first}, {second}. Every rank must call the same operations in the same order, "
+        "with the same shapes, dtypes and arguments"
+    )
 
 
 class Wait:

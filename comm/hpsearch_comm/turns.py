@@ -16,6 +16,7 @@ from hpsearch_comm.errors import CommError, GroupClosedError, UsageError
 from hpsearch_comm.fate import Fate
 from hpsearch_comm.handle import Handle
 from hpsearch_comm.operation import Operation
+from hpsearch_comm.recent import Recent
 from hpsearch_comm.timeline import NoTimeline, Timeline
 
 __all__ = ["Prepared", "Turns"]
@@ -37,6 +38,7 @@ class Turns:
     Args:
         rank: This rank.
         fate: The group's.
+        recent: Keeps what has been called.
         timeline: Records what runs.
         timeout: Seconds without progress after which an operation gives up.
 
@@ -44,10 +46,11 @@ class Turns:
         last_algorithm: Of the operation that began last.
     """
 
-    def __init__(self, rank: int, fate: Fate, timeline: Timeline | NoTimeline, timeout: float) -> None:
+    def __init__(self, rank: int, fate: Fate, recent: Recent, timeline: Timeline | NoTimeline, timeout: float) -> None:
         self.last_algorithm = "none"
         self._rank = rank
         self._fate = fate
+        self._recent = recent
         self._timeline = timeline
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -108,8 +111,10 @@ class Turns:
     def _run(self, prepared: Prepared[T], sequence: int, *, spin: bool, queued: int = 0) -> T:
         call, timeline = prepared.call, self._timeline
         self.last_algorithm = call.algorithm
+        packed = call.packed(sequence)
+        self._recent.note(sequence, packed)
         operation = Operation(
-            self._rank, None, self._timeout, self._fate, packed=call.packed(sequence), spin=spin, phase=timeline.phase
+            self._rank, None, self._timeout, self._fate, packed=packed, spin=spin, phase=timeline.phase
         )
         try:
             if not timeline.on:

@@ -40,7 +40,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def leaving_nothing() -> Iterator[None]:
-    """See that what runs inside leaves no descriptor and no thread, once a store of this process has noticed its end."""
+    """See that what runs inside leaves no descriptor and no thread, as soon as this process's store has noticed."""
     gc.collect()
     before = open_files(), threading.active_count()
     yield

@@ -72,6 +72,7 @@ def test_a_time_is_the_sum_of_what_is_moved():
     assert model.predict("direct", 400, ONE) == pytest.approx(1000 + 400 * 0.1 + 1200 * 0.01)
     million = 1 << 20
     assert model.predict("direct", million, ONE) == pytest.approx(2000 + 1.5 * million * 0.1 + 0.75 * million * 0.01)
+    assert model.predict("hierarchical", 400, FOUR) == model.predict("butterfly", 400, FOUR)
     within = 2 * 1000 + 800 * 0.1 + 200 * 0.01
     assert model.predict("hierarchical", 400, TWO_BY_TWO) == pytest.approx(within + 100 + 400 * 1 + 200 * 0.01)
 
@@ -108,8 +109,11 @@ def test_what_is_not_available_is_not_chosen():
     assert model.choose(1000, ONE, ("ring",)) == "ring"
     assert model.choose(1000, TWO_BY_TWO, ("ring", "butterfly", "naive")) == "butterfly"
     assert model.choose(1000, THREE, ("naive",)) == "naive"
-    with pytest.raises(UsageError, match="an algorithm for allreduce to choose from, got tree, pairwise"):
+    assert model.choose(1000, THREE, ("naive", "hierarchical")) == "hierarchical"
+    with pytest.raises(UsageError, match=r"an algorithm for allreduce to choose from, on 1 host.*got tree, pairwise"):
         model.choose(1000, ONE, ("tree", "pairwise"))
+    with pytest.raises(UsageError, match=r"on 4 host.*got direct"):
+        model.choose(1000, FOUR, ("direct",))
     with pytest.raises(UsageError, match="got none"):
         model.choose(1000, ONE, ())
 

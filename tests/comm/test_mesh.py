@@ -2,48 +2,68 @@
 
 from __future__ import annotations
 
+import select
+import socket
 import threading
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
 
-from hpsearch_comm.errors import CommError, CommTimeoutError, PeerLost
+from hpsearch_comm.errors import CommError, CommTimeoutError, MismatchError, PeerLost
 from hpsearch_comm.fate import Fate
 from hpsearch_comm.links.link import Combine, Link, Transfer
 from hpsearch_comm.links.mesh import Mesh
+from hpsearch_comm.memory.words import Bell, Words
 from hpsearch_comm.operation import Operation
-from tests.comm.link_world import SIGNATURE
+from tests.comm.link_world import PATIENCE, SIGNATURE
 
 
 class HandTransfer(Transfer):
-    """Moves once after each `push`; done after so many."""
+    """Moves once for every push.
 
-    def __init__(self, peer: int, pushes: int) -> None:
+    Args:
+        peer: The other rank.
+        pushes: How many make it done.
+        stream: What to poll for; None for a transfer through memory.
+    """
+
+    def __init__(self, peer: int, pushes: int, stream: socket.socket | None) -> None:
         self.peer = peer
         self.done = False
         self.tries = 0
-        self.tried = threading.Event()
+        self.idle = threading.Event()
+        self.fault: BaseException | None = None
         self._missing = pushes
         self._pushed = 0
+        self._stream = stream
 
     def push(self) -> None:
+        """Let it move once, as soon as it is tried."""
         self._pushed += 1
 
     def advance(self) -> bool:
+        if self.fault is not None:
+            raise self.fault
         self.tries += 1
-        self.tried.set()
         if not self._pushed:
+            self.idle.set()
             return False
         self._pushed -= 1
         self._missing -= 1
         self.done = self._missing == 0
         return True
 
+    def interest(self) -> Sequence[tuple[int, int]]:
+        return () if self._stream is None else ((self._stream.fileno(), select.POLLIN),)
+
 
 class HandLink(Link):
-    def __init__(self, peer: int, pushes: int = 1) -> None:
+    """Gives the same transfer for every message."""
+
+    def __init__(self, peer: int, pushes: int = 1, stream: socket.socket | None = None) -> None:
         self.peer = peer
-        self.transfer = HandTransfer(peer, pushes)
+        self.transfer = HandTransfer(peer, pushes, stream)
         self.closed = False
 
     def send(self, operation: Operation, payload: torch.Tensor) -> Transfer:
@@ -56,23 +76,156 @@ class HandLink(Link):
         self.closed = True
 
 
-class HandBell:
-    """Rings when a test says so, and remembers how it was waited for."""
+@pytest.fixture
+def fate() -> Iterator[Fate]:
+    fate = Fate()
+    yield fate
+    fate.close()
 
-    def __init__(self) -> None:
-        self.rung = threading.Condition()
-        self.rings = 0
-        self.waits: list[float] = []
 
-    def ring(self) -> None:
-        with self.rung:
-            self.rings += 1
-            self.rung.notify_all()
+@pytest.fixture
+def stream() -> Iterator[socket.socket]:
+    one, other = socket.socketpair()
+    with one, other:
+        yield one
 
-    def mark(self) -> int:
-        return self.rings
 
-    def wait(self, mark: int, seconds: float) -> None:
-        with self.rung:
-            self.waits.append(seconds)
-            self.rung.wait_for(lambda: self.rings != mark, seconds)
+@pytest.fixture
+def bell() -> Bell:
+    memory = bytearray(4096)
+    return Bell(Words(torch.frombuffer(memory, dtype=torch.uint8), memoryview(memory)), 64)
+
+
+def receive(mesh: Mesh, fate: Fate, peers: Sequence[int] = (1,), timeout: float = PATIENCE) -> None:
+    operation = Operation(0, SIGNATURE, timeout, fate)
+    mesh.exchange(operation, [], [(peer, torch.zeros(1), None) for peer in peers])
+
+
+class Receiving(threading.Thread):
+    """An exchange in a thread of its own; `end` gives the error that ended it."""
+
+    def __init__(self, mesh: Mesh, fate: Fate, peers: Sequence[int] = (1,)) -> None:
+        super().__init__()
+        self._arguments = (mesh, fate, peers)
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            receive(*self._arguments)
+        except BaseException as error:
+            self._error = error
+
+    def end(self) -> BaseException | None:
+        self.join(PATIENCE)
+        assert not self.is_alive()
+        return self._error
+
+
+def test_a_ring_ends_the_sleep_of_transfers_through_memory(fate: Fate, bell: Bell) -> None:
+    link = HandLink(1, pushes=30)
+    exchange = Receiving(Mesh(0, {1: link}, bell), fate)
+    for _ in range(30):
+        assert link.transfer.idle.wait(PATIENCE)
+        link.transfer.idle.clear()
+        link.transfer.push()
+        bell.ring()
+    assert exchange.end() is None
+
+
+def test_memory_and_streams_are_awaited_together(fate: Fate, bell: Bell, stream: socket.socket) -> None:
+    links = {1: HandLink(1, pushes=5), 2: HandLink(2, pushes=5, stream=stream)}
+    exchange = Receiving(Mesh(0, links, bell), fate, (1, 2))
+    for _ in range(5):
+        for link in links.values():
+            assert link.transfer.idle.wait(PATIENCE)
+            link.transfer.idle.clear()
+            link.transfer.push()  # no ring, nothing to read: it looks by itself
+    assert exchange.end() is None
+
+
+def test_it_does_without_a_bell(fate: Fate) -> None:
+    link = HandLink(1, pushes=2)
+    exchange = Receiving(Mesh(0, {1: link}), fate)
+    assert link.transfer.idle.wait(PATIENCE)
+    link.transfer.push()
+    link.transfer.push()
+    assert exchange.end() is None
+
+
+@pytest.mark.parametrize("networked", [False, True])
+def test_waiting_takes_no_core_after_another_rank_has_left(
+    fate: Fate, bell: Bell, stream: socket.socket, networked: bool
+) -> None:
+    fate.mark_left(7)
+    link = HandLink(1, stream=stream if networked else None)
+    with pytest.raises(CommTimeoutError, match="rank 1"):
+        receive(Mesh(0, {1: link}, bell), fate, timeout=0.3)
+    assert link.transfer.tries < 100
+
+
+def test_a_peer_in_memory_that_has_left_is_lost_after_a_last_look(fate: Fate, bell: Bell) -> None:
+    link = HandLink(1)
+    fate.mark_left(1)
+    with pytest.raises(PeerLost, match="rank 1 has closed the group"):
+        receive(Mesh(0, {1: link}, bell), fate)
+    assert link.transfer.tries >= 2
+    assert isinstance(fate.error, PeerLost)
+
+
+def test_what_is_in_flight_from_a_peer_that_has_left_is_waited_for(fate: Fate, stream: socket.socket) -> None:
+    link = HandLink(1, pushes=3, stream=stream)
+    fate.mark_left(1)
+    exchange = Receiving(Mesh(0, {1: link}), fate)
+    for _ in range(3):
+        for _ in range(2):
+            assert link.transfer.idle.wait(PATIENCE)
+            link.transfer.idle.clear()
+        link.transfer.push()
+    assert exchange.end() is None
+
+
+def test_what_is_in_flight_is_waited_for_no_longer_than_the_deadline(fate: Fate, stream: socket.socket) -> None:
+    fate.mark_left(1)
+    with pytest.raises(PeerLost, match="rank 1 has closed the group"):
+        receive(Mesh(0, {1: HandLink(1, stream=stream)}), fate, timeout=0.2)
+
+
+@pytest.mark.parametrize("networked", [False, True])
+def test_a_long_wait_looks_whether_others_do_something_else(
+    fate: Fate, bell: Bell, stream: socket.socket, networked: bool
+) -> None:
+    def differ(operation: Operation) -> None:
+        raise MismatchError(f"{operation.signature} and another one")
+
+    mesh = Mesh(0, {1: HandLink(1, stream=stream if networked else None)}, bell, differ)
+    with pytest.raises(MismatchError, match=r"allreduce 7 .* and another one"):
+        receive(mesh, fate)
+    assert isinstance(fate.error, MismatchError)
+
+
+def test_several_awaited_peers_are_named_once_each(fate: Fate) -> None:
+    links = {1: HandLink(1), 2: HandLink(2)}
+    operation = Operation(0, SIGNATURE, 0.1, fate)
+    with pytest.raises(CommTimeoutError, match="for rank 1 and rank 2 in allreduce 7"):
+        Mesh(0, links).exchange(
+            operation,
+            [(1, torch.zeros(1)), (2, torch.zeros(1))],
+            [(1, torch.zeros(1), None), (2, torch.zeros(1), None)],
+        )
+
+
+def test_an_interrupt_ends_the_group(fate: Fate) -> None:
+    link = HandLink(1)
+    link.transfer.fault = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        receive(Mesh(0, {1: link}), fate)
+    with pytest.raises(CommError, match=r"rank 0 broke off allreduce 7 .*KeyboardInterrupt"):
+        fate.check()
+
+
+def test_closing_closes_the_links() -> None:
+    links = {1: HandLink(1), 2: HandLink(2)}
+    Mesh(0, links).close()
+    assert links[1].closed
+    assert links[2].closed

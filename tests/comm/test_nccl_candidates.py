@@ -76,7 +76,7 @@ def test_wheels_that_overwrite_each_other_are_named_with_the_way_out(tmp_path):
     wheels = [make_wheel(tmp_path, 12), make_wheel(tmp_path, 13, "2.28.9")]
     text = wheel_conflict(wheels, "nvidia-nccl-cu13==2.28.9")
     assert text == (
-        f"nvidia-nccl-cu12 2.30.7 and nvidia-nccl-cu13 2.28.9 both install {LIBRARY}, so whichever came last is the one "
-        "that is loaded: uninstall both, and install nvidia-nccl-cu13==2.28.9"
+        f"nvidia-nccl-cu12 2.30.7 and nvidia-nccl-cu13 2.28.9 both install {LIBRARY}, so whichever came last is the "
+        "one that is loaded: uninstall both, and install nvidia-nccl-cu13==2.28.9"
     )
     assert wheel_conflict(wheels[:1]) is None

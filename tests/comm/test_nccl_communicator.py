@@ -26,8 +26,8 @@ class World:
     def __init__(self, size: int, timeout: float = 30.0) -> None:
         self.size = size
         self.fates = [Fate() for _ in range(size)]
-        world = HostWorld(size)
-        self.nccl = [HostNccl(world, rank) for rank in range(size)]
+        self.host = HostWorld(size)
+        self.nccl = [HostNccl(self.host, rank) for rank in range(size)]
         share = SharedId()
 
         def make(rank: int) -> NcclCommunicator:
@@ -47,6 +47,7 @@ def make_world():
 
     yield make
     for world in worlds:
+        world.host.abort()  # ends the threads that wait for a rank
         for fate in world.fates:
             fate.close()
 
@@ -404,7 +405,9 @@ def test_rank_that_never_comes_to_the_start_is_given_up():
     fate = Fate()
     nccl = HostNccl(HostWorld(2), 0)
     with pytest.raises(CommTimeoutError, match="in making an NCCL communicator of 2 ranks"):
-        NcclCommunicator(0, 2, CPU, SharedId(), fate, 0.1, library=nccl.as_library(), queue=nccl.queue())
+        NcclCommunicator(
+            0, 2, CPU, SharedId(), fate, 30, start_timeout=0.1, library=nccl.as_library(), queue=nccl.queue()
+        )
     assert "abort" in nccl.log
     fate.close()
 

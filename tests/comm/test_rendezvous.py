@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import functools
 import itertools
 import os
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -154,6 +156,82 @@ def test_groups_of_different_names_do_not_meet_in_the_store(store):
     found = outcomes(tasks)
     assert found["actor", 0] == found["actor", 1] == ["actor 0", "actor 1"]
     assert found["critic", 0] == found["critic", 1] == ["critic 0", "critic 1"]
+
+
+def keys(store: TCPStore) -> list[str]:
+    if not hasattr(store, "list_keys"):
+        pytest.skip("this torch can't list the keys of a store")
+    return sorted(store.list_keys())
+
+
+def in_store(store: TCPStore, size: int, secret: bytes = bytes(32), **options: float) -> dict[int, Found]:
+    meeting = Meeting(StoreRendezvous(LOOPBACK, store.port, "start"))
+    meeting.credentials = Credentials(secret)
+    return outcomes({rank: meeting.rank(rank, size, **options) for rank in range(size)})
+
+
+def test_the_store_does_not_fill_with_every_start(store):
+    for _ in range(3):
+        assert in_store(store, 3) == dict.fromkeys(range(3), addresses(3))
+        assert len(keys(store)) == 4
+
+
+def test_what_others_left_in_the_store_is_passed_over(store):
+    assert in_store(store, 3)[0] == addresses(3)
+    left = {key: store.get(key).decode() for key in keys(store)}
+    names = list(left)
+    for nonsense in ("", "no base64!", "AAAA", "A" * (1 << 20), base64.b64encode(os.urandom(68)).decode()):
+        for key in names:
+            store.set(key, nonsense)
+        assert in_store(store, 3) == dict.fromkeys(range(3), addresses(3))
+    for turn in range(1, len(names)):  # each entry, well signed, under another's key
+        for key, other in zip(names, names[turn:] + names[:turn], strict=True):
+            store.set(key, left[other])
+        assert in_store(store, 3) == dict.fromkeys(range(3), addresses(3))
+    for key in names:
+        store.set(key, left[key])
+    assert in_store(store, 3, secret=b"\1" * 32) == dict.fromkeys(range(3), addresses(3))
+    for key in names:
+        store.set(key, left[key])
+    assert in_store(store, 3) == dict.fromkeys(range(3), addresses(3))
+
+
+def test_an_earlier_outcome_does_not_stand_for_this_start(store):
+    assert in_store(store, 2)[1] == addresses(2)
+    late = Meeting(StoreRendezvous(LOOPBACK, store.port, "start"))
+    late.credentials = Credentials(bytes(32))
+    with pytest.raises(RendezvousError, match=r"rank 0 of 2 did not come to the store"):
+        late.rank(1, 2, seconds=0.3)()
+
+
+def test_a_store_that_ends_is_named():
+    source = """
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+print(store.port, flush=True)
+input()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        port = int(holder.stdout.readline())
+        meeting = Meeting(StoreRendezvous(LOOPBACK, port))
+        with ThreadPoolExecutor(1) as pool:
+            rank_0 = pool.submit(meeting.rank(0, 2))
+            observer = TCPStore(LOOPBACK, port, None, False, timedelta(seconds=PATIENCE), wait_for_workers=False)
+            wait_until(lambda: observer.num_keys() > 1)
+            holder.kill()
+            error = rank_0.exception(PATIENCE)
+    assert isinstance(error, RendezvousError)
+    assert f"rank 0 of 2 can't use the store at {LOOPBACK}:{port}" in str(error)
+    assert "MASTER_ADDR and MASTER_PORT" in str(error)
+
+
+def test_a_torch_without_a_store_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.distributed", types.ModuleType("torch.distributed"))
+    with pytest.raises(ConfigurationError, match="TORCHELASTIC_USE_AGENT_STORE"):
+        Meeting(StoreRendezvous(LOOPBACK, 1)).rank(0, 2)()
 
 
 def test_the_port_is_free_again_at_once(master):

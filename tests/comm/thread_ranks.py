@@ -29,9 +29,7 @@ def run_ranks(size: int, work: Callable[[comm.Group], T], *, hosts: list[str] | 
 
     def run(rank: int) -> None:
         try:
-            group = comm.Group(
-                rank, size, rendezvous=addresses, secret=SECRET, listener=listeners[rank], **options
-            )
+            group = comm.Group(rank, size, rendezvous=addresses, secret=SECRET, listener=listeners[rank], **options)
             with group:
                 results[rank] = work(group)
         except BaseException as error:

@@ -100,7 +100,7 @@ class CostModel:
             available: Names to choose from.
 
         Raises:
-            UsageError: None of them is an allreduce.
+            UsageError: None of them can do an allreduce on these hosts.
         """
         if len(topology.hosts) == 1:
             sensible: tuple[str, ...] = ("direct",)
@@ -108,13 +108,16 @@ class CostModel:
             sensible = ("hierarchical",)
         else:
             sensible = ("butterfly", "ring")
-        for names in (sensible, ("butterfly", "ring"), ("direct",), ("hierarchical",), ("naive",)):
+        for names in (sensible, ("butterfly", "ring"), ("hierarchical",), ("naive",)):
             usable = [name for name in names if name in available]
             if len(usable) > 1:
                 return min(usable, key=lambda name: self.predict(name, nbytes, topology))
             if usable:
                 return usable[0]
-        raise UsageError(f"expected an algorithm for allreduce to choose from, got {', '.join(available) or 'none'}")
+        raise UsageError(
+            f"expected an algorithm for allreduce to choose from, on {len(topology.hosts)} host(s), "
+            f"got {', '.join(available) or 'none'}"
+        )
 
     @classmethod
     def fit(cls, measurements: Iterable[Measurement], prior: CostModel | None = None) -> CostModel:

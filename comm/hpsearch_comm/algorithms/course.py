@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import ctypes
 from collections.abc import Callable, Sequence
 
 import torch
@@ -13,7 +13,7 @@ from hpsearch_comm.memory.staging import CHUNK
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.reduction import Reduction
 
-__all__ = ["LINE", "SERIAL", "Course", "fold"]
+__all__ = ["LINE", "SERIAL", "Course", "copy", "fold"]
 
 PIECE = 256 << 10
 """Bytes per call of torch within a chunk: what one call leaves in the core's own cache, the next finds there."""
@@ -22,6 +22,8 @@ SERIAL = (1 << 15) - 64
 """Elements below which torch starts no threads."""
 
 LINE = 64
+
+_memmove = ctypes.memmove
 
 Stage = Callable[[int], object]
 
@@ -48,14 +50,13 @@ class Course:
         arena.results.turn += count
         threads = torch.get_num_threads()
         self.piece = PIECE // itemsize
-        self._most = sys.maxsize
         if threads > 1:
             # torch starts threads of its own for long tensors. They help where there are cores for all ranks' threads,
             # but not from a thread beside the caller's, where they would be a second set of them.
             if operation.spin and threads * arena.size <= arena.cores:
                 self.piece *= threads
             else:
-                self.piece = self._most = min(self.piece, SERIAL)
+                self.piece = min(self.piece, SERIAL)
 
     def begin(self, place: tuple[SharedBuffer, int] | None, first: Callable[[], object]) -> list[int] | None:
         """Meet, with the first chunk staged.
@@ -104,13 +105,13 @@ class Course:
             if member != arena.index:
                 chunk = self.cut(span, number)
                 view = arena.inputs.view(arena.index, self._input_turn + number, member, chunk.dtype, chunk.numel())
-                self.copy(view, chunk)
+                copy(view, chunk)
 
     def publish(self, number: int, span: torch.Tensor) -> None:
         """Put this rank's values where all members will read them."""
         chunk = self.cut(span, number)
         row = self._arena.results.row(self.result_turn + number, chunk.dtype, chunk.numel())
-        self.copy(row[self._arena.index], chunk)
+        copy(row[self._arena.index], chunk)
 
     def reduce(
         self, number: int, spans: Sequence[torch.Tensor], reduction: Reduction, out: torch.Tensor, *, finish: bool
@@ -133,16 +134,7 @@ class Course:
             if member != arena.index:
                 chunk = self.cut(span, number)
                 view = arena.results.view(member, self.result_turn + number, 0, chunk.dtype, chunk.numel())
-                self.copy(chunk, view)
-
-    def copy(self, to: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy, in as many calls as keep torch from starting threads where it shouldn't."""
-        most = self._most
-        if to.numel() <= most:
-            to.copy_(source)
-        else:
-            for cut in range(0, to.numel(), most):
-                to[cut : cut + most].copy_(source[cut : cut + most])
+                copy(chunk, view)
 
     def fold(self, reduction: Reduction, sources: Sequence[torch.Tensor], out: torch.Tensor, *, finish: bool) -> None:
         """Reduce the sources into `out`, which may be one of them, piece by piece."""
@@ -189,3 +181,12 @@ def fold(
         reduction.finish(total, len(sources))
     if total is not out:
         out.copy_(total)
+
+
+def copy(to: torch.Tensor, source: torch.Tensor) -> None:
+    """Copy memory: both contiguous, on the CPU, of one dtype and length.
+
+    The C library's copy writes without reading the lines it overwrites, which makes it up to twice as fast as torch's
+    from 64 KB on, and starts no threads.
+    """
+    _memmove(to.data_ptr(), source.data_ptr(), to.nbytes)

@@ -37,7 +37,7 @@ from collections.abc import Sequence
 
 import torch
 
-from hpsearch_comm.algorithms.course import LINE, SERIAL, Course, fold
+from hpsearch_comm.algorithms.course import LINE, SERIAL, Course, copy, fold
 from hpsearch_comm.errors import CommError
 from hpsearch_comm.memory.arena import Arena
 from hpsearch_comm.operation import Operation
@@ -81,7 +81,7 @@ def allreduce(
             same, tensor = out is tensor, reduction.view(tensor)
             out = tensor if same else reduction.view(out)
         if arena.size == 1:
-            _copy(out, tensor)
+            copy(out, tensor)
         elif tensor.nbytes <= ONE_SHOT and tensor.numel() <= SERIAL:
             _one_shot(arena, operation, tensor, reduction, out)
         else:
@@ -187,7 +187,7 @@ def _one_shot(
     turn = results.turn
     results.turn = turn + 1
     row = results.row(turn, tensor.dtype, tensor.numel())
-    row[arena.index].copy_(tensor)
+    copy(row[arena.index], tensor)
     arena.meet(operation)
     if reduction.widens:
         fold(arena, reduction, row, out, finish=True)
@@ -214,7 +214,7 @@ def _two_shot(
             chunk = course.cut(outputs[arena.index], number)
             result = arena.results.view(arena.index, course.result_turn + number, 0, chunk.dtype, chunk.numel())
             course.reduce(number, inputs, reduction, result, finish=True)
-            course.copy(chunk, result)
+            copy(chunk, result)
 
         course.run(lambda number: course.stage(number, inputs), reduce, lambda number: course.gather(number, outputs))
         return
@@ -232,7 +232,7 @@ def _two_shot(
         # The result replaces what rank 0 brought, which nobody else reads, and goes on from there.
         fold(arena, reduction, [first, *others], first, finish=True)
         for other in others:
-            other.copy_(first)
+            copy(other, first)
     arena.barrier.wait(operation)
 
 
@@ -265,7 +265,7 @@ def _gather(
     assert place is not None
     for member, span in enumerate(spans):
         if member != index:
-            course.copy(span, place[0].part(member, offsets[member] + starts[member], span.numel(), span.dtype))
+            copy(span, place[0].part(member, offsets[member] + starts[member], span.numel(), span.dtype))
     arena.barrier.wait(operation)
 
 
@@ -283,7 +283,7 @@ def _reduce(
     spans = _spans(arena, tensor, parts)
     index = arena.index
     if arena.size == 1:
-        _copy(out, spans[0])
+        copy(out, spans[0])
         return
     course = Course(arena, operation, spans)
     place = arena.find(tensor) if tensor.nbytes > ONE_SHOT else None
@@ -319,11 +319,6 @@ def _spans(arena: Arena, tensor: torch.Tensor, parts: Sequence[Part]) -> list[to
 def _computed(reduction: Reduction, tensor: torch.Tensor) -> torch.Tensor:
     """View the tensor as what is computed with; partial results are that already."""
     return reduction.view(tensor) if tensor.dtype is reduction.dtype else tensor
-
-
-def _copy(to: torch.Tensor, source: torch.Tensor) -> None:
-    if to.data_ptr() != source.data_ptr():
-        to.copy_(source)
 
 
 def _break_off(operation: Operation, error: BaseException) -> None:

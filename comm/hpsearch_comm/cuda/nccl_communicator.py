@@ -79,6 +79,7 @@ class NcclCommunicator:
         share_id: Called once by every rank: rank 0 gives the bytes that all get; the others give None.
         fate: The group's. When it fails, the communicator is aborted.
         timeout: Seconds after which an operation that doesn't end is given up.
+        start_timeout: Seconds that making the communicator may take.
         max_ctas: Thread blocks that each kernel may take at most, the same on every rank; see `most_ctas`.
         library: In place of the one that is found.
         queue: In place of a new stream of the device.
@@ -97,6 +98,7 @@ class NcclCommunicator:
         fate: Fate,
         timeout: float,
         *,
+        start_timeout: float = 60.0,
         max_ctas: int | None = None,
         library: NcclLibrary | None = None,
         queue: Queue | None = None,
@@ -107,7 +109,7 @@ class NcclCommunicator:
         self._session = NcclSession(rank, size, library or load_nccl(), share_id, fate, timeout)
         self._queue: Queue = CudaQueue(device) if queue is None else queue
         with self._queue.scope():
-            self._session.open(max_ctas)
+            self._session.open(start_timeout, max_ctas)
 
     def allreduce(
         self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None

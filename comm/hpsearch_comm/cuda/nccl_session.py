@@ -71,8 +71,12 @@ class NcclSession:
         self._comm: int | None = None
         self._identity = self._agree(share_id)
 
-    def open(self, max_ctas: int | None = None) -> None:
+    def open(self, timeout: float, max_ctas: int | None = None) -> None:
         """Make the communicator on the current CUDA device, together with all other ranks.
+
+        Args:
+            timeout: Seconds that this may take.
+            max_ctas: Thread blocks that each kernel may take at most.
 
         Raises:
             NcclError: NCCL can't reach the peers, or can't use the device.
@@ -82,7 +86,8 @@ class NcclSession:
         me = weakref.ref(self)
         self.fate.on_change(lambda: _abort_if_failed(me))
         try:
-            self._settle("ncclCommInitRankConfig", lambda: f"making an NCCL communicator of {self.size} ranks")
+            what = f"making an NCCL communicator of {self.size} ranks"
+            self._settle("ncclCommInitRankConfig", lambda: what, timeout)
         except BaseException:
             self.abort()
             raise
@@ -112,7 +117,7 @@ class NcclSession:
             else:
                 name, result = self._call_group(calls, comm, stream)
         if result == IN_PROGRESS:
-            self._settle(name, what)
+            self._settle(name, what, self.timeout)
         elif result != SUCCESS:
             raise self._failed(name, result, what())
 
@@ -130,7 +135,7 @@ class NcclSession:
             CommTimeoutError: There was no end for as long as the group allows; or for `timeout` seconds.
             NcclError: NCCL has failed.
         """
-        wait_until(ended.query, _Guard(self, what, started, timeout).check)
+        wait_until(ended.query, _Guard(self, what, self.timeout, started, timeout).check)
         if self.aborted:
             # The GPU came to the end because the kernels were made to stop.
             raise self.gone()
@@ -213,9 +218,9 @@ class NcclSession:
         end = library.ncclGroupEnd()
         return ("ncclGroupEnd", end) if result in (SUCCESS, IN_PROGRESS) else (name, result)
 
-    def _settle(self, function: str, what: Callable[[], str]) -> None:
+    def _settle(self, function: str, what: Callable[[], str], timeout: float) -> None:
         """Wait until NCCL has done in the background what a call has begun."""
-        wait_until(lambda: self.state() != IN_PROGRESS, _Guard(self, what, None, None).check)
+        wait_until(lambda: self.state() != IN_PROGRESS, _Guard(self, what, timeout).check)
         state = self.state()
         if self.aborted:
             raise self.gone()
@@ -243,16 +248,22 @@ class NcclSession:
 class _Guard:
     """Ends a wait that will never end by itself. Made where waiting starts."""
 
-    __slots__ = ("_begun", "_left", "_session", "_started", "_until", "_what")
+    __slots__ = ("_begun", "_left", "_session", "_started", "_timeout", "_until", "_what")
 
     def __init__(
-        self, session: NcclSession, what: Callable[[], str], started: Event | None, timeout: float | None
+        self,
+        session: NcclSession,
+        what: Callable[[], str],
+        timeout: float,
+        started: Event | None = None,
+        patience: float | None = None,
     ) -> None:
         self._session = session
         self._what = what
+        self._timeout = timeout
         self._started = started
         self._begun = time.monotonic()
-        self._until = None if timeout is None else self._begun + timeout
+        self._until = None if patience is None else self._begun + patience
         self._left: float | None = None
 
     def check(self) -> None:
@@ -271,7 +282,7 @@ class _Guard:
             self._check_left(now)
         if self._until is not None and now > self._until:
             raise CommTimeoutError(f"{self._what()} is still under way; it goes on: wait again", -1)
-        if now - self._begun > session.timeout:
+        if now - self._begun > self._timeout:
             self._give_up(now)
 
     def _check_left(self, now: float) -> None:
@@ -294,7 +305,7 @@ class _Guard:
             CommTimeoutError(
                 f"rank {session.rank} waited {now - self._begun:.1f} s for its peers in {self._what()} through NCCL, "
                 "without an end: one of them may be stuck, or doing something else. If it is only slow, raise the "
-                f"group's timeout (now {session.timeout:g} s)",
+                f"group's timeout (now {self._timeout:g} s)",
                 -1,
             )
         )

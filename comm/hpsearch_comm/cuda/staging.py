@@ -220,7 +220,7 @@ def chunks(numel: int, itemsize: int, chunk_bytes: int) -> list[tuple[int, int]]
     longest = max(1, chunk_bytes // itemsize)
     count = max(1, -(-numel // longest))
     length = -(-numel // count)
-    return [(min(index * length, numel), min((index + 1) * length, numel)) for index in range(count)]
+    return [(index * length, min((index + 1) * length, numel)) for index in range(count)]
 
 
 def layout(sizes: Sequence[int]) -> tuple[list[int], int]:

@@ -102,9 +102,12 @@ def exchange_through_store(
     place = f"the store at {host}:{port}"
     try:
         board = _Board(_open_store(host, port, deadline), prefix, size, credentials)
-        if rank == 0:
-            return _lead(board, text, deadline, place)
-        return _follow(board, rank, text, deadline, place)
+        try:
+            if rank == 0:
+                return _lead(board, text, deadline, place)
+            return _follow(board, rank, text, deadline, place)
+        finally:
+            board.close()
     except RuntimeError as error:  # what every failure of a TCPStore is.
         reason = str(error).strip().partition("\n")[0]
         raise RendezvousError(
@@ -208,6 +211,10 @@ class _Board:
         self._store = store
         self._credentials = credentials
         self._prefix = f"{prefix}/{credentials.digest.hex()[:16]}"
+
+    def close(self) -> None:
+        """Disconnect: that is what a TCPStore does at its end, which the traceback of an error would put off."""
+        del self._store
 
     def write_call(self, token: bytes, state: _State) -> None:
         """Say what rank 0 is doing."""

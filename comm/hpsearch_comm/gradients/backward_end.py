@@ -56,4 +56,4 @@ class BackwardEnd:
 
 
 def _call_at_the_end(callback: BackwardEnd) -> None:
-    torch.autograd.Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]
+    torch.autograd.Variable._execution_engine.queue_callback(callback)

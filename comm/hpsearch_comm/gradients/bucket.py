@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
-from hpsearch_comm.gradients.protocol import Collectives
+from hpsearch_comm.group import Group
 
 __all__ = ["Bucket"]
 
@@ -36,9 +36,7 @@ class Bucket:
 
     __slots__ = ("_members", "_parameters", "_uses", "_views", "_without", "flat", "missing", "sent", "wire")
 
-    def __init__(
-        self, parameters: Sequence[torch.nn.Parameter], group: Collectives, wire_dtype: torch.dtype
-    ) -> None:
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], group: Group, wire_dtype: torch.dtype) -> None:
         dtype, device = parameters[0].dtype, parameters[0].device
         step = max(1, _ALIGNMENT // dtype.itemsize)
         starts, end = [], 0
@@ -47,14 +45,11 @@ class Bucket:
             end += -(-parameter.numel() // step) * step
         length = end + len(parameters)
         shared = device.type == "cpu"
+        # All zeros: padding is summed like the rest, and must be numbers.
         self.wire = group.empty(length, dtype=wire_dtype) if shared else _zeros(length, wire_dtype, device)
         self.flat = self.wire if wire_dtype is dtype else _zeros(length, dtype, device)
-        # Padding is summed like the rest: it must be numbers, and stay so.
-        self.wire.zero_()
         self._parameters = list(parameters)
-        self._views = [
-            _view(self.flat, start, parameter) for start, parameter in zip(starts, parameters, strict=True)
-        ]
+        self._views = [_view(self.flat, start, parameter) for start, parameter in zip(starts, parameters, strict=True)]
         self._members = list(zip(self._parameters, self._views, strict=True))
         self._uses = self.flat[end:]
         self._without: Sequence[int] = ()

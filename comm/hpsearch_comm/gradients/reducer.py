@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -27,9 +26,10 @@ from hpsearch_comm.gradients.backward_end import BackwardEnd
 from hpsearch_comm.gradients.bucket import Bucket
 from hpsearch_comm.gradients.bucket_plan import Arrivals, Plan, plan_buckets
 from hpsearch_comm.gradients.compression import check_compression, wire_dtype
-from hpsearch_comm.gradients.protocol import Collectives, Pending
 from hpsearch_comm.gradients.shares import Shares
 from hpsearch_comm.gradients.sparse import SparseGradient
+from hpsearch_comm.group import Group
+from hpsearch_comm.handle import Handle
 
 __all__ = ["GradientReducer"]
 
@@ -57,7 +57,7 @@ class GradientReducer:
     def __init__(
         self,
         parameters: Iterable[tuple[str, torch.nn.Parameter]],
-        group: Collectives,
+        group: Group,
         *,
         bucket_mb: float = 25.0,
         compression: str | None = None,
@@ -70,6 +70,7 @@ class GradientReducer:
         named = list(parameters)
         self.group = group
         self.shares = Shares(group)
+        self._timeline = group.timeline
         self.weighted = weighted
         self.joining = False
         """Whether ranks may have run out of batches: then they tell each other before each reduction."""
@@ -94,7 +95,7 @@ class GradientReducer:
         self._sparse: list[SparseGradient] = []
         self._seen = Arrivals()
         self._next = 0
-        self._under_way: list[Pending] = []
+        self._under_way: list[Handle[torch.Tensor]] = []
         self._broken = False
         self._lock = threading.Lock()  # a model on several GPUs has a thread for each of them in its backward pass
         self._arrivals: list[_Arrival] = []
@@ -114,7 +115,8 @@ class GradientReducer:
         for index, (_, parameter) in enumerate(self._named):
             arrival = _Arrival(self, index)
             self._arrivals.append(arrival)
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(arrival))
+            hook = parameter.register_post_accumulate_grad_hook(arrival)  # type: ignore[no-untyped-call]
+            self._hooks.append(hook)
 
     def close(self) -> None:
         """Leave the parameters alone from now on."""
@@ -161,6 +163,7 @@ class GradientReducer:
         for bucket in self._buckets:
             bucket.expect()
         self.following = True
+        self._timeline.begin_backward()
 
     def note(self, index: int) -> None:
         """Note that a gradient has arrived for which there is no bucket to wait in."""
@@ -188,17 +191,22 @@ class GradientReducer:
 
     def finish_backward(self) -> None:
         """Send what is left, wait for everything, and hand the gradients over. Called at the backward pass's end."""
+        self._timeline.end_backward()
         try:
             self._passed += 1
             self.pending = True
             if self.synchronising:
                 self._check_frozen()
                 self._finish()
+        except BaseException:
+            self._broken = self._next > 0
+            raise
         finally:
             self.following = False
 
     def abandon_backward(self) -> None:
         """Forget a backward pass that raised."""
+        self._timeline.end_backward()
         self.following = False
         self._broken = self.synchronising and self._next > 0
         self._under_way = []
@@ -211,9 +219,15 @@ class GradientReducer:
             return
         try:
             self._begin(True)
+            self._timeline.end_backward()
             self._finish()
         finally:
             self.following = False
+
+    def forget(self) -> None:
+        """Count backward passes afresh: what they accumulated has been thrown away."""
+        self._passed = 0
+        self.pending = False
 
     def shadow(self) -> None:
         """Do what the other ranks' backward pass makes them do together, with nothing to add; a collective."""
@@ -272,12 +286,12 @@ class GradientReducer:
         return self.shares.share() if self.weighted or self.joining else 1.0
 
     def _check_frozen(self) -> None:
-        if any(map(_needs_gradient, map(_second, self._frozen))):
-            name = next(name for name, parameter in self._frozen if parameter.requires_grad)
-            raise UsageError(
-                f"{name} needed no gradient when the model was wrapped, and needs one now, so it would differ between "
-                "ranks: wrap the model after setting requires_grad"
-            )
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
+                raise UsageError(
+                    f"{name} needed no gradient when the model was wrapped, and needs one now, so it would differ "
+                    "between ranks: wrap the model after setting requires_grad"
+                )
 
     def _build(self) -> None:
         """Agree with the other ranks on buckets, and make them; a collective."""
@@ -335,10 +349,3 @@ class _Arrival:
         bucket.missing -= 1
         if not bucket.missing and reducer.synchronising:
             reducer.send_complete()
-
-
-_needs_gradient = attrgetter("requires_grad")
-
-
-def _second(pair: tuple[str, torch.nn.Parameter]) -> torch.nn.Parameter:
-    return pair[1]

@@ -1,8 +1,8 @@
 """How much each rank's gradient counts in the mean.
 
-The mean over all rows of a global batch is  Σ_r w_r g_r / Σ_r w_r,  where rank r has w_r rows and g_r is its gradient of
-a loss that is a mean over them. Since the group divides by the number of ranks n, rank r multiplies its gradient by its
-share  w_r n / Σ w  before.  Equal weights give shares of exactly 1, and nothing is multiplied.
+The mean over all rows of a global batch is  Σ_r w_r g_r / Σ_r w_r,  where rank r has w_r rows and g_r is its gradient
+of a loss that is a mean over them. Since the group divides by the number of ranks n, rank r multiplies its gradient by
+its share  w_r n / Σ w  before.  Equal weights give shares of exactly 1, and nothing is multiplied.
 
 Ranks tell each other their weights in one small allreduce of a table of two rows, weight and presence, with a column
 for each rank. A rank that has run out of batches has neither.
@@ -13,7 +13,8 @@ from __future__ import annotations
 import torch
 
 from hpsearch_comm.errors import UsageError
-from hpsearch_comm.gradients.protocol import Collectives, Pending
+from hpsearch_comm.group import Group
+from hpsearch_comm.handle import Handle
 
 __all__ = ["Shares"]
 
@@ -21,10 +22,10 @@ __all__ = ["Shares"]
 class Shares:
     """The weights of one backward pass after another."""
 
-    def __init__(self, group: Collectives) -> None:
+    def __init__(self, group: Group) -> None:
         self._group = group
         self._table = torch.empty(0)
-        self._pending: Pending | None = None
+        self._pending: Handle[torch.Tensor] | None = None
         self._share = 1.0
         self.announced = False
         """Whether this rank has told its weight for the next synchronised backward pass."""

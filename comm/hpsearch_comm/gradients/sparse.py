@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from hpsearch_comm.gradients.protocol import Collectives, Pending
+from hpsearch_comm.group import Group
+from hpsearch_comm.handle import Handle
 
 __all__ = ["SparseGradient"]
 
@@ -26,12 +27,12 @@ class SparseGradient:
 
     __slots__ = ("_dimensions", "_group", "_indices", "_parameter", "_values")
 
-    def __init__(self, parameter: torch.nn.Parameter, dimensions: int, group: Collectives) -> None:
+    def __init__(self, parameter: torch.nn.Parameter, dimensions: int, group: Group) -> None:
         self._parameter = parameter
         self._dimensions = dimensions
         self._group = group
-        self._indices: Pending | None = None
-        self._values: Pending | None = None
+        self._indices: Handle[torch.Tensor] | None = None
+        self._values: Handle[torch.Tensor] | None = None
 
     def send(self, share: float) -> None:
         """Begin to gather; a collective.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,6 +28,9 @@ _SLICE = 0.05
 _SHORTEST, _LONGEST = 50e-6, 2e-3
 """Sleep in seconds on the bell between two looks at the sockets, where a step waits for both: it doubles."""
 
+_DELAY = 0.1
+"""Seconds without progress after which a wait is said to last long."""
+
 _GRACE = 5.0
 """Seconds without progress that data of a peer which has left may still take to come through the network."""
 
@@ -38,12 +42,21 @@ class Mesh:
         rank: This rank.
         links: Peer → link.
         bell: Rung by the peers whose links go through shared memory; None where there are none.
+        on_delay: Called now and then while nothing moves; may raise. `Arena.compare` finds ranks of this host that wait
+            in another operation, in which they have nothing to send to us.
     """
 
-    def __init__(self, rank: int, links: Mapping[int, Link], bell: Bell | None = None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        links: Mapping[int, Link],
+        bell: Bell | None = None,
+        on_delay: Callable[[Operation], object] | None = None,
+    ) -> None:
         self.rank = rank
         self._links = dict(links)
         self._bell = bell
+        self._on_delay = on_delay
 
     def exchange(
         self,
@@ -88,7 +101,7 @@ class Mesh:
         for link in self._links.values():
             link.close()
         self._links.clear()
-        self._bell = None
+        self._bell = self._on_delay = None
 
     def _drive(self, operation: Operation, pending: list[Transfer]) -> None:
         """Advance the transfers that their beginning left, until none is."""
@@ -109,16 +122,17 @@ class Mesh:
                     sleeper.progressed()
             else:
                 if sleeper is None:
-                    sleeper = _Sleeper(operation, bell)
+                    sleeper = _Sleeper(operation, bell, self._on_delay)
                 sleeper.sleep(pending, mark)
 
 
 class _Sleeper:
     """What to do while nothing moves: spin for a moment, look whether the group still stands, sleep."""
 
-    def __init__(self, operation: Operation, bell: Bell | None) -> None:
+    def __init__(self, operation: Operation, bell: Bell | None, on_delay: Callable[[Operation], object] | None) -> None:
         self._operation = operation
         self._bell = bell
+        self._on_delay = on_delay
         self._wait = Wait(operation)
         self._spin_until = time.perf_counter() + _SPIN if operation.spin else 0.0
         self._nap = _SHORTEST
@@ -140,6 +154,8 @@ class _Sleeper:
             mark: The bell's, from before they were tried.
         """
         if self._spin_until and time.perf_counter() < self._spin_until:
+            # Where something else has taken the peer's core, the peer may be waiting for ours.
+            os.sched_yield()
             return
         self._check(pending)
         events: dict[int, int] = {}
@@ -174,7 +190,9 @@ class _Sleeper:
             if networked and now - self._gone_since < min(_GRACE, self._operation.timeout):
                 fate.check()
                 return
-        self._wait.check(peers)
+        remaining = self._wait.check(peers)
+        if self._on_delay is not None and self._operation.timeout - remaining >= _DELAY:
+            self._on_delay(self._operation)
 
     def _poll(self, events: dict[int, int]) -> None:
         fate = self._operation.fate

@@ -1,0 +1,136 @@
+"""Groups whose ranks are processes, forked from one that has imported torch: a group of four in a tenth of a second.
+
+The test process itself can't be forked safely: other tests may have started threads in it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hpsearch_comm as comm
+from hpsearch_comm.formation.handshake import Credentials
+
+_ROOT = Path(__file__).parents[2]
+SECRET = bytes(range(32))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a rank ended."""
+
+    code: int
+    """0, or minus the number of the signal that killed it."""
+    result: Any = None
+    error: str = ""
+    """Name of the class of what it raised."""
+    text: str = ""
+    rank: int | None = None
+    """Of the error: the rank that it names."""
+
+
+class ProcessRanks:
+    """Calls functions of a module on the ranks of new groups.
+
+    Args:
+        module: Where the functions are; imported once. Each is called with the group and the arguments.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.comm.process_ranks", module],
+            cwd=_ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> ProcessRanks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def call(
+        self, size: int, function: str, *arguments: Any, hosts: list[str] | None = None, **options: Any
+    ) -> list[Outcome]:
+        """Call a function on each rank of a new group; give how each ended, by rank."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([size, function, arguments, hosts, options]) + "\n")
+        self._process.stdin.flush()
+        return [Outcome(**outcome) for outcome in json.loads(self._process.stdout.readline())]
+
+
+class _ThroughParent(comm.Rendezvous):
+    def __init__(self, channel: socket.socket) -> None:
+        self._file = channel.makefile("rw")
+
+    def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
+        self._file.write(json.dumps(mine) + "\n")
+        self._file.flush()
+        return list(json.loads(self._file.readline()))
+
+
+def _serve(module: str) -> None:
+    functions = importlib.import_module(module)
+    for line in sys.stdin:
+        size, function, arguments, hosts, options = json.loads(line)
+        channels, children = [], []
+        for rank in range(size):
+            ours, theirs = socket.socketpair()
+            child = os.fork()
+            if child == 0:
+                for channel in (*channels, ours):
+                    channel.close()
+                if hosts:
+                    options["host"] = hosts[rank]
+                _run_rank(rank, size, theirs, getattr(functions, function), arguments, options)
+            theirs.close()
+            channels.append(ours)
+            children.append(child)
+        files = [channel.makefile("rw") for channel in channels]
+        addresses = [json.loads(file.readline()) for file in files] if size > 1 else []
+        for file in files:
+            if size > 1:
+                file.write(json.dumps(addresses) + "\n")
+                file.flush()
+        outcomes = []
+        for child, file in zip(children, files, strict=True):
+            outcome = file.readline()
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            outcomes.append({"code": code} | json.loads(outcome or "{}"))
+        for file, channel in zip(files, channels, strict=True):
+            file.close()
+            channel.close()
+        print(json.dumps(outcomes), flush=True)
+
+
+def _run_rank(rank: int, size: int, channel: socket.socket, function: Any, arguments: Any, options: Any) -> None:
+    # A rank that hangs is a bug; its stacks say where.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    outcome: dict[str, Any] = {}
+    try:
+        with comm.Group(rank, size, rendezvous=_ThroughParent(channel), secret=SECRET, **options) as group:
+            outcome["result"] = function(group, *arguments)
+    except comm.CommError as error:
+        outcome = {"error": type(error).__name__, "text": str(error), "rank": getattr(error, "rank", None)}
+    except BaseException as error:
+        traceback.print_exc()
+        outcome = {"error": type(error).__name__, "text": str(error)}
+    channel.sendall(json.dumps(outcome).encode() + b"\n")
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])

@@ -1,0 +1,342 @@
+"""Collectives through shared memory against the slow and obvious way, to the bit, on ranks that are threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from hpsearch_comm.algorithms import direct
+from hpsearch_comm.algorithms.parts import split
+from hpsearch_comm.errors import CommError, CommTimeoutError, MismatchError, PeerLost, UsageError
+from hpsearch_comm.memory.arena import Arena
+from hpsearch_comm.memory.staging import CHUNK
+from hpsearch_comm.operation import Operation
+from hpsearch_comm.reduction import Reduction, reduction_for
+from hpsearch_comm.signature import DTYPES, REDUCTIONS
+from tests.comm.arena_world import ArenaWorld, reduced, same_bits, some_values
+
+SIZES = [1, 2, 3, 5]
+SMALL = direct.ONE_SHOT // 4
+LENGTHS = [0, 1, 7, SMALL, SMALL + 1, 100_003, 3 * CHUNK // 4 + 1, 5 * CHUNK // 4]
+"""Elements of float32: nothing, less than there are ranks, on both sides of one shot, one chunk and several."""
+
+Place = Callable[[ArenaWorld, int, torch.Tensor], torch.Tensor]
+
+
+def in_own_memory(world: ArenaWorld, rank: int, values: torch.Tensor) -> torch.Tensor:
+    return values
+
+
+def in_shared_memory(world: ArenaWorld, rank: int, values: torch.Tensor) -> torch.Tensor:
+    """Put them into a shared buffer, 64 bytes from its start."""
+    nbytes = values.nbytes
+    operation = world.operation(rank, operation="empty", shape=(nbytes + 64,))
+    tensor = world.arenas[rank].empty(operation, nbytes + 64)[64:].view(values.dtype)
+    return tensor.copy_(values)
+
+
+def anywhere(world: ArenaWorld, rank: int, values: torch.Tensor) -> torch.Tensor:
+    """Put them into a shared buffer on odd ranks only, at another place on each."""
+    operation = world.operation(rank, operation="empty", shape=(values.nbytes,))
+    buffer = world.arenas[rank].empty(operation, values.nbytes + 64 * world.size)
+    return buffer[64 * rank :][: values.nbytes].view(values.dtype).copy_(values) if rank % 2 else values
+
+
+def apart(world: ArenaWorld, rank: int, values: torch.Tensor) -> torch.Tensor:
+    """Put them into a shared buffer, at another place on each rank."""
+    operation = world.operation(rank, operation="empty", shape=(values.nbytes,))
+    buffer = world.arenas[rank].empty(operation, values.nbytes + 64 * world.size)
+    return buffer[64 * rank :][: values.nbytes].view(values.dtype).copy_(values)
+
+
+PLACES = [in_own_memory, in_shared_memory, anywhere, apart]
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def world(request):
+    with ArenaWorld(request.param) as world:
+        yield world
+
+
+@pytest.fixture(scope="module")
+def three():
+    with ArenaWorld([2, 5, 9]) as world:
+        yield world
+
+
+def allreduce(
+    world: ArenaWorld, values: Sequence[torch.Tensor], op: str = "mean", place: Place = in_own_memory, out: bool = False
+) -> list[torch.Tensor]:
+    reduction = reduction_for(op, values[0].dtype)
+
+    def on_rank(rank: int) -> torch.Tensor:
+        index = world.ranks.index(rank)
+        tensor = place(world, rank, values[index].clone())
+        result = torch.empty_like(tensor) if out else tensor
+        direct.allreduce(
+            world.arenas[rank], world.operation(rank, shape=tuple(tensor.shape)), tensor, reduction, result
+        )
+        if out:
+            assert same_bits(tensor, values[index]), "the input changed"
+        return result.clone()
+
+    return world.run(on_rank)
+
+
+@pytest.mark.parametrize("out", [False, True], ids=["in place", "out"])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("numel", LENGTHS)
+def test_every_rank_gets_the_mean_to_the_bit(world, numel, place, out):
+    values = [some_values(rank, numel) for rank in world.ranks]
+    expected = reduced(values, reduction_for("mean", torch.float32))
+    for result in allreduce(world, values, place=place, out=out):
+        assert same_bits(result, expected)
+
+
+def reducible() -> list[tuple[str, torch.dtype]]:
+    """List the operators with the dtypes that they mean something for."""
+    pairs = []
+    for op in REDUCTIONS[1:]:
+        for dtype in DTYPES:
+            try:
+                reduction_for(op, dtype)
+            except UsageError:
+                continue
+            pairs.append((op, dtype))
+    return pairs
+
+
+@pytest.mark.parametrize("place", [in_own_memory, in_shared_memory])
+@pytest.mark.parametrize("numel", [1001, 2 * CHUNK + 3])
+@pytest.mark.parametrize(("op", "dtype"), reducible())
+def test_every_operator_of_every_dtype_on_three_ranks(three, op, dtype, numel, place):
+    if numel > CHUNK and dtype.is_complex:
+        numel //= 4
+    values = [some_values(rank, numel, dtype) for rank in three.ranks]
+    expected = reduced(values, reduction_for(op, dtype))
+    for result in allreduce(three, values, op, place):
+        assert same_bits(result, expected)
+
+
+@pytest.mark.parametrize("place", [in_own_memory, in_shared_memory])
+@pytest.mark.parametrize("numel", [1001, CHUNK])
+def test_a_tensor_that_begins_at_an_odd_byte_of_memory(three, numel, place):
+    values = [some_values(rank, numel + 1, torch.int8) for rank in three.ranks]
+    reduction = reduction_for("sum", torch.int8)
+
+    def on_rank(rank: int) -> torch.Tensor:
+        tensor = place(three, rank, values[three.ranks.index(rank)].clone())[1:]
+        direct.allreduce(
+            three.arenas[rank], three.operation(rank, shape=tuple(tensor.shape)), tensor, reduction, tensor
+        )
+        return tensor.clone()
+
+    expected = reduced(values, reduction)[1:]
+    assert all(same_bits(result, expected) for result in three.run(on_rank))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("numel", [0, 5, SMALL, 300_001, CHUNK])
+@pytest.mark.parametrize("root", [0, -1])
+def test_broadcast(world, root, numel, place):
+    root = world.ranks[root]
+
+    def on_rank(rank: int) -> torch.Tensor:
+        tensor = place(world, rank, some_values(rank, numel))
+        direct.broadcast(world.arenas[rank], world.operation(rank, operation="broadcast", root=root), tensor, root)
+        return tensor.clone()
+
+    expected = some_values(root, numel)
+    assert all(same_bits(result, expected) for result in world.run(on_rank))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("numel", [0, 5, SMALL, 200_001])
+def test_allgather_of_parts_of_unequal_length(world, numel, place):
+    lengths = [max(0, numel - 3000 * rank) if rank != 1 else 0 for rank in world.ranks]
+    stops = [sum(lengths[: index + 1]) for index in range(world.size)]
+    expected = torch.cat([some_values(rank, lengths[rank]) for rank in world.ranks])
+
+    def on_rank(rank: int) -> torch.Tensor:
+        tensor = place(world, rank, torch.zeros(sum(lengths)))
+        parts = [tensor[stop - length : stop] for stop, length in zip(stops, lengths, strict=True)]
+        parts[rank].copy_(some_values(rank, lengths[rank]))
+        direct.allgather(world.arenas[rank], world.operation(rank, operation="allgather"), parts)
+        return tensor.clone()
+
+    assert all(same_bits(result, expected) for result in world.run(on_rank))
+
+
+@pytest.mark.parametrize("within", [False, True], ids=["out", "own part"])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("numel", [0, 3, SMALL, 300_001])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_reduce_scatter(world, numel, dtype, place, within):
+    values = [some_values(rank, numel, dtype) for rank in world.ranks]
+    reduction = reduction_for("mean", dtype)
+    expected = reduced(values, reduction)
+    parts = split(numel, world.size)
+
+    def on_rank(rank: int) -> torch.Tensor:
+        start, stop = parts[rank]
+        tensor = place(world, rank, values[rank].clone())
+        out = tensor[start:stop] if within else torch.empty(stop - start, dtype=dtype)
+        operation = world.operation(rank, operation="reduce_scatter")
+        direct.reduce_scatter(world.arenas[rank], operation, tensor, parts, reduction, out)
+        assert within or same_bits(tensor, values[rank]), "the input changed"
+        return out.clone()
+
+    assert same_bits(torch.cat(world.run(on_rank)), expected)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("numel", [2, 1001, 300_001])
+@pytest.mark.parametrize("owners", [1, 2])
+def test_parts_are_reduced_by_fewer_owners_and_gathered_by_all(world, owners, numel, place):
+    if owners > world.size:
+        pytest.skip("more owners than ranks")
+    values = [some_values(rank, numel) for rank in world.ranks]
+    reduction = reduction_for("sum", torch.float32)
+    expected = reduced(values, reduction) * 2
+    parts = split(numel, owners)
+
+    def on_rank(rank: int) -> torch.Tensor:
+        tensor = place(world, rank, values[rank].clone())
+        operation = world.operation(rank)
+        direct.reduce_parts(world.arenas[rank], operation, tensor, parts, reduction)
+        if rank < owners:
+            # What would be done between hosts.
+            start, stop = parts[rank]
+            tensor[start:stop] *= 2
+        direct.gather_parts(world.arenas[rank], operation, tensor, parts)
+        return tensor.clone()
+
+    assert all(same_bits(result, expected) for result in world.run(on_rank))
+
+
+def test_parts_of_float32_are_reduced_for_a_tensor_of_bfloat16(three):
+    """Partial sums stay wide until the last addition, wherever it is made."""
+    values = [some_values(rank, 1001) for rank in three.ranks]
+    expected = reduced(values, reduction_for("sum", torch.float32))
+
+    def on_rank(rank: int) -> torch.Tensor:
+        tensor = values[three.ranks.index(rank)].clone()
+        operation = three.operation(rank)
+        direct.reduce_parts(three.arenas[rank], operation, tensor, [(0, 1001)], reduction_for("sum", torch.bfloat16))
+        return tensor
+
+    assert same_bits(three.run(on_rank)[0], expected)
+
+
+def test_many_kinds_of_operations_in_a_row_do_not_disturb_each_other(world):
+    """What a slow rank still reads, a fast one must not overwrite with its next operation."""
+    reduction = reduction_for("sum", torch.int64)
+    lengths = [3, 70_001, 9, 200_000, 131_072, 1, 8192, 70_000, 300_000]
+    bound = max(lengths)
+
+    def on_rank(rank: int) -> list[bool]:
+        arena, right = world.arenas[rank], []
+        shared = in_shared_memory(world, rank, torch.zeros(bound, dtype=torch.int64))
+        for turn in range(6):
+            for numel in lengths:
+                values = torch.arange(numel) * (turn + 1)
+                operation = world.operation(rank)
+                for tensor in (values + rank, shared[:numel].copy_(values + rank)):
+                    direct.allreduce(arena, operation, tensor, reduction, tensor)
+                    right.append(torch.equal(tensor, values * world.size + sum(range(world.size))))
+                root = world.ranks[numel % world.size]
+                tensor = values + rank
+                direct.broadcast(arena, operation, tensor, root)
+                right.append(torch.equal(tensor, values + root))
+                parts = split(numel, world.size)
+                out = torch.empty(parts[rank][1] - parts[rank][0], dtype=torch.int64)
+                direct.reduce_scatter(arena, operation, tensor, parts, reduction, out)
+                right.append(torch.equal(out, (values + root)[slice(*parts[rank])] * world.size))
+        return right
+
+    assert all(all(right) for right in world.run(on_rank))
+
+
+def test_a_thread_beside_the_callers_gets_the_same_bits(three, monkeypatch):
+    """There, torch's own threads are kept out by shorter calls."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    for place in (in_own_memory, in_shared_memory):
+        values = [some_values(rank, 300_001) for rank in three.ranks]
+        expected = reduced(values, reduction_for("mean", torch.float32))
+        assert all(same_bits(result, expected) for result in allreduce(three, values, place=place))
+
+
+MEETINGS: dict[str, Callable[[Arena, Operation, torch.Tensor, Reduction], object]] = {
+    "barrier": lambda arena, operation, tensor, _: direct.barrier(arena, operation),
+    "broadcast": lambda arena, operation, tensor, _: direct.broadcast(arena, operation, tensor, arena.members[0]),
+    "allreduce": lambda arena, operation, tensor, reduction: direct.allreduce(
+        arena, operation, tensor, reduction, tensor
+    ),
+    "reduce_scatter": lambda arena, operation, tensor, reduction: direct.reduce_scatter(
+        arena, operation, tensor, [(0, tensor.numel())] + [(0, 0)] * (arena.size - 1), reduction, tensor
+    ),
+    "allgather": lambda arena, operation, tensor, _: direct.allgather(arena, operation, [tensor] * arena.size),
+}
+
+
+@pytest.mark.parametrize("other", sorted(MEETINGS))
+@pytest.mark.parametrize("numel", [3, 300_001])
+def test_every_rank_is_told_that_one_calls_something_else(numel, other):
+    with ArenaWorld(3) as world:
+
+        def on_rank(rank: int) -> None:
+            name, length = (other, numel + 5) if rank == 1 else ("allreduce", numel)
+            tensor = torch.zeros(length)
+            operation = world.operation(rank, operation=name, shape=(length,), dtype=torch.float32)
+            MEETINGS[name](world.arenas[rank], operation, tensor, reduction_for("sum", torch.float32))
+
+        for rank, error in world.outcomes(on_rank).items():
+            assert type(error) is MismatchError
+            assert "rank 1" in str(error)
+            assert f"[{numel}]" in str(error)
+            assert f"[{numel + 5}]" in str(error) or other == "barrier"
+            assert world.fates[rank].error is not None
+
+
+def test_a_rank_that_never_comes_is_named_by_the_deadline():
+    with ArenaWorld(3) as world:
+
+        def on_rank(rank: int) -> None:
+            if rank != 2:
+                direct.barrier(world.arenas[rank], world.operation(rank, timeout=0.2, operation="barrier"))
+
+        outcomes = world.outcomes(on_rank)
+        for rank in (0, 1):
+            assert type(outcomes[rank]) is CommTimeoutError
+            assert outcomes[rank].rank == 2
+            assert f"rank {rank} waited" in str(outcomes[rank])
+        assert outcomes[2] is None
+
+
+def test_a_rank_that_has_left_is_not_waited_for():
+    with ArenaWorld(2) as world:
+        world.fates[0].mark_left(1)
+        with pytest.raises(PeerLost, match="rank 1 has closed the group"):
+            direct.barrier(world.arenas[0], world.operation(0, operation="barrier"))
+        assert isinstance(world.fates[0].error, PeerLost)
+
+
+def test_what_breaks_an_operation_off_ends_the_group(monkeypatch):
+    """The other ranks are in the middle of it: nothing after that could be trusted."""
+    with ArenaWorld(2) as world:
+
+        def interrupted(operation: Operation) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(world.arenas[0], "meet", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            allreduce_alone(world.arenas[0], world.operation(0))
+        with pytest.raises(CommError, match="rank 0 broke off allreduce 0"):
+            world.fates[0].check()
+
+
+def allreduce_alone(arena: Arena, operation: Operation) -> None:
+    tensor = torch.zeros(3)
+    direct.allreduce(arena, operation, tensor, reduction_for("sum", torch.float32), tensor)

@@ -1,0 +1,114 @@
+"""What becomes of a group when a rank dies, leaves, hangs or does something else: on real processes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.comm.deadly import OPERATIONS
+from tests.comm.process_ranks import Outcome, ProcessRanks
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[ProcessRanks]:
+    with ProcessRanks("tests.comm.deadly") as server:
+        yield server
+
+
+WAYS = {
+    "direct": {},
+    "ring": {"algorithm": "ring"},
+    "butterfly": {"algorithm": "butterfly"},
+    "naive": {"algorithm": "naive"},
+    "tcp-ring": {"transport": "tcp", "algorithm": "ring"},
+    "tcp-butterfly": {"transport": "tcp", "algorithm": "butterfly"},
+    "tcp-naive": {"transport": "tcp", "algorithm": "naive"},
+    "hierarchical": {"algorithm": "hierarchical", "hosts": ["a", "a", "b"]},
+}
+
+
+def assert_lost(outcomes: list[Outcome], victim: int) -> None:
+    for rank, outcome in enumerate(outcomes):
+        if rank == victim:
+            assert outcome.code == -signal.SIGKILL
+        else:
+            assert (outcome.error, outcome.rank) == ("PeerLost", victim), outcome
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_rank_killed_in_any_phase_of_an_allreduce_wakes_the_others(ranks, way, victim):
+    for phase in range(100):
+        outcomes = ranks.call(3, "killed_in", "allreduce", victim, phase, **WAYS[way])
+        if outcomes[victim].result:
+            break
+        assert_lost(outcomes, victim)
+    assert 1 <= phase < 99
+    assert [outcome.result for outcome in outcomes] == [True] * 3
+
+
+@pytest.mark.parametrize("name", [*OPERATIONS[1:], "zero_copy", "allreduce_async"])
+@pytest.mark.parametrize("way", ["direct", "tcp-ring"])
+def test_a_rank_killed_in_any_phase_of_an_operation_wakes_the_others(ranks, name, way):
+    for phase in range(100):
+        outcomes = ranks.call(3, "killed_in", name, 1, phase, **WAYS[way])
+        if outcomes[1].result:
+            break
+        assert_lost(outcomes, 1)
+    assert 1 <= phase < 99
+    assert [outcome.result for outcome in outcomes] == [True] * 3
+
+
+@pytest.mark.parametrize("way", ["direct", "tcp-ring", "hierarchical"])
+@pytest.mark.parametrize("function", ["killed_while_others_wait", "killed_with_children"])
+def test_a_rank_killed_outside_of_operations_wakes_the_others(ranks, way, function):
+    assert_lost(ranks.call(3, function, 1, **WAYS[way]), 1)
+
+
+def test_a_rank_that_raises_tells_the_others_why(ranks):
+    outcomes = ranks.call(3, "raises", 2)
+    assert outcomes[2].error == "ValueError"
+    for outcome in outcomes[:2]:
+        assert (outcome.error, outcome.rank) == ("PeerLost", 2)
+        assert "ValueError: the batch is empty" in outcome.text
+
+
+@pytest.mark.parametrize("way", ["direct", "tcp-ring"])
+def test_a_rank_that_closes_the_group_too_early_is_named(ranks, way):
+    outcomes = ranks.call(3, "leaves_early", 1, **WAYS[way])
+    assert outcomes[1].error == ""
+    for outcome in (outcomes[0], outcomes[2]):
+        assert (outcome.error, outcome.rank) == ("PeerLost", 1)
+        assert "closed the group" in outcome.text
+
+
+@pytest.mark.parametrize("way", ["direct", "ring", "tcp-ring"])
+def test_a_rank_that_hangs_is_named_with_the_operation(ranks, way, tmp_path):
+    outcomes = ranks.call(3, "stuck", 1, str(tmp_path / "go"), timeout=0.5, **WAYS[way])
+    assert {outcome.error for outcome in outcomes} == {"CommTimeoutError"}
+    text = outcomes[0].text
+    assert "without any progress" in text
+    assert "allreduce" in text
+    assert "mean of float32 [5], 20 bytes" in text
+    assert Path(tmp_path / "go").exists()
+
+
+@pytest.mark.parametrize("how", ["shape", "dtype", "op", "order", "operation", "root", "way"])
+@pytest.mark.parametrize("way", ["direct", "tcp-ring", "hierarchical"])
+def test_ranks_that_disagree_each_see_both_sides(ranks, how, way):
+    outcomes = ranks.call(3, "disagrees", 1, how, timeout=20.0, **WAYS[way])
+    for outcome in outcomes:
+        assert outcome.error == "MismatchError", outcome
+        assert "the ranks disagree: rank" in outcome.text
+        assert outcome.text.count(" calls ") == 2
+        assert "rank 1 calls" in outcome.text
+
+
+def test_nothing_is_left_of_killed_groups(ranks):
+    before = set(Path("/dev/shm").iterdir())
+    for way in WAYS.values():
+        assert_lost(ranks.call(3, "killed_while_others_wait", 0, **way), 0)
+    assert set(Path("/dev/shm").iterdir()) <= before
