@@ -86,4 +86,4 @@ def check_root(root: Any, size: int) -> int:
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
     """Give the values in one dimension: the tensor's own memory where it is contiguous, else a copy."""
-    return tensor.view(-1) if tensor.is_contiguous() else tensor.reshape(-1)
+    return tensor.contiguous().view(-1)

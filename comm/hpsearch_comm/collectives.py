@@ -28,7 +28,7 @@ __all__ = ["HostCollectives"]
 _OVER_LINKS = {"ring": ring.allreduce, "butterfly": butterfly.allreduce, "naive": naive.allreduce}
 _OTHERS = {"broadcast": "tree", "allgather": "ring", "reduce_scatter": "ring", "barrier": "pairwise"}
 _FAR = 1 << 32
-"""A step that no message before it reaches: the ranks of a tree count different numbers of them."""
+"""More steps than a broadcast has: the ranks of a tree count different numbers of them, and go on from a multiple."""
 
 
 class HostCollectives:
@@ -97,7 +97,7 @@ class HostCollectives:
             direct.broadcast(self.arena, operation, tensor, root)
         else:
             tree.broadcast(self._mesh, operation, self._members, tensor, root)
-            operation.step += _FAR
+            operation.step = (operation.step // _FAR + 1) * _FAR
 
     def reduce_scatter(
         self,

@@ -100,6 +100,8 @@ class Group:
         self._model = read_cost_model(cost_model)
         self._duplicates = 0
         self._timeline = open_timeline(timeline, rank, size)
+        if listener is not None and size == 1:
+            listener.close()
         try:
             parts = assemble(self._options, lambda: listener or self._listen())
         except BaseException:

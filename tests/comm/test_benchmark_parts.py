@@ -200,7 +200,7 @@ def test_a_fit_explains_what_was_measured() -> None:
 
 
 def _threads(size: int, work: Any) -> None:
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -80,7 +80,7 @@ class Blackboard(Rendezvous):
     def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
         """Write this rank's address and wait for the others'."""
         ours = self._file(rank)
-        scratch = ours.with_suffix(".new")
+        scratch = ours.with_name(f"{ours.name}.new")
         scratch.write_text(mine)
         scratch.rename(ours)
         missing = list(range(size))

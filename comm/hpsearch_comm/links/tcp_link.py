@@ -234,8 +234,10 @@ class TcpLink(Link):
 
     def _fit_buffers(self) -> None:
         """Keep what is in flight to a near peer small enough for the caches; until it proves near, look again."""
-        (round_trip,) = _MIN_RTT.unpack(self._first.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT.size))
-        if round_trip <= _NEAR:
+        facts = self._first.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT.size)
+        # A kernel that doesn't know gives fewer bytes, or zero.
+        round_trip = _MIN_RTT.unpack(facts)[0] if len(facts) == _MIN_RTT.size else 0
+        if 0 < round_trip <= _NEAR:
             self._fitted = True
             for stream in self._streams:
                 stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _NEAR_BUFFER)

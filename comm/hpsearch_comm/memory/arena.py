@@ -86,6 +86,8 @@ class Arena:
         self.index = index = self.members.index(rank)
         self._fate = fate
         self._descriptors = dict(descriptors)
+        for descriptor in self._descriptors.values():
+            descriptor.setblocking(False)
         self._buffers = BufferTable()
         self._made = 0
         self._turn = 0

@@ -24,6 +24,7 @@ from hpsearch_comm.operation import Operation, Wait
 __all__ = ["Segment", "tensor_over"]
 
 _NOTE = struct.Struct("<4sqq")  # magic, number, bytes
+_INT = struct.Struct("=i")
 _MAGIC = b"HPSM"
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _SLICE = 0.05
@@ -73,7 +74,7 @@ class Segment:
             raise _no_memory(self.nbytes, error) from error
 
     def send(self, channel: socket.socket, peer: int, number: int, operation: Operation) -> None:
-        """Pass it to a peer over a Unix socket, under a number.
+        """Pass it to a peer over a Unix socket that doesn't block, under a number.
 
         Raises:
             PeerLost: The peer has died.
@@ -83,7 +84,7 @@ class Segment:
         note = _NOTE.pack(_MAGIC, number, self.nbytes)
         while True:
             try:
-                socket.send_fds(channel, [note], [self._descriptor], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                channel.sendmsg([note], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _INT.pack(self._descriptor))])
                 return
             except BlockingIOError:
                 wait.check([peer])
@@ -145,9 +146,10 @@ def _take(channel: socket.socket, peer: int, descriptors: list[int], operation: 
     wait = Wait(operation)
     note = b""
     while len(note) < _NOTE.size:
-        flags = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
         try:
-            chunk, more, _, _ = socket.recv_fds(channel, _NOTE.size - len(note), 1, flags)
+            chunk, ancillary, _, _ = channel.recvmsg(
+                _NOTE.size - len(note), socket.CMSG_SPACE(_INT.size), socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             wait.check([peer])
             _poll(channel, select.POLLIN)
@@ -157,7 +159,9 @@ def _take(channel: socket.socket, peer: int, descriptors: list[int], operation: 
         if not chunk:
             raise _lost(peer, operation)
         note += chunk
-        descriptors += more
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors += (number for (number,) in _INT.iter_unpack(content[: len(content) // 4 * 4]))
     return note
 
 

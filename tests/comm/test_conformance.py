@@ -1,0 +1,271 @@
+"""What every transport, algorithm and number of ranks must give: what a plain loop over the ranks' tensors gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import pytest
+import torch
+
+import hpsearch_comm as comm
+from hpsearch_comm.signature import DTYPES
+from tests.comm.thread_ranks import run_ranks
+
+WAYS: dict[str, dict[str, Any]] = {
+    "shared-direct": {},
+    "shared-ring": {"algorithm": "ring"},
+    "shared-butterfly": {"algorithm": "butterfly"},
+    "shared-naive": {"algorithm": "naive"},
+    "tcp": {"transport": "tcp"},
+    "tcp-ring": {"transport": "tcp", "algorithm": "ring", "streams": 1},
+    "tcp-butterfly": {"transport": "tcp", "algorithm": "butterfly"},
+    "tcp-naive": {"transport": "tcp", "algorithm": "naive"},
+    "hosts": {"hosts": "aabab"},
+    "hosts-hierarchical": {"algorithm": "hierarchical", "hosts": "aabab"},
+    "hosts-ring": {"algorithm": "ring", "hosts": "abbba"},
+    "hosts-butterfly": {"algorithm": "butterfly", "hosts": "abbba"},
+}
+SIZES = (1, 2, 3, 4, 5)
+LENGTHS = (0, 1, 2, 3, 7, 64, 1001)
+LONG = 300_007  # more than one chunk of everything that is cut into chunks
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+ORDERED = tuple(dtype for dtype in DTYPES if not dtype.is_complex and dtype is not torch.bool)
+
+
+def run(way: str, size: int, work: Callable[[comm.Group], Any], **options: Any) -> list[Any]:
+    options = WAYS[way] | options
+    hosts = options.pop("hosts", None)
+    if options.get("algorithm") == "hierarchical" and size == 1:
+        options["algorithm"] = "auto"
+    return run_ranks(size, work, hosts=[hosts[rank % 5] for rank in range(size)] if hosts else None, **options)
+
+
+def values(rank: int, length: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    """The tensor of a rank: anyone can say what it is."""
+    generator = torch.Generator().manual_seed(1000 * seed + 10 * length + rank)
+    if dtype is torch.bool:
+        return torch.randint(0, 2, (length,), generator=generator).bool()
+    if dtype.is_complex:
+        return torch.randn(length, dtype=dtype, generator=generator)
+    if dtype.is_floating_point:
+        return (torch.randn(length, dtype=torch.float64, generator=generator) * 3).to(dtype)
+    limits = torch.iinfo(dtype)
+    low, high = (limits.min, limits.max) if dtype.itemsize < 4 else (-(2**30), 2**30)
+    whole = torch.randint(max(low, 0) if limits.min == 0 else low, high, (length,), generator=generator)
+    return whole.to(dtype)
+
+
+def oracle(tensors: list[torch.Tensor], op: str) -> torch.Tensor:
+    """Reduce in the plainest way: floats in float64, integers as Python's own numbers, which wrap around at the end."""
+    dtype = tensors[0].dtype
+    if dtype is torch.bool:
+        return reduce(torch.logical_or if op == "max" else torch.logical_and, tensors)
+    if dtype.is_floating_point or dtype.is_complex:
+        wide = [tensor.to(torch.complex128 if dtype.is_complex else torch.float64) for tensor in tensors]
+        functions = {"product": torch.mul, "min": torch.minimum, "max": torch.maximum}
+        result = reduce(functions.get(op, torch.add), wide)
+        return (result / len(tensors) if op == "mean" else result).to(dtype)
+    whole: dict[str, Callable[[int, int], int]] = {"sum": int.__add__, "product": int.__mul__, "min": min, "max": max}
+    columns = zip(*[tensor.tolist() for tensor in tensors], strict=True)
+    bits = 8 * dtype.itemsize
+    wrapped = [reduce(whole[op], column) % 2**bits for column in columns]
+    if torch.iinfo(dtype).min < 0:
+        wrapped = [number - 2**bits if number >= 2 ** (bits - 1) else number for number in wrapped]
+    return torch.tensor(wrapped, dtype=dtype)
+
+
+def row_share(whole: torch.Tensor, size: int, rank: int) -> torch.Tensor:
+    """Give the rows of one rank, as torch.tensor_split shares them out, for any dtype."""
+    return torch.tensor_split(whole.view(torch.uint8).view(len(whole), -1), size)[rank].reshape(-1).view(whole.dtype)
+
+
+def assert_close(actual: torch.Tensor, expected: torch.Tensor, what: object) -> None:
+    assert actual.dtype is expected.dtype, what
+    assert actual.shape == expected.shape, what
+    if expected.dtype in FLOAT8:
+        # Twice rounded, from float64 and from float32, may differ in the last place.
+        torch.testing.assert_close(actual.float(), expected.float(), rtol=0.26, atol=1e-2, equal_nan=True)
+    elif expected.dtype.is_floating_point or expected.dtype.is_complex:
+        torch.testing.assert_close(actual, expected, equal_nan=True)
+    else:
+        assert actual.tolist() == expected.tolist(), what
+
+
+def assert_same_bits(results: list[list[torch.Tensor]]) -> None:
+    for tensors in zip(*results, strict=True):
+        for other in tensors[1:]:
+            assert torch.equal(tensors[0].contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+
+
+def cases(size: int) -> list[tuple[str, torch.dtype, int]]:
+    wanted = [("sum", torch.float32, length) for length in (*LENGTHS, LONG)]
+    wanted += [("mean", dtype, 1001) for dtype in (*FLOATS, torch.complex64)]
+    wanted += [("mean", torch.bfloat16, LONG), ("max", torch.uint8, LONG)]
+    wanted += [(op, dtype, 67) for op in ("min", "max", "sum", "product") for dtype in ORDERED]
+    wanted += [("sum", torch.complex128, 33), ("max", torch.bool, 9)]
+    return [case for case in wanted if not (case[1] in FLOAT8 and case[0] == "product" and size > 2)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("way", WAYS)
+def test_allreduce_gives_what_the_oracle_gives_with_the_same_bits_on_every_rank(way, size):
+    def work(group: comm.Group) -> list[torch.Tensor]:
+        return [group.allreduce(values(group.rank, length, dtype), op) for op, dtype, length in cases(size)]
+
+    results = run(way, size, work)
+    for index, (op, dtype, length) in enumerate(cases(size)):
+        tensors = [values(rank, length, dtype) for rank in range(size)]
+        assert_close(results[0][index], oracle(tensors, op), (op, dtype, length))
+    assert_same_bits(results)
+
+
+@pytest.mark.parametrize("way", ["shared-direct", "tcp-ring", "hosts-hierarchical"])
+def test_the_same_inputs_give_the_same_bits_in_every_run(way):
+    def work(group: comm.Group) -> list[torch.Tensor]:
+        return [group.allreduce(values(group.rank, length, dtype)) for length in (1001, LONG) for dtype in FLOATS] + [
+            group.reduce_scatter(values(group.rank, LONG, torch.float32))[:1]
+        ]
+
+    first, second = run(way, 4, work), run(way, 4, work)
+    assert_same_bits([first[0][:-1], second[0][:-1]])
+    for one, other in zip(first, second, strict=True):
+        assert_same_bits([one, other])
+
+
+@pytest.mark.parametrize("way", ["shared-direct", "shared-butterfly", "tcp-ring", "hosts-hierarchical"])
+def test_eight_ranks(way):
+    def work(group: comm.Group) -> list[torch.Tensor]:
+        return [group.allreduce(values(group.rank, length, torch.float32), "sum") for length in (0, 5, 1001, LONG)]
+
+    results = run(way, 8, work)
+    for index, length in enumerate((0, 5, 1001, LONG)):
+        assert_close(results[0][index], oracle([values(r, length, torch.float32) for r in range(8)], "sum"), length)
+    assert_same_bits(results)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("way", ["shared-direct", "shared-ring", "tcp", "hosts"])
+def test_the_other_collectives(way, size):
+    def work(group: comm.Group) -> None:
+        rank = group.rank
+        for dtype in DTYPES:
+            for root in {0, size - 1}:
+                mine = values(rank, 67, dtype)
+                assert group.broadcast(mine, root) is mine
+                assert torch.equal(mine.view(torch.uint8), values(root, 67, dtype).view(torch.uint8))
+            everything = group.allgather(values(rank, 3 * rank, dtype))
+            expected = torch.cat([values(r, 3 * r, dtype).view(torch.uint8) for r in range(size)])
+            assert torch.equal(everything.view(torch.uint8), expected)
+        for length in (0, 1, LONG):
+            group.broadcast(mine := values(rank, length, torch.float32))
+            assert torch.equal(mine, values(0, length, torch.float32))
+            gathered = group.allgather(values(rank, length, torch.float32))
+            assert torch.equal(gathered, torch.cat([values(r, length, torch.float32) for r in range(size)]))
+        assert group.allgather(torch.tensor(rank)).tolist() == list(range(size))
+        table = torch.stack([values(rank, 60, torch.float64, seed) for seed in range(7)])
+        whole = oracle([torch.cat([values(r, 60, torch.float64, s) for s in range(7)]) for r in range(size)], "sum")
+        before = table.clone()
+        rows = group.reduce_scatter(table, "sum")
+        torch.testing.assert_close(rows, torch.tensor_split(whole.view(7, 60), size)[rank])
+        assert torch.equal(table, before)
+        for dtype, op in ((torch.float16, "sum"), (torch.uint16, "max"), (torch.int8, "sum")):
+            part = group.reduce_scatter(values(rank, 41, dtype), op)
+            assert_close(part, row_share(oracle([values(r, 41, dtype) for r in range(size)], op), size, rank), dtype)
+        sent = torch.arange(size * 2 * 3).view(size * 2, 3)
+        came = group.alltoall(sent + 1000 * rank)
+        assert torch.equal(came, torch.cat([sent[2 * rank : 2 * rank + 2] + 1000 * r for r in range(size)]))
+        splits = [(rank + other) % 3 for other in range(size)]
+        came, counts = group.alltoall(torch.full((sum(splits),), rank, dtype=torch.bfloat16), splits)
+        assert counts == [(rank + other) % 3 for other in range(size)]
+        assert came.tolist() == [other for other in range(size) for _ in range(counts[other])]
+        group.barrier()
+        assert group.allgather_object({"rank": rank, "text": "ä" * rank}) == [
+            {"rank": r, "text": "ä" * r} for r in range(size)
+        ]
+        assert group.broadcast_object([rank, None, 1.5, "x"], root=size - 1) == [size - 1, None, 1.5, "x"]
+
+    run(way, size, work)
+
+
+@pytest.mark.parametrize("way", ["shared-direct", "tcp-ring", "hosts-hierarchical"])
+def test_tensors_of_any_layout(way):
+    def work(group: comm.Group) -> None:
+        def fresh() -> torch.Tensor:
+            return values(group.rank, 24_000, torch.float32).view(200, 120)
+
+        expected = oracle([values(r, 24_000, torch.float32) for r in range(3)], "mean").view(200, 120)
+        transposed = fresh().t()
+        assert group.allreduce(transposed) is transposed
+        torch.testing.assert_close(transposed, expected.t())
+        sliced = torch.zeros(200, 240)
+        sliced[:, ::2] = fresh()
+        group.allreduce(sliced[:, ::2])
+        torch.testing.assert_close(sliced[:, ::2], expected)
+        assert (sliced[:, 1::2] == 0).all()
+        out = torch.empty(120, 200).t()
+        mine = fresh()
+        assert group.allreduce(mine, out=out) is out
+        torch.testing.assert_close(out, expected)
+        assert torch.equal(mine, fresh())
+        parameter = torch.nn.Parameter(fresh())
+        group.allreduce(parameter)
+        torch.testing.assert_close(parameter.detach(), expected)
+        scalar = torch.tensor(float(group.rank))
+        assert group.allreduce(scalar).item() == 1.0
+        group.broadcast(flipped := fresh().t(), root=1)
+        assert torch.equal(flipped, values(1, 24_000, torch.float32).view(200, 120).t())
+        channels = torch.full((2, 3, 4, 5), float(group.rank)).to(memory_format=torch.channels_last)
+        assert (group.allreduce(channels, "sum") == 3).all()
+        gathered = torch.empty(120, 600).t()
+        group.allgather(fresh(), out=gathered)
+        assert torch.equal(gathered[:200], values(0, 24_000, torch.float32).view(200, 120))
+
+    run(way, 3, work)
+
+
+@pytest.mark.parametrize("way", ["shared-direct", "tcp-ring", "hosts-hierarchical"])
+def test_asynchronous_operations_run_in_order_and_blocking_ones_wait_behind_them(way):
+    def work(group: comm.Group) -> None:
+        tensors = [values(group.rank, 5000, torch.float32, seed) for seed in range(20)]
+        handles = [group.allreduce_async(tensor, "sum") for tensor in tensors]
+        gathered = group.allgather_async(torch.tensor([group.rank]))
+        total = group.allreduce(torch.ones(3), "sum")
+        assert all(handle.done() for handle in handles)
+        for seed, handle in enumerate(handles):
+            expected = oracle([values(r, 5000, torch.float32, seed) for r in range(3)], "sum")
+            torch.testing.assert_close(handle.wait(), expected)
+        assert gathered.wait().tolist() == [0, 1, 2]
+        assert total.tolist() == [3, 3, 3]
+        group.broadcast_async(torch.ones(5)).wait()
+        group.reduce_scatter_async(torch.ones(5)).wait()
+        rows, counts = group.alltoall_async(torch.ones(3)).wait()
+        assert rows.tolist() == [1, 1, 1]
+        assert counts == [1, 1, 1]
+        group.barrier_async().wait()
+
+    run(way, 3, work)
+
+
+@pytest.mark.parametrize("way", ["shared-direct", "hosts-hierarchical", "tcp-ring"])
+def test_tensors_in_shared_buffers(way):
+    def work(group: comm.Group) -> None:
+        for length in (1, 1001, LONG):
+            buffer = group.empty(length)
+            assert (buffer == 0).all()
+            for _ in range(2):
+                buffer.copy_(values(group.rank, length, torch.float32))
+                group.allreduce(buffer)
+                torch.testing.assert_close(buffer, oracle([values(r, length, torch.float32) for r in range(3)], "mean"))
+        half = buffer[1 : LONG // 2]
+        half.fill_(group.rank)
+        group.allreduce(half, "max")
+        assert (half == 2).all()
+        table = group.empty(3, 5, dtype=torch.bfloat16)
+        assert table.shape == (3, 5)
+        table.fill_(1)
+        assert (group.allreduce(table, "sum") == 3).all()
+
+    run(way, 3, work)
