@@ -16,12 +16,12 @@ def encode(value: Any) -> torch.Tensor:
     """Give the value as UTF-8 bytes in a 1-D uint8 tensor.
 
     Raises:
-        UsageError: JSON has no such value, or would change it: a tuple and keys that aren't text are refused too.
+        UsageError: JSON has no such value, or would change it as it does with keys that aren't text. A tuple arrives as
+            a list.
     """
     try:
+        _check_keys(value)
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        if json.loads(text) != value and not _has_nan(value):
-            raise TypeError("tuples become lists and keys become text on the way")
         return torch.frombuffer(bytearray(text.encode("utf-8", "surrogatepass")), dtype=torch.uint8)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(
@@ -42,10 +42,12 @@ def decode(data: torch.Tensor) -> Any:
         raise CommError(f"a rank sent what can't be read as JSON ({error}): run one version on every rank") from None
 
 
-def _has_nan(value: Any) -> bool:
-    """Say whether NaN, which equals nothing, explains that a value isn't what it was."""
+def _check_keys(value: Any) -> None:
     if isinstance(value, dict):
-        return any(_has_nan(item) for item in value.values())
-    if isinstance(value, list):
-        return any(_has_nan(item) for item in value)
-    return isinstance(value, float) and value != value
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"the key {key!r} would become text")
+            _check_keys(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_keys(item)

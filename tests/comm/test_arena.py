@@ -177,8 +177,10 @@ def test_one_tensor_may_be_given_to_many_collectives_and_stays_alone_where_it_sh
             right &= target.unique().tolist() == [2] and shared.unique().tolist() == [rank + 1]
             third = numel // 3
             parts = [(index * third, (index + 1) * third) for index in range(3)]
-            direct.reduce_scatter(arena, world.operation(rank), shared, parts, SUM, shared[:third])
-            return right and shared[third:].unique().tolist() == [rank + 1] and shared[0].item() == 6
+            own = slice(*parts[rank])
+            direct.reduce_scatter(arena, world.operation(rank), shared, parts, SUM, shared[own])
+            right &= shared[own].unique().tolist() == [6]
+            return right and (shared == rank + 1).sum().item() == numel - third
 
         assert world.run(on_rank) == [True] * 3
 

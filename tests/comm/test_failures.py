@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ def ranks() -> Iterator[ProcessRanks]:
         yield server
 
 
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "direct": {},
     "ring": {"algorithm": "ring"},
     "butterfly": {"algorithm": "butterfly"},

@@ -158,7 +158,8 @@ def test_two_forward_passes_before_one_backward_pass():
 def test_a_second_backward_pass_over_a_graph_adds_its_mean():
     def work(group: Group) -> Gradients:
         model = make_layers()
-        loss = DataParallel(model, group)(inputs_of(group.rank, 3, 4)).square().sum()
+        wrapped = DataParallel(model, group)
+        loss = wrapped(inputs_of(group.rank, 3, 4)).square().sum()
         loss.backward(retain_graph=True)
         loss.backward()
         return gradients(model)

@@ -179,21 +179,32 @@ def test_the_store_does_not_fill_with_every_start(store):
 def test_what_others_left_in_the_store_is_passed_over(store):
     assert in_store(store, 3)[0] == addresses(3)
     left = {key: store.get(key).decode() for key in keys(store)}
-    names = list(left)
     for nonsense in ("", "no base64!", "AAAA", "A" * (1 << 20), base64.b64encode(os.urandom(68)).decode()):
-        for key in names:
-            store.set(key, nonsense)
+        write(store, dict.fromkeys(left, nonsense))
         assert in_store(store, 3) == dict.fromkeys(range(3), addresses(3))
-    for turn in range(1, len(names)):  # each entry, well signed, under another's key
-        for key, other in zip(names, names[turn:] + names[:turn], strict=True):
-            store.set(key, left[other])
+    for turn in range(1, len(left)):  # each entry, well signed, under another's key
+        write(store, dict(zip(left, [*left.values()][turn:] + [*left.values()][:turn], strict=True)))
         assert in_store(store, 3) == dict.fromkeys(range(3), addresses(3))
-    for key in names:
-        store.set(key, left[key])
+    write(store, left)
     assert in_store(store, 3, secret=b"\1" * 32) == dict.fromkeys(range(3), addresses(3))
-    for key in names:
-        store.set(key, left[key])
+    write(store, left)
     assert in_store(store, 3) == dict.fromkeys(range(3), addresses(3))
+
+
+def write(store: TCPStore, entries: dict[str, str]) -> None:
+    for key, entry in entries.items():
+        store.set(key, entry)
+        store.get(key)  # The store confirms nothing, but answers in turn.
+
+
+def test_entries_that_others_overwrite_are_written_again(store):
+    meeting = Meeting(StoreRendezvous(LOOPBACK, store.port, "start"))
+    with ThreadPoolExecutor(3) as pool:
+        futures = {rank: pool.submit(meeting.rank(rank, 3)) for rank in (0, 1)}
+        wait_until(lambda: any(key.endswith("/answer/1") for key in keys(store)))
+        write(store, dict.fromkeys(keys(store), "nonsense"))
+        futures[2] = pool.submit(meeting.rank(2, 3))
+        assert awaited(futures) == dict.fromkeys(range(3), addresses(3))
 
 
 def test_an_earlier_outcome_does_not_stand_for_this_start(store):

@@ -144,7 +144,8 @@ def reduce_scatter(
         tensor: 1-D, contiguous; stays as it is.
         parts: Part i is member i's, as (start, stop).
         reduction: Made for the tensor's dtype.
-        out: 1-D, contiguous, as long as this rank's part. It may be that part of the tensor.
+        out: 1-D, contiguous, as long as this rank's part. It may be that part of the tensor, but must not overlap it
+            otherwise.
     """
     try:
         tensor, out = _computed(reduction, tensor), _computed(reduction, out)

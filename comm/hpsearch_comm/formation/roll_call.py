@@ -54,6 +54,7 @@ _ENTRY_MAGIC, _OUTCOME_MAGIC = b"HPSe", b"HPSo"
 _ADMISSION_SECONDS = 5.0
 _FAREWELL_SECONDS = 2.0
 _LONGEST_SECONDS = 2e6  # what the kernel takes as a time to wait, and an entry's milliseconds can hold
+_MOST_REASONS = 64
 _RESET = struct.pack("ii", 1, 0)
 _log = logging.getLogger(__name__)
 
@@ -178,9 +179,7 @@ class RollCall:
                 self._drop(caller)
                 return
         except RefusedError as error:
-            if str(error) not in self._refusals:
-                _log.warning("rank 0 refused a connection at %s: %s", self._place, error)
-            self._refuse(caller, str(error))
+            self._refuse(caller, str(error), logging.WARNING)
             self._send_away(caller)
         except OSError as error:
             if caller in self._newcomers:
@@ -241,11 +240,15 @@ class RollCall:
         while self._present and time.monotonic() < end:
             self._turn(end)
 
-    def _refuse(self, caller: _Caller, reason: str) -> None:
+    def _refuse(self, caller: _Caller, reason: str, level: int = logging.DEBUG) -> None:
         """Count a refusal for the error that may follow: one for each connection, of a bounded number of reasons."""
-        if not caller.refused and (reason in self._refusals or len(self._refusals) < 64):
-            self._refusals[reason] += 1
+        new = reason not in self._refusals
+        if caller.refused or (new and len(self._refusals) >= _MOST_REASONS):
+            return
         caller.refused = True
+        self._refusals[reason] += 1
+        if new:
+            _log.log(level, "rank 0 refused a connection at %s: %s", self._place, reason)
 
     def _send_away(self, caller: _Caller) -> None:
         """Wait for a refused caller to hang up: what it was told would be lost if this side did so first."""

@@ -120,11 +120,13 @@ def _lead(board: _Board, text: bytes, deadline: float, place: str) -> list[bytes
     """Rank 0: call, until every rank has answered or a deadline has passed."""
     began = time.monotonic()
     token, number = secrets.token_bytes(_RANDOM_BYTES), secrets.token_bytes(_RANDOM_BYTES)
-    board.write_call(token, _State.OPEN)
     answers: dict[int, _Answer] = {0: _Answer(token, number, text, deadline, True)}
     strangers: set[int] = set()
     pause = 0.002
     while len(answers) < board.size:
+        # Again and again: the store confirms nothing, and what a rank of an earlier start wrote last may come later.
+        if board.read_call() != (token, _State.OPEN, True):
+            board.write_call(token, _State.OPEN)
         for rank in set(range(board.size)) - answers.keys():
             answer = board.read_answer(rank)
             if answer is not None and answer.token == token:
@@ -163,10 +165,11 @@ def _follow(board: _Board, rank: int, text: bytes, deadline: float, place: str) 
                 if outcome is not None and outcome.token == answered and outcome.items[rank][0] == number:
                     if outcome.reason:
                         raise RendezvousError(outcome.reason)
-                    return [text for _number, text in outcome.items]
-            if token != answered:
+                    return [theirs for _number, theirs in outcome.items]
+            mine = board.read_answer(rank)
+            if mine is None or (mine.token, mine.number) != (token, number):
                 board.write_answer(rank, token, number, max(0.0, deadline - time.monotonic()), text)
-                answered = token
+            answered = token
         # Rank 0 knows this deadline, and is about to say who is missing.
         left = deadline + (_GRACE_SECONDS if signed and answered else 0.0) - time.monotonic()
         if left <= 0:

@@ -82,8 +82,8 @@ class Arena:
         timeout: float = 60.0,
     ) -> None:
         self.members = tuple(sorted(members))
-        self.size = size = len(self.members)
-        self.index = index = self.members.index(rank)
+        self.size = len(self.members)
+        self.index = self.members.index(rank)
         self._fate = fate
         self._descriptors = dict(descriptors)
         for descriptor in self._descriptors.values():
@@ -91,10 +91,17 @@ class Arena:
         self._buffers = BufferTable()
         self._made = 0
         self._turn = 0
+        try:
+            self._make(Operation(rank, Signature(0, "barrier", "direct"), timeout, fate))
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self, forming: Operation) -> None:
+        size, index = self.size, self.index
         inputs = (1 + size) * _PAGE
         results = inputs + Staging.nbytes(size, size, CHUNK)
         self._links_start = results + Staging.nbytes(size, 1, CHUNK)
-        forming = Operation(rank, Signature(0, "barrier", "direct"), timeout, fate)
         nbytes = self._links_start + size * size * SharedLink.NBYTES
         with contextlib.closing(self._share(forming, nbytes)) as segment:
             mapping = segment.map()
@@ -112,7 +119,7 @@ class Arena:
         self._own = [of_turn.pop(index) for of_turn in slots]
         self._theirs = slots
         self._scratch = torch.empty(0, dtype=torch.uint8)
-        _wake_on_change(self, fate)
+        _wake_on_change(self, self._fate)
         self.may_spin = self.barrier.may_spin = self._compare_processes(forming)
 
     def meet(self, operation: Operation) -> None:

@@ -84,7 +84,8 @@ class Segment:
         note = _NOTE.pack(_MAGIC, number, self.nbytes)
         while True:
             try:
-                channel.sendmsg([note], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _INT.pack(self._descriptor))])
+                rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, _INT.pack(self._descriptor))
+                channel.sendmsg([note], [rights], socket.MSG_NOSIGNAL)
                 return
             except BlockingIOError:
                 wait.check([peer])

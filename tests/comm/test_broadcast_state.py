@@ -1,0 +1,141 @@
+"""Bringing one rank's parameters and optimizer state to the others."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from hpsearch_comm import Group, MismatchError, UsageError
+from hpsearch_comm.gradients import broadcast_optimizer_state, broadcast_parameters
+from tests.comm.thread_ranks import run_ranks
+
+
+def test_a_state_dict_becomes_the_root_s():
+    def work(group: Group) -> list[float]:
+        model = nn.BatchNorm1d(2)
+        for tensor in model.state_dict().values():
+            tensor.fill_(group.rank)
+        broadcast_parameters(model.state_dict(), group, root=1)
+        broadcast_parameters([("x", x := torch.full((2, 3), group.rank + 0.5).t())], group, root=2)
+        return [*(float(tensor.double().mean()) for tensor in model.state_dict().values()), float(x.mean())]
+
+    assert run_ranks(3, work) == [[1.0] * 5 + [2.5]] * 3
+
+
+def test_tensors_that_differ_are_named():
+    def work(group: Group) -> None:
+        with pytest.raises(
+            MismatchError, match=r"rank 0 has tensor x float32 \[2\], rank 1 has tensor x float32 \[3\]"
+        ):
+            broadcast_parameters({"x": torch.ones(2 + group.rank)}, group)
+
+    run_ranks(2, work)
+
+
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.1, amsgrad=True),
+    "adam, rate as a tensor": lambda parameters: torch.optim.Adam(parameters, lr=torch.tensor(0.1)),
+    "asgd": lambda parameters: torch.optim.ASGD(parameters, lr=0.1),
+    "rprop": lambda parameters: torch.optim.Rprop(parameters, lr=0.1),
+    "adafactor": lambda parameters: torch.optim.Adafactor(parameters, lr=0.1),
+    "lbfgs": lambda parameters: torch.optim.LBFGS(parameters, lr=0.1, max_iter=3),
+}
+
+
+def flatten(value: object) -> list[object]:
+    if isinstance(value, torch.Tensor):
+        return [value.dtype, tuple(value.shape), *value.flatten().tolist()]
+    if isinstance(value, dict):
+        return [item for key, inner in value.items() for item in (key, *flatten(inner))]
+    if isinstance(value, list | tuple):
+        return [type(value), *(item for inner in value for item in flatten(inner))]
+    return [value]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("stale", [False, True], ids=["no state yet", "another state"])
+def test_every_rank_gets_the_root_s_optimizer_state(name, stale):
+    def work(group: Group) -> list[object]:
+        model = nn.Linear(2, 3).bfloat16() if name == "sgd" else nn.Linear(2, 3)
+        for parameter in model.parameters():
+            nn.init.ones_(parameter)
+        optimizer = OPTIMIZERS[name](model.parameters())
+
+        def closure() -> float:
+            optimizer.zero_grad()
+            value = model(torch.full((1, 2), 1.0 + group.rank, dtype=model.weight.dtype)).square().sum()
+            value.backward()
+            return float(value)
+
+        for _ in range(2 if group.rank == 1 else int(stale)):
+            optimizer.step(closure)
+        before = flatten(copy.deepcopy(optimizer.state_dict()))
+        broadcast_optimizer_state(optimizer, group, root=1)
+        after = flatten(optimizer.state_dict())
+        if group.rank == 1:
+            assert after == before
+        if name != "lbfgs":
+            optimizer.step(closure)
+        return after
+
+    first, second, third = run_ranks(3, work)
+    assert first == second == third
+
+
+class Strange(torch.optim.SGD):
+    """Keeps a value of its own in its state."""
+
+    value: object = None
+
+    def state_dict(self):
+        return super().state_dict() | {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state.pop("value")
+        super().load_state_dict(state)
+
+
+def test_numbers_without_a_form_in_json_and_nested_values_travel():
+    value = {"a": [math.inf, -math.inf, (1, 2.5, None, True)], 7: "text", "none": {}, "empty": [], "long": 2**70}
+
+    def work(group: Group) -> object:
+        optimizer = Strange([nn.Parameter(torch.ones(1))], lr=0.1)
+        optimizer.value = value if group.rank == 0 else None
+        broadcast_optimizer_state(optimizer, group)
+        return optimizer.value
+
+    assert run_ranks(2, work) == [value, value]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"seen": {1, 2}}, r"state_dict\(\)\['value'\]\['seen'\] is a set, which can't be broadcast"),
+        ({(1, 2): 3}, r"the keys of state_dict\(\)\['value'\] must be strings or integers"),
+        (torch.eye(2).to_sparse(), r"state_dict\(\)\['value'\] is a torch.sparse_coo tensor"),
+    ],
+    ids=["a set", "a key", "a sparse tensor"],
+)
+def test_what_can_not_travel_is_an_error_on_every_rank(value, message):
+    def work(group: Group) -> None:
+        optimizer = Strange([nn.Parameter(torch.ones(1))], lr=0.1)
+        optimizer.value = value if group.rank == 0 else None
+        with pytest.raises(UsageError, match=message):
+            broadcast_optimizer_state(optimizer, group)
+        group.barrier()
+
+    run_ranks(2, work)
+
+
+def test_optimizers_of_other_parameters_are_refused():
+    def work(group: Group) -> None:
+        optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1 + group.rank))], lr=0.1)
+        with pytest.raises(MismatchError, match="parameter group 0, number 0 float32"):
+            broadcast_optimizer_state(optimizer, group)
+
+    run_ranks(2, work)

@@ -1,0 +1,254 @@
+"""A group beside its collectives: what it says of itself, what it refuses, how it ends, what it leaves behind."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import os
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hpsearch_comm as comm
+from tests.comm.thread_ranks import SECRET, run_ranks
+
+
+def alone(**options: Any) -> comm.Group:
+    return comm.Group(0, 1, **options)
+
+
+def test_it_says_who_is_where():
+    def work(group: comm.Group) -> tuple[Any, ...]:
+        return group.rank, group.size, group.local_rank, group.local_size, group.hosts
+
+    hosts = ((0, 2), (1,))
+    assert run_ranks(3, work, hosts=["a", "b", "a"]) == [(0, 3, 0, 2, hosts), (1, 3, 0, 1, hosts), (2, 3, 1, 2, hosts)]
+    assert run_ranks(2, work) == [(0, 2, 0, 2, ((0, 1),)), (1, 2, 1, 2, ((0, 1),))]
+
+
+def test_the_choice_of_an_algorithm_is_reported_and_can_be_forced():
+    def work(group: comm.Group) -> str:
+        group.allreduce(torch.ones(100))
+        return group.last_algorithm
+
+    assert run_ranks(2, work) == ["direct"] * 2
+    assert run_ranks(2, work, algorithm="butterfly") == ["butterfly"] * 2
+    assert run_ranks(2, work, transport="tcp", cost_model={"tcp_alpha": 1e-3}) == ["butterfly"] * 2
+    assert run_ranks(3, work, hosts=["a", "a", "b"], algorithm="hierarchical") == ["hierarchical"] * 3
+
+
+def test_rank_0s_cost_model_counts_for_all(tmp_path):
+    file = tmp_path / "model.json"
+    file.write_text(json.dumps(comm.CostModel(tcp_alpha=7.0).to_dict()))
+    seen = []
+
+    def work(group: comm.Group) -> None:
+        seen.append(group._model.tcp_alpha)
+
+    run_ranks(2, work, cost_model=str(file))
+    assert seen == [7.0, 7.0]
+
+
+@pytest.mark.parametrize("length", [0, 1, 10])
+def test_a_group_of_one_needs_nobody(length):
+    with alone() as group:
+        tensor = torch.arange(float(length))
+        assert group.allreduce(tensor) is tensor
+        assert tensor.tolist() == list(range(length))
+        assert group.allreduce(tensor, out=torch.ones(length)).tolist() == list(range(length))
+        assert group.broadcast(tensor) is tensor
+        assert group.allgather(tensor).tolist() == list(range(length))
+        assert group.reduce_scatter(tensor).tolist() == list(range(length))
+        assert group.alltoall(tensor).tolist() == list(range(length))
+        assert group.allgather_object(5) == [5]
+        assert group.broadcast_object({"a": None}) == {"a": None}
+        assert group.empty(length, 2).shape == (length, 2)
+        assert group.allreduce_async(tensor).wait() is tensor
+        with group.duplicate() as other:
+            other.barrier()
+        group.barrier()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda group: group.allreduce([1.0]), r"allreduce takes a torch.Tensor, got list"),
+        (lambda group: group.allreduce(torch.ones(3).to_sparse()), r"a dense tensor, got one of layout sparse_coo"),
+        (lambda group: group.allreduce(torch.ones(3), "avg"), r'did you mean op="mean"'),
+        (lambda group: group.allreduce(torch.ones(3), 5), r"op must be one of sum, mean"),
+        (lambda group: group.allreduce(torch.ones(3), ["sum"]), r"op must be one of sum, mean"),
+        (lambda group: group.allreduce(torch.ones(3, dtype=torch.int64)), r'use op="sum"'),
+        (lambda group: group.allreduce(torch.ones(3), out=torch.ones(4)), r"float32 \[3\] on cpu, got .*float32 \[4\]"),
+        (lambda group: group.allreduce(torch.ones(3), out=torch.ones(3).double()), r"got torch.float64"),
+        (lambda group: group.broadcast(torch.ones(3), root=1), r"root must be a rank from 0 to 0, got 1"),
+        (lambda group: group.broadcast(torch.ones(3), root=True), r"root must be a rank"),
+        (lambda group: group.reduce_scatter(torch.tensor(1.0)), r"one without dimensions"),
+        (lambda group: group.alltoall(torch.tensor(1.0)), r"one without dimensions"),
+        (lambda group: group.alltoall(torch.ones(3), [1, 2]), r"splits must be 1 numbers from 0.*got \[1, 2\]"),
+        (lambda group: group.allgather_object({1: 2}), r"dicts with text keys"),
+        (lambda group: group.allgather_object([{"a": {None: 1}}]), r"the key None would become text"),
+        (lambda group: group.allgather_object({1, 2}), r"got set"),
+        (lambda group: group.broadcast_object(torch.ones(1)), r"got Tensor"),
+        (lambda group: group.empty(-1), r"numbers from 0, got \(-1,\)"),
+        (lambda group: group.empty(3, dtype="float32"), r"dtype must be a torch.dtype, got 'float32'"),
+    ],
+)
+def test_a_mistake_is_refused_before_anything_travels_and_the_group_goes_on(call, message):
+    with alone() as group:
+        with pytest.raises(comm.UsageError, match=message):
+            call(group)
+        assert group.allreduce(torch.ones(2)).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rank": 1, "size": 1}, "rank must be from 0 to 0, got 1"),
+        ({"rank": 0, "size": 0}, "size must be a number of ranks from 1, got 0"),
+        ({"rank": 0, "size": 2}, "needs a rendezvous"),
+        ({"rank": 0, "size": 2, "rendezvous": comm.KnownAddresses(["a", "b"])}, "needs a secret"),
+        ({"rank": 0, "size": 1, "timeout": 0}, "timeout must be a number of seconds above 0, got 0"),
+        ({"rank": 0, "size": 1, "start_timeout": math.inf}, "start_timeout must be"),
+        ({"rank": 0, "size": 1, "algorithm": "rings"}, "algorithm must be one of auto, direct"),
+        ({"rank": 0, "size": 1, "transport": "udp"}, "transport must be one of auto, tcp, got 'udp'"),
+        ({"rank": 0, "size": 1, "algorithm": "hierarchical"}, "hierarchical a host with more than one rank"),
+        ({"rank": 0, "size": 1, "cost_model": "/nowhere.json"}, "cost_model '/nowhere.json' must be a JSON file"),
+        ({"rank": 0, "size": 1, "cost_model": {"alpha": 1}}, "got alpha"),
+        ({"rank": 0, "size": 1, "secret": b"short"}, "must be 32 bytes, got 5 bytes"),
+        ({"rank": 0, "size": 1, "epoch": -1}, "epoch must be"),
+        ({"rank": 0, "size": 1, "timeline": "/nowhere/trace.json"}, "/nowhere"),
+    ],
+)
+def test_arguments_that_make_no_group_are_refused(options, message):
+    with pytest.raises(comm.ConfigurationError, match=message):
+        comm.Group(**options)
+
+
+def test_after_close_it_says_so():
+    group = alone()
+    group.close()
+    group.close()
+    assert group.closed
+    with pytest.raises(comm.GroupClosedError, match="the group is closed"):
+        group.barrier()
+    with pytest.raises(comm.GroupClosedError):
+        group.allreduce_async(torch.ones(1))
+
+
+def test_operations_that_are_under_way_are_finished_by_close():
+    def work(group: comm.Group) -> comm.Handle[torch.Tensor]:
+        return [group.allreduce_async(torch.ones(200_000), "sum") for _ in range(5)][-1]
+
+    for handle in run_ranks(3, work):
+        assert handle.done()
+        assert (handle.wait() == 3).all()
+
+
+def test_a_forked_child_is_refused_and_doesnt_end_the_group():
+    with warnings.catch_warnings(), alone() as group:
+        warnings.simplefilter("ignore", DeprecationWarning)  # a process with threads forks
+        child = os.fork()
+        if child == 0:
+            try:
+                group.barrier()
+            except comm.UsageError:
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        group.barrier()
+
+
+def test_an_error_in_the_with_block_reaches_the_other_ranks():
+    def work(group: comm.Group) -> None:
+        if group.rank == 1:
+            raise KeyError("fold")
+        group.barrier()
+        group.barrier()
+
+    with pytest.raises((KeyError, comm.PeerLost)) as caught:
+        run_ranks(3, work)
+    assert "fold" in str(caught.value)
+
+
+def test_groups_side_by_side_and_duplicates_dont_meet():
+    def work(group: comm.Group) -> list[float]:
+        other = group.duplicate()
+        third = other.duplicate()
+        groups = (group, other, third)
+        # In another order on every rank: they are independent.
+        order = [(group.rank + turn) % 3 for turn in range(3)]
+        handles = {k: groups[k].allreduce_async(torch.full((1000,), float(group.rank + k))) for k in order}
+        result = [handles[k].wait()[0].item() for k in range(3)]
+        third.close()
+        other.close()
+        return result
+
+    assert run_ranks(3, work) == [[1.0, 2.0, 3.0]] * 3
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def mapped() -> int:
+    return len(Path("/proc/self/maps").read_text().splitlines())
+
+
+@pytest.mark.parametrize("options", [{}, {"transport": "tcp"}, {"hosts": ["a", "a", "b"]}])
+def test_a_hundred_groups_leave_nothing_behind(options):
+    def work(group: comm.Group) -> None:
+        shared = group.empty(1000)
+        group.allreduce(shared)
+        group.allreduce_async(torch.ones(10)).wait()
+
+    run_ranks(3, work, **options)
+    gc.collect()
+    files, threads, mappings = open_files(), threading.active_count(), mapped()
+    segments = set(Path("/dev/shm").iterdir())
+    for _ in range(33):
+        run_ranks(3, work, **options)
+    gc.collect()
+    assert open_files() == files
+    assert threading.active_count() == threads
+    assert mapped() < mappings + 30
+    assert set(Path("/dev/shm").iterdir()) <= segments
+
+
+def test_a_group_that_is_forgotten_gives_everything_back():
+    gc.collect()
+    files, threads = open_files(), threading.active_count()
+    group = alone()
+    group.allreduce(torch.ones(3))
+    del group
+    gc.collect()
+    assert open_files() == files
+    assert threading.active_count() == threads
+
+
+def test_a_timeline_of_all_ranks(tmp_path):
+    trace = tmp_path / "trace.json"
+
+    def work(group: comm.Group) -> None:
+        group.allreduce(torch.ones(1000))
+        with group.timeline.backward():
+            group.allreduce_async(torch.ones(100_000)).wait()
+
+    run_ranks(3, work, timeline=str(trace), hosts=["a", "a", "b"], algorithm="hierarchical")
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
+    content = json.loads(trace.read_text())
+    events = content["traceEvents"] if isinstance(content, dict) else content
+    operations = [event for event in events if event.get("name") == "allreduce"]
+    assert {event["pid"] for event in operations} == {0, 1, 2}
+    assert len(operations) == 6
+    assert {event["args"]["bytes"] for event in operations} == {4000, 400_000}
+    assert {event["args"]["algorithm"] for event in operations} == {"hierarchical"}
+
+
+def test_the_secret_isnt_shown():
+    assert "secret" not in repr(alone(secret=SECRET))
+    assert SECRET.hex() not in repr(comm.Group(0, 1, secret=SECRET)._options)

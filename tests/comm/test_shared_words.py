@@ -1,0 +1,218 @@
+"""Futexes, bells and barriers in shared memory; and how many cores there are to wait on."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+
+from hpsearch_comm.errors import CommError, CommTimeoutError, ConfigurationError, PeerLost
+from hpsearch_comm.fate import Fate
+from hpsearch_comm.memory import futex
+from hpsearch_comm.memory.cores import core_quota, usable_cores
+from hpsearch_comm.memory.segment import Segment, tensor_over
+from hpsearch_comm.memory.words import LINE, Barrier, Bell, Words
+from hpsearch_comm.operation import Operation
+from hpsearch_comm.signature import Signature
+
+COUNTERS = 0, 2 * LINE
+
+
+@pytest.fixture
+def words() -> Words:
+    """Give a page of words."""
+    with closing(Segment(mmap.PAGESIZE)) as segment:
+        mapping = segment.map()
+    return Words(tensor_over(mapping, 0, mmap.PAGESIZE), memoryview(mapping))
+
+
+@pytest.fixture
+def fate() -> Iterator[Fate]:
+    with closing(Fate()) as fate:
+        yield fate
+
+
+def barriers(words: Words, size: int) -> list[Barrier]:
+    arrivals = [(4 + 2 * index) * LINE for index in range(size)]
+    return [Barrier(words, arrivals, COUNTERS, index, range(size)) for index in range(size)]
+
+
+def operation(rank: int, fate: Fate, timeout: float = 30.0, spin: bool = False) -> Operation:
+    return Operation(rank, Signature(0, "barrier", "direct"), timeout, fate, spin=spin)
+
+
+def test_a_bell_that_rang_since_the_mark_does_not_wait(words):
+    bell = Bell(words, 256)
+    mark = bell.mark()
+    bell.ring()
+    bell.wait(mark, 100.0)
+    assert bell.mark() == mark + 1
+
+
+def test_a_bell_waits_no_longer_than_it_should(words):
+    bell = Bell(words, 256)
+    bell.wait(bell.mark(), 0.01)
+    assert bell.mark() == 0
+
+
+def test_every_ring_of_many_ranks_is_counted_and_wakes_the_owner(words):
+    bell = Bell(words, 256)
+
+    def ring() -> None:
+        for _ in range(1000):
+            Bell(words, 256).ring()
+
+    with ThreadPoolExecutor(3) as pool:
+        ringing = [pool.submit(ring) for _ in range(3)]
+        while (mark := bell.mark()) < 3000:
+            bell.wait(mark, 30.0)
+        for future in ringing:
+            future.result()
+    assert bell.mark() == 3000
+
+
+def test_a_bell_counts_on_from_the_highest_number(words):
+    words[256] = 0xFFFFFFFF
+    bell = Bell(words, 256)
+    mark = bell.mark()
+    bell.ring()
+    bell.wait(mark, 100.0)
+    assert bell.mark() == 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("first", [0, 1, 2, 0xFFFFFFFA], ids=["0", "1", "2", "before the numbers begin again"])
+@pytest.mark.parametrize("spin", [False, True])
+def test_nobody_passes_a_barrier_before_everybody_has_come(words, fate, size, first, spin):
+    meeting = barriers(words, size)
+    for index, barrier in enumerate(meeting):
+        barrier._count = first
+        barrier.may_spin = spin
+        words[(4 + 2 * index) * LINE] = first
+    # The counters as so many barriers would have left them.
+    words[COUNTERS[0]] = size if first & 3 == 2 or first & 3 == 3 else 0
+    words[COUNTERS[1]] = size if first & 3 == 1 or first & 3 == 2 else 0
+    rounds = 12
+    come = [0] * size
+
+    def on_rank(rank: int) -> bool:
+        in_step = True
+        for turn in range(rounds):
+            come[rank] = turn + 1
+            meeting[rank].wait(operation(rank, fate, spin=spin))
+            in_step &= all(turn + 1 <= others <= turn + 2 for others in come)
+        return in_step
+
+    with ThreadPoolExecutor(size) as pool:
+        assert all(pool.map(on_rank, range(size)))
+
+
+def test_a_barrier_names_all_that_it_waits_for(words, fate):
+    one, _, third, _ = barriers(words, 4)
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(third.wait, operation(2, fate, timeout=0.3))
+        with pytest.raises(CommTimeoutError, match="for rank 1 and rank 3 in barrier 0"):
+            one.wait(operation(0, fate, timeout=0.3))
+        with pytest.raises(CommError):
+            other.result()
+
+
+def test_a_barrier_ends_with_the_group(words, fate):
+    one, _ = barriers(words, 2)
+    fate.on_change(one.wake)
+    asleep = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: (asleep.set(), one.wait(operation(0, fate))))
+        asleep.wait()
+        fate.fail(PeerLost("rank 1 has died", 1))
+        with pytest.raises(PeerLost):
+            waiting.result()
+
+
+def test_a_barrier_that_everybody_has_reached_is_passed_whatever_has_become_of_the_group(words, fate):
+    """What a rank did before it left, or before the group ended, still counts."""
+    one, two = barriers(words, 2)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(one.wait, operation(0, fate))
+        two.wait(operation(1, fate))
+        first.result()
+    words[(4 + 2 * 1) * LINE] = 2
+    futex.adder(words.base + COUNTERS[0], 1, 1, words.base + 4 * LINE)()
+    fate.fail(PeerLost("rank 1 has died", 1))
+    one.wait(operation(0, fate))
+
+
+def test_a_long_wait_asks_now_and_then(words, fate):
+    one, two = barriers(words, 2)
+    asked = threading.Event()
+
+    def let_the_other_come() -> None:
+        asked.wait()
+        two.wait(operation(1, fate))
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(let_the_other_come)
+        one.wait(operation(0, fate), lambda _: asked.set())
+        other.result()
+
+
+def test_a_machine_without_futexes_is_told_what_to_do(words, monkeypatch):
+    futex.check_works(words.base + 512, words.view, 512 // 4)
+    monkeypatch.setattr(futex, "_number", -1)
+    with pytest.raises(ConfigurationError, match='transport="tcp"'):
+        futex.check_works(words.base + 512, words.view, 512 // 4)
+
+
+def test_the_size_of_a_segment_is_sealed():
+    with closing(Segment(4096)) as segment:
+        for nbytes in (0, 8192):
+            with pytest.raises(PermissionError):
+                os.ftruncate(segment._descriptor, nbytes)
+
+
+def test_memory_that_is_not_there_is_an_error_that_says_so():
+    with closing(Segment(1 << 62)) as segment, pytest.raises(CommError, match="bytes of shared memory can't be had"):
+        segment.map()
+
+
+def test_cores_are_those_of_the_affinity(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 5})
+    assert usable_cores() == {1, 5}
+
+
+def test_a_quota_is_the_tightest_on_the_way_to_the_root(tmp_path):
+    membership = tmp_path / "cgroup"
+    membership.write_text("0::/machine/job\n")
+    job = tmp_path / "machine" / "job"
+    job.mkdir(parents=True)
+    assert core_quota(membership, tmp_path) == math.inf
+    (job / "cpu.max").write_text("max 100000\n")
+    (tmp_path / "machine" / "cpu.max").write_text("350000 100000\n")
+    (tmp_path / "cpu.max").write_text("400000 100000\n")
+    assert core_quota(membership, tmp_path) == 3.5
+
+
+def test_a_quota_of_the_first_version_of_control_groups(tmp_path):
+    membership = tmp_path / "cgroup"
+    membership.write_text("5:memory:/job\n4:cpu,cpuacct:/job\n")
+    job = tmp_path / "cpu" / "job"
+    job.mkdir(parents=True)
+    (job / "cpu.cfs_period_us").write_text("50000\n")
+    (job / "cpu.cfs_quota_us").write_text("-1\n")
+    assert core_quota(membership, tmp_path) == math.inf
+    (job / "cpu.cfs_quota_us").write_text("75000\n")
+    assert core_quota(membership, tmp_path) == 1.5
+
+
+def test_a_container_that_sees_only_its_own_root(tmp_path):
+    membership = tmp_path / "cgroup"
+    membership.write_text("0::/../../unseen\n")
+    (tmp_path / "cpu.max").write_text("100000 100000\n")
+    assert core_quota(membership, tmp_path) == 1
+    assert core_quota(tmp_path / "none", tmp_path) == math.inf
