@@ -25,6 +25,14 @@ from hpsearch_comm.errors import (
 from hpsearch_comm.formation.listener import Listener
 from hpsearch_comm.formation.rendezvous import KnownAddresses, MasterRendezvous, Rendezvous, StoreRendezvous
 from hpsearch_comm.formation.secret import new_secret, parse_secret
+from hpsearch_comm.gradients import (
+    DataParallel,
+    DistributedOptimizer,
+    SyncBatchNorm,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+    convert_sync_batchnorm,
+)
 from hpsearch_comm.group import Group
 from hpsearch_comm.handle import Handle
 
@@ -33,6 +41,8 @@ __all__ = [
     "CommTimeoutError",
     "ConfigurationError",
     "CostModel",
+    "DataParallel",
+    "DistributedOptimizer",
     "Group",
     "GroupClosedError",
     "Handle",
@@ -46,7 +56,11 @@ __all__ = [
     "Rendezvous",
     "RendezvousError",
     "StoreRendezvous",
+    "SyncBatchNorm",
     "UsageError",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "convert_sync_batchnorm",
     "init",
     "new_secret",
     "parse_secret",

@@ -1,22 +1,14 @@
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from hpsearch_comm.control import pack_notice, unpack_notice
-from hpsearch_comm.errors import CommError, ConfigurationError, RefusedError, RendezvousError
-from hpsearch_comm.formation.connect import Connections, connect
-from hpsearch_comm.formation.handshake import ANSWER_BYTES, NONCE_BYTES, Credentials, Hello, Kind, Proof, Verdict, prove
-from hpsearch_comm.formation.listener import Listener
+from hpsearch_comm.formation.handshake import ANSWER_BYTES, NONCE_BYTES, Credentials, Hello, Kind, Proof, Verdict
 from tests.comm.forming import (
-    LOOPBACK,
-    PATIENCE,
     Forming,
     check_pairs,
     dial,
@@ -28,7 +20,6 @@ from tests.comm.forming import (
     read_to_end,
     wait_until,
 )
-from tests.comm.other_user import as_nobody
 
 
 @pytest.fixture(autouse=True)

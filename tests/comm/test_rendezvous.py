@@ -24,6 +24,7 @@ from hpsearch_comm.formation.dial import dial
 from hpsearch_comm.formation.handshake import Credentials, Hello, Kind, prove
 from hpsearch_comm.formation.interface import is_local
 from hpsearch_comm.formation.rendezvous import KnownAddresses, MasterRendezvous, Rendezvous, StoreRendezvous
+from hpsearch_comm.formation.roll_call import name_ranks
 from tests.comm.forming import LOOPBACK, PATIENCE, new_credentials, wait_until
 from tests.comm.meeting import awaited, free_port, leaving_nothing, outcomes, uninvited
 
@@ -83,6 +84,15 @@ def test_every_rank_learns_all_addresses(meeting, order):
     size = len(order)
     with leaving_nothing():
         assert outcomes({rank: meeting.rank(rank, size) for rank in order}) == dict.fromkeys(order, addresses(size))
+
+
+def test_many_ranks_may_have_much_to_say(master):
+    # More than the kernel's buffers of a connection hold, so that rank 0 writes in many pieces.
+    size = 24
+    texts = [f"{rank:>8192}" for rank in range(size)]
+    with leaving_nothing():
+        found = outcomes({rank: master.rank(rank, size, mine=texts[rank]) for rank in range(size)})
+    assert found == dict.fromkeys(range(size), texts)
 
 
 def test_a_group_of_one_meets_nobody(meeting):
@@ -392,6 +402,13 @@ def test_addresses_known_beforehand_are_checked():
         known.exchange(1, 4, address(1), credentials, time.monotonic())
     with pytest.raises(ConfigurationError, match="address of rank 2 to be that of its own listener"):
         known.exchange(2, 3, address(1), credentials, time.monotonic())
+
+
+def test_ranks_are_named_shortly():
+    assert name_ranks([3]) == "rank 3"
+    assert name_ranks([1, 5]) == "ranks 1 and 5"
+    assert name_ranks([1, 2, 5]) == "ranks 1, 2 and 5"
+    assert name_ranks(range(1, 100)).endswith("15, 16 and 83 others")
 
 
 def test_a_place_says_where_rank_0_is():

@@ -107,7 +107,7 @@ class MasterRendezvous(Rendezvous):
                 deadline,
                 self._place,
                 _ADVICE,
-                lambda _sock, _judge: _admit(credentials),
+                lambda _sock: _admit(credentials),
             )
             texts = [text, *roll_call.take(lambda texts: [text, *texts])]
         else:

@@ -35,7 +35,7 @@ from hpsearch_comm.errors import RefusedError, RendezvousError
 from hpsearch_comm.formation.conversation import Conversation, Talk
 from hpsearch_comm.formation.inheritance import close_in_children
 
-__all__ = ["TEXT_BYTES", "Admission", "Judge", "RollCall", "answer_roll_call", "name_ranks"]
+__all__ = ["TEXT_BYTES", "Admission", "RollCall", "answer_roll_call", "name_ranks"]
 
 TEXT_BYTES = 8192
 """Longest text of an entry or an outcome."""
@@ -43,9 +43,6 @@ TEXT_BYTES = 8192
 Admission = Generator[bytes | int, bytes, int | None]
 """Rank 0's part of an admission, a talk. It returns the rank that the caller has proved to be, None where the entry's
 word is enough; RefusedError sends the caller away."""
-
-Judge = Callable[[int], str | None]
-"""Says why a caller of this rank can't be taken, as a clause; None where it can."""
 
 _ENTRY = struct.Struct("<4sIIII")
 _OUTCOME = struct.Struct("<4sII")
@@ -94,7 +91,7 @@ class RollCall:
         deadline: float,
         place: str,
         advice: str,
-        admit: Callable[[socket.socket, Judge], Admission],
+        admit: Callable[[socket.socket], Admission],
     ) -> None:
         self._listeners = list(listeners)
         self._size = size
@@ -189,7 +186,7 @@ class RollCall:
         self._selector.modify(caller.sock, caller.events, caller)
 
     def _talk(self, caller: _Caller) -> Talk:
-        proved = yield from self._admit(caller.sock, self._judge)
+        proved = yield from self._admit(caller.sock)
         magic, rank, size, milliseconds, length = _ENTRY.unpack((yield _ENTRY.size))
         if magic != _ENTRY_MAGIC or length > TEXT_BYTES or proved not in (None, rank):
             raise RefusedError("its entry can't be read: run the same version of hpsearch_comm on every rank")

@@ -19,7 +19,7 @@ import time
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
 from hpsearch_comm.formation.inheritance import close_in_children
 from hpsearch_comm.formation.interface import is_local, resolve
-from hpsearch_comm.formation.roll_call import Admission, Judge, RollCall, answer_roll_call
+from hpsearch_comm.formation.roll_call import Admission, RollCall, answer_roll_call
 
 __all__ = ["SECRET_BYTES", "agree_on_secret", "meeting_address", "new_secret", "parse_secret"]
 
@@ -136,7 +136,7 @@ def _connect(address: str) -> socket.socket:
     return sock
 
 
-def _admit(sock: socket.socket, _judge: Judge) -> Admission:
+def _admit(sock: socket.socket) -> Admission:
     pid, user = _other_side(sock)
     if user != os.geteuid():
         raise RefusedError(f"process {pid} belongs to user {user}, not to {os.geteuid()}")

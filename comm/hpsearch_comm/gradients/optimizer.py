@@ -86,7 +86,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         weakref.finalize(self, reducer.close).atexit = False
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Step the optimizer, after averaging what has been accumulated since the last time, if anything has."""
+        """Step the optimizer, after averaging what has been accumulated since the last time, if anything has.
+
+        Args:
+            closure: Evaluates the model anew. Optimizers that decide by its loss, such as LBFGS, need the mean over the
+                ranks, as `group.allreduce(loss.detach())` gives it.
+        """
         if self._reducer.pending:
             self._reducer.synchronise()
         return self.optimizer.step(closure)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hpsearch_comm.errors import CommError
+from hpsearch_comm.errors import CommError, PeerLost
 from hpsearch_comm.links.link import Combine, Link, Transfer
 from hpsearch_comm.operation import Operation, Wait
 
@@ -176,23 +176,26 @@ class _Sleeper:
 
     def _check(self, pending: Sequence[Transfer]) -> None:
         """Raise if the group has ended, nothing has moved for too long, or an awaited peer has left for good."""
-        fate = self._operation.fate
-        peers = dict.fromkeys(transfer.peer for transfer in pending)
-        gone = fate.left.intersection(peers)
-        if gone:
-            # The goodbye takes another way than the data, which may still be in flight and still counts.
-            now = time.monotonic()
-            if self._gone_since is None:
-                self._gone_since = now
-                fate.check()
-                return
-            networked = any(transfer.interest() for transfer in pending if transfer.peer in gone)
-            if networked and now - self._gone_since < min(_GRACE, self._operation.timeout):
-                fate.check()
-                return
-        remaining = self._wait.check(peers)
-        if self._on_delay is not None and self._operation.timeout - remaining >= _DELAY:
-            self._on_delay(self._operation)
+        operation = self._operation
+        try:
+            remaining = self._wait.check(dict.fromkeys(transfer.peer for transfer in pending))
+        except PeerLost:
+            if operation.fate.error is not None or not self._may_still_come(pending):
+                raise
+            return
+        if self._on_delay is not None and operation.timeout - remaining >= _DELAY:
+            self._on_delay(operation)
+
+    def _may_still_come(self, pending: Sequence[Transfer]) -> bool:
+        """Say whether there may be more from a peer that has left: its goodbye takes another way than its data."""
+        now = time.monotonic()
+        if self._gone_since is None:
+            # Whatever it put into memory before it left is there now: one more look.
+            self._gone_since = now
+            return True
+        left = self._operation.fate.left
+        networked = any(transfer.interest() for transfer in pending if transfer.peer in left)
+        return networked and now - self._gone_since < min(_GRACE, self._operation.timeout)
 
     def _poll(self, events: dict[int, int]) -> None:
         fate = self._operation.fate

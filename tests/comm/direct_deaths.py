@@ -1,0 +1,250 @@
+"""Kills a rank with SIGKILL at every moment of every way through shared memory, and prints what became of the others.
+
+Run as a program. Each line of its output is the JSON of one `Death`. It forks a process per rank, which the tests'
+own process can't do safely.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hpsearch_comm.algorithms import course, direct
+from hpsearch_comm.algorithms.parts import split
+from hpsearch_comm.errors import PeerLost
+from hpsearch_comm.fate import Fate
+from hpsearch_comm.links.mesh import Mesh
+from hpsearch_comm.memory.arena import Arena
+from hpsearch_comm.memory.segment import Segment
+from hpsearch_comm.memory.staging import CHUNK
+from hpsearch_comm.memory.words import Barrier, Bell
+from hpsearch_comm.operation import Operation
+from hpsearch_comm.reduction import reduction_for
+from hpsearch_comm.signature import Signature
+from tests.comm.arena_world import socket_pairs
+
+SIZE = 3
+VICTIM = 1
+LONG = SIZE * CHUNK // 4 + 100
+"""Elements of float32 that take a rank two chunks of what it reduces."""
+
+SUM = reduction_for("sum", torch.float32)
+
+
+@dataclass
+class Death:
+    """What came of one kill."""
+
+    path: str
+    moment: int
+    outcomes: list[str]
+    """Of each other rank: the error's name and the rank it names."""
+    mapped: list[int]
+    """How many shared mappings each other rank still had after closing."""
+    exits: list[int]
+
+
+def begin(arena: Arena, fate: Fate, name: str) -> Operation:
+    return Operation(arena.members[arena.index], Signature(0, name, "direct"), 60.0, fate, spin=arena.may_spin)
+
+
+def one_shot(arena: Arena, fate: Fate) -> None:
+    tensor = torch.ones(100)
+    direct.allreduce(arena, begin(arena, fate, "allreduce"), tensor, SUM, tensor)
+
+
+def staged(arena: Arena, fate: Fate) -> None:
+    tensor = torch.ones(LONG)
+    direct.allreduce(arena, begin(arena, fate, "allreduce"), tensor, SUM, tensor)
+
+
+def zero_copy(arena: Arena, fate: Fate) -> None:
+    tensor = arena.empty(begin(arena, fate, "empty"), 4 * LONG).view(torch.float32)
+    direct.allreduce(arena, begin(arena, fate, "allreduce"), tensor, SUM, tensor)
+
+
+def broadcast(arena: Arena, fate: Fate) -> None:
+    direct.broadcast(arena, begin(arena, fate, "broadcast"), torch.ones(LONG), VICTIM)
+
+
+def allgather(arena: Arena, fate: Fate) -> None:
+    direct.allgather(arena, begin(arena, fate, "allgather"), list(torch.ones(SIZE, LONG // SIZE)))
+
+
+def allgather_in_place(arena: Arena, fate: Fate) -> None:
+    tensor = arena.empty(begin(arena, fate, "empty"), 4 * LONG).view(torch.float32)
+    direct.gather_parts(arena, begin(arena, fate, "allgather"), tensor, split(LONG, SIZE))
+
+
+def reduce_scatter(arena: Arena, fate: Fate) -> None:
+    parts = split(LONG, SIZE)
+    start, stop = parts[arena.index]
+    out = torch.empty(stop - start)
+    direct.reduce_scatter(arena, begin(arena, fate, "reduce_scatter"), torch.ones(LONG), parts, SUM, out)
+
+
+def reduce_in_place(arena: Arena, fate: Fate) -> None:
+    tensor = arena.empty(begin(arena, fate, "empty"), 4 * LONG).view(torch.float32)
+    direct.reduce_parts(arena, begin(arena, fate, "allreduce"), tensor, split(LONG, 2), SUM)
+    direct.gather_parts(arena, begin(arena, fate, "allreduce"), tensor, split(LONG, 2))
+
+
+def around_links(arena: Arena, fate: Fate) -> None:
+    mesh = Mesh(arena.index, arena.links(), arena.bell)
+    sent, received = torch.ones(LONG), torch.empty(LONG)
+    following, previous = (arena.index + 1) % SIZE, (arena.index - 1) % SIZE
+    with contextlib.closing(mesh):
+        mesh.exchange(begin(arena, fate, "allreduce"), [(following, sent)], [(previous, received, None)])
+
+
+PATHS: dict[str, Callable[[Arena, Fate], None]] = {
+    function.__name__: function
+    for function in (
+        one_shot,
+        staged,
+        zero_copy,
+        broadcast,
+        allgather,
+        allgather_in_place,
+        reduce_scatter,
+        reduce_in_place,
+        around_links,
+    )
+}
+
+
+class Executioner:
+    """Counts the moments of the victim's life, and ends it at one of them."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+        self.moments = 0
+
+    def moment(self) -> None:
+        if self.moments == self.last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.moments += 1
+
+    def attach(self) -> None:
+        """Put a moment before everything that others could notice."""
+        for owner, name in (
+            (Barrier, "wait"),
+            (Segment, "receive"),
+            (Segment, "map"),
+            (Bell, "ring"),
+            (course, "fold"),
+            (course, "copy"),
+            (direct, "fold"),
+            (direct, "copy"),
+        ):
+            setattr(owner, name, self._after_a_moment(getattr(owner, name)))
+
+    def _after_a_moment(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(*arguments: Any, **options: Any) -> Any:
+            self.moment()
+            return call(*arguments, **options)
+
+        return observed
+
+
+def watch(controls: dict[int, socket.socket], fate: Fate) -> None:
+    """Do as the group's watcher does: tell the fate of a peer whose connection ends."""
+    poll = select.poll()
+    peers = {control.fileno(): peer for peer, control in controls.items()}
+    for descriptor in peers:
+        poll.register(descriptor, select.POLLIN)
+    (descriptor, _), *_ = poll.poll()
+    fate.fail(PeerLost(f"rank {peers[descriptor]} has died", peers[descriptor]))
+
+
+def mapped() -> int:
+    return Path("/proc/self/maps").read_text().count("memfd:hpsearch_comm")
+
+
+def live(rank: int, path: str, descriptors: dict[int, socket.socket], controls: dict[int, socket.socket]) -> str:
+    """Do the operation and meet once more; give what came of it."""
+    fate = Fate()
+    threading.Thread(target=watch, args=(controls, fate), daemon=True).start()
+    try:
+        with contextlib.closing(Arena(rank, range(SIZE), descriptors, fate)) as arena:
+            PATHS[path](arena, fate)
+            direct.barrier(arena, begin(arena, fate, "barrier"))
+    except Exception as error:
+        return f"{type(error).__name__} {getattr(error, 'rank', '')}"
+    return "done"
+
+
+def rank_process(rank: int, path: str, moment: int, ends: list[Any], report: int, go: int) -> None:
+    """Be one rank: report the outcome, and stay until the others have reported too."""
+    for pairs, other in itertools.product(ends, range(SIZE)):
+        if other != rank:
+            for end in pairs[other].values():
+                end.close()
+    executioner = Executioner(moment)
+    if rank == VICTIM:
+        executioner.attach()
+    outcome = live(rank, path, ends[0][rank], ends[1][rank])
+    os.write(report, json.dumps([rank, outcome, mapped(), executioner.moments]).encode() + b"\n")
+    os.read(go, 1)
+
+
+def run(path: str, moment: int) -> tuple[Death, int]:
+    """Run an operation on forked ranks, the victim's life ending at a moment; -1 for never.
+
+    Returns:
+        What came of it, and the number of moments that the victim lived through if it lived.
+    """
+    ends = [socket_pairs(range(SIZE)), socket_pairs(range(SIZE))]
+    (reading, report), (go, start) = os.pipe(), os.pipe()
+    processes = []
+    for rank in range(SIZE):
+        process = os.fork()
+        if process == 0:
+            os.close(reading)
+            os.close(start)
+            try:
+                rank_process(rank, path, moment, ends, report, go)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        processes.append(process)
+    for pairs in ends:
+        for of_rank in pairs.values():
+            for end in of_rank.values():
+                end.close()
+    os.close(report)
+    os.close(go)
+    with os.fdopen(reading) as lines:
+        expected = SIZE if moment < 0 else SIZE - 1
+        reports = sorted(json.loads(line) for line in itertools.islice(lines, expected))
+    os.close(start)
+    exits = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
+    death = Death(path, moment, [outcome for _, outcome, _, _ in reports], [left for _, _, left, _ in reports], exits)
+    return death, max((moments for *_, moments in reports), default=0)
+
+
+def main() -> None:
+    """Run every path once to the end, and then with an end at every moment."""
+    torch.set_num_threads(1)
+    for path in sys.argv[1:] or PATHS:
+        whole, moments = run(path, -1)
+        print(json.dumps(asdict(whole)), flush=True)
+        for moment in range(moments):
+            print(json.dumps(asdict(run(path, moment)[0])), flush=True)
+
+
+if __name__ == "__main__":
+    main()

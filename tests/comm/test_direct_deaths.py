@@ -1,0 +1,64 @@
+"""A rank is killed at every moment of every way through shared memory, and all others are told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PATHS = (
+    "one_shot",
+    "staged",
+    "zero_copy",
+    "broadcast",
+    "allgather",
+    "allgather_in_place",
+    "reduce_scatter",
+    "reduce_in_place",
+    "around_links",
+)
+
+
+@pytest.fixture(scope="module")
+def deaths() -> dict[str, list[dict[str, Any]]]:
+    """Give what came of every kill, by path; the first of each path is the run in which nobody died."""
+    before = sorted(Path("/dev/shm").iterdir())
+    program = subprocess.run(
+        [sys.executable, "-m", "tests.comm.direct_deaths"],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=150,
+        check=True,
+    )
+    assert sorted(Path("/dev/shm").iterdir()) == before
+    found: dict[str, list[dict[str, Any]]] = {path: [] for path in PATHS}
+    for line in program.stdout.splitlines():
+        death = json.loads(line)
+        found[death["path"]].append(death)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PATHS)
+def test_a_rank_killed_at_any_moment_is_named_to_all_others(deaths, path):
+    whole, *kills = deaths[path]
+    assert whole["outcomes"] == ["done"] * 3
+    assert len(kills) >= 5
+    for kill in kills:
+        assert kill["outcomes"] == ["PeerLost 1"] * 2, kill
+        assert kill["exits"] == [0, -signal.SIGKILL, 0], kill
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PATHS)
+def test_nothing_stays_mapped_when_a_rank_was_killed(deaths, path):
+    for kill in deaths[path]:
+        assert not any(kill["mapped"]), kill

@@ -1,0 +1,246 @@
+"""Batch normalization over the rows of all ranks is that of one rank with all rows."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hpsearch_comm import Group, UsageError
+from hpsearch_comm.gradients import DataParallel, SyncBatchNorm, convert_sync_batchnorm
+from tests.comm.thread_ranks import run_ranks
+
+CHANNELS = 3
+
+
+def make_layer(kind: type[nn.Module] = nn.BatchNorm1d, **arguments: Any) -> Any:
+    layer = kind(CHANNELS, **arguments)
+    generator = torch.Generator().manual_seed(3)
+    for tensor in (*layer.parameters(), *layer.buffers()):
+        if tensor.is_floating_point():
+            tensor.detach().copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
+    return layer
+
+
+def shards_of(counts: list[int], shape: tuple[int, ...], dtype: torch.dtype) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(sum(counts))
+    whole = 100 + torch.randn(sum(counts), CHANNELS, *shape, generator=generator, dtype=torch.float64)
+    return list(whole.to(dtype).split(counts))
+
+
+def passes(layer: nn.Module, shards: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Run three forward and backward passes with the rows of `shards`; give all that comes out."""
+    out = []
+    for number in range(3):
+        inputs = [(shard * (number + 1)).requires_grad_() for shard in shards]
+        outputs = layer(torch.cat(inputs) if len(inputs) > 1 else inputs[0])
+        # Weights for each element, so that the sums over g and over g x̂ aren't zero.
+        (outputs * torch.sin(outputs)).sum().backward()
+        out += [outputs.detach(), torch.cat([values.grad for values in inputs])]  # type: ignore[misc]
+    return out
+
+
+KINDS = {
+    "unequal": ([2, 5], {}),
+    "three ranks": ([4, 1, 2], {}),
+    "a rank without rows": ([0, 3], {}),
+    "the last rank without rows": ([3, 1, 0], {}),
+    "without momentum": ([3, 2], {"momentum": None}),
+    "not affine": ([3, 2], {"affine": False}),
+    "without running statistics": ([3, 2], {"track_running_stats": False}),
+    "large epsilon": ([3, 2], {"eps": 0.3}),
+    "one rank": ([5], {}),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [(nn.BatchNorm1d, ()), (nn.BatchNorm1d, (5,)), (nn.BatchNorm2d, (2, 3)), (nn.BatchNorm3d, (1, 2, 3))],
+    ids=["rows", "1d", "2d", "3d"],
+)
+def test_outputs_gradients_and_statistics_are_those_of_the_whole_batch(name, kind, shape):
+    counts, arguments = KINDS[name]
+    shards = shards_of(counts, shape, torch.float64)
+    expected = make_layer(kind, **arguments).double()
+    whole = passes(expected, shards)
+
+    def work(group: Group) -> tuple[list[torch.Tensor], nn.Module]:
+        layer = convert_sync_batchnorm(make_layer(kind, **arguments).double(), group)
+        assert isinstance(layer, SyncBatchNorm)
+        return passes(layer, [shards[group.rank]]), layer
+
+    results = run_ranks(len(counts), work)
+    for place, theirs in enumerate(whole):
+        torch.testing.assert_close(torch.cat([outputs[place] for outputs, _ in results]), theirs)
+    for name, theirs in expected.state_dict().items():
+        for _, layer in results:
+            torch.testing.assert_close(layer.state_dict()[name], theirs)
+    for name, parameter in expected.named_parameters():
+        # Each rank has its own rows' part.
+        torch.testing.assert_close(sum(layer.get_parameter(name).grad for _, layer in results), parameter.grad)
+    assert [key for key, _ in results[0][1].named_buffers()] == [key for key, _ in expected.named_buffers()]
+
+
+def test_gradients_agree_with_finite_differences():
+    def work(group: Group) -> bool:
+        layer = convert_sync_batchnorm(make_layer().double(), group)
+        shard = shards_of([3, 3], (2,), torch.float64)[group.rank] - 100
+
+        def loss(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+            named = {"weight": weight, "bias": bias}
+            outputs = torch.func.functional_call(layer, named, (values,))
+            return (outputs * torch.sin(outputs) * (group.rank + 1)).sum()
+
+        inputs = [shard, layer.weight.detach().clone(), layer.bias.detach().clone()]
+        for tensor in inputs:
+            tensor.requires_grad_()
+        loss(*inputs).backward()
+        # An input of one rank moves the loss of all.
+        slopes = torch.zeros_like(shard)
+        for rank in range(group.size):
+            for place in range(shard.numel()):
+                change = torch.zeros_like(shard)
+                if rank == group.rank:
+                    change.view(-1)[place] = 1e-6
+                with torch.no_grad():
+                    both = torch.stack([loss(shard + sign * change, *inputs[1:]) for sign in (1, -1)])
+                group.allreduce(both, op="sum")
+                if rank == group.rank:
+                    slopes.view(-1)[place] = (both[0] - both[1]) / 2e-6
+        assert inputs[0].grad is not None
+        return torch.allclose(inputs[0].grad, slopes, rtol=1e-6, atol=1e-6)
+
+    assert run_ranks(2, work) == [True, True]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_short_inputs_are_normalized_as_exactly_as_their_dtype_allows(dtype):
+    shards = [shard - 90 for shard in shards_of([3, 2], (4, 4), dtype)]
+    exact = make_layer(nn.BatchNorm2d).double()
+    whole = passes(exact, [shard.double() for shard in shards])
+
+    def work(group: Group) -> list[torch.Tensor]:
+        layer = convert_sync_batchnorm(make_layer(nn.BatchNorm2d), group)
+        return passes(layer, [shards[group.rank].to(memory_format=torch.channels_last)])
+
+    results = run_ranks(2, work)
+    tolerance = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}[dtype]
+    for place, theirs in enumerate(whole):
+        ours = torch.cat([outputs[place] for outputs in results])
+        assert ours.dtype is dtype
+        torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance)
+
+
+def test_means_far_from_zero_lose_no_digits():
+    values = [torch.tensor([[1e4], [1e4 + 1]]), torch.tensor([[1e4 + 2], [1e4 + 3]])]
+
+    def work(group: Group) -> torch.Tensor:
+        layer = SyncBatchNorm(1, group, eps=0.0, affine=False)
+        layer(values[group.rank])
+        assert layer.running_var is not None
+        return layer.running_var
+
+    for seen in run_ranks(2, work):
+        torch.testing.assert_close(seen, torch.tensor([0.9 + 0.1 * 5 / 3]))
+
+
+def test_in_evaluation_it_is_the_ordinary_one_and_exchanges_nothing():
+    def work(group: Group) -> bool:
+        ordinary = make_layer()
+        layer = convert_sync_batchnorm(copy.deepcopy(ordinary), group).eval()
+        inputs = torch.randn(2 + group.rank, CHANNELS)
+        calls_differ = all(torch.equal(layer(inputs), ordinary.eval()(inputs)) for _ in range(group.rank + 1))
+        untracked = make_layer(track_running_stats=False)
+        other = convert_sync_batchnorm(copy.deepcopy(untracked), group).eval()
+        return calls_differ and torch.equal(other(inputs), untracked.eval()(inputs))
+
+    assert run_ranks(2, work) == [True, True]
+
+
+def test_training_a_model_with_it_matches_one_rank_with_the_global_batch():
+    generator = torch.Generator().manual_seed(5)
+    rows = torch.randn(7, 4, generator=generator).double()
+    model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 5), nn.BatchNorm1d(5)).double()
+
+    def train(model: nn.Module, wrapped: nn.Module, rows: torch.Tensor) -> list[torch.Tensor]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        for _ in range(20):
+            optimizer.zero_grad()
+            if isinstance(wrapped, DataParallel):
+                wrapped.set_weight(len(rows))
+            wrapped(rows).sin().sum(1).mean().backward()
+            optimizer.step()
+        return [tensor.detach().clone() for tensor in model.state_dict().values()]
+
+    def work(group: Group) -> list[torch.Tensor]:
+        ours = convert_sync_batchnorm(copy.deepcopy(model), group)
+        shard = rows.split([4, 0, 3])[group.rank]
+        return train(ours, DataParallel(ours, group, weighted=True), shard)
+
+    results = run_ranks(3, work)
+    alone = copy.deepcopy(model)
+    for seen in results:
+        for mine, same, theirs in zip(seen, results[0], train(alone, alone, rows), strict=True):
+            assert torch.equal(mine, same)
+            torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+            break
+        alone = copy.deepcopy(model)
+
+
+def test_conversion_keeps_parameters_modes_and_layers_that_are_used_twice():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = self.second = nn.BatchNorm2d(4, eps=0.5, momentum=None)
+            self.inner = nn.Sequential(nn.ReLU(), nn.BatchNorm1d(2, affine=False).eval())
+            self.nothing = None
+
+    with Group(0, 1) as group:
+        model = Twice()
+        weight, keys = model.first.weight, list(model.state_dict())
+        model.first.weight.requires_grad_(False)
+        assert convert_sync_batchnorm(model, group) is model
+        assert isinstance(model.first, SyncBatchNorm)
+        assert model.first is model.second
+        assert model.first.weight is weight
+        assert (model.first.eps, model.first.momentum, model.first.training) == (0.5, None, True)
+        assert (model.inner[1].training, model.inner[1].weight) == (False, None)
+        assert model.first.group is model.inner[1].group
+        assert model.first.group is not group
+        assert list(model.state_dict()) == keys
+        model.first.group.close()
+
+
+def test_a_module_without_batch_normalization_stays_as_it_is():
+    with Group(0, 1) as group:
+        model = nn.Linear(1, 1)
+        assert convert_sync_batchnorm(model, group) is model
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+def test_a_lazy_layer_can_not_be_converted():
+    with Group(0, 1) as group, pytest.raises(UsageError, match="^0 is lazy and has no shape yet"):
+        convert_sync_batchnorm(nn.Sequential(nn.LazyBatchNorm1d()), group)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 4), (2, 4, 3)])
+def test_inputs_of_other_shapes_are_errors(shape):
+    with Group(0, 1) as group, pytest.raises(UsageError, match=r"must have the shape \(rows, 3, ...\), got"):
+        SyncBatchNorm(3, group)(torch.ones(shape))
+
+
+def test_too_few_values_on_all_ranks_together_are_an_error_on_each():
+    def work(group: Group) -> None:
+        layer = SyncBatchNorm(2, group)
+        for rows in (group.rank, 0):
+            with pytest.raises(
+                UsageError, match=f"all ranks together have {1 if rows or not group.rank else 0}|have 0"
+            ):
+                layer(torch.ones(rows, 2))
+        layer(torch.ones(1, 2))
+
+    run_ranks(2, work)
