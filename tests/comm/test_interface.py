@@ -1,11 +1,7 @@
 from __future__ import annotations
 
 import ipaddress
-import os
-import shutil
 import socket
-import subprocess
-import sys
 import time
 
 import pytest
@@ -19,6 +15,7 @@ from hpsearch_comm.formation.interface import (
     resolve,
     surroundings,
 )
+from tests.comm.network import in_a_network
 
 
 def loopback() -> str:
@@ -153,31 +150,20 @@ def test_addresses_are_those_that_sockets_can_be_bound_to():
     assert not is_local("203.0.113.7")
 
 
-ASK = """
-import sys
-from hpsearch_comm.errors import ConfigurationError
-from hpsearch_comm.formation.interface import local_address
-for question in sys.argv[1:]:
-    towards, _, interface = question.partition("@")
-    try:
-        print(local_address(towards or None, interface or None))
-    except ConfigurationError as error:
-        print(error)
-"""
-
-
-def in_a_namespace(setup: str, *questions: str) -> list[str]:
+def answers(setup: str, *questions: str) -> list[str]:
     """Ask in a network of its own for the address towards `host@interface`."""
-    unshare, ip = shutil.which("unshare"), shutil.which("ip")
-    if unshare is None or ip is None or os.geteuid() != 0:
-        pytest.skip("only root can make a network namespace, with unshare and ip")
-    script = f'{setup}\nexec "$0" -c "$1" "${{@:2}}"'
-    command = [unshare, "-n", "bash", "-ec", script, sys.executable, ASK, *questions]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    if run.returncode != 0 and "Unknown device type" in run.stderr + run.stdout:
-        pytest.skip("this kernel has no veth interfaces")
-    assert run.returncode == 0, run.stderr
-    return run.stdout.splitlines()
+
+    def ask() -> list[str]:
+        found = []
+        for question in questions:
+            towards, _, interface = question.partition("@")
+            try:
+                found.append(local_address(towards or None, interface or None))
+            except ConfigurationError as error:
+                found.append(str(error))
+        return found
+
+    return in_a_network(setup, ask)
 
 
 def test_the_route_decides_among_several_interfaces():
@@ -188,7 +174,7 @@ def test_the_route_decides_among_several_interfaces():
         ip addr add 10.1.0.7/24 dev fast; ip addr add 10.2.0.7/24 dev slow; ip addr add 10.2.0.8/24 dev slow
         ip route add default via 10.2.0.1
     """
-    answers = in_a_namespace(
+    found = answers(
         setup,
         "10.1.0.1@",
         "10.2.0.1@",
@@ -199,9 +185,9 @@ def test_the_route_decides_among_several_interfaces():
         "@10.2.0.8",
         "@fast-peer",
     )
-    assert answers[:7] == ["10.1.0.7", "10.2.0.7", "10.2.0.7", "10.2.0.7", "10.2.0.7", "10.1.0.7", "10.2.0.8"]
-    assert "fast 10.1.0.7/24" in answers[7]
-    assert "slow 10.2.0.7/24, 10.2.0.8/24" in answers[7]
+    assert found[:7] == ["10.1.0.7", "10.2.0.7", "10.2.0.7", "10.2.0.7", "10.2.0.7", "10.1.0.7", "10.2.0.8"]
+    assert "fast 10.1.0.7/24" in found[7]
+    assert "slow 10.2.0.7/24, 10.2.0.8/24" in found[7]
 
 
 def test_without_a_default_route_any_outward_address_is_taken():
@@ -209,10 +195,10 @@ def test_without_a_default_route_any_outward_address_is_taken():
         ip link set lo up; ip link add lan type veth peer name far; ip link set lan up; ip link set far up
         ip addr add 10.1.0.7/24 dev lan
     """
-    answers = in_a_namespace(setup, "@", "192.0.2.1@")
-    assert answers[0] == "10.1.0.7"
-    assert "expected a route to the host of rank 0, '192.0.2.1'" in answers[1]
+    found = answers(setup, "@", "192.0.2.1@")
+    assert found[0] == "10.1.0.7"
+    assert "expected a route to the host of rank 0, '192.0.2.1'" in found[1]
 
 
 def test_a_host_by_itself_uses_loopback():
-    assert in_a_namespace("ip link set lo up", "@", "127.0.0.1@") == ["127.0.0.1", "127.0.0.1"]
+    assert answers("ip link set lo up", "@", "127.0.0.1@") == ["127.0.0.1", "127.0.0.1"]

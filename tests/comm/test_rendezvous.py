@@ -5,9 +5,8 @@ import functools
 import itertools
 import os
 import secrets
-import shutil
-import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from hpsearch_comm.formation.rendezvous import KnownAddresses, MasterRendezvous,
 from hpsearch_comm.formation.roll_call import name_ranks
 from tests.comm.forming import LOOPBACK, PATIENCE, new_credentials, wait_until
 from tests.comm.meeting import awaited, free_port, leaving_nothing, outcomes, uninvited
+from tests.comm.network import in_a_network
 
 Found = list[str] | Exception
 
@@ -226,24 +226,13 @@ def test_an_earlier_outcome_does_not_stand_for_this_start(store):
 
 
 def test_a_store_that_ends_is_named():
-    source = """
-from torch.distributed import TCPStore
-store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
-print(store.port, flush=True)
-input()
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout is not None
-        port = int(holder.stdout.readline())
-        meeting = Meeting(StoreRendezvous(LOOPBACK, port))
-        with ThreadPoolExecutor(1) as pool:
-            rank_0 = pool.submit(meeting.rank(0, 2))
-            observer = TCPStore(LOOPBACK, port, None, False, timedelta(seconds=PATIENCE), wait_for_workers=False)
-            wait_until(lambda: any("call" in key for key in keys(observer)))
-            holder.kill()
-            error = rank_0.exception(PATIENCE)
+    stores = [TCPStore(LOOPBACK, 0, None, True, timedelta(seconds=PATIENCE), wait_for_workers=False)]
+    port = stores[0].port
+    with ThreadPoolExecutor(1) as pool:
+        rank_0 = pool.submit(Meeting(StoreRendezvous(LOOPBACK, port)).rank(0, 2))
+        wait_until(lambda: any("call" in key for key in keys(stores[0])))
+        stores.clear()
+        error = rank_0.exception(PATIENCE)
     assert isinstance(error, RendezvousError)
     assert f"rank 0 of 2 can't use the store at {LOOPBACK}:{port}" in str(error)
     assert "MASTER_ADDR and MASTER_PORT" in str(error)
@@ -311,6 +300,10 @@ def test_strangers_at_the_port_hinder_nobody(master):
             assert awaited(futures) == dict.fromkeys(range(4), addresses(4))
 
 
+def entry(rank: int, size: int, length: int, text: bytes) -> bytes:
+    return b"HPSe" + struct.pack("<4I", rank, size, 60_000, length) + text
+
+
 def test_members_that_break_the_protocol_hinder_nobody(master):
     def connect() -> socket.socket:
         # What they send comes after a perfect handshake.
@@ -321,10 +314,6 @@ def test_members_that_break_the_protocol_hinder_nobody(master):
             sock.close()
             raise
         return sock
-
-    def entry(rank: int, size: int, length: int, text: bytes) -> bytes:
-        numbers = (rank, size, 60_000, length)
-        return b"HPSe" + b"".join(number.to_bytes(4, "little") for number in numbers) + text
 
     company = (
         os.urandom(20),
@@ -361,36 +350,50 @@ def test_ranks_that_count_differently_are_told_so(master):
         assert "it expects 3 ranks where rank 0 expects 2: give every rank the same WORLD_SIZE" in str(error)
 
 
+def test_a_rank_that_has_gone_again_may_come_back(master):
+    with ThreadPoolExecutor(3) as pool:
+        futures = {0: pool.submit(master.rank(0, 3))}
+        wait_until(lambda: is_open(master.place.port))
+        with dial(LOOPBACK, master.place.port, time.monotonic() + PATIENCE) as sock:
+            prove(sock, master.credentials, Hello(1, 0, Kind.RENDEZVOUS), time.monotonic() + PATIENCE)
+            sock.sendall(entry(1, 3, 5, b"short"))
+        futures |= {rank: pool.submit(master.rank(rank, 3)) for rank in (1, 2)}
+        assert awaited(futures) == dict.fromkeys(range(3), addresses(3))
+
+
+def is_open(port: int) -> bool:
+    try:
+        dial(LOOPBACK, port, time.monotonic() + PATIENCE).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
 ALONE = """
 import sys, time
 from hpsearch_comm.formation.handshake import Credentials
 from hpsearch_comm.formation.rendezvous import MasterRendezvous, StoreRendezvous
-kind, port, rank, secret = sys.argv[1:]
+kind, port, secret = sys.argv[1:]
 place = {"MasterRendezvous": MasterRendezvous, "StoreRendezvous": StoreRendezvous}[kind]("127.0.0.1", int(port))
 print("here", flush=True)
-print(place.exchange(int(rank), 3, "it", Credentials(bytes.fromhex(secret)), time.monotonic() + 600))
+place.exchange(0, 3, "it", Credentials(bytes.fromhex(secret)), time.monotonic() + 600)
 """
 
 
-def process(meeting: Meeting, rank: int) -> subprocess.Popen[str]:
-    """Start a rank in a process of its own."""
+def test_rank_0_may_be_killed_and_start_again(meeting):
     place = meeting.place
-    assert isinstance(place, MasterRendezvous | StoreRendezvous)
-    arguments = [type(place).__name__, str(place.port), str(rank), meeting.credentials.secret.hex()]
-    return subprocess.Popen([sys.executable, "-c", ALONE, *arguments], stdout=subprocess.PIPE, text=True)
-
-
-@pytest.mark.parametrize("dies", [0, 1])
-def test_a_rank_may_die_while_it_waits_and_start_again(meeting, dies):
     meeting.credentials = Credentials(meeting.credentials.secret)
-    survivor = 1 - dies
-    with process(meeting, dies) as first, ThreadPoolExecutor(3) as pool:
-        futures = {survivor: pool.submit(meeting.rank(survivor, 3))}
+    arguments = [type(place).__name__, str(place.port), meeting.credentials.secret.hex()]
+    with (
+        subprocess.Popen([sys.executable, "-c", ALONE, *arguments], stdout=subprocess.PIPE, text=True) as first,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        futures = {1: pool.submit(meeting.rank(1, 3))}
         assert first.stdout is not None
         assert first.stdout.readline() == "here\n"
-        first.send_signal(signal.SIGKILL)
+        first.kill()
         first.wait(PATIENCE)
-        futures |= {rank: pool.submit(meeting.rank(rank, 3)) for rank in (dies, 2)}
+        futures |= {rank: pool.submit(meeting.rank(rank, 3)) for rank in (0, 2)}
         assert awaited(futures) == dict.fromkeys(range(3), addresses(3))
 
 
@@ -423,34 +426,17 @@ def test_an_address_too_long_to_send_is_refused(meeting):
 
 def test_a_connection_never_meets_itself():
     # With a single port for outgoing connections, the kernel gives a connection to that port the port itself.
-    unshare, ip = shutil.which("unshare"), shutil.which("ip")
-    if unshare is None or ip is None or os.geteuid() != 0:
-        pytest.skip("only root can make a network namespace, with unshare and ip")
-    script = """
-        ip link set lo up; echo 40000 40000 > /proc/sys/net/ipv4/ip_local_port_range
-        exec "$0" -c "$1"
-    """
-    dialing = """
-import socket, time
-from hpsearch_comm.formation.dial import dial
-with socket.socket() as plain:
-    plain.connect(("127.0.0.1", 40000))
-    print(plain.getsockname() == plain.getpeername())
-    plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes([1, 0, 0, 0, 0, 0, 0, 0]))
-for _ in range(2):
-    try:
-        dial("127.0.0.1", 40000, time.monotonic() + 60)
-    except OSError as error:
-        print(error)
-with socket.socket() as rank_0:
-    rank_0.bind(("127.0.0.1", 40000))
-"""
-    run = subprocess.run(
-        [unshare, "-n", "bash", "-ec", script, sys.executable, dialing],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    if run.stdout.startswith("False") or "port_range" in run.stderr:
-        pytest.skip("this kernel doesn't connect a socket with itself")
-    assert run.stdout.splitlines()[1:] == ["[Errno 111] Connection refused"] * 2, run.stderr
+    setup = "ip link set lo up; echo 40000 40000 > /proc/sys/net/ipv4/ip_local_port_range"
+
+    def meet() -> None:
+        with socket.socket() as plain:
+            plain.connect((LOOPBACK, 40000))
+            assert plain.getsockname() == plain.getpeername()
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        for _ in range(2):
+            with pytest.raises(ConnectionRefusedError):
+                dial(LOOPBACK, 40000, time.monotonic() + PATIENCE)
+        with socket.socket() as rank_0:
+            rank_0.bind((LOOPBACK, 40000))
+
+    in_a_network(setup, meet)

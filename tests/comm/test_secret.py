@@ -3,7 +3,6 @@ from __future__ import annotations
 import functools
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import sys
@@ -193,19 +192,19 @@ def test_nonsense_and_silence_hinder_nobody(name):
 ALONE = """
 import sys, time
 from hpsearch_comm.formation.secret import agree_on_secret
-print(agree_on_secret(int(sys.argv[1]), 3, sys.argv[2], time.monotonic() + 600).hex(), flush=True)
+agree_on_secret(0, 3, sys.argv[1], time.monotonic() + 600)
 """
 
 
-def process(rank: int, name: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", ALONE, str(rank), name], stdout=subprocess.PIPE, text=True)
-
-
-def test_processes_agree_and_survive_the_death_of_rank_0(name):
-    with process(0, name) as first, process(1, name) as other:
+def test_rank_0_may_be_killed_and_start_again(name):
+    ranks = agreeing(name, 3)
+    with subprocess.Popen([sys.executable, "-c", ALONE, name]) as first, ThreadPoolExecutor(3) as pool:
+        futures = {1: pool.submit(ranks(1))}
         wait_until(lambda: is_there(meeting_address(name)))
-        first.send_signal(signal.SIGKILL)
+        first.kill()
         first.wait(PATIENCE)
-        found = outcomes({rank: agreeing(name, 3)(rank) for rank in (0, 2)})
-        assert found[0] == found[2] == bytes.fromhex(other.communicate(timeout=PATIENCE)[0])
-    assert not is_there(meeting_address(name))
+        assert not is_there(meeting_address(name))
+        futures |= {rank: pool.submit(ranks(rank)) for rank in (0, 2)}
+        found = awaited(futures)
+    assert found[0] == found[1] == found[2]
+    assert isinstance(found[0], bytes)

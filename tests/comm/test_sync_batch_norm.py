@@ -172,7 +172,7 @@ def test_training_a_model_with_it_matches_one_rank_with_the_global_batch():
             optimizer.zero_grad()
             if isinstance(wrapped, DataParallel):
                 wrapped.set_weight(len(rows))
-            wrapped(rows).sin().sum(1).mean().backward()
+            (wrapped(rows) * torch.arange(5)).sin().sum(1).mean().backward()
             optimizer.step()
         return [tensor.detach().clone() for tensor in model.state_dict().values()]
 
@@ -181,14 +181,35 @@ def test_training_a_model_with_it_matches_one_rank_with_the_global_batch():
         shard = rows.split([4, 0, 3])[group.rank]
         return train(ours, DataParallel(ours, group, weighted=True), shard)
 
+    expected = train(alone := copy.deepcopy(model), alone, rows)
     results = run_ranks(3, work)
-    alone = copy.deepcopy(model)
     for seen in results:
-        for mine, same, theirs in zip(seen, results[0], train(alone, alone, rows), strict=True):
+        for mine, same, theirs in zip(seen, results[0], expected, strict=True):
             assert torch.equal(mine, same)
             torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
-            break
-        alone = copy.deepcopy(model)
+
+
+def test_a_weight_must_be_known_before_statistics_are_exchanged_backwards():
+    def work(group: Group) -> None:
+        model = convert_sync_batchnorm(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), group)
+        wrapped = DataParallel(model, group, weighted=True)
+        with wrapped.no_sync(), pytest.raises(UsageError, match="must be called before the first of the backward"):
+            wrapped(torch.randn(3, 2)).sum().backward()
+        wrapped.set_weight(2)
+        with wrapped.no_sync():
+            wrapped(torch.randn(3, 2)).sum().backward()
+        wrapped(torch.randn(3, 2)).sum().backward()
+
+    run_ranks(2, work)
+
+
+def test_a_model_can_be_copied():
+    with Group(0, 1) as group:
+        model = convert_sync_batchnorm(nn.Sequential(nn.BatchNorm1d(2)), group)
+        twin = copy.deepcopy(model)
+        assert twin[0].group is model[0].group
+        assert twin[0].weight is not model[0].weight
+        model[0].group.close()
 
 
 def test_conversion_keeps_parameters_modes_and_layers_that_are_used_twice():
@@ -223,7 +244,7 @@ def test_a_module_without_batch_normalization_stays_as_it_is():
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
 def test_a_lazy_layer_can_not_be_converted():
-    with Group(0, 1) as group, pytest.raises(UsageError, match="^0 is lazy and has no shape yet"):
+    with Group(0, 1) as group, pytest.raises(UsageError, match=r"^0 is lazy and has no shape yet"):
         convert_sync_batchnorm(nn.Sequential(nn.LazyBatchNorm1d()), group)
 
 

@@ -16,6 +16,7 @@ from hpsearch_comm.gradients.agreement import check_agreement, describe_tensors
 from hpsearch_comm.gradients.broadcast import broadcast_tensors
 from hpsearch_comm.gradients.join import join
 from hpsearch_comm.gradients.reducer import GradientReducer
+from hpsearch_comm.gradients.sync_batch_norm import SyncBatchNorm
 from hpsearch_comm.group import Group
 
 __all__ = ["DataParallel"]
@@ -97,6 +98,9 @@ class DataParallel(nn.Module):
         self.module = module
         self.group = group
         self._reducer = reducer
+        for layer in module.modules():
+            if isinstance(layer, SyncBatchNorm):
+                layer.exchange.share = reducer.coming_share
         self._known = {id(parameter) for _, parameter in parameters}
         self._changed = False
         # The model may outlive this; then it is an ordinary one again.

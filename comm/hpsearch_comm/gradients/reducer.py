@@ -248,6 +248,15 @@ class GradientReducer:
         for _, parameter in self._named:
             parameter.grad = None
 
+    def coming_share(self) -> float:
+        """Give what this rank's gradients will be multiplied by before they are averaged."""
+        if self.weighted and not self.shares.announced:
+            raise UsageError(
+                "with weighted=True and SyncBatchNorm, set_weight(rows) must be called before the first of the backward "
+                "passes whose gradients are accumulated"
+            )
+        return self._share()
+
     # Steps of both. ------------------------------------------------------------------------------------------------
 
     def _send(self, bucket: Bucket) -> None:

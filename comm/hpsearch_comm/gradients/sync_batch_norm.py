@@ -17,11 +17,13 @@ Backward. With x̂ = (x - m) / s, s = √(M / n + ε), y = w x̂ + b and g = ∂
     ∂L/∂x = w / s · (g - Σ g / n - x̂ Σ g x̂ / n)          ∂L/∂w = Σ_r g x̂          ∂L/∂b = Σ_r g
 
 The sums over n are over all ranks. Those of w and b are over this rank only: like every parameter's, they are averaged
-later on.
+later on. Where that mean will be a weighted one, rank r's loss counts with its share s_r, and as g is the gradient of
+this rank's loss alone, Σ g becomes Σ_r s_r g / s_r', r' being the rank whose ∂L/∂x it is for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,6 +39,28 @@ from hpsearch_comm.group import Group
 __all__ = ["SyncBatchNorm", "convert_sync_batchnorm"]
 
 
+class Exchange:
+    """What the layers of a model exchange statistics through. Copies of a model share it.
+
+    Attributes:
+        group: The ranks.
+        share: Gives what this rank's gradients will be multiplied by before they are averaged.
+    """
+
+    __slots__ = ("group", "share")
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.share: Callable[[], float] = _one
+
+    def __deepcopy__(self, _copies: dict[int, Any]) -> Exchange:
+        return self
+
+
+def _one() -> float:
+    return 1.0
+
+
 class SyncBatchNorm(_BatchNorm):
     """Normalizes each channel by the statistics of the whole batch, over all ranks.
 
@@ -44,7 +68,9 @@ class SyncBatchNorm(_BatchNorm):
     on CPUs and GPUs, also where ranks have unequal numbers of rows, or none. Its state has the same keys. Running
     statistics stay equal on all ranks. In evaluation it is the ordinary one, and exchanges nothing.
 
-    Each forward pass in training is a collective, and so is its backward pass, if its input needs a gradient.
+    Each forward pass in training is a collective, and so is its backward pass, if its input needs a gradient. Under a
+    weighted `DataParallel`, `set_weight` comes before the first backward pass that its mean is over, and a rank of weight
+    0 has no rows.
 
     Args:
         num_features: Channels: the size of the input's dimension 1.
@@ -70,7 +96,12 @@ class SyncBatchNorm(_BatchNorm):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
-        self.group = group
+        self.exchange = Exchange(group)
+
+    @property
+    def group(self) -> Group:
+        """The ranks."""
+        return self.exchange.group
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalize.
@@ -96,7 +127,7 @@ class SyncBatchNorm(_BatchNorm):
             )
         self._track(mean, square, count)
         normalized: torch.Tensor = _Normalize.apply(  # type: ignore[no-untyped-call]
-            input, self.weight, self.bias, mean, square / count, self.eps, count, self.group
+            input, self.weight, self.bias, mean, square / count, self.eps, count, self.exchange
         )
         return normalized
 
@@ -133,25 +164,27 @@ def convert_sync_batchnorm(module: nn.Module, group: Group) -> nn.Module:
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm) and any(is_lazy(tensor) for tensor in layer.parameters(recurse=False)):
             raise UsageError(f"{name} is lazy and has no shape yet: run one batch through the model first")
-    return _convert(module, group.duplicate(), {})
+    return _convert(module, Exchange(group.duplicate()), {})
 
 
-def _convert(module: nn.Module, group: Group, converted: dict[nn.Module, nn.Module]) -> nn.Module:
+def _convert(module: nn.Module, exchange: Exchange, converted: dict[nn.Module, nn.Module]) -> nn.Module:
     if module in converted:
         return converted[module]  # a layer may be used in several places
-    result = _converted_layer(module, group) if isinstance(module, _BatchNorm) else module
+    result = _converted_layer(module, exchange) if isinstance(module, _BatchNorm) else module
     converted[module] = result
     # Not named_children(), which leaves out a child's second name.
     for name, child in module._modules.items():
         if child is not None:
-            setattr(result, name, _convert(child, group, converted))
+            setattr(result, name, _convert(child, exchange, converted))
     return result
 
 
-def _converted_layer(layer: _BatchNorm, group: Group) -> SyncBatchNorm:
+def _converted_layer(layer: _BatchNorm, exchange: Exchange) -> SyncBatchNorm:
+    tracked = layer.track_running_stats
     result = SyncBatchNorm(
-        layer.num_features, group, layer.eps, layer.momentum, layer.affine, layer.track_running_stats, device="meta"
+        layer.num_features, exchange.group, layer.eps, layer.momentum, layer.affine, tracked, device="meta"
     )
+    result.exchange = exchange
     result.weight, result.bias = layer.weight, layer.bias
     result.running_mean, result.running_var = layer.running_mean, layer.running_var
     result.num_batches_tracked = layer.num_batches_tracked
@@ -190,11 +223,11 @@ class _Normalize(torch.autograd.Function):
         variance: torch.Tensor,
         eps: float,
         count: float,
-        group: Group,
+        exchange: Exchange,
     ) -> torch.Tensor:
         exact = _wide_dtype(input.dtype)
         ctx.save_for_backward(input, weight, mean.to(exact), (variance + eps).rsqrt().to(exact))
-        ctx.count, ctx.group = count, group
+        ctx.count, ctx.exchange = count, exchange
         if not input.numel():
             return torch.empty_like(input)
         return functional.batch_norm(
@@ -213,9 +246,12 @@ class _Normalize(torch.autograd.Function):
         product = (gradient * normalized).sum(rest)
         input_gradient = None
         if ctx.needs_input_grad[0]:
+            share = ctx.exchange.share()
             sums = torch.cat((total, product)).double()
-            ctx.group.allreduce(sums, op="sum")
-            sums /= ctx.count
+            # What has no share must not bring its NaNs either.
+            sums = sums * share if share else torch.zeros_like(sums)
+            ctx.exchange.group.allreduce(sums, op="sum")
+            sums /= ctx.count * (share or 1.0)
             mean_total, mean_product = (part.to(gradient.dtype).view(channelwise) for part in sums.chunk(2))
             scale = inverse if weight is None else inverse * weight.to(inverse.dtype)
             input_gradient = (gradient - mean_total).sub_(normalized.mul_(mean_product)).mul_(scale.view(channelwise))
