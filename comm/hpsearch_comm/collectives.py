@@ -154,17 +154,26 @@ class HostCollectives:
         Returns:
             The rows that came, by rank, and how many from each.
         """
-        rank, size = operation.rank, self.topology.size
-        gathering = "direct" if "direct" in self._available else "ring"
-        coming = [line[rank] for line in self.allgather_numbers(operation, gathering, splits)]
+        coming = self.coming_rows(operation, splits)
         out = rows.new_empty((sum(coming), rows.shape[1]))
+        self.exchange_rows(operation, rows, splits, out, coming)
+        return out, coming
+
+    def coming_rows(self, operation: Operation, splits: Sequence[int]) -> list[int]:
+        """Tell each rank how many rows it gets, and give how many come from each."""
+        gathering = "direct" if "direct" in self._available else "ring"
+        return [line[operation.rank] for line in self.allgather_numbers(operation, gathering, splits)]
+
+    def exchange_rows(
+        self, operation: Operation, rows: torch.Tensor, splits: Sequence[int], out: torch.Tensor, coming: Sequence[int]
+    ) -> None:
+        """Do the rest of an alltoall whose ranks know how many rows come from each; both tensors are 2-D."""
         sends = [rows[stop - count : stop].view(-1) for count, stop in zip(splits, accumulate(splits), strict=True)]
         receives = [out[stop - count : stop].view(-1) for count, stop in zip(coming, accumulate(coming), strict=True)]
-        if size == 1:
+        if self.topology.size == 1:
             receives[0].copy_(sends[0])
         else:
             pairwise.alltoall(self._mesh, operation, self._members, sends, receives)
-        return out, coming
 
     def barrier(self, operation: Operation, algorithm: str) -> None:
         """Return when every rank has come."""

@@ -27,7 +27,7 @@ from hpsearch_comm.operation import Operation, disagreement
 from hpsearch_comm.recent import Recent
 from hpsearch_comm.signature import SIGNATURE_BYTES, Signature
 
-__all__ = ["NOTICE_BYTES", "Control", "pack_notice", "unpack_notice"]
+__all__ = ["NOTICE_BYTES", "Control", "foretell", "pack_notice", "unpack_notice"]
 
 NOTICE_BYTES = 512
 
@@ -64,6 +64,19 @@ def unpack_notice(notice: bytes, sender: int) -> CommError | None:
     if cls is PeerLost or cls is CommTimeoutError:
         return cls(text, concerned)
     return (cls or CommError)(text)
+
+
+def foretell(notices: bytes, sender: int) -> tuple[bool, CommError | None]:
+    """Say from the notices that lie unread on a connection whether the sender has ended, and with what error.
+
+    Args:
+        notices: What has come so far; the last notice may be cut off.
+        sender: The rank that it came from.
+    """
+    for start in range(0, len(notices) - NOTICE_BYTES + 1, NOTICE_BYTES):
+        if notices[start] != _WAITING:
+            return True, unpack_notice(notices[start : start + NOTICE_BYTES], sender)
+    return False, None
 
 
 class Control:

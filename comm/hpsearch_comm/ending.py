@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Callable
 
 from hpsearch_comm.assembly import Assembly
 from hpsearch_comm.errors import CommError, PeerLost
@@ -21,18 +22,28 @@ def break_off(fate: Fate, rank: int, error: BaseException) -> None:
     fate.fail(PeerLost(f"rank {rank} has left the group because of its own {reason}", rank))
 
 
-def release_at_exit(group: object, parts: Assembly, rank: int) -> weakref.finalize:  # type: ignore[type-arg]
+def release_at_exit(group: object, parts: Assembly, leave_devices: Callable[[], None], rank: int) -> weakref.finalize:  # type: ignore[type-arg]
     """Give back what a group stands on when it is closed, forgotten, or when the process ends.
+
+    Args:
+        group: Whose end it is.
+        parts: What it stands on.
+        leave_devices: Gives back what it has on GPUs; called first. Must not keep the group.
+        rank: The group's.
 
     Returns:
         Call it to do so now; later calls do nothing.
     """
-    return weakref.finalize(group, _release, parts, rank)
+    return weakref.finalize(group, _release, parts, leave_devices, rank)
 
 
-def _release(parts: Assembly, rank: int) -> None:
+def _release(parts: Assembly, leave_devices: Callable[[], None], rank: int) -> None:
     # Set when an exception has ended the program; in an interactive session that is only the last of many.
     error = getattr(sys, "last_value", None)
     if error is not None and not hasattr(sys, "ps1") and not sys.flags.interactive:
         break_off(parts.fate, rank, error)
-    parts.close()
+    try:
+        # Before the goodbye, since NCCL's peers take leave of each other together.
+        leave_devices()
+    finally:
+        parts.close()

@@ -11,6 +11,7 @@
     HPSEARCH_COMM_ALGORITHM     auto, direct, ring, butterfly, hierarchical or naive
     HPSEARCH_COMM_TRANSPORT     auto or tcp
     HPSEARCH_COMM_STREAMS       TCP connections between two ranks of different hosts
+    HPSEARCH_COMM_CUDA          auto, nccl or host: how CUDA tensors travel
     HPSEARCH_COMM_TIMELINE      file for a trace
     HPSEARCH_COMM_COST_MODEL    JSON file with the costs that `auto` chooses an algorithm by
 
@@ -51,6 +52,7 @@ VARIABLES = tuple(
         "ALGORITHM",
         "TRANSPORT",
         "STREAMS",
+        "CUDA",
         "TIMELINE",
         "COST_MODEL",
     )
@@ -65,6 +67,7 @@ _OTHER_LAUNCHERS = {
 }
 _ALGORITHMS = ("auto", "direct", "ring", "butterfly", "hierarchical", "naive")
 _TRANSPORTS = ("auto", "tcp")
+_CUDA_WAYS = ("auto", "nccl", "host")
 _MOST_RANKS = 2**20
 _START_TIMEOUT = 60.0
 _log = logging.getLogger(__name__)
@@ -193,6 +196,8 @@ def _read_options(env: Mapping[str, str]) -> dict[str, Any]:
         options["algorithm"] = _choice(env, _PREFIX + "ALGORITHM", _ALGORITHMS)
     if _PREFIX + "TRANSPORT" in env:
         options["transport"] = _choice(env, _PREFIX + "TRANSPORT", _TRANSPORTS)
+    if _PREFIX + "CUDA" in env:
+        options["cuda"] = _choice(env, _PREFIX + "CUDA", _CUDA_WAYS)
     if _PREFIX + "STREAMS" in env:
         options["streams"] = _whole(env, _PREFIX + "STREAMS", 1, 64)
     return options

@@ -12,6 +12,7 @@ from hpsearch_comm.algorithms.cost_model import CostModel
 from hpsearch_comm.assembly import Assembly, assemble
 from hpsearch_comm.clock import clock_offset
 from hpsearch_comm.collectives import HostCollectives
+from hpsearch_comm.cuda.devices import Devices
 from hpsearch_comm.ending import break_off, release_at_exit
 from hpsearch_comm.formation.listener import Listener
 from hpsearch_comm.formation.rendezvous import Rendezvous
@@ -51,6 +52,7 @@ class Group:
             says.
         host: Splits one machine into several hosts, by a name for this one.
         streams: TCP connections between two ranks of different hosts.
+        cuda: How CUDA tensors travel: nccl, host for pinned host memory, or auto: NCCL wherever all ranks can use it.
         timeline: File for a trace of all operations, for chrome://tracing or Perfetto.
         cost_model: What `auto` predicts with: a model, its costs by name, or a JSON file with them. Rank 0's counts.
 
@@ -77,6 +79,7 @@ class Group:
         interface: str | None = None,
         host: str | None = None,
         streams: int = 4,
+        cuda: str = "auto",
         timeline: str | os.PathLike[str] | None = None,
         cost_model: CostModel | Mapping[str, float] | str | os.PathLike[str] | None = None,
     ) -> None:
@@ -96,6 +99,7 @@ class Group:
             interface=interface,
             host=host,
             streams=streams,
+            cuda=cuda,
         )
         self._model = read_cost_model(cost_model)
         self._duplicates = 0
@@ -109,7 +113,8 @@ class Group:
             raise
         self._fate = parts.fate
         self._topology = parts.topology
-        self._release = release_at_exit(self, parts, rank)
+        self._devices = Devices(self._options, parts.fate)
+        self._release = release_at_exit(self, parts, self._devices.close, rank)
         self._turns = Turns(rank, parts.fate, parts.recent, self._timeline, float(timeout))
         try:
             self._prepare = self._with_model(parts)
@@ -148,6 +153,15 @@ class Group:
     def last_algorithm(self) -> str:
         """The algorithm that carried the last operation."""
         return self._turns.last_algorithm
+
+    @property
+    def device_path(self) -> str | None:
+        """How CUDA tensors travel: `nccl`, or `host memory: ` and why; None until the first of them has come.
+
+        Then the ranks agree on it, once for each device: every rank must come with a CUDA tensor, and an asynchronous
+        operation is a blocking one that once.
+        """
+        return self._devices.path
 
     @property
     def timeline(self) -> Timeline | NoTimeline:
@@ -195,21 +209,21 @@ class Group:
         Returns:
             The tensor, or `out`.
         """
-        return self._turns.now(self._prepare.allreduce(tensor, op, out))
+        return self._turns.now(self._preparation(tensor).allreduce(tensor, op, out))
 
     def allreduce_async(
         self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None
     ) -> Handle[torch.Tensor]:
         """Do as `allreduce`, in the background: the tensor may be used again when the handle's `wait` returns."""
-        return self._turns.later(self._prepare.allreduce(tensor, op, out))
+        return self._turns.later(self._preparation(tensor).allreduce(tensor, op, out))
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
         """Copy the root's tensor into that of every other rank, which has the same shape and dtype."""
-        return self._turns.now(self._prepare.broadcast(tensor, root))
+        return self._turns.now(self._preparation(tensor).broadcast(tensor, root))
 
     def broadcast_async(self, tensor: torch.Tensor, root: int = 0) -> Handle[torch.Tensor]:
         """Do as `broadcast`, in the background."""
-        return self._turns.later(self._prepare.broadcast(tensor, root))
+        return self._turns.later(self._preparation(tensor).broadcast(tensor, root))
 
     def allgather(self, tensor: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Give every rank the tensors of all, one behind the other along the first dimension, in the order of ranks.
@@ -219,11 +233,11 @@ class Group:
                 dimensions counts as one with one element.
             out: Where the result goes, in place of a new tensor. Its shape must fit.
         """
-        return self._turns.now(self._prepare.allgather(tensor, out))
+        return self._turns.now(self._preparation(tensor).allgather(tensor, out))
 
     def allgather_async(self, tensor: torch.Tensor, out: torch.Tensor | None = None) -> Handle[torch.Tensor]:
         """Do as `allgather`, in the background."""
-        return self._turns.later(self._prepare.allgather(tensor, out))
+        return self._turns.later(self._preparation(tensor).allgather(tensor, out))
 
     def reduce_scatter(self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None) -> torch.Tensor:
         """Reduce the ranks' tensors, and give each rank its share of the result's rows.
@@ -234,13 +248,13 @@ class Group:
             op: sum, mean, min, max or product.
             out: Where this rank's rows go, in place of a new tensor.
         """
-        return self._turns.now(self._prepare.reduce_scatter(tensor, op, out))
+        return self._turns.now(self._preparation(tensor).reduce_scatter(tensor, op, out))
 
     def reduce_scatter_async(
         self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None
     ) -> Handle[torch.Tensor]:
         """Do as `reduce_scatter`, in the background."""
-        return self._turns.later(self._prepare.reduce_scatter(tensor, op, out))
+        return self._turns.later(self._preparation(tensor).reduce_scatter(tensor, op, out))
 
     def alltoall(self, tensor: torch.Tensor, splits: Sequence[int] | None = None) -> Any:
         """Send some rows to each rank, and get some from each.
@@ -252,12 +266,12 @@ class Group:
         Returns:
             The rows that came, in the order of ranks; with `splits`, a pair of that and the number from each rank.
         """
-        rows, coming = self._turns.now(self._prepare.alltoall(tensor, splits))
+        rows, coming = self._turns.now(self._preparation(tensor).alltoall(tensor, splits))
         return rows if splits is None else (rows, coming)
 
     def alltoall_async(self, tensor: torch.Tensor, splits: Sequence[int] | None = None) -> Handle[Any]:
         """Do as `alltoall` with splits, in the background: the handle gives (rows, number from each rank)."""
-        return self._turns.later(self._prepare.alltoall(tensor, splits))
+        return self._turns.later(self._preparation(tensor).alltoall(tensor, splits))
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
@@ -279,7 +293,8 @@ class Group:
         """Make a tensor of zeros in memory that the ranks of this host share. Every rank calls it with the same shape.
 
         Collectives on such a tensor, or on a part of it at the same place on every rank, copy nothing. It is this
-        rank's own: what the others see of it, they see only within an operation.
+        rank's own: what the others see of it, they see only within an operation. It lies on the CPU; there is no such
+        memory for CUDA tensors.
         """
         return self._turns.now(self._prepare.empty(shape, dtype))
 
@@ -302,8 +317,18 @@ class Group:
             interface=options.interface,
             host=options.host,
             streams=options.streams,
+            cuda=options.cuda,
             cost_model=self._model,
         )
+
+    def _preparation(self, tensor: torch.Tensor) -> Preparation:
+        """Give what prepares operations where the tensor lies."""
+        try:
+            if tensor.is_cpu:  # much quicker than to ask for tensor.device.type
+                return self._prepare
+        except AttributeError:  # it isn't a tensor, which is found out there
+            return self._prepare
+        return self._devices.preparation(tensor.device, self._turns, self._prepare)
 
     @property
     def _towards(self) -> str | None:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import threading
-from typing import Generic, TypeVar
+import time
+from typing import Any, Generic, Protocol, TypeVar
 
 from hpsearch_comm.errors import CommTimeoutError
 
-__all__ = ["Handle"]
+__all__ = ["Handle", "LaunchHandle", "UnderWay"]
 
 T = TypeVar("T")
+
+
+class UnderWay(Protocol):
+    """What a GPU has been given to do."""
+
+    def done(self) -> bool:
+        """Say whether it has ended, well or not."""
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Wait for its end and give its result; may be called again."""
 
 
 class Handle(Generic[T]):
@@ -51,3 +62,31 @@ class Handle(Generic[T]):
         self._result = result
         self._error = error
         self._finished.release()
+
+
+class LaunchHandle(Handle[T]):
+    """An operation that the engine hands to a GPU, and that ends when the GPU has done it.
+
+    Args:
+        launch: The handle of the part that runs in the engine.
+    """
+
+    __slots__ = ("_launch",)
+
+    def __init__(self, launch: Handle[UnderWay]) -> None:
+        super().__init__(launch._name)
+        self._launch = launch
+
+    def done(self) -> bool:
+        """Say whether the operation has ended, well or not."""
+        if not self._launch.done():
+            return False
+        under_way = self._launch._result
+        return under_way is None or under_way.done()
+
+    def wait(self, timeout: float | None = None) -> T:
+        """Wait for the operation's end and give its result; see `Handle.wait`."""
+        until = None if timeout is None else time.monotonic() + timeout
+        under_way = self._launch.wait(timeout)
+        result: T = under_way.wait(None if until is None else max(0.0, until - time.monotonic()))
+        return result

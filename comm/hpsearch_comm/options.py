@@ -19,6 +19,7 @@ __all__ = ["Options", "read_cost_model"]
 
 _ALGORITHMS = ("auto", "direct", "ring", "butterfly", "hierarchical", "naive")
 _TRANSPORTS = ("auto", "tcp")
+_CUDA_WAYS = ("auto", "nccl", "host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Options:
     interface: str | None
     host: str | None
     streams: int
+    cuda: str
 
     def __post_init__(self) -> None:
         if not _whole(self.size) or self.size < 1:
@@ -52,7 +54,7 @@ class Options:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise ConfigurationError(f"{name} must be a number of seconds above 0, got {value!r}")
-        for name, choices in (("algorithm", _ALGORITHMS), ("transport", _TRANSPORTS)):
+        for name, choices in (("algorithm", _ALGORITHMS), ("transport", _TRANSPORTS), ("cuda", _CUDA_WAYS)):
             if getattr(self, name) not in choices:
                 raise ConfigurationError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
         if self.size > 1 and self.rendezvous is None:

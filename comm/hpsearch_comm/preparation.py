@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,6 +19,8 @@ from hpsearch_comm.turns import Prepared
 
 __all__ = ["Preparation"]
 
+T = TypeVar("T")
+
 _MOST_CALLS = 1024
 """Kinds of calls that are remembered; a program with more of them just describes them anew."""
 
@@ -28,10 +30,12 @@ class Preparation:
 
     Args:
         host: What carries them out.
+        device: 0, or the number of the CUDA device whose tensors a subclass takes; see `Signature`.
     """
 
-    def __init__(self, host: HostCollectives) -> None:
+    def __init__(self, host: HostCollectives, device: int = 0) -> None:
         self._host = host
+        self._device = device
         self._rank = host.topology.rank
         self._size = host.topology.size
         self._calls: dict[tuple[Any, ...], Call] = {}
@@ -171,6 +175,10 @@ class Preparation:
 
         return Prepared(call, work)
 
+    def first_cuda_use(self, work: Callable[[Operation], T]) -> Prepared[T]:
+        """Prepare a step in which the ranks agree on how the tensors of a CUDA device travel."""
+        return Prepared(self._call("first_cuda_use", as_="barrier"), work)
+
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Prepared[torch.Tensor]:
         """Prepare `Group.empty`."""
         if len(shape) == 1 and not isinstance(shape[0], int):
@@ -183,13 +191,23 @@ class Preparation:
         nbytes = prod(shape) * dtype.itemsize
         return Prepared(call, lambda operation: self._host.arena.empty(operation, nbytes).view(dtype).view(*shape))
 
+    @property
+    def host(self) -> HostCollectives:
+        """What carries the operations out on the CPU."""
+        return self._host
+
+    def _algorithm(self, operation: str, nbytes: int, reduction: str, dtype: torch.dtype) -> str:
+        """Name the algorithm of a call that is described for the first time; reduction is none where there is none."""
+        return self._host.algorithm(operation, nbytes)
+
     def _reducing(self, operation: str, tensor: torch.Tensor, op: Any) -> Call:
         key = operation, tensor.dtype, tensor.shape, op if type(op) is str else None
         call = self._calls.get(key)
         if call is None:
             reduction = reduction_for(op, tensor.dtype)
-            algorithm = self._host.algorithm(operation, tensor.nbytes)
-            signature = Signature(0, operation, algorithm, tensor.dtype, tuple(tensor.shape), reduction.name)
+            algorithm = self._algorithm(operation, tensor.nbytes, reduction.name, tensor.dtype)
+            shape, device = tuple(tensor.shape), self._device
+            signature = Signature(0, operation, algorithm, tensor.dtype, shape, reduction.name, device=device)
             call = self._remember(key, Call.of(signature, tensor.nbytes, reduction))
         return call
 
@@ -206,10 +224,9 @@ class Preparation:
         call = self._calls.get(key)
         if call is None:
             nbytes = prod(shape) * dtype.itemsize
-            algorithm = self._host.algorithm(as_ or operation, nbytes)
-            call = self._remember(
-                key, Call.of(Signature(0, operation, algorithm, dtype, tuple(shape), root=root), nbytes)
-            )
+            algorithm = self._algorithm(as_ or operation, nbytes, "none", dtype)
+            signature = Signature(0, operation, algorithm, dtype, tuple(shape), root=root, device=self._device)
+            call = self._remember(key, Call.of(signature, nbytes))
         return call
 
     def _remember(self, key: tuple[Any, ...], call: Call) -> Call:

@@ -10,7 +10,8 @@ Layout, little endian, fixed size; every field is bounds-checked when it is read
          7     1  dtype              index into DTYPES
          8     1  algorithm          index into ALGORITHMS
          9     1  dimensions         0 to 8
-        10     6  zero
+        10     1  device             0 for the host's memory, n for the n-th CUDA device that the rank has used
+        11     5  zero
         16     8  sequence           the operation's number in its group, from 0
         24     8  root               -1 where the operation has none
         32     8  buffer             number of the shared buffer that holds the tensor, -1 for other memory
@@ -59,6 +60,7 @@ OPERATIONS = (
     "broadcast_object",
     "empty",
     "duplicate",
+    "first_cuda_use",
 )
 REDUCTIONS = ("none", "sum", "mean", "min", "max", "product")
 ALGORITHMS = ("none", "direct", "ring", "butterfly", "hierarchical", "naive", "tree", "pairwise", "nccl")
@@ -85,7 +87,7 @@ DTYPES: tuple[torch.dtype, ...] = (
 _MAGIC = int.from_bytes(b"HPSC", "little")
 _VERSION = 1
 _DIMENSIONS = 8
-_SIGNATURE = struct.Struct("<I6B6xqqqq8q")
+_SIGNATURE = struct.Struct("<I7B5xqqqq8q")
 _TAIL = struct.Struct("<qq")
 assert _SIGNATURE.size == SIGNATURE_BYTES
 assert _SIGNATURE.size + _TAIL.size == HEADER_BYTES
@@ -105,6 +107,7 @@ class Signature:
     root: int = -1
     buffer: int = -1
     offset: int = 0
+    device: int = 0
 
     def pack(self) -> bytes:
         """Give the first 112 bytes of the header."""
@@ -119,6 +122,7 @@ class Signature:
             _DTYPE_INDEX[self.dtype],
             ALGORITHMS.index(self.algorithm),
             len(shape),
+            self.device,
             self.sequence,
             self.root,
             self.buffer,
@@ -136,8 +140,8 @@ class Signature:
         """
         if len(header) < SIGNATURE_BYTES:
             raise RefusedError(f"expected a header of {HEADER_BYTES} bytes, got {len(header)}")
-        magic, version, operation, reduction, dtype, algorithm, dimensions, *numbers = _SIGNATURE.unpack_from(header)
-        sequence, root, buffer, offset, *shape = numbers
+        magic, version, operation, reduction, dtype, algorithm, *numbers = _SIGNATURE.unpack_from(header)
+        dimensions, device, sequence, root, buffer, offset, *shape = numbers
         if magic != _MAGIC or version != _VERSION:
             raise RefusedError(
                 f"expected a header of this version of hpsearch_comm ({_VERSION}), got {bytes(header[:5]).hex()}: "
@@ -162,6 +166,7 @@ class Signature:
             root,
             buffer,
             offset,
+            device,
         )
 
     @property
@@ -178,9 +183,11 @@ class Signature:
             parts.append(f"root {self.root}")
         if self.buffer >= 0:
             parts.append(f"at byte {self.offset:,} of shared buffer {self.buffer}")
+        if self.device:
+            parts.append("on cuda" if self.device == 1 else f"on cuda device {self.device} in order of first use")
         if self.algorithm != "none":
             parts.append(self.algorithm)
-        if self.operation == "barrier":
+        if self.operation in ("barrier", "first_cuda_use"):
             parts = parts[1:]
         inside = f" ({', '.join(parts)})" if parts else ""
         return f"{self.operation} {self.sequence}{inside}"

@@ -7,14 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hpsearch_comm.call import Call
 from hpsearch_comm.ending import break_off
 from hpsearch_comm.engine import Engine
 from hpsearch_comm.errors import CommError, GroupClosedError, UsageError
 from hpsearch_comm.fate import Fate
-from hpsearch_comm.handle import Handle
+from hpsearch_comm.handle import Handle, LaunchHandle, UnderWay
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.recent import Recent
 from hpsearch_comm.timeline import NoTimeline, Timeline
@@ -30,6 +30,8 @@ class Prepared(Generic[T]):
 
     call: Call
     work: Callable[[Operation], T]
+    launches: bool = False
+    """Whether the work only hands the operation to a GPU, and gives it `UnderWay` in place of its result."""
 
 
 class Turns:
@@ -68,7 +70,8 @@ class Turns:
         """Run an operation, behind those that are still under way, and give its result."""
         with self._lock:
             if self._engine is None or self._engine.idle:
-                return self._run(prepared, self._begin(), spin=True)
+                result: Any = self._run(prepared, self._begin(), spin=True)
+                return result.wait() if prepared.launches else result  # type: ignore[no-any-return]
             handle = self._submit(prepared)
         return handle.wait()
 
@@ -106,10 +109,15 @@ class Turns:
             self._engine = Engine(f"hpsearch-comm-engine-{self._rank}", self._timeline.engine_thread)
         queued = time.monotonic_ns() if self._timeline.on else 0
         name = f"{prepared.call.operation} {sequence}"
-        return self._engine.submit(name, lambda: self._run(prepared, sequence, spin=False, queued=queued))
+        handle = self._engine.submit(name, lambda: self._run(prepared, sequence, spin=False, queued=queued))
+        return LaunchHandle(handle) if prepared.launches else handle
 
     def _run(self, prepared: Prepared[T], sequence: int, *, spin: bool, queued: int = 0) -> T:
-        call, timeline = prepared.call, self._timeline
+        call, work, timeline = prepared.call, prepared.work, self._timeline
+        if prepared.launches and (spin or timeline.on):
+            # In the engine too, where the operation's time is to be recorded. Without that, the next operation's ranks
+            # meet while the GPU is still busy with this one.
+            work = _to_its_end(work)
         self.last_algorithm = call.algorithm
         packed = call.packed(sequence)
         self._recent.note(sequence, packed)
@@ -118,12 +126,21 @@ class Turns:
         )
         try:
             if not timeline.on:
-                return prepared.work(operation)
+                return work(operation)
             with timeline.operation(call.operation, call.nbytes, call.algorithm, sequence, queued):
-                return prepared.work(operation)
+                return work(operation)
         except CommError as error:
             self._fate.fail(error)
             raise
         except BaseException as error:
             break_off(self._fate, self._rank, error)
             raise
+
+
+def _to_its_end(launch: Callable[[Operation], Any]) -> Callable[[Operation], Any]:
+    def work(operation: Operation) -> UnderWay:
+        under_way: UnderWay = launch(operation)
+        under_way.wait()
+        return under_way
+
+    return work

@@ -8,7 +8,7 @@ import sys
 
 from tests.benchmarks.figures import Figure, machine, render
 
-_BENCHMARKS = ("noop", "hyperband", "simulated", "scale")
+_BENCHMARKS = ("noop", "hyperband", "simulated", "scale", "comm")
 
 
 def _main() -> None:

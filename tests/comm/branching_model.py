@@ -33,7 +33,8 @@ class BranchingModel(nn.Module):
         hidden = torch.tanh(self.trunk(inputs)) * self.frozen
         if branch:
             hidden = hidden + torch.tanh(self.branch(hidden))
-        return self.head(hidden)
+        outputs: torch.Tensor = self.head(hidden)
+        return outputs
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ class Training:
             branch = self.branches and (step % 3 == 2 or (step % 3 == 1 and rank == 1))
             outputs.append(model(inputs[rows], branch))
             wanted.append(targets[rows])
-        (nn.functional.mse_loss(torch.cat(outputs), torch.cat(wanted)) / self.parts).backward()
+        loss = nn.functional.mse_loss(torch.cat(outputs), torch.cat(wanted)) / self.parts
+        torch.autograd.backward(loss)
 
     def but(self, **changes: Any) -> Training:
         return replace(self, **changes)

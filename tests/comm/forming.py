@@ -72,6 +72,28 @@ class Forming:
             found[rank] = error or future.result()
         return found
 
+    def connections(self) -> dict[int, Connections]:
+        """Give what each rank holds, where all were to succeed."""
+        found = self.outcomes()
+        made = {rank: outcome for rank, outcome in found.items() if isinstance(outcome, Connections)}
+        assert made.keys() == found.keys(), found
+        return made
+
+    def errors(self) -> dict[int, Exception]:
+        """Give what each rank raised, where all were to fail."""
+        found = self.outcomes()
+        errors = {rank: outcome for rank, outcome in found.items() if isinstance(outcome, Exception)}
+        assert errors.keys() == found.keys(), found
+        return errors
+
+    def result(self, rank: int, seconds: float = PATIENCE) -> Connections:
+        """Give what one rank holds.
+
+        Raises:
+            TimeoutError: It goes on connecting.
+        """
+        return self._ranks[rank].result(seconds)
+
     def end(self) -> None:
         concurrent.futures.wait(self._ranks.values())
         for future in self._ranks.values():
@@ -119,8 +141,12 @@ def open_files() -> dict[str, str]:
 def dial(address: Address, *, local: bool = False) -> socket.socket:
     """Connect as anybody could."""
     sock = socket.socket(socket.AF_UNIX if local else socket.AF_INET)
-    sock.settimeout(PATIENCE)
-    sock.connect(f"\0{address.unix}" if local else (address.ip, address.port))
+    try:
+        sock.settimeout(PATIENCE)
+        sock.connect(f"\0{address.unix}" if local else (address.ip, address.port))
+    except BaseException:
+        sock.close()
+        raise
     return sock
 
 
@@ -144,10 +170,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def check_pairs(group: dict[int, Outcome], expect_local: Callable[[int, int], bool]) -> None:
+def check_pairs(made: dict[int, Connections], expect_local: Callable[[int, int], bool]) -> None:
     """See that every connection leads from each rank to the one that holds its other end, and is of the right sort."""
-    made = {rank: outcome for rank, outcome in group.items() if isinstance(outcome, Connections)}
-    assert made.keys() == group.keys(), group
     for rank, mine in made.items():
         others = [peer for peer in made if peer != rank]
         assert sorted(mine.controls) == sorted(others)

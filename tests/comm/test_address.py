@@ -17,7 +17,7 @@ CLONE_NEWNET = 0x40000000
 ADDRESS = Address("0123456789abcdef" * 2, "node-b", 71, "10.0.0.2", 4711, "hpsearch-comm-1f")
 
 
-@pytest.mark.parametrize("ip", ["127.0.0.1", "fd00::2", "fe80::fc:ff:fe00:1%eth0"])
+@pytest.mark.parametrize("ip", ["127.0.0.1", "fd00::2", "::ffff:10.0.0.2"])
 def test_an_address_survives_its_text(ip):
     address = replace(ADDRESS, ip=ip)
     assert Address.from_text(address.to_text()) == address
@@ -25,7 +25,7 @@ def test_an_address_survives_its_text(ip):
 
 
 def test_the_longest_address_keeps_within_the_bound():
-    ip = f"fe80{':ffff' * 7}%{'e' * 15}"
+    ip = f"fd00{':ffff' * 7}"
     longest = Address("f" * 32, "\N{PILE OF POO}" * 255, 2**31 - 1, ip, 65535, "x" * 100)
     assert len(longest.to_text().encode()) <= MOST_BYTES
     assert Address.from_text(longest.to_text()) == longest
@@ -51,8 +51,9 @@ def test_the_longest_address_keeps_within_the_bound():
         ("ip", "::"),
         ("ip", "224.0.0.1"),
         ("ip", "1.2.3.4%eth0"),
-        ("ip", "fe80::1%"),
-        ("ip", "fe80::1%a b"),
+        ("ip", "fe80::1"),
+        ("ip", "fe80::1%eth0"),
+        ("ip", "fd00::2%eth0"),
         ("ip", 16909060),
         ("port", 0),
         ("port", 65536),

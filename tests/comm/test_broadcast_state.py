@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from hpsearch_comm import Group, MismatchError, UsageError
+from hpsearch_comm import MismatchError, UsageError
 from hpsearch_comm.gradients import broadcast_optimizer_state, broadcast_parameters
 from tests.comm.thread_ranks import run_ranks
 
 
 def test_a_state_dict_becomes_the_root_s():
-    def work(group: Group) -> list[float]:
+    def work(group):
         model = nn.BatchNorm1d(2)
         for tensor in model.state_dict().values():
             tensor.fill_(group.rank)
@@ -27,7 +28,7 @@ def test_a_state_dict_becomes_the_root_s():
 
 
 def test_tensors_that_differ_are_named():
-    def work(group: Group) -> None:
+    def work(group):
         with pytest.raises(
             MismatchError, match=r"rank 0 has tensor x float32 \[2\], rank 1 has tensor x float32 \[3\]"
         ):
@@ -36,7 +37,7 @@ def test_tensors_that_differ_are_named():
     run_ranks(2, work)
 
 
-OPTIMIZERS = {
+OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.1, amsgrad=True),
     "adam, rate as a tensor": lambda parameters: torch.optim.Adam(parameters, lr=torch.tensor(0.1)),
@@ -47,7 +48,7 @@ OPTIMIZERS = {
 }
 
 
-def flatten(value: object) -> list[object]:
+def flatten(value: Any) -> list[Any]:
     if isinstance(value, torch.Tensor):
         return [value.dtype, tuple(value.shape), *value.flatten().tolist()]
     if isinstance(value, dict):
@@ -60,17 +61,17 @@ def flatten(value: object) -> list[object]:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("stale", [False, True], ids=["no state yet", "another state"])
 def test_every_rank_gets_the_root_s_optimizer_state(name, stale):
-    def work(group: Group) -> list[object]:
+    def work(group):
         model = nn.Linear(2, 3).bfloat16() if name == "sgd" else nn.Linear(2, 3)
         for parameter in model.parameters():
             nn.init.ones_(parameter)
         optimizer = OPTIMIZERS[name](model.parameters())
 
-        def closure() -> float:
+        def closure():
             optimizer.zero_grad()
             value = model(torch.full((1, 2), 1.0 + group.rank, dtype=model.weight.dtype)).square().sum()
             value.backward()
-            return float(value)
+            return value.detach().item()
 
         for _ in range(2 if group.rank == 1 else int(stale)):
             optimizer.step(closure)
@@ -92,10 +93,10 @@ class Strange(torch.optim.SGD):
 
     value: object = None
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"value": self.value}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.value = state.pop("value")
         super().load_state_dict(state)
 
@@ -103,7 +104,7 @@ class Strange(torch.optim.SGD):
 def test_numbers_without_a_form_in_json_and_nested_values_travel():
     value = {"a": [math.inf, -math.inf, (1, 2.5, None, True)], 7: "text", "none": {}, "empty": [], "long": 2**70}
 
-    def work(group: Group) -> object:
+    def work(group):
         optimizer = Strange([nn.Parameter(torch.ones(1))], lr=0.1)
         optimizer.value = value if group.rank == 0 else None
         broadcast_optimizer_state(optimizer, group)
@@ -122,7 +123,7 @@ def test_numbers_without_a_form_in_json_and_nested_values_travel():
     ids=["a set", "a key", "a sparse tensor"],
 )
 def test_what_can_not_travel_is_an_error_on_every_rank(value, message):
-    def work(group: Group) -> None:
+    def work(group):
         optimizer = Strange([nn.Parameter(torch.ones(1))], lr=0.1)
         optimizer.value = value if group.rank == 0 else None
         with pytest.raises(UsageError, match=message):
@@ -133,7 +134,7 @@ def test_what_can_not_travel_is_an_error_on_every_rank(value, message):
 
 
 def test_optimizers_of_other_parameters_are_refused():
-    def work(group: Group) -> None:
+    def work(group):
         optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1 + group.rank))], lr=0.1)
         with pytest.raises(MismatchError, match="parameter group 0, number 0 float32"):
             broadcast_optimizer_state(optimizer, group)

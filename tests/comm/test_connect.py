@@ -1,14 +1,29 @@
 from __future__ import annotations
 
+import contextlib
+import select
+import selectors
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
-from hpsearch_comm.formation.handshake import ANSWER_BYTES, NONCE_BYTES, Credentials, Hello, Kind, Proof, Verdict
+from hpsearch_comm.formation.address import Address
+from hpsearch_comm.formation.handshake import (
+    ANSWER_BYTES,
+    NONCE_BYTES,
+    PROOF_BYTES,
+    Credentials,
+    Hello,
+    Kind,
+    Proof,
+    Verdict,
+)
 from tests.comm.forming import (
+    LOOPBACK,
+    PATIENCE,
     Forming,
     check_pairs,
     dial,
@@ -20,6 +35,7 @@ from tests.comm.forming import (
     read_to_end,
     wait_until,
 )
+from tests.comm.other_user import as_nobody
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +49,7 @@ def test_ranks_of_one_host_share_unix_sockets(size):
     with forming(size) as group:
         for rank in range(size):
             group.start(rank)
-        made = group.outcomes()
+        made = group.connections()
         check_pairs(made, lambda rank, peer: True)
         assert [made[rank].topology.hosts for rank in range(size)] == [(tuple(range(size)),)] * size
 
@@ -43,7 +59,7 @@ def test_ranks_of_one_host_go_over_tcp_where_asked(size):
     with forming(size, tcp_only=True, streams=3) as group:
         for rank in reversed(range(size)):
             group.start(rank)
-        made = group.outcomes()
+        made = group.connections()
         check_pairs(made, lambda rank, peer: False)
         assert {len(streams) for outcome in made.values() for streams in outcome.streams.values()} == {3}
         assert made[0].topology.hosts == (tuple(range(size)),)
@@ -54,7 +70,7 @@ def test_hosts_are_told_apart(hosts):
     with forming(len(hosts), hosts=hosts) as group:
         for rank in range(len(hosts)):
             group.start(rank)
-        made = group.outcomes()
+        made = group.connections()
         check_pairs(made, lambda rank, peer: hosts[rank] == hosts[peer])
         expected = tuple(tuple(r for r, host in enumerate(hosts) if host == name) for name in dict.fromkeys(hosts))
         assert {outcome.topology.hosts for outcome in made.values()} == {expected}
@@ -64,7 +80,7 @@ def test_control_connections_between_hosts_notice_a_host_that_is_gone():
     with forming(2, hosts="ab") as group:
         group.start(0)
         group.start(1)
-        for outcome in group.outcomes().values():
+        for outcome in group.connections().values():
             for control in outcome.controls.values():
                 assert control.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
                 assert control.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 6000
@@ -76,9 +92,9 @@ def test_ranks_may_come_long_after_others_have_begun():
         wait_until(lambda: bool(threading.active_count() > 1))
         group.start(0)
         with pytest.raises(TimeoutError):
-            group._ranks[0].result(0.3)
+            group.result(0, 0.3)
         group.start(1)
-        check_pairs(group.outcomes(), lambda rank, peer: True)
+        check_pairs(group.connections(), lambda rank, peer: True)
 
 
 def test_the_listener_is_closed_when_the_group_has_formed():
@@ -86,7 +102,7 @@ def test_the_listener_is_closed_when_the_group_has_formed():
         address = group.addresses[0]
         group.start(0)
         group.start(1)
-        group.outcomes()
+        group.connections()
         assert all(listener.sockets == () for listener in group.listeners)
         for local in (False, True):
             with pytest.raises(ConnectionRefusedError):
@@ -98,7 +114,7 @@ def test_closing_the_connections_closes_all_of_them():
     with forming(3, hosts="aab") as group:
         for rank in range(3):
             group.start(rank)
-        for outcome in group.outcomes().values():
+        for outcome in group.connections().values():
             outcome.close()
         assert len(open_files()) == len(before)
 
@@ -114,7 +130,7 @@ def waiting(request, nothing_leaks) -> Iterator[tuple[Forming, bool]]:
         yield group, request.param
         group.start(1)
         group.start(2)
-        check_pairs(group.outcomes(), lambda rank, peer: {rank, peer} == {0, 1})
+        check_pairs(group.connections(), lambda rank, peer: {rank, peer} == {0, 1})
 
 
 def knock(group: Forming, local: bool, credentials: Credentials, hello: Hello) -> Verdict:
@@ -173,22 +189,137 @@ def test_a_connection_through_the_wrong_door_is_refused(waiting):
     assert knock(group, local, group.credentials, hello) is Verdict.UNEXPECTED
 
 
-def test_silent_and_babbling_strangers_are_in_nobodys_way(waiting):
-    group, local = waiting
-    crowd = [dial(group.addresses[0], local=local) for _ in range(40)]
-    for index, sock in enumerate(crowd):
-        sock.sendall(bytes(index))  # the first is silent, the others stop in the middle of a proof
-    group.start(1)
-    group.start(2)
-    group.outcomes()
-    for sock in crowd:
-        # Each is closed when the group has formed, if not before.
-        assert len(read_to_end(sock)) == NONCE_BYTES
-        sock.close()
-    group._ranks.pop(1).result().close()
-    group._ranks.pop(2).result().close()
-    group._ranks.pop(0).result().close()
-    again = forming(3, hosts="aab")
-    with again as fresh:
-        fresh.start(0)
-        group.__dict__.update(fresh.__dict__)
+def test_another_user_is_refused(nothing_leaks):
+    with forming(2) as group:
+        group.start(0)
+        sock = as_nobody(lambda: dial(group.addresses[0], local=True))
+        with sock:
+            assert read_to_end(sock) == b""
+        group.start(1)
+        check_pairs(group.connections(), lambda rank, peer: True)
+
+
+def test_silent_and_babbling_strangers_are_in_nobodys_way():
+    with forming(3, hosts="aab") as group, contextlib.ExitStack() as crowd:
+        group.start(0)
+        strangers = [crowd.enter_context(dial(group.addresses[0], local=bool(index % 2))) for index in range(40)]
+        for index, sock in enumerate(strangers):
+            sock.sendall(bytes(index))  # the first is silent, the others stop in the middle of a proof
+        group.start(1)
+        group.start(2)
+        check_pairs(group.connections(), lambda rank, peer: {rank, peer} == {0, 1})
+        assert {len(read_to_end(sock)) for sock in strangers} == {NONCE_BYTES}
+
+
+def test_a_crowd_that_comes_back_whenever_it_is_sent_away_cannot_keep_the_group_from_forming():
+    crowd = 300  # more than there are places
+    besieged, stop = threading.Event(), threading.Event()
+
+    def besiege(address: Address) -> None:
+        with selectors.DefaultSelector() as selector, contextlib.ExitStack() as every:
+            for _ in range(crowd):
+                selector.register(every.enter_context(dial(address)), selectors.EVENT_READ)
+            besieged.set()
+            while not stop.is_set():
+                for key, _ in selector.select(0.05):
+                    sock = key.fileobj
+                    assert isinstance(sock, socket.socket)
+                    with contextlib.suppress(ConnectionResetError):
+                        if sock.recv(4096):
+                            continue
+                    selector.unregister(sock)
+                    sock.close()
+                    with contextlib.suppress(ConnectionError):  # the group has formed
+                        selector.register(every.enter_context(dial(address)), selectors.EVENT_READ)
+
+    with forming(3, hosts="abc") as group:
+        group.start(0)
+        besieger = threading.Thread(target=besiege, args=(group.addresses[0],))
+        besieger.start()
+        assert besieged.wait(PATIENCE)
+        try:
+            group.start(1)
+            group.start(2)
+            check_pairs(group.connections(), lambda rank, peer: False)
+        finally:
+            stop.set()
+            besieger.join()
+
+
+def test_the_proofs_of_an_earlier_group_are_refused():
+    credentials = new_credentials()
+    with forming(2, hosts="ab", credentials=credentials) as earlier, Relay(earlier.addresses[0]) as relay:
+        earlier.start(0)
+        earlier.start(1, addresses=[replace(earlier.addresses[0], port=relay.port), earlier.addresses[1]])
+        made = earlier.connections()
+        check_pairs(made, lambda rank, peer: False)
+        recorded = relay.sent_by_clients()
+        for connections in made.values():
+            connections.close()
+    # A control connection and two streams, each with the word of the check behind the proof.
+    assert [len(proof) for proof in recorded] == [PROOF_BYTES + 8] * 3
+    with forming(2, hosts="ab", credentials=credentials) as later:
+        later.start(0)
+        for proof in recorded:
+            with dial(later.addresses[0]) as sock:
+                sock.sendall(proof[:PROOF_BYTES])
+                assert read_to_end(sock)[NONCE_BYTES:][:1] == bytes([Verdict.WRONG_SECRET])
+        later.start(1)
+        check_pairs(later.connections(), lambda rank, peer: False)
+
+
+class Relay:
+    """Stands between ranks and passes everything on; keeps what the clients sent."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._door = socket.create_server((LOOPBACK, 0))
+        self.port = self._door.getsockname()[1]
+        self._sent: list[bytearray] = []
+        self._threads: list[threading.Thread] = []
+        self._enter(self._accept)
+
+    def __enter__(self) -> Relay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._door.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._door.close()
+
+    def sent_by_clients(self) -> list[bytes]:
+        return [bytes(sent) for sent in self._sent]
+
+    def _enter(self, task: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=task, args=arguments)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._door.accept()
+                self._sent.append(bytearray())
+                self._enter(self._pass_on, client, self._sent[-1])
+
+    def _pass_on(self, client: socket.socket, sent: bytearray) -> None:
+        with client, dial(self._address) as server:
+            while True:
+                for source in select.select([client, server], [], [], PATIENCE)[0]:
+                    chunk = source.recv(4096)
+                    if not chunk:
+                        return
+                    if source is client:
+                        sent += chunk
+                    (server if source is client else client).sendall(chunk)
+
+
+def test_a_group_that_comes_together_again_and_again_leaves_nothing():
+    before = len(open_files())
+    for _ in range(20):
+        with forming(3, hosts="aab") as group:
+            for rank in range(3):
+                group.start(rank)
+            check_pairs(group.connections(), lambda rank, peer: {rank, peer} == {0, 1})
+    assert len(open_files()) == before

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -12,8 +15,9 @@ from tests.comm.thread_ranks import run_ranks
 
 
 def test_parameters_and_buffers_become_those_of_rank_0():
-    def work(group: Group) -> list[float]:
-        model = nn.Sequential(nn.Conv2d(2, 2, 1).to(memory_format=torch.channels_last), nn.BatchNorm2d(2))
+    def work(group):
+        convolution: Any = nn.Conv2d(2, 2, 1)
+        model: Any = nn.Sequential(convolution.to(memory_format=torch.channels_last), nn.BatchNorm2d(2))
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.detach().fill_(group.rank + 5)
         model[0].requires_grad_(False)
@@ -24,7 +28,7 @@ def test_parameters_and_buffers_become_those_of_rank_0():
 
 
 def test_nothing_is_sent_without_broadcast():
-    def work(group: Group) -> float:
+    def work(group):
         model = nn.Linear(1, 1)
         nn.init.constant_(model.weight, group.rank)
         DataParallel(model, group, broadcast=False)
@@ -33,8 +37,8 @@ def test_nothing_is_sent_without_broadcast():
     assert run_ranks(2, work) == [0.0, 1.0]
 
 
-def refusals(size: int, build) -> list[str]:
-    def work(group: Group) -> str:
+def refusals(size: int, build: Callable[[Group], object]) -> list[str]:
+    def work(group):
         with pytest.raises(MismatchError) as caught:
             build(group)
         group.barrier()  # the group goes on
@@ -44,7 +48,7 @@ def refusals(size: int, build) -> list[str]:
 
 
 def test_models_that_differ_are_refused_on_every_rank_with_the_first_difference():
-    def build(group: Group) -> None:
+    def build(group):
         DataParallel(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4 if group.rank == 2 else 5)), group)
 
     for text in refusals(3, build):
@@ -68,7 +72,7 @@ def test_models_that_differ_are_refused_on_every_rank_with_the_first_difference(
     ids=["dtype", "frozen", "buffer"],
 )
 def test_any_difference_is_named(change, first, second):
-    def build(group: Group) -> None:
+    def build(group):
         model = nn.Linear(2, 2)
         if group.rank == 1:
             change(model)
@@ -85,7 +89,7 @@ def test_arguments_that_differ_are_refused():
 
 
 def test_a_model_that_was_refused_can_be_wrapped_again():
-    def work(group: Group) -> None:
+    def work(group):
         model = nn.Linear(1, 1)
         with pytest.raises(MismatchError):
             DataParallel(model, group, bucket_mb=1.0 + group.rank)
@@ -121,7 +125,7 @@ def test_its_state_is_the_inner_module_s_under_a_prefix():
 
 def test_it_passes_arguments_and_modes_on():
     class Echo(nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.weight = nn.Parameter(torch.ones(1))
 
@@ -135,7 +139,7 @@ def test_it_passes_arguments_and_modes_on():
 
 
 def test_it_works_under_autocast():
-    def work(group: Group) -> torch.Tensor:
+    def work(group):
         model = nn.Linear(2, 1, bias=False)
         wrapped = DataParallel(model, group)
         with torch.autocast("cpu", dtype=torch.bfloat16):

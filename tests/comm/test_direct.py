@@ -73,7 +73,7 @@ def allreduce(
 
     def on_rank(rank: int) -> torch.Tensor:
         index = world.ranks.index(rank)
-        tensor = place(world, rank, values[index].clone())
+        tensor: torch.Tensor = place(world, rank, values[index].clone())
         result = torch.empty_like(tensor) if out else tensor
         direct.allreduce(
             world.arenas[rank], world.operation(rank, shape=tuple(tensor.shape)), tensor, reduction, result
@@ -138,7 +138,7 @@ def test_a_tensor_that_begins_at_an_odd_byte_of_memory(three, numel, place):
     reduction = reduction_for("sum", torch.int8)
 
     def on_rank(rank: int) -> torch.Tensor:
-        tensor = place(three, rank, values[three.ranks.index(rank)].clone())[1:]
+        tensor: torch.Tensor = place(three, rank, values[three.ranks.index(rank)].clone())[1:]
         direct.allreduce(
             three.arenas[rank], three.operation(rank, shape=tuple(tensor.shape)), tensor, reduction, tensor
         )
@@ -155,7 +155,7 @@ def test_broadcast(world, root, numel, place):
     root = world.ranks[root]
 
     def on_rank(rank: int) -> torch.Tensor:
-        tensor = place(world, rank, some_values(rank, numel))
+        tensor: torch.Tensor = place(world, rank, some_values(rank, numel))
         direct.broadcast(world.arenas[rank], world.operation(rank, operation="broadcast", root=root), tensor, root)
         return tensor.clone()
 
@@ -171,7 +171,7 @@ def test_allgather_of_parts_of_unequal_length(world, numel, place):
     expected = torch.cat([some_values(rank, lengths[rank]) for rank in world.ranks])
 
     def on_rank(rank: int) -> torch.Tensor:
-        tensor = place(world, rank, torch.zeros(sum(lengths)))
+        tensor: torch.Tensor = place(world, rank, torch.zeros(sum(lengths)))
         parts = [tensor[stop - length : stop] for stop, length in zip(stops, lengths, strict=True)]
         parts[rank].copy_(some_values(rank, lengths[rank]))
         direct.allgather(world.arenas[rank], world.operation(rank, operation="allgather"), parts)
@@ -192,7 +192,7 @@ def test_reduce_scatter(world, numel, dtype, place, within):
 
     def on_rank(rank: int) -> torch.Tensor:
         start, stop = parts[rank]
-        tensor = place(world, rank, values[rank].clone())
+        tensor: torch.Tensor = place(world, rank, values[rank].clone())
         out = tensor[start:stop] if within else torch.empty(stop - start, dtype=dtype)
         operation = world.operation(rank, operation="reduce_scatter")
         direct.reduce_scatter(world.arenas[rank], operation, tensor, parts, reduction, out)
@@ -213,7 +213,7 @@ def test_parts_are_reduced_by_fewer_owners_and_gathered_by_all(world, most, nume
     parts = split(numel, owners)
 
     def on_rank(rank: int) -> torch.Tensor:
-        tensor = place(world, rank, values[rank].clone())
+        tensor: torch.Tensor = place(world, rank, values[rank].clone())
         operation = world.operation(rank)
         direct.reduce_parts(world.arenas[rank], operation, tensor, parts, reduction)
         if rank < owners:
@@ -232,7 +232,7 @@ def test_parts_of_float32_are_reduced_for_a_tensor_of_bfloat16(three):
     expected = reduced(values, reduction_for("sum", torch.float32))
 
     def on_rank(rank: int) -> torch.Tensor:
-        tensor = values[three.ranks.index(rank)].clone()
+        tensor: torch.Tensor = values[three.ranks.index(rank)].clone()
         operation = three.operation(rank)
         direct.reduce_parts(three.arenas[rank], operation, tensor, [(0, 1001)], reduction_for("sum", torch.bfloat16))
         return tensor

@@ -107,6 +107,7 @@ def test_our_own_variables_are_arguments_of_the_group():
             HPSEARCH_COMM_ALGORITHM="ring",
             HPSEARCH_COMM_TRANSPORT="tcp",
             HPSEARCH_COMM_STREAMS="2",
+            HPSEARCH_COMM_CUDA="host",
             HPSEARCH_COMM_TIMELINE="trace.json",
             HPSEARCH_COMM_COST_MODEL="costs.json",
         )
@@ -122,6 +123,7 @@ def test_our_own_variables_are_arguments_of_the_group():
         "algorithm": "ring",
         "transport": "tcp",
         "streams": 2,
+        "cuda": "host",
         "timeline": "trace.json",
         "cost_model": "costs.json",
     }
@@ -185,6 +187,7 @@ def test_what_is_missing_is_named(absent, named):
         ("HPSEARCH_COMM_START_TIMEOUT", "30s", "a number of seconds above 0, such as 30, got '30s'"),
         ("HPSEARCH_COMM_ALGORITHM", "rings", "butterfly, hierarchical, naive, got 'rings'; did you mean ring?"),
         ("HPSEARCH_COMM_TRANSPORT", "infiniband", "one of auto, tcp, got 'infiniband'"),
+        ("HPSEARCH_COMM_CUDA", "ncl", "one of auto, nccl, host, got 'ncl'; did you mean nccl?"),
         ("HPSEARCH_COMM_STREAMS", "0", "a whole number from 1 to 64, got '0'"),
     ],
 )

@@ -3,10 +3,12 @@ from __future__ import annotations
 import ipaddress
 import socket
 import time
+from typing import NoReturn
 
 import pytest
 
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_comm.formation import interface as interface_module
 from hpsearch_comm.formation.interface import (
     interface_addresses,
     is_local,
@@ -66,7 +68,7 @@ def test_the_choice_takes_the_family_of_rank_0():
     if not is_local("::1"):
         pytest.skip("this host has no IPv6")
     assert local_address("::1", loopback()) == "::1"
-    assert local_address("127.0.0.1", loopback()) == "127.0.0.1"
+    assert local_address("127.0.0.1", loopback()) == local_address("no-such-host.invalid", loopback()) == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
@@ -148,6 +150,19 @@ def test_addresses_are_those_that_sockets_can_be_bound_to():
         if not (entry.address.version == 6 and entry.address.is_link_local):
             assert is_local(str(entry.address))
     assert not is_local("203.0.113.7")
+
+
+def test_a_kernel_that_does_not_list_its_interfaces_is_no_obstacle(monkeypatch):
+    def refuse() -> NoReturn:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(interface_module, "interface_addresses", refuse)
+    assert local_address(interface="127.0.0.1") == "127.0.0.1"
+    assert "can't be listed" in surroundings()
+    with pytest.raises(ConfigurationError, match=r"can't be listed.*give the address itself"):
+        local_address(interface="lo")
+    monkeypatch.setattr(interface_module, "_OUTSIDE", ())
+    assert is_local(local_address())
 
 
 def answers(setup: str, *questions: str) -> list[str]:

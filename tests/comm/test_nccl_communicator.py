@@ -13,7 +13,7 @@ from hpsearch_comm.errors import CommTimeoutError, GroupClosedError, NcclError, 
 from hpsearch_comm.fate import Fate
 from hpsearch_comm.reduction import reduction_for
 from hpsearch_comm.signature import DTYPES
-from tests.comm.host_nccl import HostNccl, HostWorld, SharedId, run_ranks
+from tests.comm.host_nccl import HostEvent, HostNccl, HostWorld, SharedId, run_ranks
 
 CPU = torch.device("cpu")
 FLOATS = [dtype for dtype in DTYPES if dtype.is_floating_point]
@@ -153,6 +153,46 @@ def test_strides_shapes_and_out_are_kept(make_world):
         assert parameter.tolist() == [0.5] * 3
 
 
+def test_results_go_into_tensors_of_any_layout(make_world):
+    world = make_world(2)
+
+    def move(rank: int):
+        communicator = world.communicators[rank]
+        gathered = torch.zeros(3, 4).t()
+        communicator.allgather(torch.arange(6.0).view(2, 3) + 10 * rank, gathered, [6, 6]).wait()
+        whole = torch.arange(8.0).view(4, 2) + rank
+        part = torch.zeros(2, 4)[:, ::2]
+        communicator.reduce_scatter(whole, "sum", part, [4, 4]).wait()
+        kept = whole.clone()
+        communicator.reduce_scatter(whole, "sum", whole[1:3], [4, 4]).wait()
+        assert torch.equal(whole[0], kept[0])
+        assert torch.equal(whole[3], kept[3])
+        return gathered, part, whole[1:3]
+
+    rows = torch.arange(6.0).view(2, 3)
+    sums = 2 * torch.arange(8.0).view(4, 2) + 1
+    for rank, (gathered, part, inside) in enumerate(run_ranks(2, move)):
+        assert torch.equal(gathered, torch.cat([rows, rows + 10]))
+        assert torch.equal(part, sums[2 * rank : 2 * rank + 2])
+        assert torch.equal(inside, part)
+
+
+def test_a_call_from_another_thread_follows_the_callers_stream(make_world):
+    world = make_world(1)
+    communicator = world.communicators[0]
+    ready = HostEvent(lambda: True)
+    calls = [
+        lambda: communicator.allreduce(torch.ones(2), "sum", ready=ready),
+        lambda: communicator.broadcast(torch.ones(2), ready=ready),
+        lambda: communicator.allgather(torch.ones(2), torch.ones(2), [2], ready=ready),
+        lambda: communicator.reduce_scatter(torch.ones(2), "sum", torch.ones(2), [2], ready=ready),
+        lambda: communicator.alltoall([torch.ones(2)], [torch.ones(2)], ready=ready),
+    ]
+    for call in calls:
+        call().wait()
+    assert communicator._queue.followed == [ready] * 5
+
+
 def test_conjugated_tensors_are_reduced_by_value(make_world):
     world = make_world(2)
 
@@ -254,8 +294,8 @@ def test_wrong_tensors_are_refused_and_the_communicator_goes_on(make_world):
         communicator.allgather(torch.zeros(1), torch.zeros(4), [1, 2])
     with pytest.raises(UsageError, match=r"a number for each of the 2 ranks, got \[3\]"):
         communicator.allgather(torch.zeros(3), torch.zeros(3), [3])
-    with pytest.raises(UsageError, match="out must be contiguous"):
-        communicator.allgather(torch.zeros(2), torch.zeros(2, 2).t(), [2, 2])
+    with pytest.raises(UsageError, match="receives must be contiguous"):
+        communicator.alltoall([torch.zeros(2)] * 2, [torch.zeros(2, 2)[:, 0]] * 2)
     with pytest.raises(UsageError, match="a tensor for each of the 2 ranks, got 1 to send and 2 to receive"):
         communicator.alltoall([torch.zeros(1)], [torch.zeros(1)] * 2)
     with pytest.raises(UsageError, match=r"sends\[0\] and receives\[0\].* got 1 and 2 elements"):
@@ -385,6 +425,26 @@ def test_close_is_taken_by_all_together_and_twice(make_world):
     world.communicators[0].close()
     with pytest.raises(GroupClosedError, match="is closed"):
         world.communicators[0].allreduce(torch.ones(1))
+
+
+def test_close_finishes_what_is_under_way(make_world):
+    world = make_world(2)
+    for nccl in world.nccl:
+        nccl.busy = True  # the kernels don't end
+
+    def launch_and_close(rank: int) -> None:
+        communicator, nccl = world.communicators[rank], world.nccl[rank]
+        communicator.allreduce(torch.ones(2), "sum")
+        closing = threading.Thread(target=communicator.close)
+        closing.start()
+        closing.join(0.05)
+        assert "finalize" not in nccl.log
+        nccl.busy = False
+        closing.join()
+
+    run_ranks(2, launch_and_close)
+    for nccl in world.nccl:
+        assert nccl.log == ["init", "ncclAllReduce", "finalize", "destroy"]
 
 
 def test_close_without_the_others_aborts(make_world):

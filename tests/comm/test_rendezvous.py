@@ -225,6 +225,22 @@ def test_an_earlier_outcome_does_not_stand_for_this_start(store):
         late.rank(1, 2, seconds=0.3)()
 
 
+def test_a_rank_0_that_does_not_go_on_is_named_with_those_who_do_not_answer(store):
+    # What a rank 0 that was killed leaves behind.
+    meeting = Meeting(StoreRendezvous(LOOPBACK, store.port))
+    with ThreadPoolExecutor(1) as pool:
+        rank_0 = pool.submit(meeting.rank(0, 4, seconds=0.5))
+        wait_until(lambda: any(key.endswith("/call") for key in keys(store)))
+        left = {key: store.get(key).decode() for key in keys(store) if key.endswith("/call")}
+        assert isinstance(rank_0.exception(PATIENCE), RendezvousError)
+    write(store, left)
+    tasks = {rank: meeting.rank(rank, 4, seconds=0.3) for rank in (1, 3)}
+    for error in outcomes(tasks).values():
+        assert isinstance(error, RendezvousError)
+        assert "rank 0 of 4 did not come" in str(error)
+        assert "It has called, but doesn't go on, and rank 2 did not answer" in str(error)
+
+
 def test_a_store_that_ends_is_named():
     stores = [TCPStore(LOOPBACK, 0, None, True, timedelta(seconds=PATIENCE), wait_for_workers=False)]
     port = stores[0].port

@@ -124,6 +124,28 @@ def test_a_rank_of_another_host_finds_out_at_once(name):
         agree_on_secret(1, 2, name, time.monotonic() + 3600, host="203.0.113.7")
 
 
+def test_groups_of_one_name_take_turns(name):
+    ranks = agreeing(name, 2)
+    with leaking_nothing(), ThreadPoolExecutor(2) as pool:
+        first = [pool.submit(ranks(0)) for _ in range(2)]
+        secrets_of_1 = [ranks(1)(), ranks(1)()]
+        assert sorted(future.result(PATIENCE) for future in first) == sorted(secrets_of_1)
+
+
+def test_a_name_that_stays_taken_is_named(name):
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(meeting_address(name))
+        other.listen()
+        with pytest.raises(RendezvousError, match="two processes have RANK=0") as error:
+            agreeing(name, 2, 0.2)(0)()
+    assert name in str(error.value)
+
+
+def test_a_host_that_is_unknown_is_another(name):
+    with pytest.raises(ConfigurationError, match="another host than rank 0"):
+        agree_on_secret(1, 2, name, time.monotonic() + 3600, host="no-such-host.invalid")
+
+
 def test_ranks_that_count_differently_are_told_so(name):
     found = outcomes({0: agreeing(name, 2, 0.5)(0), 1: agreeing(name, 3, 0.5)(1)})
     assert "it expects 3 ranks where rank 0 expects 2" in str(found[1])

@@ -126,10 +126,15 @@ def test_a_barrier_names_all_that_it_waits_for(words, fate):
 def test_a_barrier_ends_with_the_group(words, fate):
     one, _ = barriers(words, 2)
     fate.on_change(one.wake)
-    asleep = threading.Event()
+    about_to_wait = threading.Event()
+
+    def wait() -> None:
+        about_to_wait.set()
+        one.wait(operation(0, fate))
+
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(lambda: (asleep.set(), one.wait(operation(0, fate))))
-        asleep.wait()
+        waiting = pool.submit(wait)
+        about_to_wait.wait()
         fate.fail(PeerLost("rank 1 has died", 1))
         with pytest.raises(PeerLost):
             waiting.result()

@@ -16,7 +16,7 @@ from tests.comm.thread_ranks import run_ranks
 CHANNELS = 3
 
 
-def make_layer(kind: type[nn.Module] = nn.BatchNorm1d, **arguments: Any) -> Any:
+def make_layer(kind: Any = nn.BatchNorm1d, **arguments: Any) -> Any:
     layer = kind(CHANNELS, **arguments)
     generator = torch.Generator().manual_seed(3)
     for tensor in (*layer.parameters(), *layer.buffers()):
@@ -28,7 +28,7 @@ def make_layer(kind: type[nn.Module] = nn.BatchNorm1d, **arguments: Any) -> Any:
 def shards_of(counts: list[int], shape: tuple[int, ...], dtype: torch.dtype) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(sum(counts))
     whole = 100 + torch.randn(sum(counts), CHANNELS, *shape, generator=generator, dtype=torch.float64)
-    return list(whole.to(dtype).split(counts))
+    return list(torch.split(whole.to(dtype), counts))
 
 
 def passes(layer: nn.Module, shards: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -39,11 +39,11 @@ def passes(layer: nn.Module, shards: list[torch.Tensor]) -> list[torch.Tensor]:
         outputs = layer(torch.cat(inputs) if len(inputs) > 1 else inputs[0])
         # Weights for each element, so that the sums over g and over g x̂ aren't zero.
         (outputs * torch.sin(outputs)).sum().backward()
-        out += [outputs.detach(), torch.cat([values.grad for values in inputs])]  # type: ignore[misc]
+        out += [outputs.detach(), torch.cat([values.grad for values in inputs if values.grad is not None])]
     return out
 
 
-KINDS = {
+KINDS: dict[str, tuple[list[int], dict[str, Any]]] = {
     "unequal": ([2, 5], {}),
     "three ranks": ([4, 1, 2], {}),
     "a rank without rows": ([0, 3], {}),
@@ -68,8 +68,8 @@ def test_outputs_gradients_and_statistics_are_those_of_the_whole_batch(name, kin
     expected = make_layer(kind, **arguments).double()
     whole = passes(expected, shards)
 
-    def work(group: Group) -> tuple[list[torch.Tensor], nn.Module]:
-        layer = convert_sync_batchnorm(make_layer(kind, **arguments).double(), group)
+    def work(group):
+        layer: Any = convert_sync_batchnorm(make_layer(kind, **arguments).double(), group)
         assert isinstance(layer, SyncBatchNorm)
         return passes(layer, [shards[group.rank]]), layer
 
@@ -86,11 +86,11 @@ def test_outputs_gradients_and_statistics_are_those_of_the_whole_batch(name, kin
 
 
 def test_gradients_agree_with_finite_differences():
-    def work(group: Group) -> bool:
-        layer = convert_sync_batchnorm(make_layer().double(), group)
+    def work(group):
+        layer: Any = convert_sync_batchnorm(make_layer().double(), group)
         shard = shards_of([3, 3], (2,), torch.float64)[group.rank] - 100
 
-        def loss(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        def loss(values: Any, weight: Any, bias: Any) -> Any:
             named = {"weight": weight, "bias": bias}
             outputs = torch.func.functional_call(layer, named, (values,))
             return (outputs * torch.sin(outputs) * (group.rank + 1)).sum()
@@ -123,8 +123,8 @@ def test_short_inputs_are_normalized_as_exactly_as_their_dtype_allows(dtype):
     exact = make_layer(nn.BatchNorm2d).double()
     whole = passes(exact, [shard.double() for shard in shards])
 
-    def work(group: Group) -> list[torch.Tensor]:
-        layer = convert_sync_batchnorm(make_layer(nn.BatchNorm2d), group)
+    def work(group):
+        layer: Any = convert_sync_batchnorm(make_layer(nn.BatchNorm2d), group)
         return passes(layer, [shards[group.rank].to(memory_format=torch.channels_last)])
 
     results = run_ranks(2, work)
@@ -138,7 +138,7 @@ def test_short_inputs_are_normalized_as_exactly_as_their_dtype_allows(dtype):
 def test_means_far_from_zero_lose_no_digits():
     values = [torch.tensor([[1e4], [1e4 + 1]]), torch.tensor([[1e4 + 2], [1e4 + 3]])]
 
-    def work(group: Group) -> torch.Tensor:
+    def work(group):
         layer = SyncBatchNorm(1, group, eps=0.0, affine=False)
         layer(values[group.rank])
         assert layer.running_var is not None
@@ -149,13 +149,13 @@ def test_means_far_from_zero_lose_no_digits():
 
 
 def test_in_evaluation_it_is_the_ordinary_one_and_exchanges_nothing():
-    def work(group: Group) -> bool:
+    def work(group):
         ordinary = make_layer()
-        layer = convert_sync_batchnorm(copy.deepcopy(ordinary), group).eval()
+        layer: Any = convert_sync_batchnorm(copy.deepcopy(ordinary), group).eval()
         inputs = torch.randn(2 + group.rank, CHANNELS)
         calls_differ = all(torch.equal(layer(inputs), ordinary.eval()(inputs)) for _ in range(group.rank + 1))
         untracked = make_layer(track_running_stats=False)
-        other = convert_sync_batchnorm(copy.deepcopy(untracked), group).eval()
+        other: Any = convert_sync_batchnorm(copy.deepcopy(untracked), group).eval()
         return calls_differ and torch.equal(other(inputs), untracked.eval()(inputs))
 
     assert run_ranks(2, work) == [True, True]
@@ -176,9 +176,9 @@ def test_training_a_model_with_it_matches_one_rank_with_the_global_batch():
             optimizer.step()
         return [tensor.detach().clone() for tensor in model.state_dict().values()]
 
-    def work(group: Group) -> list[torch.Tensor]:
+    def work(group):
         ours = convert_sync_batchnorm(copy.deepcopy(model), group)
-        shard = rows.split([4, 0, 3])[group.rank]
+        shard = torch.split(rows, [4, 0, 3])[group.rank]
         return train(ours, DataParallel(ours, group, weighted=True), shard)
 
     expected = train(alone := copy.deepcopy(model), alone, rows)
@@ -190,8 +190,8 @@ def test_training_a_model_with_it_matches_one_rank_with_the_global_batch():
 
 
 def test_a_weight_must_be_known_before_statistics_are_exchanged_backwards():
-    def work(group: Group) -> None:
-        model = convert_sync_batchnorm(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), group)
+    def work(group):
+        model: Any = convert_sync_batchnorm(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), group)
         wrapped = DataParallel(model, group, weighted=True)
         with wrapped.no_sync(), pytest.raises(UsageError, match="must be called before the first of the backward"):
             wrapped(torch.randn(3, 2)).sum().backward()
@@ -205,8 +205,8 @@ def test_a_weight_must_be_known_before_statistics_are_exchanged_backwards():
 
 def test_a_model_can_be_copied():
     with Group(0, 1) as group:
-        model = convert_sync_batchnorm(nn.Sequential(nn.BatchNorm1d(2)), group)
-        twin = copy.deepcopy(model)
+        model: Any = convert_sync_batchnorm(nn.Sequential(nn.BatchNorm1d(2)), group)
+        twin: Any = copy.deepcopy(model)
         assert twin[0].group is model[0].group
         assert twin[0].weight is not model[0].weight
         model[0].group.close()
@@ -214,23 +214,24 @@ def test_a_model_can_be_copied():
 
 def test_conversion_keeps_parameters_modes_and_layers_that_are_used_twice():
     class Twice(nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
-            self.first = self.second = nn.BatchNorm2d(4, eps=0.5, momentum=None)
-            self.inner = nn.Sequential(nn.ReLU(), nn.BatchNorm1d(2, affine=False).eval())
+            self.first: Any = nn.BatchNorm2d(4, eps=0.5, momentum=None)
+            self.second: Any = self.first
+            self.inner: Any = nn.Sequential(nn.ReLU(), nn.BatchNorm1d(2, affine=False).eval())
             self.nothing = None
 
     with Group(0, 1) as group:
-        model = Twice()
-        weight, keys = model.first.weight, list(model.state_dict())
+        model: Any = Twice()
+        weight, inner, keys = model.first.weight, model.inner, list(model.state_dict())
         model.first.weight.requires_grad_(False)
         assert convert_sync_batchnorm(model, group) is model
         assert isinstance(model.first, SyncBatchNorm)
         assert model.first is model.second
         assert model.first.weight is weight
         assert (model.first.eps, model.first.momentum, model.first.training) == (0.5, None, True)
-        assert (model.inner[1].training, model.inner[1].weight) == (False, None)
-        assert model.first.group is model.inner[1].group
+        assert (inner[1].training, inner[1].weight) == (False, None)
+        assert model.first.group is inner[1].group
         assert model.first.group is not group
         assert list(model.state_dict()) == keys
         model.first.group.close()
@@ -255,7 +256,7 @@ def test_inputs_of_other_shapes_are_errors(shape):
 
 
 def test_too_few_values_on_all_ranks_together_are_an_error_on_each():
-    def work(group: Group) -> None:
+    def work(group):
         layer = SyncBatchNorm(2, group)
         for rows in (group.rank, 0):
             with pytest.raises(

@@ -15,19 +15,19 @@ from tests.comm.branching_model import FEATURES, BranchingModel
 from tests.comm.thread_ranks import run_ranks
 
 
-def one_weight() -> nn.Linear:
+def one_weight() -> Any:
     model = nn.Linear(1, 1, bias=False)
     nn.init.ones_(model.weight)
     return model
 
 
-def gradient(model: nn.Linear) -> float:
+def gradient(model: Any) -> float:
     assert model.weight.grad is not None
-    return model.weight.grad.item()
+    return float(model.weight.grad)
 
 
 def test_the_mean_is_weighted_by_what_each_rank_says():
-    def work(group: Group) -> list[float]:
+    def work(group):
         model = one_weight()
         wrapped = DataParallel(model, group, weighted=True)
         seen = []
@@ -43,7 +43,7 @@ def test_the_mean_is_weighted_by_what_each_rank_says():
 
 
 def test_a_rank_of_weight_zero_brings_nothing_even_if_its_gradient_is_no_number():
-    def work(group: Group) -> tuple[float, Any]:
+    def work(group):
         model = nn.ModuleList([one_weight(), one_weight()])
         wrapped = DataParallel(model, group, weighted=True)
         for _ in range(2):
@@ -59,7 +59,7 @@ def test_a_rank_of_weight_zero_brings_nothing_even_if_its_gradient_is_no_number(
 
 
 def test_equal_weights_give_the_bits_of_the_plain_mean():
-    def work(group: Group) -> list[torch.Tensor]:
+    def work(group):
         seen = []
         for weighted in (False, True):
             model = BranchingModel()
@@ -76,7 +76,7 @@ def test_equal_weights_give_the_bits_of_the_plain_mean():
 
 
 def test_weights_of_zero_on_all_ranks_are_an_error_on_all_and_the_group_goes_on():
-    def work(group: Group) -> float:
+    def work(group):
         model = one_weight()
         wrapped = DataParallel(model, group, weighted=True)
         for _ in range(2):
@@ -115,7 +115,7 @@ def test_one_rank_may_set_weights_too():
 
 
 def test_a_backward_pass_without_a_weight_and_a_second_weight_are_errors():
-    def work(group: Group) -> None:
+    def work(group):
         wrapped = DataParallel(one_weight(), group, weighted=True)
         with pytest.raises(UsageError, match=r"every rank must call set_weight\(rows\) before each backward pass"):
             wrapped(torch.ones(1, 1)).sum().backward()
@@ -202,7 +202,7 @@ def test_ranks_may_run_out_of_batches(name, weighted, parts):
 
 
 def test_join_takes_part_in_sparse_gradients_too():
-    def work(group: Group) -> torch.Tensor:
+    def work(group):
         model = nn.Embedding(4, 1, sparse=True)
         nn.init.zeros_(model.weight)
         wrapped = DataParallel(model, group)
@@ -219,7 +219,7 @@ def test_join_takes_part_in_sparse_gradients_too():
 
 
 def test_join_ends_with_the_buffers_of_the_rank_that_worked_longest():
-    def work(group: Group) -> float:
+    def work(group):
         model = nn.BatchNorm1d(1)
         wrapped = DataParallel(model, group)
         with wrapped.join():
@@ -232,7 +232,7 @@ def test_join_ends_with_the_buffers_of_the_rank_that_worked_longest():
 
 
 def test_an_error_within_join_comes_out_at_once():
-    def work(group: Group) -> str:
+    def work(group):
         wrapped = DataParallel(one_weight(), group)
         try:
             with wrapped.join():
@@ -251,7 +251,7 @@ def test_an_error_within_join_comes_out_at_once():
 
 
 def test_join_within_join_and_a_weight_without_its_backward_pass_are_errors():
-    def work(group: Group) -> None:
+    def work(group):
         wrapped = DataParallel(one_weight(), group, weighted=True)
         with wrapped.join(), pytest.raises(UsageError, match=r"join\(\) was called within join\(\)"), wrapped.join():
             pass

@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         ("memory", "a 64 MB zero-copy allreduce, beside the additions and copies that it consists of"),
         (
             "fit",
-            "every algorithm over the sizes; prints a cost model for HPSEARCH_COMM_COST_MODEL or Group(cost_model=)",
+            "every algorithm over the sizes; prints a cost model, to be kept in a file for Group(cost_model=)",
         ),
     ):
         kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=what)
@@ -107,9 +107,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _print(outcome: Outcome, form: str) -> None:
     if outcome.plan.kind == "fit" and form != "json":
-        # The model alone goes to stdout, ready for a variable.
+        # The model alone goes to stdout, ready for a file.
         print(render(outcome, form), file=sys.stderr)
-        print(json.dumps(fit(outcome.turns, dict(outcome.facts)).to_dict()))
+        print(json.dumps(fit(outcome.turns, outcome.facts).to_dict()))
     else:
         print(render(outcome, form))
 

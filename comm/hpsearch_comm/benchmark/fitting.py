@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from hpsearch_comm.algorithms.cost_model import CostModel, Measurement
 from hpsearch_comm.benchmark.block import Block, Turn
-from hpsearch_comm.benchmark.collective import turn
+from hpsearch_comm.benchmark.collective import in_turn, turn
 from hpsearch_comm.benchmark.contenders import Copies
 from hpsearch_comm.benchmark.sizes import format_size, parse_sizes
 from hpsearch_comm.benchmark.stage import Stage
@@ -42,24 +45,28 @@ def measure(stage: Stage) -> tuple[list[Block], dict[str, Any]]:
     for number in range(plan.rounds):
         for size in plan.sizes:
             stage.say(f"round {number + 1} of {plan.rounds}: {format_size(size)}")
-            for contender in contenders:
+            for contender in in_turn(contenders, number):
                 blocks.append(turn(stage, contender, format_size(size), number, size // 4))
     return blocks, {"measured": topologies}
 
 
-def measurements(turns: list[Turn], facts: dict[str, Any]) -> list[Measurement]:
-    """Give what was measured as the cost model takes it: the median of each turn."""
-    from statistics import median
+def measurements(turns: Sequence[Turn], facts: Mapping[str, Any]) -> list[Measurement]:
+    """Give what was measured as the cost model takes it.
 
-    found = []
+    Of the rounds the quickest counts: what else runs on the machine only ever adds time.
+    """
+    least: dict[tuple[str, str], float] = {}
     for taken in turns:
-        about = facts["measured"][taken.contender]
+        key = taken.contender, taken.subject
+        least[key] = min(least.get(key, math.inf), median(taken.seconds))
+    found = []
+    for (contender, subject), seconds in least.items():
+        about = facts["measured"][contender]
         topology = Topology(0, tuple(tuple(ranks) for ranks in about["hosts"]))
-        (size,) = parse_sizes(taken.subject)
-        found.append(Measurement(about["algorithm"], size, topology, median(taken.seconds)))
+        found.append(Measurement(about["algorithm"], parse_sizes(subject)[0], topology, seconds))
     return found
 
 
-def fit(turns: list[Turn], facts: dict[str, Any]) -> CostModel:
+def fit(turns: Sequence[Turn], facts: Mapping[str, Any]) -> CostModel:
     """Fit the cost model to what was measured."""
     return CostModel.fit(measurements(turns, facts))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import socket
 import sys
 import threading
@@ -50,12 +52,14 @@ def main() -> int:
 
 
 def _hold_on(directory: Path) -> None:
-    """End this process when the one that started the benchmark ends, even if it is killed."""
+    """End this process when the one that started the benchmark ends, and clear up for it if it was killed."""
     line = socket.socket(socket.AF_UNIX)
     line.connect(str(directory / "lifeline"))
 
     def wait() -> None:
-        line.recv(1)
+        with contextlib.suppress(OSError):
+            line.recv(1)
+        shutil.rmtree(directory, ignore_errors=True)
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True, name="lifeline").start()

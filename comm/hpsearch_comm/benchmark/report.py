@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from statistics import median
 
+import torch
+
 from hpsearch_comm.bandwidth import algorithm_bandwidth, bus_bandwidth
 from hpsearch_comm.benchmark.bare_memory import BARE
 from hpsearch_comm.benchmark.block import Turn
@@ -46,8 +48,6 @@ def render(outcome: Outcome, form: str) -> str:
 
 def machine() -> str:
     """Say on what kind of machine this runs, and how busy it is with other things."""
-    import torch
-
     cores = len(os.sched_getaffinity(0))
     load = os.getloadavg()[0]
     return f"{cores} cores ({platform.machine()}), torch {torch.__version__}, load average {load:.1f}"
@@ -154,17 +154,16 @@ def _memory(outcome: Outcome) -> _Table:
 
 
 def _fit(outcome: Outcome) -> _Table:
-    model = fit(outcome.turns, dict(outcome.facts))
-    header = ["size", "algorithm", "µs", "predicted µs", "measured / predicted"]
+    model = fit(outcome.turns, outcome.facts)
+    header = ["size", "algorithm", "least µs", "predicted µs", "measured / predicted"]
     rows = []
     for subject in _subjects(outcome.turns):
         for name in _contenders(outcome.turns):
             chosen = [turn for turn in outcome.turns if (turn.subject, turn.contender) == (subject, name)]
-            one = measurements(chosen, dict(outcome.facts))[0]
+            (one,) = measurements(chosen, outcome.facts)
             predicted = model.predict(one.algorithm, one.nbytes, one.topology)
-            seconds = _seconds(outcome.turns, subject, name)
-            ratio = _number(seconds / predicted) if predicted else ""
-            rows.append([subject, name, _number(seconds * 1e6), _number(predicted * 1e6), ratio])
+            ratio = _number(one.seconds / predicted) if predicted else ""
+            rows.append([subject, name, _number(one.seconds * 1e6), _number(predicted * 1e6), ratio])
     return header, rows
 
 
@@ -177,7 +176,8 @@ _TABLES: dict[str, Callable[[Outcome], _Table]] = {
 
 
 def _record(outcome: Outcome) -> dict[str, object]:
-    return {
+    fitted = {"cost_model": fit(outcome.turns, outcome.facts).to_dict()} if outcome.plan.kind == "fit" else {}
+    return fitted | {
         "machine": machine(),
         "plan": asdict(outcome.plan),
         "facts": dict(outcome.facts),

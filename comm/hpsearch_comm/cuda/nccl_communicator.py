@@ -5,6 +5,9 @@ and gives an `NcclWork`. `wait()` waits on the host until the GPU has done it. T
 head start over the GPU, and in return no number of a broken collective is ever computed with: an aborted kernel simply
 ends and leaves its output unfinished, so a stream that went on behind it would go on with garbage.
 
+Any thread may make the calls, one at a time and in the same order on every rank. In a thread that isn't the caller's,
+which has a current stream of its own, `ready` stands for the caller's stream. Any thread may wait for an `NcclWork`.
+
 NCCL itself compares nothing between ranks: where they call different operations, they wait until the timeout. Whoever
 can should compare the signatures first.
 """
@@ -12,7 +15,7 @@ can should compare the signatures first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Generic, TypeVar
 
 import torch
@@ -22,7 +25,7 @@ from hpsearch_comm.cuda.nccl_library import NcclLibrary, load_nccl
 from hpsearch_comm.cuda.nccl_reduction import lower
 from hpsearch_comm.cuda.nccl_session import Call, NcclSession
 from hpsearch_comm.cuda.queue import CudaQueue, Event, Queue
-from hpsearch_comm.errors import UsageError
+from hpsearch_comm.errors import CommError, UsageError
 from hpsearch_comm.fate import Fate
 
 __all__ = ["NcclCommunicator", "NcclWork"]
@@ -108,19 +111,37 @@ class NcclCommunicator:
         self.device = device
         self._session = NcclSession(rank, size, library or load_nccl(), share_id, fate, timeout)
         self._queue: Queue = CudaQueue(device) if queue is None else queue
+        self._last: tuple[Event, Event] | None = None
         with self._queue.scope():
             self._session.open(start_timeout, max_ctas)
 
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Make room for a result, on the stream that will write it; to be lent to the caller's stream."""
+        with self._queue.scope():
+            return torch.empty(tuple(shape), dtype=dtype, device=self.device)
+
     def allreduce(
-        self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None
+        self,
+        tensor: torch.Tensor,
+        op: str = "mean",
+        out: torch.Tensor | None = None,
+        *,
+        ready: Event | None = None,
     ) -> NcclWork[torch.Tensor]:
-        """Reduce over all ranks, in place unless `out` is given; every rank gets the same bits."""
+        """Reduce over all ranks, in place unless `out` is given; every rank gets the same bits.
+
+        Args:
+            tensor: Of the same shape and dtype on every rank.
+            op: sum, mean, min, max or product.
+            out: Where the result goes, in place of the tensor.
+            ready: Where the tensor is ready, for a call from another thread than the caller's; so in all operations.
+        """
         result = tensor if out is None else out
         self._fits(tensor, result)
         if result.shape != tensor.shape:
             raise UsageError(f"out must have the tensor's shape {list(tensor.shape)}, got {list(result.shape)}")
         reduction = lower(op, tensor.dtype, self.size)
-        with self._launch(lambda: f"allreduce ({op} of {_describe(tensor)})", result, (tensor, result)) as work:
+        with self._launch(lambda: f"allreduce ({op} of {_describe(tensor)})", result, (tensor, result), ready) as work:
             source = reduction.prepare(flat(tensor))
             place = flat(result) if reduction.shares and is_plain(result) else None
             target = torch.empty_like(source) if place is None else reduction.prepare(place)
@@ -131,25 +152,27 @@ class NcclCommunicator:
         return work
 
     def reduce_scatter(
-        self, tensor: torch.Tensor, op: str, out: torch.Tensor, counts: Sequence[int]
+        self, tensor: torch.Tensor, op: str, out: torch.Tensor, counts: Sequence[int], *, ready: Event | None = None
     ) -> NcclWork[torch.Tensor]:
         """Reduce over all ranks, and give each rank its part.
 
         Args:
             tensor: All parts, one behind the other in row-major order.
             op: sum, mean, min, max or product.
-            out: Where this rank's part goes; contiguous, and no part of `tensor`.
+            out: Where this rank's part goes.
             counts: Elements of each rank's part.
+            ready: As for `allreduce`.
         """
         self._fits(tensor, out)
         self._counted(counts, tensor=(tensor, sum(counts)), out=(out, counts[self.rank]))
         reduction = lower(op, tensor.dtype, self.size)
-        with self._launch(lambda: f"reduce_scatter ({op} of {_describe(tensor)})", out, (tensor, out)) as work:
+        with self._launch(lambda: f"reduce_scatter ({op} of {_describe(tensor)})", out, (tensor, out), ready) as work:
             source = reduction.prepare(flat(tensor))
             # A complex number is two of NCCL's.
             unit = source.numel() // max(1, tensor.numel())
             parts = [part * unit for part in counts]
-            target = reduction.prepare(flat(out)) if reduction.shares else source.new_empty(parts[self.rank])
+            straight = reduction.shares and is_plain(out) and not _share_memory(tensor, out)
+            target = reduction.prepare(flat(out)) if straight else source.new_empty(parts[self.rank])
             kind = (reduction.datatype, reduction.operator)
             calls: list[Call]
             if len(set(parts)) == 1:
@@ -161,16 +184,16 @@ class NcclCommunicator:
                     if part
                 ]
             self._call(work, calls if source.numel() else [], (source, target))
-            if not reduction.shares:
+            if not straight:
                 out.detach().copy_(reduction.restore(target).view(out.shape))
         return work
 
-    def broadcast(self, tensor: torch.Tensor, root: int = 0) -> NcclWork[torch.Tensor]:
+    def broadcast(self, tensor: torch.Tensor, root: int = 0, *, ready: Event | None = None) -> NcclWork[torch.Tensor]:
         """Give every rank the root's tensor, in place."""
         self._fits(tensor)
         if not 0 <= root < self.size:
             raise UsageError(f"root must be a rank from 0 to {self.size - 1}, got {root}")
-        with self._launch(lambda: f"broadcast ({_describe(tensor)}, root {root})", tensor, (tensor,)) as work:
+        with self._launch(lambda: f"broadcast ({_describe(tensor)}, root {root})", tensor, (tensor,), ready) as work:
             row = flat(tensor)
             arguments = (row.data_ptr(), row.data_ptr(), row.nbytes, _BYTE, root)
             self._call(work, [("ncclBroadcast", arguments)] if row.nbytes else [], row)
@@ -178,39 +201,46 @@ class NcclCommunicator:
                 tensor.detach().copy_(row.view(tensor.shape))
         return work
 
-    def allgather(self, tensor: torch.Tensor, out: torch.Tensor, counts: Sequence[int]) -> NcclWork[torch.Tensor]:
+    def allgather(
+        self, tensor: torch.Tensor, out: torch.Tensor, counts: Sequence[int], *, ready: Event | None = None
+    ) -> NcclWork[torch.Tensor]:
         """Give every rank all ranks' tensors.
 
         Args:
             tensor: This rank's; it may be its part of `out`.
-            out: Room for all of them, in the order of ranks; contiguous.
+            out: Room for all of them, in the order of ranks.
             counts: Elements of each rank's tensor.
+            ready: As for `allreduce`.
         """
         self._fits(tensor, out)
         self._counted(counts, tensor=(tensor, counts[self.rank]), out=(out, sum(counts)))
-        with self._launch(lambda: f"allgather ({_describe(out)})", out, (tensor, out)) as work:
+        with self._launch(lambda: f"allgather ({_describe(out)})", out, (tensor, out), ready) as work:
             row = flat(tensor)
+            everything = out if is_plain(out) else torch.empty(out.shape, dtype=out.dtype, device=out.device)
             sizes = [count * tensor.itemsize for count in counts]
             calls: list[Call]
             if len(set(sizes)) == 1:
-                calls = [("ncclAllGather", (row.data_ptr(), out.data_ptr(), sizes[0], _BYTE))]
+                calls = [("ncclAllGather", (row.data_ptr(), everything.data_ptr(), sizes[0], _BYTE))]
             else:
                 calls = [
                     ("ncclBroadcast", (row.data_ptr() if root == self.rank else start, start, nbytes, _BYTE, root))
-                    for root, (start, nbytes) in enumerate(zip(_starts(out, counts), sizes, strict=True))
+                    for root, (start, nbytes) in enumerate(zip(_starts(everything, counts), sizes, strict=True))
                     if nbytes
                 ]
-            self._call(work, calls if out.numel() else [], row)
+            self._call(work, calls if out.numel() else [], (row, everything))
+            if everything is not out:
+                out.detach().copy_(everything)
         return work
 
     def alltoall(
-        self, sends: Sequence[torch.Tensor], receives: Sequence[torch.Tensor]
+        self, sends: Sequence[torch.Tensor], receives: Sequence[torch.Tensor], *, ready: Event | None = None
     ) -> NcclWork[Sequence[torch.Tensor]]:
         """Give rank i `sends[i]`, and fill `receives[i]` with what rank i gives this one.
 
         Args:
             sends: One tensor for each rank.
             receives: Room for one tensor from each rank, as large as what it sends; contiguous.
+            ready: As for `allreduce`.
         """
         if len(sends) != self.size or len(receives) != self.size:
             raise UsageError(
@@ -227,7 +257,7 @@ class NcclCommunicator:
         for receive in receives:
             _check_plain("receives", receive)
         nbytes = sum(send.nbytes for send in sends)
-        with self._launch(lambda: f"alltoall ({nbytes:,} bytes sent)", receives, (*sends, *receives)) as work:
+        with self._launch(lambda: f"alltoall ({nbytes:,} bytes sent)", receives, (*sends, *receives), ready) as work:
             flats = [flat(send) for send in sends]
             flat(receives[mine]).copy_(flats[mine])
             calls: list[Call] = []
@@ -246,25 +276,33 @@ class NcclCommunicator:
         self._session.abort()
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Take leave of the peers in good order, so that nobody's memory goes while another still reads it.
+        """Finish what is under way, and take leave of the peers, so that no memory goes while another still reads it.
 
-        Every rank calls it, before it says goodbye to the group. Where one doesn't within `timeout` seconds, or the
-        group has failed, it aborts instead.
+        Every rank calls it, before it says goodbye to the group. Where one doesn't within `timeout` seconds from the
+        end of the last operation, or the group has failed, it aborts instead.
         """
+        if self._last is not None and self._session.usable:
+            # An error is that of the operation: whoever waits for it gets it.
+            with suppress(CommError):
+                self._session.wait(lambda: "the last operation before close", *self._last)
+        self._last = None
         self._session.close(timeout)
 
     @contextmanager
-    def _launch(self, what: Callable[[], str], result: T, tensors: Sequence[torch.Tensor]) -> Iterator[NcclWork[T]]:
+    def _launch(
+        self, what: Callable[[], str], result: T, tensors: Sequence[torch.Tensor], ready: Event | None
+    ) -> Iterator[NcclWork[T]]:
         """Queue an operation behind what the caller has queued, and mark its start and its end."""
         if not self._session.usable:
             raise self._session.gone()
         queue = self._queue
-        before = queue.mark()
+        before = queue.mark() if ready is None else ready
         queue.follow(before)
         work = NcclWork(self._session, what, result, before)
         with queue.scope():
             yield work
             work._ended = queue.record()
+            self._last = before, work._ended
         for tensor in tensors:
             queue.keep(tensor)
 
@@ -284,12 +322,15 @@ class NcclCommunicator:
         for name, (tensor, count) in wanted.items():
             if tensor.numel() != count:
                 raise UsageError(f"{name} must have {count} elements by counts {list(counts)}, got {tensor.numel()}")
-        _check_plain("out", wanted["out"][0])
 
 
 def _check_plain(name: str, tensor: torch.Tensor) -> None:
     if not is_plain(tensor):
         raise UsageError(f"{name} must be contiguous, got strides {tensor.stride()}: use torch.empty(shape)")
+
+
+def _share_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    return tensor.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _starts(tensor: torch.Tensor, parts: Sequence[int]) -> list[int]:

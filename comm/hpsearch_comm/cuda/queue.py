@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 import torch
 
-__all__ = ["CudaQueue", "Event", "Queue", "wait_until"]
+__all__ = ["Caller", "CudaCaller", "CudaQueue", "Event", "Queue", "wait_until"]
 
 SPIN_SECONDS = 200e-6
 SHORTEST_SLEEP = 20e-6
@@ -52,6 +52,42 @@ class Queue(Protocol):
 
     def keep(self, tensor: torch.Tensor) -> None:
         """Tell the allocator that this stream uses the tensor, so that its memory isn't reused too early."""
+
+
+class Caller(Protocol):
+    """The stream on which the caller of a collective computes, which another thread's current stream isn't."""
+
+    @property
+    def ready(self) -> Event:
+        """The point that the stream had come to at the call."""
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Make it the current stream of this thread within a `with`."""
+
+    def lend(self, tensor: torch.Tensor) -> None:
+        """Tell the allocator that it will use a tensor which was made on another stream."""
+
+
+class CudaCaller:
+    """The current stream of the thread that makes it.
+
+    Args:
+        device: Such as `torch.device("cuda", 0)`; with its number.
+    """
+
+    __slots__ = ("_stream", "ready")
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream: Any = torch.cuda.current_stream(device)
+        self.ready = _recorded(self._stream)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """See `Caller`."""
+        return cast(AbstractContextManager[Any], torch.cuda.stream(self._stream))
+
+    def lend(self, tensor: torch.Tensor) -> None:
+        """See `Caller`."""
+        tensor.record_stream(self._stream)
 
 
 class CudaQueue:

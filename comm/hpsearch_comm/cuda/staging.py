@@ -71,6 +71,11 @@ class HostStaging:
         """Mark the point that the caller's current stream has come to; for `ready`."""
         return self._down.mark()
 
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Make room for a result, on the stream that will write it; to be lent to the caller's stream."""
+        with self._up.scope():
+            return torch.empty(tuple(shape), dtype=dtype, device=self.device)
+
     def elementwise(
         self,
         tensor: torch.Tensor,

@@ -22,7 +22,6 @@ MOST_BYTES = 4096
 
 _IDENTITY = re.compile(r"[0-9a-f]{32}")
 _UNIX = re.compile(r"[0-9a-z-]{1,100}")
-_SCOPE = re.compile(r"[0-9A-Za-z_.:@-]{1,15}")
 _HOSTNAME = 255
 _HIGHEST_PID = 2**31 - 1
 
@@ -153,12 +152,12 @@ def _between(number: object, lowest: int, highest: int) -> bool:
 
 
 def _is_ip(text: object) -> bool:
-    if not isinstance(text, str) or len(text) > 64:
+    if not isinstance(text, str) or len(text) > 64 or "%" in text:
         return False
-    bare, percent, scope = text.partition("%")
     try:
-        address = ipaddress.ip_address(bare)
+        address = ipaddress.ip_address(text)
     except ValueError:
         return False
-    reachable = not (address.is_unspecified or address.is_multicast)
-    return reachable and (not percent or (address.version == 6 and _SCOPE.fullmatch(scope) is not None))
+    # A link-local address of IPv6 says nothing without an interface, whose name is another on every host.
+    scoped = address.version == 6 and address.is_link_local
+    return not (address.is_unspecified or address.is_multicast or scoped)

@@ -11,6 +11,7 @@ reason, soon, in place of a time-out each.
 from __future__ import annotations
 
 import contextlib
+import select
 import selectors
 import socket
 import time
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpsearch_comm.control import NOTICE_BYTES, pack_notice, unpack_notice
+from hpsearch_comm.control import NOTICE_BYTES, foretell, pack_notice
 from hpsearch_comm.errors import CommError, ConfigurationError, RendezvousError
 from hpsearch_comm.formation.address import Address
 from hpsearch_comm.formation.handshake import Credentials, Hello, Kind, Verdict
@@ -39,6 +40,9 @@ _UNDER_WAY = 64
 """Connections that a rank opens at the same time, so that a large group doesn't flood one of its ranks."""
 _NAMED = 8
 """Ranks that an error names; of more it gives the number."""
+
+_NOTICES = 128
+"""Notices of a rank that are looked at: one that has finished before the others sends one a second while it waits."""
 
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 2), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 4))
 _UNANSWERED = 6000
@@ -265,19 +269,19 @@ class _Formation:
         return [(peer, sock) for (peer, kind, _), sock in self._made.items() if kind is Kind.CONTROL]
 
     def _hear_controls(self) -> None:
-        """See whether a rank has failed. What it sent is left unread: a goodbye is for the group."""
+        """See whether a rank has failed. What it sent is left unread: it is for the group."""
         for peer, control in self._controls():
             try:
-                notice = control.recv(NOTICE_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+                notices = control.recv(_NOTICES * NOTICE_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
             except BlockingIOError:
                 continue
             except OSError:
-                notice = b""
-            if not notice:
-                raise RendezvousError(f"{self._name(peer)} died while the group formed: its own output says why")
-            error = unpack_notice(notice, peer) if len(notice) == NOTICE_BYTES else None
+                notices = b""
+            ended, error = foretell(notices, peer)
             if error is not None:
                 raise RendezvousError(str(error))
+            if not ended and (not notices or _is_over(control)):
+                raise RendezvousError(f"{self._name(peer)} died while the group formed: its own output says why")
 
     def _look_around(self) -> None:
         """See whether a rank of this host that has yet to connect is still there; nobody else could tell."""
@@ -345,6 +349,13 @@ def _plan(peer: int, local: bool, streams: int) -> list[_Key]:
     if local:
         return [(peer, Kind.CONTROL, 0), (peer, Kind.DESCRIPTORS, 0)]
     return [(peer, Kind.CONTROL, streams), *((peer, Kind.STREAM, stream) for stream in range(streams))]
+
+
+def _is_over(sock: socket.socket) -> bool:
+    """Say whether the other end is closed, though not everything that came from it has been read."""
+    poll = select.poll()
+    poll.register(sock, select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def _watch_over(sock: socket.socket) -> None:

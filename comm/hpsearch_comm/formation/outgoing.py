@@ -144,11 +144,7 @@ class Outgoing:
     def _destination(self) -> tuple[int, _Place]:
         if self._local:
             return socket.AF_UNIX, f"\0{self._peer.unix}"
-        ip, scope = _bare(self._peer.ip)
-        if scope:
-            # A link-local address holds with the name of *this* host's interface behind it.
-            ip = f"{ip}%{_bare(self._own.ip)[1] or scope}"
-        return _numeric(ip, self._peer.port)
+        return _numeric(self._peer.ip, self._peer.port)
 
     def _leave_from_own(self, sock: socket.socket, family: int) -> None:
         own, place = _numeric(self._own.ip, 0)
@@ -221,11 +217,6 @@ def _numeric(ip: str, port: int) -> tuple[int, _Place]:
     """Give the family and the address, without asking anybody for a name."""
     family, _, _, _, place = socket.getaddrinfo(ip, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0]
     return family, place
-
-
-def _bare(ip: str) -> tuple[str, str]:
-    bare, _, scope = ip.partition("%")
-    return bare, scope
 
 
 def _endpoint(ip: str, port: int) -> str:

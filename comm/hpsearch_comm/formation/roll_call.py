@@ -368,11 +368,11 @@ def _read_outcome(sock: socket.socket, size: int, deadline: float) -> list[bytes
 def _receive(sock: socket.socket, count: int, deadline: float) -> bytes:
     arrived = bytearray()
     while len(arrived) < count:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("rank 0 is there, but told no outcome")
-        sock.settimeout(left)
-        chunk = sock.recv(count - len(arrived))
+        sock.settimeout(max(0.001, deadline - time.monotonic()))
+        try:
+            chunk = sock.recv(count - len(arrived))
+        except TimeoutError:
+            raise TimeoutError("rank 0 is there, but told no outcome") from None
         if not chunk:
             raise ConnectionResetError("rank 0 ended the connection; it may have died")
         arrived += chunk

@@ -252,8 +252,8 @@ class GradientReducer:
         """Give what this rank's gradients will be multiplied by before they are averaged."""
         if self.weighted and not self.shares.announced:
             raise UsageError(
-                "with weighted=True and SyncBatchNorm, set_weight(rows) must be called before the first of the backward "
-                "passes whose gradients are accumulated"
+                "with weighted=True and SyncBatchNorm, set_weight(rows) must be called before the first of the "
+                "backward passes whose gradients are accumulated"
             )
         return self._share()
 

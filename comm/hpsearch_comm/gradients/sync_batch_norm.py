@@ -69,8 +69,8 @@ class SyncBatchNorm(_BatchNorm):
     statistics stay equal on all ranks. In evaluation it is the ordinary one, and exchanges nothing.
 
     Each forward pass in training is a collective, and so is its backward pass, if its input needs a gradient. Under a
-    weighted `DataParallel`, `set_weight` comes before the first backward pass that its mean is over, and a rank of weight
-    0 has no rows.
+    weighted `DataParallel`, `set_weight` comes before the first backward pass that its mean is over, and a rank of
+    weight 0 has no rows.
 
     Args:
         num_features: Channels: the size of the input's dimension 1.

@@ -120,7 +120,7 @@ class Arena:
         self._theirs = slots
         self._scratch = torch.empty(0, dtype=torch.uint8)
         _wake_on_change(self, self._fate)
-        self.may_spin = self.barrier.may_spin = self._compare_processes(forming)
+        self._compare_processes(forming)
 
     def meet(self, operation: Operation) -> None:
         """Begin an operation: wait for all members, and compare their signatures with ours.
@@ -241,8 +241,8 @@ class Arena:
             raise
         return segment
 
-    def _compare_processes(self, operation: Operation) -> bool:
-        """Tell each other which process and which cores we have; say whether all may hold their cores at once."""
+    def _compare_processes(self, operation: Operation) -> None:
+        """Tell each other which process and which cores we have, and find out how to wait."""
         usable = usable_cores()
         cores = sum(1 << core for core in usable if core < _MOST_CORES).to_bytes(_MOST_CORES // 8, "little")
         facts = _PROCESS.pack(Path("/proc/self/ns/pid").stat().st_ino, os.getpid(), core_quota(), cores)
@@ -255,7 +255,8 @@ class Arena:
         for _, _, _, theirs in everyone:
             together |= int.from_bytes(theirs, "little")
         self.cores = int(min(together.bit_count(), *(quota for _, _, quota, _ in everyone)))
-        return len(processes) == self.size <= self.cores
+        self.barrier.apart = len(processes) == self.size
+        self.may_spin = self.barrier.may_spin = self.barrier.apart and self.size <= self.cores
 
     def _disagree(self, operation: Operation, turn: int) -> None:
         for member, peer in enumerate(self.members):

@@ -13,7 +13,7 @@ from functools import partial
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["ORDERED", "adder", "check_works", "wait", "waker"]
+__all__ = ["ORDERED", "adder", "check_works", "give_way", "wait", "waker"]
 
 ORDERED = platform.machine() in ("x86_64", "AMD64")
 """Whether plain stores are seen by other cores in the order in which they were made. Elsewhere an `adder`, which the
@@ -35,6 +35,9 @@ _ADD, _EQUAL = 1, 0  # the operation and the comparison of FUTEX_WAKE_OP
 _keeping_lock = ctypes.PyDLL(None).syscall
 _releasing_lock = ctypes.CDLL(None).syscall
 _keeping_lock.restype = _releasing_lock.restype = ctypes.c_long
+give_way: Callable[[], int] = ctypes.CDLL(None).sched_yield
+"""Let whoever else is ready have the core and the interpreter for a moment."""
+
 _number = _NUMBERS.get(platform.machine(), -1)
 
 

@@ -23,11 +23,17 @@ LINE = 64
 SLICE = 0.1
 """Longest sleep in seconds."""
 
-_SPIN = 100e-6
-"""Seconds that a wait holds its core: a few times what going to sleep and being woken costs."""
+_SPIN = 50e-6
+"""Seconds that a wait holds its core and the interpreter."""
+
+_LOOK = 2e-3
+"""Seconds that a wait stays awake, but lets others have the core: many times what going to sleep and being woken costs.
+
+A rank that sleeps in one step comes late to the next, and then the others sleep too.
+"""
 
 _MASK = 0xFFFFFFFF
-_LOOKS = 50  # at the words, between two looks at the clock
+_LOOKS = 20  # at the words, between two looks at the clock
 
 
 class Words:
@@ -102,13 +108,17 @@ class Barrier:
         counters: Byte offsets of the counters A and B.
         index: Which member this rank is.
         members: The ranks.
+
+    Attributes:
+        apart: Whether each member is a process of its own. Threads of one would only keep the interpreter from others.
+        may_spin: Whether each member has a core of its own, too.
     """
 
     def __init__(
         self, words: Words, arrivals: Sequence[int], counters: tuple[int, int], index: int, members: Sequence[int]
     ) -> None:
         size = len(members)
-        self.may_spin = False
+        self.apart = self.may_spin = False
         self._words = words
         self._view = words.view
         self._count = 0
@@ -159,7 +169,7 @@ class Barrier:
             futex.waker(self._words.base + index * 4)()
 
     def _wait(self, operation: Operation, count: int, on_delay: Callable[[Operation], object] | None) -> None:
-        if self.may_spin and operation.spin and self._spin(count):
+        if self.apart and self._look(count, _SPIN if self.may_spin and operation.spin else 0.0):
             return
         view, index, target = self._view, self._counters[count & 3], self._targets[count & 3]
         address = self._words.base + index * 4
@@ -178,21 +188,31 @@ class Barrier:
                 on_delay(operation)
             futex.wait(address, seen, SLICE)
 
-    def _spin(self, count: int) -> bool:
-        """Look again and again, for some microseconds; True when everybody has come."""
-        view = self._view
-        following = (count + 1) & _MASK
-        until = time.perf_counter() + _SPIN
+    def _look(self, count: int, spin: float) -> bool:
+        """Look again and again before sleeping, in between giving the core to whoever wants it.
+
+        Args:
+            count: The barrier's number.
+            spin: Seconds at first for which the core is held.
+
+        Returns:
+            Whether everybody has come.
+        """
+        view, passed = self._view, (count, (count + 1) & _MASK)
         others = iter(self._others)
         other = next(others)
-        while time.perf_counter() < until:
-            for _ in range(_LOOKS):
-                seen = view[other]
-                if seen in (count, following):
+        now = time.perf_counter()
+        held, until = now + spin, now + _LOOK
+        while now < until:
+            for _ in range(_LOOKS if now < held else 1):
+                if view[other] in passed:
                     try:
                         other = next(others)
                     except StopIteration:
                         return True
+            if now >= held:
+                futex.give_way()
+            now = time.perf_counter()
         return False
 
     def _behind(self, count: int) -> list[int]:

@@ -1,0 +1,200 @@
+"""The CUDA devices of a group: how the tensors of each travel, agreed by all ranks when the first of them comes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hpsearch_comm.cuda.device_collectives import DeviceCollectives
+from hpsearch_comm.cuda.device_ways import Alone, ThroughHost, ThroughNccl, Way
+from hpsearch_comm.cuda.eligibility import DeviceFacts, can_use_nccl, local_facts, most_ctas
+from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
+from hpsearch_comm.cuda.queue import Caller, CudaCaller
+from hpsearch_comm.cuda.staging import HostStaging
+from hpsearch_comm.errors import ConfigurationError, NcclError, UsageError
+from hpsearch_comm.fate import Fate
+from hpsearch_comm.operation import Operation
+from hpsearch_comm.options import Options
+from hpsearch_comm.preparation import Preparation
+from hpsearch_comm.turns import Turns
+
+__all__ = ["CudaParts", "Devices"]
+
+_log = logging.getLogger(__name__)
+
+
+class CudaParts:
+    """Makes what collectives of CUDA tensors are put together from. Tests put others in its place."""
+
+    def check(self, device: torch.device) -> None:
+        """Raise UsageError unless tensors of this device can travel."""
+        if device.type != "cuda":
+            raise UsageError(
+                f"collectives take tensors on the CPU or on a CUDA device, got one on {device}: move it with "
+                "tensor.cpu(), and the result back with tensor.to(device)"
+            )
+
+    def facts(self, device: torch.device) -> DeviceFacts:
+        """Gather what the other ranks must know of this one's GPU."""
+        return local_facts(device)
+
+    def caller(self, device: torch.device) -> Caller:
+        """Give the calling thread's current stream."""
+        return CudaCaller(device)
+
+    def communicator(
+        self,
+        options: Options,
+        device: torch.device,
+        share_id: Callable[[bytes | None], bytes],
+        fate: Fate,
+        max_ctas: int | None,
+    ) -> NcclCommunicator:
+        """Make an NCCL communicator, together with all other ranks."""
+        return NcclCommunicator(
+            options.rank,
+            options.size,
+            device,
+            share_id,
+            fate,
+            options.timeout,
+            start_timeout=options.start_timeout,
+            max_ctas=max_ctas,
+        )
+
+    def staging(self, device: torch.device, fate: Fate) -> HostStaging:
+        """Make the copies to and from pinned host memory."""
+        return HostStaging(device, fate)
+
+
+class Devices:
+    """A group's CUDA devices, one for most programs.
+
+    Ranks use theirs in the same order: what is the first device to one rank may be any of another's, but the first of
+    all ranks belong together, and so on.
+
+    Args:
+        options: The group's.
+        fate: The group's.
+
+    Attributes:
+        parts: What makes everything.
+        path: How tensors travel of the device that was taken into use last; None before the first.
+    """
+
+    def __init__(self, options: Options, fate: Fate) -> None:
+        self.parts = CudaParts()
+        self.path: str | None = None
+        self._options = options
+        self._fate = fate
+        self._known: dict[torch.device, DeviceCollectives] = {}
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._open: list[NcclCommunicator | HostStaging] = []
+
+    def preparation(self, device: torch.device, turns: Turns, host: Preparation) -> Preparation:
+        """Give what prepares operations on a device's tensors. For a new one, the ranks first agree on their way.
+
+        Args:
+            device: A tensor's.
+            turns: The group's, which run the agreement.
+            host: Prepares operations on the CPU.
+
+        Raises:
+            UsageError: No collective can take tensors of such a device.
+            ConfigurationError: The ranks were told to take different ways, or one that they can't.
+            NcclError: NCCL can't reach the peers, or can't use the device.
+            PeerLost, CommTimeoutError, MismatchError: The other ranks don't come to use theirs.
+        """
+        found = self._known.get(device)
+        if found is not None:
+            return found
+        self.parts.check(device)
+        with self._lock:
+            found = self._known.get(device)
+            if found is None:
+                found = self._known[device] = self._take_into_use(device, turns, host)
+        return found
+
+    def close(self) -> None:
+        """Finish what GPUs were given, take leave of NCCL's peers, and give host memory back. Not the group's end."""
+        if self._process != os.getpid():
+            return  # a forked child, which can't use CUDA, and has nothing of its own here
+        with contextlib.ExitStack() as closing:
+            # In the order in which they were made, which is the same on every rank.
+            for part in reversed(self._open):
+                closing.callback(part.close)
+            self._open = []
+
+    def _take_into_use(self, device: torch.device, turns: Turns, host: Preparation) -> DeviceCollectives:
+        path, communicator = "none: a group of one", None
+        if self._options.size > 1:
+            path, communicator = self._agree(device, turns, host)
+        _log.info("rank %d: tensors on %s travel by %s", self._options.rank, device, path)
+        self.path = path
+        nccl = None if communicator is None else ThroughNccl(communicator, host.host)
+        number = len(self._known) + 1
+        caller = self.parts.caller
+        return DeviceCollectives(host.host, number, lambda: caller(device), nccl, self._otherwise(device, host))
+
+    def _agree(self, device: torch.device, turns: Turns, host: Preparation) -> tuple[str, NcclCommunicator | None]:
+        mine = self._options.cuda
+
+        def compare(operation: Operation) -> list[Any]:
+            # Of no interest where NCCL isn't wanted, and then it isn't even loaded.
+            facts = None if mine == "host" else self.parts.facts(device).to_json()
+            return host.allgather_object([mine, facts]).work(operation)
+
+        everyone = turns.now(host.first_cuda_use(compare))
+        # All ranks look at the same answers from here on, so all come to the same conclusion.
+        wanted = [want for want, _ in everyone]
+        if set(wanted) != {mine}:
+            said = ", ".join(f"{want} on rank {rank}" for rank, want in enumerate(wanted))
+            raise ConfigurationError(f"cuda (HPSEARCH_COMM_CUDA) must be the same on every rank, got {said}")
+        if mine == "host":
+            return "host memory: cuda='host' asks for it", None
+        facts = [DeviceFacts.from_json(values) for _, values in everyone]
+        reason = can_use_nccl(facts)
+        if reason is None:
+            return "nccl", turns.now(host.first_cuda_use(lambda operation: self._join(operation, device, host, facts)))
+        if mine == "nccl":
+            raise ConfigurationError(
+                f"cuda='nccl' needs NCCL between all ranks, but {reason}. Set cuda (HPSEARCH_COMM_CUDA) to auto to go "
+                "through host memory where NCCL can't be used"
+            )
+        return f"host memory: {reason}", None
+
+    def _join(
+        self, operation: Operation, device: torch.device, host: Preparation, facts: list[DeviceFacts]
+    ) -> NcclCommunicator:
+        def share_id(identity: bytes | None) -> bytes:
+            text = None if identity is None else identity.hex()
+            return bytes.fromhex(host.broadcast_object(text, 0).work(operation))
+
+        try:
+            communicator = self.parts.communicator(self._options, device, share_id, self._fate, most_ctas(facts))
+        except NcclError as error:
+            raise NcclError(f"{error}. With cuda='host' (HPSEARCH_COMM_CUDA=host) NCCL isn't used") from error
+        self._open.append(communicator)
+        return communicator
+
+    def _otherwise(self, device: torch.device, host: Preparation) -> Callable[[], Way]:
+        """Give what gives the way of operations that NCCL doesn't carry; it is made when the first of them comes."""
+        made: list[Way] = []
+
+        def way() -> Way:
+            if not made and self._options.size == 1:
+                made.append(Alone(device))
+            elif not made:
+                staging = self.parts.staging(device, self._fate)
+                self._open.append(staging)
+                made.append(ThroughHost(staging, host.host))
+            return made[0]
+
+        return way

@@ -1,0 +1,94 @@
+"""The collective layer: allreduce beside Gloo and Open MPI, bare memory, TCP between two namespaces, training steps.
+
+`python -m hpsearch_comm.benchmark` measures one of these at a time, with more to choose.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from statistics import median
+
+from hpsearch_comm.benchmark.bare_memory import BARE
+from hpsearch_comm.benchmark.block import Turn
+from hpsearch_comm.benchmark.contenders import require
+from hpsearch_comm.benchmark.launch import measure as run
+from hpsearch_comm.benchmark.plan import Plan
+from hpsearch_comm.benchmark.report import geometric_mean
+from hpsearch_comm.benchmark.training import NO_AVERAGING
+from hpsearch_comm.errors import ConfigurationError
+from tests.benchmarks.figures import Figure
+
+__all__ = ["measure"]
+
+_COPIES, _ZERO_COPY = "ours", "ours, zero-copy"
+_DDP = "gloo, DistributedDataParallel"
+_LARGE = ("1M", "16M", "64M")
+_SIZES = ("1K", "64K", *_LARGE)
+
+_TWO_RANKS = {"1K": 12, "64K": 8, "1M": 4, "16M": 3, "64M": 3}
+_FOUR_RANKS = {"1K": 10, "64K": 10, "1M": 10, "16M": 4, "64M": 4}
+"""How many times as fast as Gloo allreduce is to be, with copies."""
+
+
+def measure(rounds: int) -> list[Figure]:
+    """Run ours and the peers in turns, in the same processes."""
+    peers = ("gloo", "mpi") if _has_mpi() else ("gloo",)
+    figures: list[Figure] = []
+    for ranks, targets in ((2, _TWO_RANKS), (4, _FOUR_RANKS)):
+        turns = run(Plan(ranks=ranks, against=peers, rounds=rounds)).turns
+        what = f"allreduce, {ranks} ranks"
+        for size in _SIZES:
+            target = f"ratio at most {1 / targets[size]:.3g}"
+            figures.append(_figure(f"{what}, {size}", turns, [size], _COPIES, "gloo", target))
+            target = "ratio at most 0.167" if ranks == 2 and size in ("16M", "64M") else ""
+            figures.append(_figure(f"{what}, {size}, zero-copy", turns, [size], _ZERO_COPY, "gloo", target))
+        if "mpi" in peers:
+            copies, zero_copy = ("ratio at most 1.11", "ratio at most 0.5") if ranks == 2 else ("", "")
+            mean = f"{what}, mean of {', '.join(_LARGE)}"
+            figures.append(_figure(mean, turns, _LARGE, _COPIES, "mpi", copies))
+            figures.append(_figure(f"{mean}, zero-copy", turns, _LARGE, _ZERO_COPY, "mpi", zero_copy))
+    turns = run(Plan(kind="memory", against=(), rounds=rounds)).turns
+    figures.append(_figure("allreduce, 2 ranks, 64M, zero-copy", turns, ["64M"], _ZERO_COPY, BARE, "ratio at most 1.5"))
+    if os.geteuid() == 0:
+        turns = run(Plan(transport="tcp", namespaces=True, rounds=rounds)).turns
+        mean = f"TCP between two namespaces, mean of {', '.join(_SIZES)}"
+        figures.append(_figure(mean, turns, _SIZES, _COPIES, "gloo", "ratio at most 0.667"))
+        figures.append(_figure("... 64M", turns, ["64M"], _COPIES, "gloo", "ratio at most 0.833"))
+    else:
+        print("TCP between two namespaces is left out: it needs root", file=sys.stderr)
+    return figures + _training(rounds)
+
+
+def _training(rounds: int) -> list[Figure]:
+    outcome = run(Plan(kind="model", rounds=rounds))
+    steps = outcome.facts["steps"]
+    figures = []
+    for model in outcome.facts["parameters"]:
+        for name, target in ((_COPIES, "ratio at least 0.85"), (_DDP, "")):
+            without = [1e3 * seconds / steps for seconds in _by_round(outcome.turns, [model], NO_AVERAGING)]
+            averaging = [1e3 * seconds / steps for seconds in _by_round(outcome.turns, [model], name)]
+            figures.append(Figure(f"a step without averaging, {model} model", "ms", without, target, name, averaging))
+    return figures
+
+
+def _figure(name: str, turns: Sequence[Turn], sizes: Sequence[str], ours: str, peer: str, target: str) -> Figure:
+    mine, theirs = ([1e6 * seconds for seconds in _by_round(turns, sizes, who)] for who in (ours, peer))
+    return Figure(name, "µs", mine, target, peer, theirs)
+
+
+def _by_round(turns: Sequence[Turn], subjects: Sequence[str], contender: str) -> list[float]:
+    """Give a contender's median time in each round: its geometric mean, where there are several sizes."""
+    rounds = sorted({turn.round for turn in turns})
+    chosen = [turn for turn in turns if turn.contender == contender and turn.subject in subjects]
+    return [geometric_mean(median(turn.seconds) for turn in chosen if turn.round == number) for number in rounds]
+
+
+def _has_mpi() -> bool:
+    try:
+        require("mpi")
+    except ConfigurationError as error:
+        print(error, file=sys.stderr)
+        return False
+    return True
