@@ -71,6 +71,7 @@ class Timeline:
         self.path = Path(path)
         self.rank = rank
         self.size = size
+        self._process = os.getpid()
         self._offset = 0
         self._threads = {threading.get_ident(): _CALLER}
         self._queue: deque[tuple[Any, ...]] = deque()
@@ -163,7 +164,7 @@ class Timeline:
 
     def close(self) -> None:
         """Write what is left, the summary and the end of the part; what is recorded later is dropped."""
-        if self._closing.is_set():
+        if self._closing.is_set() or os.getpid() != self._process:  # a forked child's copy has nothing to say
             return
         self.on = False
         self._closing.set()
@@ -200,12 +201,6 @@ class Timeline:
                     part.unlink(missing_ok=True)
         except CommError as error:
             _log.warning("the timeline's parts, such as %s, weren't joined into one: %s", self._part.path, error)
-
-    def merge_alone(self) -> None:
-        """Make the one trace of a group of one."""
-        self.close()
-        if self.merge([self._part.path], {f"rank {self.rank}": self.summary()}):
-            self._part.path.unlink(missing_ok=True)
 
     def merge(self, parts: Sources, summaries: dict[str, Any] | None = None) -> bool:
         """Write the one trace; False, and a warning, if that fails.
@@ -256,6 +251,9 @@ class Timeline:
 
     def _write(self) -> None:
         queue = self._queue
+        if os.getpid() != self._process:
+            queue.clear()
+            return
         with self._writing:
             while queue:
                 batch = [queue.popleft() for _ in range(min(_AT_ONCE, len(queue)))]
@@ -357,9 +355,6 @@ class NoTimeline:
         """Do nothing."""
 
     def gather(self, _: Exchange) -> None:
-        """Do nothing."""
-
-    def merge_alone(self) -> None:
         """Do nothing."""
 
 

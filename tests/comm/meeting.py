@@ -3,17 +3,60 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from typing import TypeVar
 
-from tests.comm.forming import PATIENCE, open_files, wait_until
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from hpsearch_comm.formation.handshake import Credentials
+from hpsearch_comm.formation.rendezvous import Rendezvous
+from tests.comm.forming import LOOPBACK, PATIENCE, new_credentials, open_files, wait_until
+
+SOON = 1.5
+"""Seconds after which a rank gives up: long enough for all to have met before, on a busy machine too."""
 
 K = TypeVar("K")
 T = TypeVar("T")
+
+
+class Meeting:
+    """A place, and the credentials of the group that meets there."""
+
+    def __init__(self, place: Rendezvous) -> None:
+        self.place = place
+        self.credentials = new_credentials()
+
+    def rank(
+        self, rank: int, size: int, *, seconds: float = PATIENCE, credentials: Credentials | None = None, mine: str = ""
+    ) -> Callable[[], list[str]]:
+        return functools.partial(
+            self.place.exchange,
+            rank,
+            size,
+            mine or address(rank),
+            credentials or self.credentials,
+            time.monotonic() + seconds,
+        )
+
+
+def address(rank: int) -> str:
+    return f'{{"address of": {rank}}}'
+
+
+def addresses(size: int) -> list[str]:
+    return [address(rank) for rank in range(size)]
+
+
+def new_store() -> TCPStore:
+    """Open a store as torchrun does."""
+    return TCPStore(LOOPBACK, 0, None, True, timedelta(seconds=PATIENCE), wait_for_workers=False)
 
 
 def outcomes(tasks: Mapping[K, Callable[[], T]]) -> dict[K, T | Exception]:

@@ -86,7 +86,8 @@ def _serve(module: str) -> None:
     functions = importlib.import_module(module)
     for line in sys.stdin:
         size, function, arguments, hosts, options = json.loads(line)
-        channels, children = [], []
+        channels: list[socket.socket] = []
+        children: list[int] = []
         for rank in range(size):
             ours, theirs = socket.socketpair()
             child = os.fork()

@@ -18,7 +18,7 @@ from hpsearch_comm import environment as environment_module
 from hpsearch_comm.environment import VARIABLES, Arguments, init, read_environment
 from hpsearch_comm.formation.rendezvous import KnownAddresses, MasterRendezvous, StoreRendezvous
 from tests.comm.forming import PATIENCE
-from tests.comm.meeting import free_port, leaving_nothing, outcomes
+from tests.comm.meeting import SOON, free_port, leaving_nothing, outcomes
 
 SECRET = secrets.token_hex(32)
 
@@ -272,7 +272,7 @@ def test_ranks_that_never_come_are_named():
     found = outcomes(
         {
             rank: functools.partial(
-                read_environment(launched(RANK=str(rank), MASTER_PORT=port)).for_group, {"start_timeout": 0.5}
+                read_environment(launched(RANK=str(rank), MASTER_PORT=port)).for_group, {"start_timeout": SOON}
             )
             for rank in (0, 2)
         }

@@ -13,7 +13,7 @@ from hpsearch_comm.errors import RefusedError, RendezvousError
 from hpsearch_comm.formation import roll_call
 from hpsearch_comm.formation.roll_call import Admission, RollCall, answer_roll_call
 from tests.comm.forming import LOOPBACK, PATIENCE, read_to_end
-from tests.comm.meeting import leaving_nothing
+from tests.comm.meeting import SOON, leaving_nothing
 
 
 def admit_all(_sock: socket.socket) -> Admission:
@@ -110,7 +110,7 @@ def answering_until(connect, call: RollCall, stop) -> list[bytes]:
     thread = threading.Thread(target=take)
     thread.start()
     try:
-        return answering(connect, 1, 2, 0.3)
+        return answering(connect, 1, 2, SOON)
     finally:
         thread.join()
 

@@ -15,7 +15,7 @@ import pytest
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
 from hpsearch_comm.formation.secret import SECRET_BYTES, agree_on_secret, meeting_address, new_secret, parse_secret
 from tests.comm.forming import PATIENCE, leaking_nothing, read_to_end, wait_until
-from tests.comm.meeting import awaited, outcomes, uninvited
+from tests.comm.meeting import SOON, awaited, outcomes, uninvited
 from tests.comm.other_user import NOBODY, as_nobody
 
 
@@ -100,8 +100,8 @@ def test_groups_of_different_names_do_not_meet(name):
 
 
 def test_the_first_deadline_of_any_rank_names_the_missing_to_all(name):
-    # Only rank 2 gives up soon; the others would wait for longer than the test may take.
-    patient, soon = agreeing(name, 5, 3600), agreeing(name, 5, 0.3)
+    # Only rank 2 gives up soon; the others would wait for a minute.
+    patient, soon = agreeing(name, 5), agreeing(name, 5, SOON)
     with leaking_nothing():
         found = outcomes({0: patient(0), 4: patient(4), 2: soon(2)})
     for error in found.values():
@@ -121,7 +121,7 @@ def test_a_rank_without_rank_0_is_told_how_to_set_a_secret(name):
 
 def test_a_rank_of_another_host_finds_out_at_once(name):
     with pytest.raises(ConfigurationError, match=r"another host than rank 0.*'203\.0\.113\.7'.*SECRET"):
-        agree_on_secret(1, 2, name, time.monotonic() + 3600, host="203.0.113.7")
+        agree_on_secret(1, 2, name, time.monotonic() + PATIENCE, host="203.0.113.7")
 
 
 def test_groups_of_one_name_take_turns(name):
@@ -143,11 +143,11 @@ def test_a_name_that_stays_taken_is_named(name):
 
 def test_a_host_that_is_unknown_is_another(name):
     with pytest.raises(ConfigurationError, match="another host than rank 0"):
-        agree_on_secret(1, 2, name, time.monotonic() + 3600, host="no-such-host.invalid")
+        agree_on_secret(1, 2, name, time.monotonic() + PATIENCE, host="no-such-host.invalid")
 
 
 def test_ranks_that_count_differently_are_told_so(name):
-    found = outcomes({0: agreeing(name, 2, 0.5)(0), 1: agreeing(name, 3, 0.5)(1)})
+    found = outcomes({0: agreeing(name, 2, SOON)(0), 1: agreeing(name, 3, SOON)(1)})
     assert "it expects 3 ranks where rank 0 expects 2" in str(found[1])
     assert "it expects 3 ranks where rank 0 expects 2" in str(found[0])
     assert all(isinstance(error, RendezvousError) for error in found.values())
@@ -193,7 +193,7 @@ def test_ranks_do_not_trust_another_users_socket(name):
         return sock
 
     with as_nobody(take_the_name):
-        found = outcomes({rank: agreeing(name, 2, 3600)(rank) for rank in (0, 1)})
+        found = outcomes({rank: agreeing(name, 2)(rank) for rank in (0, 1)})
     for error in found.values():
         assert isinstance(error, ConfigurationError)
         assert f"of user {NOBODY}" in str(error)

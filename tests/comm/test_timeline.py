@@ -390,15 +390,22 @@ def test_events_of_many_threads_all_arrive(tmp_path: Path, monkeypatch: pytest.M
 
 
 _CRASH = """
-import sys, time
+import os, sys, time
 from hpsearch_comm.timeline import Timeline
 timeline = Timeline(sys.argv[1], 0, 2)
 with timeline.phase("before the end"):
     pass
 print("recorded", flush=True)
-if sys.argv[2] == "raise":
+if sys.argv[2] == "fork":
+    child = os.fork()
+    with timeline.phase("in both"):
+        pass
+    if child:
+        os.waitpid(child, 0)
+elif sys.argv[2] == "raise":
     raise SystemExit(3)
-time.sleep(60)
+else:
+    time.sleep(60)
 """
 
 
@@ -408,6 +415,13 @@ def test_a_script_that_ends_without_closing_loses_nothing(tmp_path: Path) -> Non
     events = _load(tmp_path / "trace.rank0.json")
     assert _named(events, "before the end")
     assert _named(events, "summary")
+
+
+def test_a_forked_child_leaves_the_part_alone(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _CRASH, str(tmp_path / "trace.json"), "fork"]
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, timeout=60)
+    events = json.loads((tmp_path / "trace.rank0.json").read_text())
+    assert [len(_named(events, name)) for name in ("before the end", "in both", "summary")] == [1, 1, 1]
 
 
 def test_the_part_of_a_killed_rank_loads(tmp_path: Path) -> None:

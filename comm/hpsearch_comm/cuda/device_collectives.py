@@ -87,7 +87,7 @@ class DeviceCollectives(Preparation):
             parts = _parts([count for (count,) in counts], prod(rest))
             shape = (sum(count for (count,) in counts), *rest)
             if target is None:
-                to = way.empty(turn, shape, rows.dtype)
+                to = way.empty(turn, shape, rows)
             else:
                 to = check_out("allgather", target, rows, shape)
             return _giving(to if out is None else out, way.allgather(turn, rows, to, parts))
@@ -108,7 +108,7 @@ class DeviceCollectives(Preparation):
         target = None if out is None else check_out("reduce_scatter", out, source, shape)
 
         def work(way: Way, turn: Turn) -> Flight:
-            to = way.empty(turn, shape, source.dtype) if target is None else target
+            to = way.empty(turn, shape, source) if target is None else target
             return _giving(to if out is None else out, way.reduce_scatter(turn, source, to, parts))
 
         return self._prepared(call, work)
@@ -124,7 +124,7 @@ class DeviceCollectives(Preparation):
 
         def work(way: Way, turn: Turn) -> Flight:
             coming = self._host.coming_rows(turn.operation, counts)
-            to = way.empty(turn, (sum(coming), *rest), source.dtype)
+            to = way.empty(turn, (sum(coming), *rest), source)
             return _giving((to, coming), way.alltoall(turn, source, counts, to, coming))
 
         return self._prepared(call, work)

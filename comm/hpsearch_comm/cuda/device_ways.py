@@ -76,7 +76,7 @@ class Landed:
 class Way(Protocol):
     """Carries out collectives. Tensors lie on the device and have any layout; parts are runs of elements, by rank."""
 
-    def empty(self, turn: Turn, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    def empty(self, turn: Turn, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
         """Make room for a result, for the caller's stream to use."""
 
     def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> Flight:
@@ -116,9 +116,9 @@ class ThroughNccl:
         self._host = host
         self._meeting = host.algorithm("barrier", 0)
 
-    def empty(self, turn: Turn, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    def empty(self, turn: Turn, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
         """See `Way`."""
-        tensor = self._communicator.empty(shape, dtype)
+        tensor = self._communicator.empty(shape, like.dtype)
         turn.caller.lend(tensor)
         return tensor
 
@@ -162,9 +162,9 @@ class ThroughHost:
         self._staging = staging
         self._host = host
 
-    def empty(self, turn: Turn, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    def empty(self, turn: Turn, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
         """See `Way`."""
-        tensor = self._staging.empty(shape, dtype)
+        tensor = self._staging.empty(shape, like.dtype)
         turn.caller.lend(tensor)
         return tensor
 
@@ -223,13 +223,10 @@ class ThroughHost:
 class Alone:
     """In a group of one every result is a copy, made on the caller's own stream; nobody waits for it on the host."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def empty(self, turn: Turn, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    def empty(self, turn: Turn, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
         """See `Way`."""
         with turn.caller.scope():
-            return torch.empty(tuple(shape), dtype=dtype, device=self._device)
+            return like.new_empty(tuple(shape))
 
     def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> Flight:
         """See `Way`."""

@@ -190,7 +190,7 @@ class Devices:
 
         def way() -> Way:
             if not made and self._options.size == 1:
-                made.append(Alone(device))
+                made.append(Alone())
             elif not made:
                 staging = self.parts.staging(device, self._fate)
                 self._open.append(staging)

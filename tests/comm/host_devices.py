@@ -1,0 +1,131 @@
+"""A group whose CPU tensors are taken for those of CUDA devices, with an NCCL and streams that work on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+
+import hpsearch_comm as comm
+from hpsearch_comm.cuda.devices import CudaParts
+from hpsearch_comm.cuda.eligibility import DeviceFacts
+from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
+from hpsearch_comm.cuda.staging import HostStaging
+from hpsearch_comm.fate import Fate
+from hpsearch_comm.options import Options
+from tests.comm.host_nccl import HostEvent, HostNccl, HostQueue, HostWorld
+from tests.comm.thread_ranks import run_ranks
+
+T = TypeVar("T")
+CPU = torch.device("cpu")
+DEVICE = torch.device("cuda", 0)
+CHUNK_BYTES = 64
+
+
+class HostCaller:
+    def __init__(self) -> None:
+        self.ready = HostEvent(lambda: True)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def lend(self, tensor: torch.Tensor) -> None:
+        pass
+
+
+class HostParts(CudaParts):
+    """What collectives of CUDA tensors are put together from, without CUDA.
+
+    Args:
+        rank: The rank.
+        libraries: Its NCCL for each communicator that it may make.
+        **facts: What this rank says of its GPU, where it isn't the usual.
+    """
+
+    def __init__(self, rank: int, libraries: list[HostNccl], **facts: Any) -> None:
+        self._left = list(libraries)
+        self._facts = DeviceFacts(f"gpu {rank}", f"bus {rank}", f"process {rank}", HostNccl.version)
+        self._facts = replace(self._facts, **facts)
+        self.asked = 0
+
+    def facts(self, device: torch.device) -> DeviceFacts:
+        self.asked += 1
+        return self._facts
+
+    def caller(self, device: torch.device) -> HostCaller:
+        return HostCaller()
+
+    def communicator(
+        self,
+        options: Options,
+        device: torch.device,
+        share_id: Callable[[bytes | None], bytes],
+        fate: Fate,
+        max_ctas: int | None,
+    ) -> NcclCommunicator:
+        nccl = self._left.pop(0)
+        return NcclCommunicator(
+            options.rank,
+            options.size,
+            CPU,
+            share_id,
+            fate,
+            options.timeout,
+            start_timeout=options.start_timeout,
+            max_ctas=max_ctas,
+            library=nccl.as_library(),
+            queue=nccl.queue(),
+        )
+
+    def staging(self, device: torch.device, fate: Fate) -> HostStaging:
+        return HostStaging(
+            CPU,
+            fate,
+            chunk_bytes=CHUNK_BYTES,
+            allocate=lambda nbytes: torch.empty(nbytes, dtype=torch.uint8),
+            queues=(HostQueue(), HostQueue()),
+        )
+
+
+class DeviceRanks:
+    """Groups, one after another, whose ranks' tensors lie on CUDA devices as far as the group knows.
+
+    Args:
+        size: Number of ranks.
+        facts: What single ranks say of their GPU, by rank.
+    """
+
+    def __init__(self, size: int, facts: dict[int, dict[str, Any]] | None = None) -> None:
+        self.size = size
+        worlds = [HostWorld(size), HostWorld(size)]
+        self.nccl = [[HostNccl(world, rank) for world in worlds] for rank in range(size)]
+        self.parts = [HostParts(rank, self.nccl[rank], **(facts or {}).get(rank, {})) for rank in range(size)]
+
+    def join(self, group: comm.Group, pick: Callable[[torch.Tensor], torch.device] = lambda tensor: DEVICE) -> None:
+        """Take a group's tensors for those of a device from now on, but for those that `pick` leaves on the CPU."""
+        devices = group._devices
+        devices.parts = self.parts[group.rank]
+
+        def preparation(tensor: torch.Tensor) -> Any:
+            device = pick(tensor)
+            if device == CPU:
+                return group._prepare
+            return devices.preparation(device, group._turns, group._prepare)
+
+        group._preparation = preparation  # type: ignore[method-assign]
+
+    def run(self, work: Callable[[comm.Group], T], **options: Any) -> list[T]:
+        """Run `work` on the ranks of a group that has joined; see `run_ranks`."""
+
+        def joined(group: comm.Group) -> T:
+            self.join(group)
+            return work(group)
+
+        return run_ranks(self.size, joined, **options)
+
+    def log(self, rank: int) -> list[str]:
+        """Give what a rank has asked of the NCCL of its first device."""
+        return self.nccl[rank][0].log

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpsearch_comm.control import NOTICE_BYTES, Control, pack_notice, unpack_notice
+from hpsearch_comm.errors import CommError, CommTimeoutError, MismatchError, PeerLost
+from hpsearch_comm.fate import Fate
+from hpsearch_comm.operation import Operation
+from hpsearch_comm.recent import Recent
+from hpsearch_comm.signature import Signature
+
+ERRORS = [
+    CommError("rank 1 broke off"),
+    PeerLost("rank 2 has died", 2),
+    CommTimeoutError("rank 1 waited for rank 0", 0),
+    MismatchError("the ranks disagree: rank 1 ..."),
+]
+
+
+def wait_until(met: Callable[[], object]) -> None:
+    while not met():
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_arrives_as_it_was(error):
+    notice = pack_notice(error)
+    assert len(notice) == NOTICE_BYTES
+    read = unpack_notice(notice, 1)
+    assert type(read) is type(error)
+    assert str(error) in str(read)
+    assert getattr(read, "rank", None) == getattr(error, "rank", None)
+
+
+def test_a_long_text_is_cut_and_a_goodbye_is_none():
+    assert str(unpack_notice(pack_notice(CommError("ä" * 1000)), 3)).startswith("rank 3 says: äää")
+    assert unpack_notice(pack_notice(None), 3) is None
+
+
+@given(st.binary(min_size=NOTICE_BYTES, max_size=NOTICE_BYTES))
+def test_random_notices_are_errors_and_never_crash(notice):
+    assert isinstance(unpack_notice(notice, 0), CommError | None)
+
+
+class End:
+    """One rank's end of a connection to the other."""
+
+    def __init__(self, rank: int, sock: socket.socket) -> None:
+        self.sock = sock
+        self.fate = Fate()
+        self.recent = Recent()
+        self.control = Control(
+            rank, {1 - rank: sock}, {1 - rank: f"rank {1 - rank} (process 5)"}, self.fate, self.recent
+        )
+
+    def close(self) -> None:
+        self.control.close()
+        self.fate.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[list[End]]:
+    both = [End(rank, sock) for rank, sock in enumerate(socket.socketpair())]
+    yield both
+    for end in both:
+        end.close()
+
+
+def test_a_goodbye_marks_and_doesnt_fail(ends):
+    ends[0].close()
+    wait_until(lambda: ends[1].fate.left)
+    assert ends[1].fate.left == {0}
+    assert ends[1].fate.error is None
+    with pytest.raises(PeerLost, match="rank 0 has closed the group"):
+        ends[1].fate.check(0)
+    ends[1].fate.check()
+
+
+def test_an_end_without_a_goodbye_is_a_death(ends):
+    ends[0].sock.shutdown(socket.SHUT_RDWR)
+    wait_until(lambda: ends[1].fate.error)
+    with pytest.raises(PeerLost, match=r"rank 0 \(process 5\) has died") as caught:
+        ends[1].fate.check()
+    assert caught.value.rank == 0
+
+
+def test_a_failure_is_told_to_the_peer_once_and_the_first_counts(ends):
+    ends[0].fate.fail(ERRORS[3])
+    ends[0].fate.fail(ERRORS[0])
+    wait_until(lambda: ends[1].fate.error)
+    assert str(ends[1].fate.error) == f"rank 0 says: {ERRORS[3]}"
+    assert type(ends[0].fate.error) is MismatchError
+
+
+def test_a_wait_that_lasts_finds_a_peer_in_another_operation(ends):
+    mine = Signature(7, "allreduce", "ring", shape=(3,), reduction="sum")
+    ends[1].recent.note(7, Signature(7, "barrier", "pairwise").pack())
+    ends[0].control.announce(Operation(0, mine, 1.0, ends[0].fate))
+    wait_until(lambda: ends[0].fate.error)
+    for end in ends:
+        assert type(end.fate.error) is MismatchError
+        assert "rank 1 calls barrier 7 (pairwise), rank 0 calls allreduce 7" in str(end.fate.error)
+
+
+def test_a_wait_that_lasts_leaves_a_peer_alone_that_is_in_the_same_or_elsewhere(ends):
+    same = Signature(7, "barrier", "pairwise")
+    ends[1].recent.note(7, same.pack())
+    ends[0].control.announce(Operation(0, same, 1.0, ends[0].fate))
+    ends[0].control.announce(Operation(0, Signature(8, "broadcast", "tree"), 1.0, ends[0].fate))
+    ends[0].close()
+    wait_until(lambda: ends[1].fate.left)
+    assert ends[1].fate.error is None
+
+
+def test_bytes_that_are_no_notice_end_the_group_with_an_error(ends):
+    ends[0].sock.setblocking(True)
+    ends[0].sock.sendall(os.urandom(4) + b"\xff" * (NOTICE_BYTES - 4))
+    ends[0].sock.sendall(b"\xff" * NOTICE_BYTES)
+    wait_until(lambda: ends[1].fate.error)
+
+
+def test_closing_leaves_no_thread():
+    before = threading.active_count()
+    both = [End(rank, sock) for rank, sock in enumerate(socket.socketpair())]
+    for end in both:
+        end.close()
+        end.close()
+    assert threading.active_count() == before

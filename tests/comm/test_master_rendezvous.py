@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from hpsearch_comm.errors import ConfigurationError, RendezvousError
+from hpsearch_comm.formation.dial import dial
+from hpsearch_comm.formation.handshake import Hello, Kind, prove
+from hpsearch_comm.formation.interface import is_local
+from hpsearch_comm.formation.rendezvous import MasterRendezvous
+from tests.comm.forming import LOOPBACK, PATIENCE, wait_until
+from tests.comm.meeting import (
+    SOON,
+    Meeting,
+    addresses,
+    awaited,
+    free_port,
+    leaving_nothing,
+    outcomes,
+    uninvited,
+)
+from tests.comm.network import in_a_network
+
+
+@pytest.fixture
+def master() -> Meeting:
+    return Meeting(MasterRendezvous(LOOPBACK, free_port()))
+
+
+def test_many_ranks_may_have_much_to_say(master):
+    # More than the kernel's buffers of a connection hold, so that rank 0 writes in many pieces.
+    size = 24
+    texts = [f"{rank:>8192}" for rank in range(size)]
+    with leaving_nothing():
+        found = outcomes({rank: master.rank(rank, size, mine=texts[rank]) for rank in range(size)})
+    assert found == dict.fromkeys(range(size), texts)
+
+
+def test_the_port_is_free_again_at_once(master):
+    for _ in range(3):
+        assert outcomes({rank: master.rank(rank, 3) for rank in range(3)})[0] == addresses(3)
+        with socket.socket() as sock:  # without SO_REUSEADDR
+            sock.bind((LOOPBACK, master.place.port))
+        assert isinstance(outcomes({0: master.rank(0, 2, seconds=0.05)})[0], RendezvousError)
+        with socket.socket() as sock:
+            sock.bind((LOOPBACK, master.place.port))
+
+
+def test_a_taken_port_is_named():
+    with socket.socket() as sock:
+        sock.bind((LOOPBACK, 0))
+        sock.listen()
+        port = sock.getsockname()[1]
+        meeting = Meeting(MasterRendezvous(LOOPBACK, port))
+        with leaving_nothing(), pytest.raises(ConfigurationError, match=f"MASTER_PORT {port} of {LOOPBACK}.*in use"):
+            meeting.rank(0, 2, seconds=0.2)()
+
+
+def test_an_address_of_another_host_is_named():
+    meeting = Meeting(MasterRendezvous("203.0.113.7", free_port()))
+    with leaving_nothing(), pytest.raises(ConfigurationError, match=r"MASTER_ADDR.*'203\.0\.113\.7'.*127\.0\.0\.1/8"):
+        meeting.rank(0, 2)()
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536])
+def test_a_port_out_of_range_is_named(port):
+    with pytest.raises(ConfigurationError, match=f"MASTER_PORT from 1 to 65535, got {port}"):
+        MasterRendezvous(LOOPBACK, port)
+
+
+@pytest.mark.parametrize("host", ["localhost", "::1", socket.gethostname()])
+def test_rank_0_is_found_by_any_name_of_its_host(host):
+    if host == "::1" and not is_local("::1"):
+        pytest.skip("this host has no IPv6")
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        pytest.skip("this host doesn't know its own name")
+    meeting = Meeting(MasterRendezvous(host, free_port()))
+    assert outcomes({rank: meeting.rank(rank, 3) for rank in range(3)}) == dict.fromkeys(range(3), addresses(3))
+
+
+def test_strangers_at_the_port_hinder_nobody(master):
+    def connect() -> socket.socket:
+        return socket.create_connection((LOOPBACK, master.place.port), PATIENCE)
+
+    company = (b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(116), bytes(116), os.urandom(1 << 16))
+    with leaving_nothing(), ThreadPoolExecutor(4) as pool:
+        futures = {0: pool.submit(master.rank(0, 4))}
+        with uninvited(connect, *company, idle=100):
+            futures |= {rank: pool.submit(master.rank(rank, 4)) for rank in (1, 2, 3)}
+            assert awaited(futures) == dict.fromkeys(range(4), addresses(4))
+
+
+def entry(rank: int, size: int, length: int, text: bytes) -> bytes:
+    return b"HPSe" + struct.pack("<4I", rank, size, 60_000, length) + text
+
+
+def test_members_that_break_the_protocol_hinder_nobody(master):
+    def connect() -> socket.socket:
+        # What they send comes after a perfect handshake.
+        sock = dial(LOOPBACK, master.place.port, time.monotonic() + PATIENCE)
+        try:
+            prove(sock, master.credentials, Hello(3, 0, Kind.RENDEZVOUS), time.monotonic() + PATIENCE)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    company = (
+        os.urandom(20),
+        entry(2, 4, 2, b"me"),  # another rank's
+        entry(3, 4, 2**32 - 1, b"endless"),
+        entry(3, 4, 100, b"cut off"),
+        entry(3, 9, 2, b"me"),  # of another size
+        entry(3, 4, 2, b"me" + b"x" * 100),  # more than it announced
+    )
+    with leaving_nothing(), ThreadPoolExecutor(4) as pool:
+        futures = {0: pool.submit(master.rank(0, 4))}
+        with uninvited(connect, *company):
+            futures |= {rank: pool.submit(master.rank(rank, 4)) for rank in (1, 2)}
+        futures[3] = pool.submit(master.rank(3, 4))
+        assert awaited(futures) == dict.fromkeys(range(4), addresses(4))
+
+
+def test_a_second_process_of_one_rank_is_refused(master):
+    with ThreadPoolExecutor(4) as pool:
+        futures = {"0": pool.submit(master.rank(0, 3)), "1": pool.submit(master.rank(1, 3, mine="one"))}
+        futures["again"] = pool.submit(master.rank(1, 3, mine="again"))
+        wait_until(lambda: futures["1"].done() or futures["again"].done())
+        futures["2"] = pool.submit(master.rank(2, 3))
+        found = awaited(futures)
+    first, refused = ("1", "again") if isinstance(found["again"], Exception) else ("again", "1")
+    assert "this rank is here already: two processes may have been started with the same RANK" in str(found[refused])
+    assert found["0"] == found["2"] == found[first]
+
+
+def test_ranks_that_count_differently_are_told_so(master):
+    found = outcomes({0: master.rank(0, 2, seconds=SOON), 1: master.rank(1, 3, seconds=SOON)})
+    for error in found.values():
+        assert isinstance(error, RendezvousError)
+        assert "it expects 3 ranks where rank 0 expects 2: give every rank the same WORLD_SIZE" in str(error)
+
+
+def test_a_rank_that_has_gone_again_may_come_back(master):
+    with ThreadPoolExecutor(3) as pool:
+        futures = {0: pool.submit(master.rank(0, 3))}
+        wait_until(lambda: is_open(master.place.port))
+        with dial(LOOPBACK, master.place.port, time.monotonic() + PATIENCE) as sock:
+            prove(sock, master.credentials, Hello(1, 0, Kind.RENDEZVOUS), time.monotonic() + PATIENCE)
+            sock.sendall(entry(1, 3, 5, b"short"))
+        futures |= {rank: pool.submit(master.rank(rank, 3)) for rank in (1, 2)}
+        assert awaited(futures) == dict.fromkeys(range(3), addresses(3))
+
+
+def is_open(port: int) -> bool:
+    try:
+        dial(LOOPBACK, port, time.monotonic() + PATIENCE).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_a_connection_never_meets_itself():
+    # With a single port for outgoing connections, the kernel gives a connection to that port the port itself.
+    setup = "ip link set lo up; echo 40000 40000 > /proc/sys/net/ipv4/ip_local_port_range"
+
+    def meet() -> None:
+        with socket.socket() as plain:
+            plain.connect((LOOPBACK, 40000))
+            assert plain.getsockname() == plain.getpeername()
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        for _ in range(2):
+            with pytest.raises(ConnectionRefusedError):
+                dial(LOOPBACK, 40000, time.monotonic() + PATIENCE)
+        with socket.socket() as rank_0:
+            rank_0.bind((LOOPBACK, 40000))
+
+    in_a_network(setup, meet)
