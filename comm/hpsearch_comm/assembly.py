@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hpsearch_comm.control import Control
 from hpsearch_comm.fate import Fate
-from hpsearch_comm.formation.address import Address
+from hpsearch_comm.formation.address import read_addresses
 from hpsearch_comm.formation.connect import Connections, connect
 from hpsearch_comm.formation.listener import Listener
 from hpsearch_comm.links.link import Link
@@ -70,11 +70,8 @@ def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembl
         if rendezvous is not None and size > 1:
             listener = undo.enter_context(make_listener())
             texts = rendezvous.exchange(rank, size, listener.address.to_text(), credentials, deadline)
-            addresses = [Address.from_text(text) for text in texts]
-            names = {
-                peer: f"rank {peer} (process {address.pid} on {address.hostname})"
-                for peer, address in enumerate(addresses)
-            }
+            addresses = read_addresses(texts)
+            names = {peer: address.name(peer) for peer, address in enumerate(addresses)}
             connections = connect(
                 rank, addresses, listener, credentials, streams=options.streams, tcp_only=tcp_only, deadline=deadline
             )

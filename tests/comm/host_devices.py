@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -129,3 +130,27 @@ class DeviceRanks:
     def log(self, rank: int) -> list[str]:
         """Give what a rank has asked of the NCCL of its first device."""
         return self.nccl[rank][0].log
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def wait_for_abort(ranks: DeviceRanks, rank: int) -> None:
+    wait_for(lambda: "abort" in ranks.log(rank))
+
+
+def errors_of(size: int, work: Callable[[comm.Group], Any], **options: Any) -> list[comm.CommError | None]:
+    """Give what each rank's work raised."""
+
+    def caught(group: comm.Group) -> comm.CommError | None:
+        try:
+            work(group)
+        except comm.CommError as error:
+            return error
+        return None
+
+    return run_ranks(size, caught, **options)

@@ -23,6 +23,7 @@ from hpsearch_comm.formation.handshake import (
     Proof,
     Verdict,
     prove,
+    verify,
 )
 from hpsearch_comm.formation.listener import Listener
 from tests.comm.forming import (
@@ -194,6 +195,23 @@ def test_a_rank_that_dies_after_it_has_connected_to_some_is_named_by_all():
     assert "rank 2 (pid" in str(errors[0])
     assert "died while the group formed" in str(errors[0])
     assert str(errors[1]) == f"rank 0 says: {errors[0]}"
+
+
+def test_a_rank_that_gives_up_is_believed_before_those_that_listen_no_more():
+    with forming(3, hosts="abc") as group:
+        group.start(2)
+        tcp = group.listeners[1].sockets[0]
+        for _ in range(3):
+            sock, _ = tcp.accept()
+            with sock:
+                hello = verify(sock, group.credentials, time.monotonic() + PATIENCE, rank=1)
+                if hello.kind is Kind.CONTROL:
+                    sock.sendall(pack_notice(CommError("rank 1 has seen it all")))
+                    group.listeners[0].close()
+                    assert str(group.errors()[2]) == "rank 1 has seen it all"
+                    break
+        else:
+            pytest.fail("rank 2 has not opened a control connection")
 
 
 def test_ranks_that_never_come_are_named_at_the_deadline():

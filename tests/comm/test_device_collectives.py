@@ -1,20 +1,17 @@
-"""Collectives of CUDA tensors through a group: what they give, and how the ranks agree; the GPUs are stand-ins."""
+"""Collectives of CUDA tensors through a group: what they give, in which order, how they end. The GPUs are stand-ins."""
 
 from __future__ import annotations
 
 import json
-import logging
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 import hpsearch_comm as comm
-from hpsearch_comm.signature import DTYPES, Signature
-from tests.comm.host_devices import CPU, DEVICE, DeviceRanks
+from hpsearch_comm.signature import DTYPES
+from tests.comm.host_devices import CPU, DEVICE, DeviceRanks, errors_of, wait_for, wait_for_abort
 from tests.comm.thread_ranks import run_ranks
 
 FABRICS: dict[str, dict[str, Any]] = {
@@ -80,30 +77,6 @@ def everything(group: comm.Group) -> list[torch.Tensor]:
     return results
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.001)
-
-
-def wait_for_abort(ranks: DeviceRanks, rank: int) -> None:
-    wait_for(lambda: "abort" in ranks.log(rank))
-
-
-def errors_of(size: int, work: Callable[[comm.Group], Any], **options: Any) -> list[comm.CommError | None]:
-    """Give what each rank's work raised."""
-
-    def caught(group: comm.Group) -> comm.CommError | None:
-        try:
-            work(group)
-        except comm.CommError as error:
-            return error
-        return None
-
-    return run_ranks(size, caught, **options)
-
-
 @pytest.mark.parametrize("fabric", FABRICS)
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("cuda", ["auto", "host"])
@@ -157,89 +130,6 @@ def test_conjugated_tensors_travel_by_value(cuda):
         assert found == [[3 - 6j, 9 + 3j], other, one + other, [[3 - 6j], [9 + 3j]][rank], [one[rank], other[rank]]]
 
 
-def test_the_path_is_agreed_once_reported_and_logged(caplog):
-    ranks = DeviceRanks(2)
-
-    def work(group: comm.Group) -> tuple[Any, ...]:
-        before = group.device_path
-        group.allreduce(torch.ones(3))
-        group.broadcast(torch.ones(3))
-        return before, group.device_path, group.last_algorithm
-
-    with caplog.at_level(logging.INFO, "hpsearch_comm"):
-        assert ranks.run(work) == [(None, "nccl", "nccl")] * 2
-    assert [parts.asked for parts in ranks.parts] == [1, 1]
-    lines = sorted(record.getMessage() for record in caplog.records if "cuda" in record.getMessage())
-    assert lines == [f"rank {rank}: tensors on cuda:0 travel by nccl" for rank in range(2)]
-
-
-def test_where_one_rank_lacks_nccl_all_go_through_host_memory(caplog):
-    ranks = DeviceRanks(2, {1: {"problem": "no NCCL was found"}})
-
-    def work(group: comm.Group) -> tuple[Any, ...]:
-        return group.allreduce(torch.ones(3), "sum").tolist(), group.device_path, group.last_algorithm
-
-    path = "host memory: rank 1: no NCCL was found"
-    with caplog.at_level(logging.INFO, "hpsearch_comm"):
-        assert ranks.run(work) == [([2.0] * 3, path, "direct")] * 2
-    assert f"rank 0: tensors on cuda:0 travel by {path}" in caplog.text
-
-
-def test_host_memory_can_be_forced_and_then_nobody_looks_for_nccl():
-    ranks = DeviceRanks(2)
-
-    def work(group: comm.Group) -> tuple[Any, ...]:
-        with group.duplicate() as other:
-            ranks.join(other)
-            other.allreduce(torch.ones(3))
-            assert other.device_path is not None
-            assert other.device_path.startswith("host memory")
-        return group.allreduce(torch.ones(3), "sum").tolist(), group.device_path
-
-    assert ranks.run(work, cuda="host") == [([2.0] * 3, "host memory: cuda='host' asks for it")] * 2
-    assert [parts.asked for parts in ranks.parts] == [0, 0]
-
-
-def test_nccl_that_cannot_be_is_refused_with_the_reason_and_the_group_goes_on():
-    ranks = DeviceRanks(3, {2: {"nccl": 21805}})
-
-    def work(group: comm.Group) -> list[float]:
-        for _ in range(2):
-            with pytest.raises(comm.ConfigurationError, match=r"cuda='nccl' needs NCCL .* rank 2 has 2\.18\.5"):
-                group.allreduce(torch.ones(3))
-        assert group.device_path is None
-        del group._preparation
-        return group.allreduce(torch.ones(1), "sum").tolist()
-
-    assert ranks.run(work, cuda="nccl") == [[3.0]] * 3
-
-
-def test_ranks_that_were_told_to_take_different_ways_are_told_so():
-    ranks = DeviceRanks(2)
-
-    def work(group: comm.Group) -> None:
-        ranks.join(group)
-        object.__setattr__(group._options, "cuda", ("auto", "host")[group.rank])
-        with pytest.raises(comm.ConfigurationError, match="same on every rank, got auto on rank 0, host on rank 1"):
-            group.allreduce(torch.ones(3))
-
-    run_ranks(2, work)
-
-
-def test_a_way_that_there_is_not_is_refused():
-    with pytest.raises(comm.ConfigurationError, match="cuda must be one of auto, nccl, host, got 'gloo'"):
-        comm.Group(0, 1, cuda="gloo")
-
-
-def test_other_devices_are_refused_and_the_group_goes_on():
-    with comm.Group(0, 1) as group:
-        with pytest.raises(comm.UsageError, match=r"on the CPU or on a CUDA device, got one on meta: move it"):
-            group.allreduce(torch.ones(3, device="meta"))
-        with pytest.raises(comm.UsageError, match=r"got one on meta"):
-            group.alltoall_async(torch.ones(3, device="meta"))
-        assert group.allreduce(torch.ones(1)).tolist() == [1.0]
-
-
 def test_what_nccl_cannot_reduce_goes_through_host_memory():
     ranks = DeviceRanks(2)
 
@@ -275,97 +165,6 @@ def test_wrong_arguments_are_refused_before_anything_travels(cuda):
         return group.allreduce(torch.ones(1), "sum").tolist()
 
     assert ranks.run(work, cuda=cuda) == [[2.0]] * 2
-
-
-def disagree(group: comm.Group, how: str) -> None:
-    odd = group.rank == 1
-    if how == "shape":
-        group.allreduce(torch.ones(6 if odd else 5), "sum")
-    elif how == "dtype":
-        group.reduce_scatter(torch.ones(5, dtype=torch.float64 if odd else torch.float32), "sum")
-    elif how == "op":
-        group.allreduce(torch.ones(5), "max" if odd else "sum")
-    elif how == "root":
-        group.broadcast(torch.ones(5), 1 if odd else 0)
-    elif how == "operation":
-        (group.alltoall if odd else group.allgather)(torch.ones(6))
-    elif how == "order":
-        handles = [group.allreduce_async(torch.ones(length)) for length in ((2, 1) if odd else (1, 2))]
-        for handle in handles:
-            handle.wait()
-    elif how == "rows":
-        group.allgather(torch.ones(2, 4 if odd else 3))
-    elif how == "device":
-        if odd:
-            del group._preparation
-        # Many chunks to the one, a single tensor to the other.
-        group.allreduce(torch.ones(100), "sum")
-
-
-@pytest.mark.parametrize("hosts", [["a", "a"], ["a", "b"]])
-@pytest.mark.parametrize("cuda", ["nccl", "host"])
-@pytest.mark.parametrize("how", ["shape", "dtype", "op", "root", "operation", "order", "rows", "device"])
-def test_ranks_that_disagree_are_told_and_nothing_is_launched(how, cuda, hosts):
-    ranks = DeviceRanks(2)
-
-    def work(group: comm.Group) -> None:
-        ranks.join(group)
-        group.barrier()
-        group.broadcast(torch.ones(1))
-        disagree(group, how)
-        # Two roots of a tree both send and neither waits; what they sent meets the next operation.
-        group.barrier()
-
-    for error in errors_of(2, work, cuda=cuda, hosts=hosts):
-        assert isinstance(error, comm.MismatchError)
-        assert "rank 0 calls" in str(error)
-        assert "rank 1 calls" in str(error)
-        assert "on cuda" in str(error)
-    for rank in range(2):
-        assert [name for name in ranks.log(rank) if name.startswith("nccl")] == ["ncclBroadcast"] * (cuda == "nccl")
-
-
-def test_a_rank_that_does_not_come_to_agree_is_told():
-    ranks = DeviceRanks(2)
-
-    def work(group: comm.Group) -> None:
-        if group.rank == 0:
-            ranks.join(group)
-        group.allreduce(torch.ones(5), "sum")
-
-    for error in errors_of(2, work):
-        assert isinstance(error, comm.MismatchError)
-        assert "rank 0 calls first_cuda_use 1 (direct)" in str(error)
-        assert "rank 1 calls allreduce 1 (sum of float32 [5], 20 bytes, direct)" in str(error)
-
-
-def test_ranks_that_mean_different_devices_are_told():
-    ranks = DeviceRanks(2)
-
-    def work(group: comm.Group) -> None:
-        def pick(tensor: torch.Tensor) -> torch.device:
-            return torch.device("cuda", len(tensor) % 2)
-
-        ranks.join(group, pick)
-        group.allreduce(torch.ones(2))
-        group.allreduce(torch.ones(1))
-        assert group.allreduce(torch.ones(4), "sum").tolist() == [2.0] * 4
-        ranks.join(group, lambda tensor: torch.device("cuda", group.rank))
-        group.allreduce(torch.ones(4))
-
-    for error in errors_of(2, work):
-        assert isinstance(error, comm.MismatchError)
-        assert "on cuda, nccl" in str(error)
-        assert "on cuda device 2 in order of first use, nccl" in str(error)
-    assert [name for name in ranks.nccl[0][1].log if name.startswith("nccl")] == ["ncclAllReduce"]
-
-
-def test_a_signature_tells_the_device():
-    signature = Signature(7, "allreduce", "nccl", torch.float32, (3, 4), "sum", device=2)
-    assert Signature.unpack(signature.pack()) == signature
-    assert str(signature) == (
-        "allreduce 7 (sum of float32 [3, 4], 48 bytes, on cuda device 2 in order of first use, nccl)"
-    )
 
 
 @pytest.mark.parametrize("fabric", ["shared", "hosts"])
@@ -473,20 +272,6 @@ def test_a_rank_that_leaves_with_an_error_ends_the_others_wait_for_the_gpu():
         run_ranks(2, work)
     for rank in range(2):
         wait_for_abort(ranks, rank)
-
-
-def test_an_nccl_that_does_not_start_says_how_to_do_without():
-    ranks = DeviceRanks(2)
-    for rank in range(2):
-        ranks.nccl[rank][0].fails["ncclGetUniqueId"] = 2
-
-    def work(group: comm.Group) -> None:
-        ranks.join(group)
-        group.allreduce(torch.ones(3))
-
-    errors = errors_of(2, work)
-    assert any("HPSEARCH_COMM_CUDA=host" in str(error) for error in errors)
-    assert all(isinstance(error, comm.CommError) for error in errors)
 
 
 def test_close_finishes_what_the_gpu_was_given():

@@ -18,9 +18,9 @@ from hpsearch_comm.signature import DTYPES, REDUCTIONS
 from tests.comm.arena_world import ArenaWorld, reduced, same_bits, some_values
 
 SIZES = [1, 2, 3, 5]
-SMALL = direct.ONE_SHOT // 4
-LENGTHS = [0, 1, 7, SMALL, SMALL + 1, 100_003, 3 * CHUNK // 4 + 1, 5 * CHUNK // 4]
-"""Elements of float32: nothing, less than there are ranks, on both sides of one shot, one chunk and several."""
+SMALL = 128 * 1024 // 4
+LENGTHS = [0, 1, 7, SMALL - 1, SMALL + 1, 65_001, 100_003, 3 * CHUNK // 4 + 1, 5 * CHUNK // 4]
+"""Elements of float32: nothing, less than there are ranks, on both sides of every limit, one chunk and several."""
 
 Place = Callable[[ArenaWorld, int, torch.Tensor], torch.Tensor]
 

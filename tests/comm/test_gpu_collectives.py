@@ -1,9 +1,10 @@
-"""Two ranks on one GPU: through NCCL and through pinned host memory they get the same sums."""
+"""Two ranks on one GPU: through NCCL and through pinned host memory they get the same sums.
+
+First by the parts themselves, joined with a pipe, and then through a group.
+"""
 
 from __future__ import annotations
 
-import multiprocessing
-import multiprocessing.connection
 import os
 import threading
 import time
@@ -13,19 +14,16 @@ from typing import Any
 import pytest
 import torch
 
-from hpsearch_comm.cuda.eligibility import DeviceFacts, can_use_nccl, local_facts, most_ctas
-from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
-from hpsearch_comm.cuda.staging import HostStaging
+import hpsearch_comm as comm
 from hpsearch_comm.errors import CommTimeoutError, PeerLost
-from hpsearch_comm.fate import Fate
-from hpsearch_comm.reduction import reduction_for
+from tests.comm.gpu_ranks import Groups, Pair, on_two_ranks
+from tests.comm.thread_ranks import run_ranks
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU and a torch built for CUDA"),
 ]
 
-PATIENCE = 120.0
 CASES = [
     (torch.float32, "sum"),
     (torch.float32, "mean"),
@@ -41,7 +39,6 @@ CASES = [
     (torch.float8_e4m3fn, "sum"),
 ]
 NUMELS = [1, 1000, 3_000_001]
-Connection = multiprocessing.connection.Connection
 
 
 def sample(rank: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
@@ -51,108 +48,6 @@ def sample(rank: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
     if dtype.is_floating_point:
         return torch.randn(numel, generator=generator).to(dtype)
     return torch.randint(0, 2 if dtype is torch.bool else 100, (numel,), generator=generator).to(dtype)
-
-
-class Pair:
-    """One of two ranks in processes of their own, with a pipe to the other."""
-
-    def __init__(self, rank: int, other: Connection, timeout: float) -> None:
-        self.rank = rank
-        self.other = other
-        self.fate = Fate()
-        self.device = torch.device("cuda", 0)
-        torch.cuda.set_device(self.device)
-        self.other.send(local_facts(self.device).to_json())
-        theirs, mine = DeviceFacts.from_json(self.other.recv()), local_facts(self.device)
-        facts = [mine, theirs] if rank == 0 else [theirs, mine]
-        self.reason = can_use_nccl(facts)
-        self.staging = HostStaging(self.device, self.fate)
-        self.nccl: NcclCommunicator | None = None
-        if self.reason is None:
-            ctas = most_ctas(facts)
-            self.nccl = NcclCommunicator(rank, 2, self.device, self.share, self.fate, timeout, max_ctas=ctas)
-
-    def share(self, identity: bytes | None) -> bytes:
-        if identity is None:
-            return self.other.recv_bytes()
-        self.other.send_bytes(identity)
-        return identity
-
-    def exchange(self, chunk: torch.Tensor) -> torch.Tensor:
-        """Give the other rank's chunk; rank 0 sends first, so that neither waits for room in the pipe."""
-        data = chunk.contiguous().view(torch.uint8).numpy().tobytes()
-        if self.rank == 0:
-            self.other.send_bytes(data)
-            theirs = self.other.recv_bytes()
-        else:
-            theirs = self.other.recv_bytes()
-            self.other.send_bytes(data)
-        return torch.frombuffer(bytearray(theirs), dtype=torch.uint8).view(chunk.dtype) if theirs else chunk
-
-    def through_host(self, tensor: torch.Tensor, op: str) -> torch.Tensor:
-        reduction = reduction_for(op, tensor.dtype)
-
-        def collective(chunk: torch.Tensor) -> None:
-            if not chunk.numel():
-                return
-            theirs = self.exchange(chunk)
-            first, second = (chunk, theirs) if self.rank == 0 else (theirs, chunk)
-            total = reduction.view(first).to(reduction.accumulate, copy=True)
-            reduction.combine(total, reduction.view(second))
-            reduction.finish(total, 2)
-            reduction.view(chunk).copy_(total)
-
-        return self.staging.elementwise(tensor, collective)
-
-
-def run(rank: int, other: Connection, results: Connection, task: Callable[[Pair], Any], timeout: float) -> None:
-    os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
-    try:
-        pair = Pair(rank, other, timeout)
-        results.send(("skip", pair.reason) if pair.nccl is None else ("done", task(pair)))
-        pair.staging.close()
-        if pair.nccl is not None:
-            pair.nccl.close()
-        pair.fate.close()
-    except BaseException as error:
-        results.send(("error", f"{type(error).__name__}: {error}"))
-
-
-def on_two_ranks(task: Callable[[Pair], Any], timeout: float = 60.0) -> list[Any]:
-    """Run a task on both ranks and give what they return; skips where NCCL can't be shared."""
-    context = multiprocessing.get_context("spawn")
-    ends = context.Pipe()
-    processes, channels = [], []
-    for rank in range(2):
-        mine, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=run, args=(rank, ends[rank], theirs, task, timeout))
-        process.start()
-        theirs.close()
-        processes.append(process)
-        channels.append(mine)
-    for end in ends:
-        end.close()
-    try:
-        outcomes = []
-        for channel in channels:
-            assert channel.poll(PATIENCE)
-            try:
-                outcomes.append(channel.recv())
-            except EOFError:
-                outcomes.append(("died", None))
-    finally:
-        for process, channel in zip(processes, channels, strict=True):
-            process.join(PATIENCE)
-            if process.is_alive():
-                process.kill()
-                process.join()
-            process.close()
-            channel.close()
-    for outcome, value in outcomes:
-        if outcome == "skip":
-            pytest.skip(value)
-        assert outcome != "error", value
-    return [value for _, value in outcomes]
 
 
 def compare_sums(pair: Pair) -> list[str]:
@@ -301,3 +196,159 @@ def test_rank_that_does_not_call_is_given_up():
     outcomes = on_two_ranks(call_without_the_other, timeout=5.0)
     assert "rank 0 waited" in outcomes[0]
     assert outcomes[1] == "enough"
+
+
+def compare_groups(groups: Groups) -> list[str]:
+    wrong = []
+    for dtype, op in CASES:
+        for numel in NUMELS:
+            start = sample(groups.rank, numel, dtype).to(groups.device)
+            through_nccl = groups.nccl.allreduce(start.clone(), op)
+            assert groups.nccl.last_algorithm == "nccl"
+            through_host = groups.host.allreduce(start.clone(), op)
+            assert groups.host.last_algorithm == "direct"
+            if not torch.equal(through_nccl.view(torch.uint8), through_host.view(torch.uint8)):
+                wrong.append(f"{op} of {numel} {dtype}")
+    product = groups.nccl.allreduce(torch.full((5,), 1 + 1j, device=groups.device), "product")
+    assert (groups.nccl.last_algorithm, groups.nccl.device_path) == ("direct", "nccl")
+    assert product.tolist() == [2j] * 5
+    return wrong
+
+
+def move_in_groups(groups: Groups) -> None:
+    rank, device = groups.rank, groups.device
+    for group in (groups.nccl, groups.host):
+        for numel in (0, *NUMELS):
+            both = [sample(peer, numel, torch.bfloat16).to(device) for peer in range(2)]
+            mine = both[rank].clone()
+            assert group.broadcast(mine, 1) is mine
+            assert torch.equal(mine, both[1])
+            uneven = [both[0], both[1][: numel // 2]]
+            assert torch.equal(group.allgather(uneven[rank]), torch.cat(uneven))
+            total = both[0].float() + both[1].float()
+            part = group.reduce_scatter(both[rank].float(), "sum")
+            assert torch.equal(part, torch.tensor_split(total, 2)[rank])
+            rows, counts = group.alltoall(both[rank], [numel - numel // 3, numel // 3])
+            cut = numel - numel // 3
+            assert torch.equal(rows, torch.cat([tensor[:cut] if rank == 0 else tensor[cut:] for tensor in both]))
+            assert counts == [len(rows) // 2] * 2
+        turned = torch.arange(60.0, device=device).view(6, 10).t()
+        out = torch.zeros(6, 10, device=device).t()
+        assert group.allreduce(turned, "sum", out) is out
+        assert torch.equal(out, 2 * turned)
+        gathered = torch.zeros(6, 20, device=device).t()
+        assert torch.equal(group.allgather(turned, gathered), torch.cat([turned, turned]))
+        assert group.allreduce(torch.tensor(float(rank), device=device)).item() == 0.5
+        assert group.allgather(torch.tensor(rank, device=device)).tolist() == [0, 1]
+
+
+def mix_asynchronous_calls(groups: Groups) -> None:
+    """Calls on the GPU and on the CPU, from a stream of the caller's own, which goes on at once."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    for group in (groups.nccl, groups.host):
+        with torch.cuda.stream(stream):
+            tensors, handles = [], []
+            for index in range(20):
+                tensor = torch.zeros(500_000, device=groups.device)
+                for _ in range(20):
+                    tensor += 1
+                tensors.append(tensor)
+                handles.append(group.allreduce_async(tensor, "sum"))
+                handles.append(group.allreduce_async(torch.ones(100), "sum"))
+                if index % 6 == 5:
+                    assert group.allreduce(torch.ones(3, device=groups.device), "sum").tolist() == [2.0] * 3
+            gathered = group.allgather_async(torch.full((1000,), float(groups.rank), device=groups.device))
+            for handle in handles:
+                handle.wait()
+            # The results are used on this stream at once, and their memory comes back for new tensors.
+            assert all(bool((tensor == 40).all()) for tensor in tensors)
+            assert gathered.wait().sum().item() == 1000.0
+
+
+def time_groups(groups: Groups) -> list[tuple[int, float, float]]:
+    figures = []
+    for nbytes in (1024, 2**20, 2**26):
+        tensor = torch.zeros(nbytes // 4, device=groups.device)
+
+        def through_nccl(tensor: torch.Tensor = tensor) -> None:
+            groups.nccl.allreduce(tensor, "sum")
+
+        def through_host(tensor: torch.Tensor = tensor) -> None:
+            groups.host.allreduce(tensor, "sum")
+
+        figures.append((nbytes, seconds_of(through_nccl), seconds_of(through_host)))
+    return figures
+
+
+def disagree_in_a_group(groups: Groups) -> str:
+    try:
+        groups.nccl.allreduce(torch.ones(5 + groups.rank, device=groups.device), "sum")
+    except comm.MismatchError as error:
+        torch.cuda.synchronize()  # comes back, since nothing was launched
+        return str(error)
+    return "no error"
+
+
+def die_in_a_group(groups: Groups) -> str:
+    tensor = torch.ones(1000, device=groups.device)
+    for group in (groups.host, groups.nccl):
+        group.allreduce(tensor, "sum")
+    if groups.rank == 1:
+        os._exit(0)
+    try:
+        groups.nccl.allreduce(tensor, "sum")
+    except PeerLost as error:
+        torch.cuda.synchronize()
+        return str(error)
+    return "no error"
+
+
+def test_groups_get_the_same_sums_through_nccl_and_through_host_memory():
+    assert on_two_ranks(compare_groups, make=Groups) == [[], []]
+
+
+def test_groups_move_every_element_both_ways():
+    on_two_ranks(move_in_groups, make=Groups)
+
+
+def test_asynchronous_calls_on_gpu_and_cpu_run_in_one_order():
+    on_two_ranks(mix_asynchronous_calls, make=Groups)
+
+
+def test_a_figure_for_each_way_of_a_group():
+    for nbytes, nccl, host in on_two_ranks(time_groups, make=Groups)[0]:
+        print(f"{nbytes:>12,} bytes: {nccl * 1e6:10.0f} us through NCCL, {host * 1e6:10.0f} us through host memory")
+
+
+def test_ranks_of_a_group_that_disagree_are_told():
+    for message in on_two_ranks(disagree_in_a_group, make=Groups):
+        assert "sum of float32 [5], 20 bytes, on cuda, nccl" in message
+        assert "sum of float32 [6], 24 bytes, on cuda, nccl" in message
+
+
+def test_dead_rank_ends_the_wait_of_a_group():
+    message, nothing = on_two_ranks(die_in_a_group, make=Groups)
+    assert "has died" in message
+    assert nothing is None
+
+
+def test_threads_that_share_a_gpu_go_through_host_memory():
+    def work(group: comm.Group) -> tuple[Any, ...]:
+        tensor = torch.full((3_000_001,), float(group.rank), device="cuda")
+        return bool((group.allreduce(tensor, "sum") == 1).all()), str(group.device_path)
+
+    for right, path in run_ranks(2, work):
+        assert right
+        assert path.startswith("host memory: ")
+
+
+def test_a_group_of_one_copies_on_the_callers_stream():
+    with comm.Group(0, 1) as group:
+        tensor = torch.arange(5.0, device="cuda")
+        assert group.allreduce(tensor) is tensor
+        out = torch.zeros(5, device="cuda")
+        assert group.allreduce(tensor, out=out).tolist() == list(range(5))
+        assert group.allgather(tensor).tolist() == list(range(5))
+        assert group.reduce_scatter_async(tensor).wait().tolist() == list(range(5))
+        assert group.alltoall(tensor).tolist() == list(range(5))
+        assert group.device_path == "none: a group of one"

@@ -13,7 +13,7 @@ from hpsearch_comm.errors import CommTimeoutError, GroupClosedError, NcclError, 
 from hpsearch_comm.fate import Fate
 from hpsearch_comm.reduction import reduction_for
 from hpsearch_comm.signature import DTYPES
-from tests.comm.host_nccl import HostEvent, HostNccl, HostWorld, SharedId, run_ranks
+from tests.comm.host_nccl import HostEvent, HostNccl, HostQueue, HostWorld, SharedId, run_ranks
 
 CPU = torch.device("cpu")
 FLOATS = [dtype for dtype in DTYPES if dtype.is_floating_point]
@@ -180,17 +180,15 @@ def test_results_go_into_tensors_of_any_layout(make_world):
 def test_a_call_from_another_thread_follows_the_callers_stream(make_world):
     world = make_world(1)
     communicator = world.communicators[0]
+    queue = communicator._queue
+    assert isinstance(queue, HostQueue)
     ready = HostEvent(lambda: True)
-    calls = [
-        lambda: communicator.allreduce(torch.ones(2), "sum", ready=ready),
-        lambda: communicator.broadcast(torch.ones(2), ready=ready),
-        lambda: communicator.allgather(torch.ones(2), torch.ones(2), [2], ready=ready),
-        lambda: communicator.reduce_scatter(torch.ones(2), "sum", torch.ones(2), [2], ready=ready),
-        lambda: communicator.alltoall([torch.ones(2)], [torch.ones(2)], ready=ready),
-    ]
-    for call in calls:
-        call().wait()
-    assert communicator._queue.followed == [ready] * 5
+    communicator.allreduce(torch.ones(2), "sum", ready=ready).wait()
+    communicator.broadcast(torch.ones(2), ready=ready).wait()
+    communicator.allgather(torch.ones(2), torch.ones(2), [2], ready=ready).wait()
+    communicator.reduce_scatter(torch.ones(2), "sum", torch.ones(2), [2], ready=ready).wait()
+    communicator.alltoall([torch.ones(2)], [torch.ones(2)], ready=ready).wait()
+    assert queue.followed == [ready] * 5
 
 
 def test_conjugated_tensors_are_reduced_by_value(make_world):
@@ -451,6 +449,15 @@ def test_close_without_the_others_aborts(make_world):
     world = make_world(2)
     world.communicators[0].close(timeout=0.05)
     assert world.nccl[0].log == ["init", "finalize", "abort"]
+
+
+def test_results_from_before_a_lonely_close_still_count(make_world):
+    world = make_world(2)
+    works = run_ranks(2, lambda rank: world.communicators[rank].allreduce(torch.ones(2), "sum"))
+    world.communicators[0].close(timeout=0.05)
+    assert world.nccl[0].log == ["init", "ncclAllReduce", "finalize", "abort"]
+    assert works[0].done()
+    assert works[0].wait().tolist() == [2.0, 2.0]
 
 
 def test_close_of_a_failed_group_aborts_at_once(make_world):

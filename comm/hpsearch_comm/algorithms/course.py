@@ -15,8 +15,8 @@ from hpsearch_comm.reduction import Reduction
 
 __all__ = ["LINE", "SERIAL", "Course", "copy", "fold"]
 
-PIECE = 256 << 10
-"""Bytes per call of torch within a chunk: what one call leaves in the core's own cache, the next finds there."""
+PIECE = 512 << 10
+"""Bytes per call of torch: what one call leaves in the core's own cache, the next finds there."""
 
 SERIAL = (1 << 15) - 64
 """Elements below which torch starts no threads."""

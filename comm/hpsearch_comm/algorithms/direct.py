@@ -40,6 +40,7 @@ import torch
 from hpsearch_comm.algorithms.course import LINE, SERIAL, Course, copy, fold
 from hpsearch_comm.errors import CommError
 from hpsearch_comm.memory.arena import Arena
+from hpsearch_comm.memory.buffers import SharedBuffer
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.reduction import Reduction
 
@@ -53,8 +54,16 @@ __all__ = [
     "reduce_scatter",
 ]
 
-ONE_SHOT = 64 << 10
-"""Most bytes of an allreduce that every rank reduces by itself, and of tensors that are copied wherever they lie."""
+SHORT = 512 << 10
+"""Bytes of a tensor, times the square of the number of ranks, up to which an allreduce takes one shot even where the
+tensors lie in a shared buffer: a copy is shorter then than a second barrier."""
+
+ONE_SHOT = 2 << 20
+"""The same for tensors in other memory. Together the ranks read so many bytes in one shot; in two, the same number
+divided by the number of ranks, but with more barriers."""
+
+LITTLE = 64 << 10
+"""Bytes up to which other collectives copy tensors wherever they lie."""
 
 Part = tuple[int, int]
 
@@ -82,10 +91,10 @@ def allreduce(
             out = tensor if same else reduction.view(out)
         if arena.size == 1:
             copy(out, tensor)
-        elif tensor.nbytes <= ONE_SHOT and tensor.numel() <= SERIAL:
+        elif tensor.nbytes * arena.size**2 <= SHORT and tensor.numel() <= SERIAL:
             _one_shot(arena, operation, tensor, reduction, out)
         else:
-            _two_shot(arena, operation, tensor, reduction, out)
+            _where_it_lies(arena, operation, tensor, reduction, out)
     except BaseException as error:
         _break_off(operation, error)
         raise
@@ -199,42 +208,69 @@ def _one_shot(
     reduction.finish(out, len(row))
 
 
-def _two_shot(
+def _where_it_lies(
     arena: Arena, operation: Operation, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor
 ) -> None:
+    """Reduce in place if all tensors lie in a shared buffer, and otherwise by the way that suits the length."""
     parts = _even_parts(tensor.numel(), arena.size, tensor.dtype.itemsize)
-    inputs = _spans(arena, tensor, parts)
-    outputs = inputs if out is tensor else _spans(arena, out, parts)
-    course = Course(arena, operation, inputs)
-    in_place = tensor.data_ptr() == out.data_ptr()
-    place = arena.find(tensor) if in_place else None
-    offsets = course.begin(place, lambda: course.stage(0, inputs))
-    if offsets is None:
+    place = arena.find(tensor) if tensor.data_ptr() == out.data_ptr() else None
+    if tensor.nbytes * arena.size**2 <= ONE_SHOT:
+        course = Course(arena, operation, [tensor])
+        offsets = course.begin(place, lambda: course.publish(0, tensor))
+        if offsets is None:
+            row = arena.results.row(course.result_turn, tensor.dtype, tensor.numel())
+            course.fold(reduction, row, out, finish=True)
+    else:
+        inputs = _spans(arena, tensor, parts)
+        course = Course(arena, operation, inputs)
+        offsets = course.begin(place, lambda: course.stage(0, inputs))
+        if offsets is None:
+            _two_shot(arena, course, inputs, reduction, inputs if out is tensor else _spans(arena, out, parts))
+    if offsets is not None:
+        assert place is not None
+        start, stop = parts[arena.index]
+        for first, *others in _plan(place[0], offsets, tensor.dtype, range(start, stop, course.piece)):
+            # The result replaces what rank 0 brought, which nobody else reads, and goes on from there.
+            fold(arena, reduction, [first, *others], first, finish=True)
+            for other in others:
+                copy(other, first)
+        arena.barrier.wait(operation)
 
-        def reduce(number: int) -> None:
-            chunk = course.cut(outputs[arena.index], number)
-            result = arena.results.view(arena.index, course.result_turn + number, 0, chunk.dtype, chunk.numel())
-            course.reduce(number, inputs, reduction, result, finish=True)
-            copy(chunk, result)
 
-        course.run(lambda number: course.stage(number, inputs), reduce, lambda number: course.gather(number, outputs))
-        return
-    assert place is not None
-    buffer, index = place[0], arena.index
-    start, stop = parts[index]
-    piece = course.piece
-    key = (tensor.dtype, start, stop, tuple(offsets), piece)
-    plan = buffer.plans.get(key)
-    if plan is None:
-        whole = [buffer.part(member, offset, tensor.numel(), tensor.dtype) for member, offset in enumerate(offsets)]
-        cuts = range(start, stop, piece)
-        plan = buffer.keep(key, [[memory[cut : min(cut + piece, stop)] for memory in whole] for cut in cuts])
-    for first, *others in plan:
-        # The result replaces what rank 0 brought, which nobody else reads, and goes on from there.
-        fold(arena, reduction, [first, *others], first, finish=True)
-        for other in others:
-            copy(other, first)
-    arena.barrier.wait(operation)
+def _two_shot(
+    arena: Arena,
+    course: Course,
+    inputs: Sequence[torch.Tensor],
+    reduction: Reduction,
+    outputs: Sequence[torch.Tensor],
+) -> None:
+    def reduce(number: int) -> None:
+        chunk = course.cut(outputs[arena.index], number)
+        result = arena.results.view(arena.index, course.result_turn + number, 0, chunk.dtype, chunk.numel())
+        course.reduce(number, inputs, reduction, result, finish=True)
+        copy(chunk, result)
+
+    course.run(lambda number: course.stage(number, inputs), reduce, lambda number: course.gather(number, outputs))
+
+
+def _plan(buffer: SharedBuffer, offsets: Sequence[int], dtype: torch.dtype, cuts: range) -> list[list[torch.Tensor]]:
+    """Slice every rank's tensor in a shared buffer at the same places: as long as the buffer lives, they are kept.
+
+    Args:
+        buffer: The shared buffer.
+        offsets: Byte at which each rank's tensor begins.
+        dtype: Of the tensors.
+        cuts: Elements at which slices begin, as (start, stop, step) of the part that is sliced.
+    """
+    # Two ranges are equal when they give the same numbers, wherever they stop.
+    key = (dtype, tuple(offsets), cuts.start, cuts.stop, cuts.step)
+    found: list[list[torch.Tensor]] | None = buffer.plans.get(key)
+    if found is not None:
+        return found
+    whole = [buffer.part(member, offset, cuts.stop, dtype) for member, offset in enumerate(offsets)]
+    plan = [[memory[cut : min(cut + cuts.step, cuts.stop)] for memory in whole] for cut in cuts]
+    buffer.keep(key, plan)
+    return plan
 
 
 def _gather(
@@ -257,7 +293,7 @@ def _gather(
         return
     index = arena.index
     course = Course(arena, operation, spans)
-    shared = sum(span.nbytes for span in spans) > ONE_SHOT
+    shared = sum(span.nbytes for span in spans) > LITTLE
     offsets = course.begin(arena.find(mine) if shared else None, lambda: course.publish(0, spans[index]))
     if offsets is None:
         course.run(lambda number: course.publish(number, spans[index]), lambda number: course.gather(number, spans))
@@ -287,7 +323,7 @@ def _reduce(
         copy(out, spans[0])
         return
     course = Course(arena, operation, spans)
-    place = arena.find(tensor) if tensor.nbytes > ONE_SHOT else None
+    place = arena.find(tensor) if tensor.nbytes > LITTLE else None
     offsets = course.begin(place, lambda: course.stage(0, spans))
     if offsets is None:
         course.run(

@@ -62,7 +62,10 @@ def measure(plan: Plan) -> Outcome:
         (directory / "secret").write_text(new_secret().hex())
         stack.enter_context(_lifeline(directory))
         namespaces = stack.enter_context(Namespaces()) if plan.namespaces else None
-        _run(_commands(plan, directory, namespaces), _environment(plan), directory)
+        if "mpi" in plan.against:
+            _segments(directory).mkdir()
+            stack.callback(shutil.rmtree, _segments(directory), ignore_errors=True)
+        _run(_commands(plan, directory, namespaces), _environment(plan, directory), directory)
         results = [json.loads((directory / f"result.{rank}.json").read_text()) for rank in range(plan.ranks)]
     return Outcome(plan, combine([result["blocks"] for result in results]), results[0]["facts"])
 
@@ -79,14 +82,19 @@ def _lifeline(directory: Path) -> Iterator[None]:
 def _commands(plan: Plan, directory: Path, namespaces: Namespaces | None) -> list[list[str]]:
     rank = [sys.executable, "-m", "hpsearch_comm.benchmark.rank", str(directory)]
     if "mpi" in plan.against:
-        return [[*_mpirun(plan), *rank]]
+        return [[*_mpirun(plan, directory), *rank]]
     commands = [[*rank, str(number)] for number in range(plan.ranks)]
     if namespaces is None:
         return commands
     return [[*namespaces.command(2 * number // plan.ranks), *command] for number, command in enumerate(commands)]
 
 
-def _mpirun(plan: Plan) -> list[str]:
+def _segments(directory: Path) -> Path:
+    """Give a place in memory for Open MPI's segments: in /dev/shm itself they would outlive a killed run."""
+    return Path("/dev/shm", directory.name)
+
+
+def _mpirun(plan: Plan, directory: Path) -> list[str]:
     beside = Path(sys.executable).with_name("mpirun")
     found = str(beside) if beside.exists() else shutil.which("mpirun")
     if found is None:
@@ -94,6 +102,7 @@ def _mpirun(plan: Plan) -> list[str]:
     command = [found, "-n", str(plan.ranks), "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
     if plan.ranks <= len(os.sched_getaffinity(0)):
         command[-2:] = []  # oversubscribed, Open MPI yields rather than spins: right only where cores are short
+    command += ["--mca", "btl_sm_backing_directory", str(_segments(directory))]
     if os.geteuid() == 0:
         command.append("--allow-run-as-root")
     if plan.transport == "tcp":
@@ -101,7 +110,7 @@ def _mpirun(plan: Plan) -> list[str]:
     return command
 
 
-def _environment(plan: Plan) -> dict[str, str]:
+def _environment(plan: Plan, directory: Path) -> dict[str, str]:
     """Give each rank one thread, and Gloo the interface that ours has."""
     root = str(Path(__file__).parents[2])
     path = os.environ.get("PYTHONPATH")
@@ -109,6 +118,7 @@ def _environment(plan: Plan) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": INTERFACE if plan.namespaces else "lo",
+        "TMPDIR": str(directory),  # where mpirun keeps its session
         "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else root,
     }
 

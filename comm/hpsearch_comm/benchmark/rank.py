@@ -59,6 +59,7 @@ def _hold_on(directory: Path) -> None:
     def wait() -> None:
         with contextlib.suppress(OSError):
             line.recv(1)
+        shutil.rmtree(Path("/dev/shm", directory.name), ignore_errors=True)  # Open MPI's segments
         shutil.rmtree(directory, ignore_errors=True)
         os._exit(1)
 

@@ -24,7 +24,7 @@ __all__ = ["MODELS", "NO_AVERAGING", "deep", "measure", "wide"]
 NO_AVERAGING = "no averaging"
 
 _BATCH = 64
-_STEPS = 10
+_STEPS = 5
 """Steps per repetition: ranks meet before the first, and then run as they like, as in training."""
 _TURNS = 5
 

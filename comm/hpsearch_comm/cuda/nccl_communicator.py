@@ -281,12 +281,15 @@ class NcclCommunicator:
         Every rank calls it, before it says goodbye to the group. Where one doesn't within `timeout` seconds from the
         end of the last operation, or the group has failed, it aborts instead.
         """
-        if self._last is not None and self._session.usable:
+        session = self._session
+        if session.usable:
             # An error is that of the operation: whoever waits for it gets it.
             with suppress(CommError):
-                self._session.wait(lambda: "the last operation before close", *self._last)
+                if self._last is not None:
+                    session.wait(lambda: "the last operation before close", *self._last)
+                session.settled = True
         self._last = None
-        self._session.close(timeout)
+        session.close(timeout)
 
     @contextmanager
     def _launch(

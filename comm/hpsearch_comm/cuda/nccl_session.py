@@ -66,6 +66,8 @@ class NcclSession:
         self.timeout = timeout
         self.aborted = False
         """Whether the communicator was given up; what its operations wrote is then not to be trusted."""
+        self.settled = False
+        """Whether every operation had ended well before; then it is."""
         self._library = library
         self._lock = threading.Lock()
         self._comm: int | None = None
@@ -136,7 +138,7 @@ class NcclSession:
             NcclError: NCCL has failed.
         """
         wait_until(ended.query, _Guard(self, what, self.timeout, started, timeout).check)
-        if self.aborted:
+        if self.aborted and not self.settled:
             # The GPU came to the end because the kernels were made to stop.
             raise self.gone()
 
