@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from hpsearch_comm.errors import UsageError
 from hpsearch_comm.reduction import Reduction
 from hpsearch_comm.signature import DTYPES, Signature
 
-__all__ = ["Call", "check_out", "check_root", "check_tensor", "flat"]
+__all__ = ["Call", "check_device", "check_out", "check_root", "check_tensor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ def check_tensor(name: str, tensor: Any) -> torch.Tensor:
     if tensor.dtype not in DTYPES:
         kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         raise UsageError(f"{name} takes tensors of {kinds}, got {str(tensor.dtype).removeprefix('torch.')}")
-    return tensor.detach() if tensor.requires_grad else tensor
+    dense: torch.Tensor = tensor.detach() if tensor.requires_grad else tensor
+    return dense
 
 
 def check_out(name: str, out: Any, tensor: torch.Tensor, shape: torch.Size | tuple[int, ...]) -> torch.Tensor:
@@ -84,6 +86,11 @@ def check_root(root: Any, size: int) -> int:
     return root
 
 
-def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """Give the values in one dimension: the tensor's own memory where it is contiguous, else a copy."""
-    return tensor.contiguous().view(-1)
+def check_device(device: torch.device, tensors: Iterable[torch.Tensor]) -> None:
+    """Raise UsageError unless all tensors lie on the device."""
+    for tensor in tensors:
+        if tensor.device != device:
+            raise UsageError(
+                f"tensors must lie on {device}, where this rank computes, got one on {tensor.device}: move it with "
+                "tensor.to(device)"
+            )

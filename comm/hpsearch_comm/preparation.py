@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from hpsearch_comm.call import Call, check_out, check_root, check_tensor, flat
+from hpsearch_comm.call import Call, check_out, check_root, check_tensor
 from hpsearch_comm.collectives import HostCollectives
 from hpsearch_comm.errors import UsageError
+from hpsearch_comm.layout import flat, is_plain, put_back
 from hpsearch_comm.objects import decode, encode
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.reduction import reduction_for
@@ -53,7 +54,7 @@ class Preparation:
             mine = flat(source)
             to = mine if target is source else flat(target)
             host.allreduce(operation, algorithm, mine, reduction, to)
-            _put_back(to, target)
+            put_back(to, target)
             return result
 
         return Prepared(call, work)
@@ -68,7 +69,7 @@ class Preparation:
             mine = flat(source)
             self._host.broadcast(operation, call.algorithm, mine, root)
             if root != self._rank:
-                _put_back(mine, source)
+                put_back(mine, source)
             return tensor
 
         return Prepared(call, work)
@@ -86,14 +87,14 @@ class Preparation:
             result = rows.new_empty((sum(counts), *rest))
             if target is not None:
                 check_out("allgather", target, rows, result.shape)
-                result = target if target.is_contiguous() else result
+                result = target if is_plain(target) else result
             parts = _runs(counts, prod(rest))
             everything = result.view(-1)
             start, stop = parts[self._rank]
             everything[start:stop].copy_(flat(rows))
             self._host.allgather(operation, call.algorithm, everything, parts)
             if target is not None:
-                _put_back(everything, target)
+                put_back(everything, target)
             return result if out is None else out
 
         return Prepared(call, work)
@@ -114,11 +115,11 @@ class Preparation:
 
         def work(operation: Operation) -> torch.Tensor:
             mine = flat(source)
-            to = mine.new_empty(stop - start) if target is None or not target.is_contiguous() else target.view(-1)
+            to = mine.new_empty(stop - start) if target is None or not is_plain(target) else target.view(-1)
             self._host.reduce_scatter(operation, call.algorithm, mine, parts, reduction, to)
             if target is None:
                 return to.view(rows.shape)
-            _put_back(to, target)
+            put_back(to, target)
             return target if out is None else out
 
         return Prepared(call, work)
@@ -250,12 +251,6 @@ class Preparation:
                 f"rows, got {counts}"
             )
         return counts
-
-
-def _put_back(values: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Copy flat values into a tensor that isn't contiguous; where it is, they are there already."""
-    if not tensor.is_contiguous():
-        tensor.copy_(values.view(tensor.shape))
 
 
 def _runs(counts: Sequence[int], width: int) -> list[tuple[int, int]]:

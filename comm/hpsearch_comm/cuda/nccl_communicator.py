@@ -20,13 +20,14 @@ from typing import Generic, TypeVar
 
 import torch
 
-from hpsearch_comm.cuda.flat import check_device, flat, is_plain
+from hpsearch_comm.call import check_device
 from hpsearch_comm.cuda.nccl_library import NcclLibrary, load_nccl
 from hpsearch_comm.cuda.nccl_reduction import lower
 from hpsearch_comm.cuda.nccl_session import Call, NcclSession
 from hpsearch_comm.cuda.queue import CudaQueue, Event, Queue
 from hpsearch_comm.errors import CommError, UsageError
 from hpsearch_comm.fate import Fate
+from hpsearch_comm.layout import flat, is_plain
 
 __all__ = ["NcclCommunicator", "NcclWork"]
 

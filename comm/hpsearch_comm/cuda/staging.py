@@ -24,10 +24,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from hpsearch_comm.cuda.flat import check_device, flat, is_plain
+from hpsearch_comm.call import check_device
 from hpsearch_comm.cuda.queue import CudaQueue, Event, Queue, wait_until
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.fate import Fate
+from hpsearch_comm.layout import flat, is_plain
 
 __all__ = ["HostStaging", "chunks", "layout"]
 

@@ -1,0 +1,27 @@
+"""A tensor's elements in a row, which is how collectives see them."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["flat", "is_plain", "put_back"]
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Say whether the memory holds just the elements, in row-major order."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Give the elements in row-major order, 1-D: the tensor's own memory where it is plain, else a copy."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if is_plain(tensor):
+        return tensor if tensor.dim() == 1 else tensor.view(-1)
+    return tensor.resolve_conj().resolve_neg().contiguous().view(-1)
+
+
+def put_back(elements: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Copy elements that `flat` gave into the tensor; where it is plain, they are there already."""
+    if not is_plain(tensor):
+        tensor.copy_(elements.view(tensor.shape))
