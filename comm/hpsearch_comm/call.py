@@ -40,7 +40,7 @@ class Call:
         return self.head + sequence.to_bytes(8, "little") + self.tail
 
 
-def check_tensor(name: str, tensor: Any) -> torch.Tensor:
+def check_tensor(name: str, tensor: object) -> torch.Tensor:
     """Give the tensor without its history, or say why no collective can take it.
 
     Raises:
@@ -56,8 +56,10 @@ def check_tensor(name: str, tensor: Any) -> torch.Tensor:
     if tensor.dtype not in DTYPES:
         kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         raise UsageError(f"{name} takes tensors of {kinds}, got {str(tensor.dtype).removeprefix('torch.')}")
-    dense: torch.Tensor = tensor.detach() if tensor.requires_grad else tensor
-    return dense
+    if not tensor.requires_grad:
+        return tensor
+    without_history: torch.Tensor = tensor.detach()
+    return without_history
 
 
 def check_out(name: str, out: Any, tensor: torch.Tensor, shape: torch.Size | tuple[int, ...]) -> torch.Tensor:

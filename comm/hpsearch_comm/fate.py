@@ -6,11 +6,15 @@ import contextlib
 import copy
 import os
 import threading
+import time
 from collections.abc import Callable
 
 from hpsearch_comm.errors import CommError, PeerLost
 
 __all__ = ["Fate"]
+
+_VERDICT = 0.25
+"""Seconds that the group has to say what became of a peer whose connection has ended, before we say it."""
 
 
 class Fate:
@@ -71,6 +75,16 @@ class Fate:
                 "every rank before close(), or wrap the loop in join() where ranks have unequal numbers of batches",
                 awaited,
             )
+
+    def await_verdict(self, peer: int) -> None:
+        """Give the group a moment to say what became of a peer whose connection has ended, and raise that.
+
+        A rank that leaves because another one has died ends its connections too: it isn't the one to name.
+        """
+        deadline = time.monotonic() + _VERDICT
+        while self._error is None and peer not in self._left and time.monotonic() < deadline:
+            time.sleep(0.005)
+        self.check(peer)
 
     def close(self) -> None:
         """Give the descriptor back."""

@@ -107,11 +107,15 @@ def _serve(module: str) -> None:
                 file.write(json.dumps(addresses) + "\n")
                 file.flush()
         outcomes = []
-        for child, file in zip(children, files, strict=True):
-            outcome = file.readline()
+        for child, file, channel in zip(children, files, channels, strict=True):
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            outcomes.append({"code": code} | json.loads(outcome or "{}"))
-        for file, channel in zip(files, channels, strict=True):
+            # What it said is there by now. Its own children may hold the other end open for longer.
+            channel.setblocking(False)
+            try:
+                outcome = channel.recv(1 << 20)
+            except BlockingIOError:
+                outcome = b""
+            outcomes.append({"code": code} | json.loads(outcome or b"{}"))
             file.close()
             channel.close()
         print(json.dumps(outcomes), flush=True)

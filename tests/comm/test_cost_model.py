@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hpsearch_comm.algorithms import butterfly, naive, pairwise, ring, tree
 from hpsearch_comm.algorithms.cost_model import CostModel, Measurement, counts
 from hpsearch_comm.errors import ConfigurationError, UsageError
+from hpsearch_comm.memory.staging import CHUNK
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.reduction import reduction_for
 from hpsearch_comm.topology import Topology
@@ -70,8 +71,10 @@ def test_a_time_is_the_sum_of_what_is_moved():
     assert model.predict("butterfly", 400, FOUR) == pytest.approx(2 * 100 + 800 * 1 + 800 * 0.01)
     assert model.predict("naive", 400, FOUR) == pytest.approx(3 * 100 + 1200 * 1 + 1200 * 0.01)
     assert model.predict("direct", 400, ONE) == pytest.approx(1000 + 400 * 0.1 + 1200 * 0.01)
-    million = 1 << 20
-    assert model.predict("direct", million, ONE) == pytest.approx(2000 + 1.5 * million * 0.1 + 0.75 * million * 0.01)
+    large = 64 << 20
+    barriers = math.ceil(large / 4 / CHUNK) + 1
+    expected = barriers * 1000 + 1.5 * large * 0.1 + 0.75 * large * 0.01
+    assert model.predict("direct", large, ONE) == pytest.approx(expected)
     assert model.predict("hierarchical", 400, FOUR) == model.predict("butterfly", 400, FOUR)
     within = 2 * 1000 + 800 * 0.1 + 200 * 0.01
     assert model.predict("hierarchical", 400, TWO_BY_TWO) == pytest.approx(within + 100 + 400 * 1 + 200 * 0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,9 +65,16 @@ def test_a_rank_killed_in_any_phase_of_an_operation_wakes_the_others(ranks, name
 
 
 @pytest.mark.parametrize("way", ["direct", "tcp-ring", "hierarchical"])
-@pytest.mark.parametrize("function", ["killed_while_others_wait", "killed_with_children"])
-def test_a_rank_killed_outside_of_operations_wakes_the_others(ranks, way, function):
-    assert_lost(ranks.call(3, function, 1, **WAYS[way]), 1)
+def test_a_rank_killed_outside_of_operations_wakes_the_others(ranks, way):
+    assert_lost(ranks.call(3, "killed_while_others_wait", 1, **WAYS[way]), 1)
+
+
+@pytest.mark.parametrize("way", ["direct", "tcp-ring", "hierarchical"])
+def test_a_child_that_a_killed_rank_leaves_behind_doesnt_hide_its_death(ranks, way, tmp_path):
+    try:
+        assert_lost(ranks.call(3, "killed_with_child", 1, str(tmp_path / "child"), timeout=10.0, **WAYS[way]), 1)
+    finally:
+        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
 
 def test_a_rank_that_raises_tells_the_others_why(ranks):

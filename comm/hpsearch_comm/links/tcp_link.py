@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import socket
 import struct
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 
@@ -40,9 +39,6 @@ _NEAR_BUFFER = 128 * 1024
 """Bytes of a stream's send buffer towards a near peer. The kernel doubles it, so that a stream still carries 2.6 GB/s
 at a round trip of `_NEAR`. The larger one that the kernel would choose carries no more there, and what waits in it has
 left the caches by the time it is read: within a host that costs a third of the rate."""
-
-_VERDICT = 0.25
-"""Seconds that the group has to say what became of a peer whose stream has broken, before we say it."""
 
 _memory_at = ctypes.pythonapi.PyMemoryView_FromMemory
 _memory_at.restype = ctypes.py_object
@@ -164,18 +160,14 @@ class TcpLink(Link):
         if receiving is not None and not receiving.done:
             # A peer that gave up has sent its header first, and that may say why.
             receiving.advance()
-        fate = operation.fate
-        deadline = time.monotonic() + _VERDICT
-        while fate.error is None and self.peer not in fate.left and time.monotonic() < deadline:
-            time.sleep(0.005)
-        fate.check(self.peer)
+        operation.fate.await_verdict(self.peer)
         how = "it was closed at the other end" if cause is None else f"{type(cause).__name__}: {cause}"
         error = PeerLost(
             f"rank {operation.rank} lost its connection to rank {self.peer} in {operation.signature} ({how}): the "
             "process has died, or the network between them has failed. See that rank's own output",
             self.peer,
         )
-        fate.fail(error)
+        operation.fate.fail(error)
         return error
 
     def _send_large(self, operation: Operation, payload: torch.Tensor, header: bytes) -> Transfer:

@@ -173,6 +173,7 @@ def _poll(channel: socket.socket, events: int) -> None:
 
 
 def _lost(peer: int, operation: Operation) -> PeerLost:
+    operation.fate.await_verdict(peer)
     error = PeerLost(f"rank {peer} has died: its socket for shared memory ended in {operation.signature}", peer)
     operation.fate.fail(error)
     return error
