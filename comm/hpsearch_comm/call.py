@@ -56,25 +56,22 @@ def check_tensor(name: str, tensor: object) -> torch.Tensor:
     if tensor.dtype not in DTYPES:
         kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         raise UsageError(f"{name} takes tensors of {kinds}, got {str(tensor.dtype).removeprefix('torch.')}")
-    if not tensor.requires_grad:
-        return tensor
-    without_history: torch.Tensor = tensor.detach()
-    return without_history
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
-def check_out(name: str, out: Any, tensor: torch.Tensor, shape: torch.Size | tuple[int, ...]) -> torch.Tensor:
+def check_out(name: str, out: object, tensor: torch.Tensor, shape: torch.Size | tuple[int, ...]) -> torch.Tensor:
     """Check that the result fits into `out`.
 
     Raises:
         UsageError: It has another shape, dtype or device.
     """
-    out = check_tensor(f"out of {name}", out)
-    if out.shape != shape or out.dtype is not tensor.dtype or out.device != tensor.device:
+    result = check_tensor(f"out of {name}", out)
+    if result.shape != shape or result.dtype is not tensor.dtype or result.device != tensor.device:
         raise UsageError(
-            f"out of {name} must be {tensor.dtype} {list(shape)} on {tensor.device}, got {out.dtype} "
-            f"{list(out.shape)} on {out.device}"
+            f"out of {name} must be {tensor.dtype} {list(shape)} on {tensor.device}, got {result.dtype} "
+            f"{list(result.shape)} on {result.device}"
         )
-    return out
+    return result
 
 
 def check_root(root: Any, size: int) -> int:

@@ -179,8 +179,10 @@ def fold(
         reduction.combine(total, theirs)
     if finish:
         reduction.finish(total, len(sources))
-    if total is not out:
+    if out.dtype is not partial:
         out.copy_(total)
+    elif total is not out:
+        copy(out, total)
 
 
 def copy(to: torch.Tensor, source: torch.Tensor) -> None:

@@ -66,6 +66,7 @@ LITTLE = 64 << 10
 """Bytes up to which other collectives copy tensors wherever they lie."""
 
 Part = tuple[int, int]
+T = 0
 
 
 def allreduce(
@@ -229,11 +230,17 @@ def _where_it_lies(
     if offsets is not None:
         assert place is not None
         start, stop = parts[arena.index]
-        for first, *others in _plan(place[0], offsets, tensor.dtype, range(start, stop, course.piece)):
-            # The result replaces what rank 0 brought, which nobody else reads, and goes on from there.
-            fold(arena, reduction, [first, *others], first, finish=True)
-            for other in others:
-                copy(other, first)
+        for slices in _plan(place[0], offsets, tensor.dtype, range(start, stop, course.piece)):
+            if T == 0:
+                fold(arena, reduction, slices, slices[0], finish=True)
+                for other in slices[1:]:
+                    copy(other, slices[0])
+                continue
+            own = slices[arena.index]
+            fold(arena, reduction, slices, own, finish=True, aliased=arena.index > 1)
+            for other in slices:
+                if other is not own:
+                    copy(other, own)
         arena.barrier.wait(operation)
 
 
