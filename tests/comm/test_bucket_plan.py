@@ -3,8 +3,8 @@ from __future__ import annotations
 from hpsearch_comm.gradients.bucket_plan import Arrivals, plan_buckets
 
 
-def plan(*arrivals: Arrivals, kinds="aaaa", sizes=(4, 4, 4, 4), first=4, full=8):
-    return plan_buckets(arrivals, kinds, sizes, first, full)
+def plan(*arrivals: Arrivals, kinds="aaaa", sizes=(4, 4, 4, 4), first=4, full=8, large=1000):
+    return plan_buckets(arrivals, kinds, sizes, first, full, large)
 
 
 def test_buckets_follow_the_order_of_arrival_and_the_first_is_small():
@@ -52,3 +52,17 @@ def test_a_rank_without_arrivals_at_all_still_gets_buckets():
 def test_arrivals_survive_the_way_through_json():
     arrivals = Arrivals([3, 1], {1}, {2: 1})
     assert Arrivals.from_object(arrivals.to_object()) == arrivals
+
+
+def test_a_large_gradient_is_a_bucket_of_its_own_and_small_ones_come_last():
+    made = plan(Arrivals([3, 2, 1, 0]), sizes=(50, 4, 50, 4), first=100, large=50)
+    assert made.buckets == [[2], [0], [3, 1]]
+    assert made.large == {0, 2}
+
+
+def test_where_all_gradients_are_large_an_empty_bucket_comes_last():
+    assert plan(Arrivals([3, 2, 1, 0]), large=4).buckets == [[3], [2], [1], [0], []]
+
+
+def test_a_model_of_sparse_gradients_has_no_buckets():
+    assert plan(Arrivals([3, 2, 1, 0], set(), {0: 1, 1: 1, 2: 1, 3: 1})).buckets == []

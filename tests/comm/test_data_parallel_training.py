@@ -37,10 +37,19 @@ def assert_same_bits(results: list[list[torch.Tensor]]) -> None:
             assert torch.equal(theirs, ours)
 
 
+@pytest.fixture(params=["at the end", "overlapping", "large gradients"])
+def way(request, monkeypatch):
+    """Arguments for each way of averaging, whatever the machine would choose."""
+    if request.param == "large gradients":
+        monkeypatch.setattr("hpsearch_comm.gradients.reducer.LARGE", 128)
+    return (("overlap", request.param != "at the end"),)
+
+
 @pytest.mark.parametrize("name", TRAININGS)
 @pytest.mark.parametrize("size", [2, 3])
-def test_ranks_match_one_rank_with_the_global_batch(name, size):
+def test_ranks_match_one_rank_with_the_global_batch(name, size, way):
     training = TRAININGS[name] if size == 2 else widen(TRAININGS[name])
+    training = training.but(arguments=training.arguments + way)
     expected = training.on_one_rank()
     results = run_ranks(size, training.run)
     assert_same_bits(results)
@@ -70,8 +79,8 @@ def test_a_distributed_optimizer_matches_one_rank_too(name, size):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
-def test_two_runs_give_the_same_bits():
-    training = TRAININGS["all at once"].but(shards=(3, 1, 2), dtype=torch.float32)
+def test_two_runs_give_the_same_bits(way):
+    training = TRAININGS["all at once"].but(shards=(3, 1, 2), dtype=torch.float32, arguments=way)
     assert_same_bits([run_ranks(3, training.run)[0] for _ in range(2)])
 
 
@@ -85,8 +94,11 @@ def test_ranks_of_several_hosts_match_one_rank(options):
 
 
 @pytest.mark.parametrize(("compression", "tolerance"), [("fp16", 2e-3), ("bf16", 2e-2)])
-def test_compressed_gradients_train_nearly_the_same(compression, tolerance):
-    training = TRAININGS["unused parameters"].but(arguments=(("compression", compression),), dtype=torch.float32)
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_compressed_gradients_train_nearly_the_same(compression, tolerance, set_to_none, way):
+    training = TRAININGS["unused parameters"].but(
+        arguments=(("compression", compression), *way), dtype=torch.float32, set_to_none=set_to_none
+    )
     results = run_ranks(2, training.run)
     assert_same_bits(results)
     exact = training.on_one_rank()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hpsearch_comm import CommError, Group, UsageError
 from hpsearch_comm.gradients import DataParallel, DistributedOptimizer
+from hpsearch_comm.gradients.overlap import pays_to_overlap
 from hpsearch_comm.gradients.reducer import GradientReducer
 from tests.comm.thread_ranks import run_ranks
 
@@ -44,24 +47,28 @@ def assert_close(ours: Gradients, theirs: Gradients, **tolerance: Any) -> None:
 
 
 def compare(make: Callable[[], nn.Module], loss: Callable[..., Any], size: int = 2, **tolerance: Any) -> None:
-    """Check three steps' gradients against the mean of the ranks' losses on one rank."""
-
-    def work(group):
-        model = seeded(make)
-        wrapped = DataParallel(model, group)
-        seen = []
-        for _ in range(3):
-            wrapped.zero_grad()
-            loss(wrapped, group.rank).backward()
-            seen.append(gradients(model))
-        return seen
-
+    """Check three steps' gradients, averaged in each way, against the mean of the ranks' losses on one rank."""
     alone = seeded(make)
-    sum(loss(alone, rank) / size for rank in range(size)).backward()
+    torch.autograd.backward(sum(loss(alone, rank) / size for rank in range(size)))
     expected = gradients(alone)
-    for seen in run_ranks(size, work):
-        for step in seen:
-            assert_close(step, expected, **tolerance)
+    for overlap, large in ((False, None), (True, None), (True, 1)):
+
+        def work(group: Group, overlap: bool = overlap) -> list[Gradients]:
+            model = seeded(make)
+            wrapped = DataParallel(model, group, overlap=overlap)
+            seen = []
+            for _ in range(3):
+                wrapped.zero_grad()
+                loss(wrapped, group.rank).backward()
+                seen.append(gradients(model))
+            return seen
+
+        with pytest.MonkeyPatch.context() as patch:
+            if large is not None:
+                patch.setattr("hpsearch_comm.gradients.reducer.LARGE", large)
+            for seen in run_ranks(size, work):
+                for step in seen:
+                    assert_close(step, expected, **tolerance)
 
 
 def inputs_of(rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -233,7 +240,7 @@ def test_a_gradient_that_arrives_again_after_it_was_averaged_is_an_error():
 
     def work(group):
         model = Sometimes()
-        wrapped = DataParallel(model, group, bucket_mb=1e-5)
+        wrapped = DataParallel(model, group, bucket_mb=1e-5, overlap=True)
         wrapped(inputs_of(group.rank, 3, 4)).sum().backward()
         model.again = True
         with pytest.raises(UsageError) as caught:
@@ -352,6 +359,119 @@ def test_gradients_lie_in_shared_buckets_and_are_not_copied_when_they_are_zeroed
     assert run_ranks(2, work) == [True, True]
 
 
+def test_a_large_gradient_is_averaged_where_autograd_has_put_it():
+    def work(group):
+        model: Any = nn.Linear(512, 512, bias=False)
+        wrapped = DataParallel(model, group)
+        places = []
+        model.weight.register_post_accumulate_grad_hook(lambda weight: places.append(weight.grad.data_ptr()))
+        for step in range(3):
+            wrapped.zero_grad()
+            if step == 1 and group.rank == 0:
+                (model.weight[:0].sum() * 0).backward()  # a gradient of zeros
+            else:
+                wrapped(torch.ones(1, 512) * group.rank).sum().backward()
+            assert model.weight.grad.data_ptr() == places[-1]
+            assert torch.equal(model.weight.grad, torch.full((512, 512), 0.5))
+
+    run_ranks(2, work)
+
+
+def test_a_large_gradient_that_is_kept_moves_to_shared_memory():
+    def work(group):
+        model: Any = nn.Linear(512, 512, bias=False)
+        wrapped = DataParallel(model, group)
+        seen = []
+        for _ in range(4):
+            wrapped.zero_grad(set_to_none=False)
+            wrapped(torch.ones(1, 512) * group.rank).sum().backward()
+            assert torch.equal(model.weight.grad, torch.full((512, 512), 0.5))
+            seen.append(model.weight.grad)
+        return [later is earlier for earlier, later in itertools.pairwise(seen)]
+
+    assert run_ranks(2, work) == [[False, True, True]] * 2
+
+
+@pytest.mark.filterwarnings("ignore:grad and param do not obey the gradient layout contract")
+def test_a_large_gradient_of_other_strides_or_layout_is_averaged_too():
+    def work(group):
+        model: Any = nn.Embedding(512, 512)
+        wrapped = DataParallel(model, group)
+        seen = []
+        for step in range(3):
+            wrapped.zero_grad()
+            with wrapped.no_sync():
+                wrapped(torch.tensor([group.rank])).sum().backward()
+            if group.rank == 0 and step == 1:
+                model.weight.grad = model.weight.grad.t().contiguous().t()
+            if group.rank == 1 and step == 2:
+                model.weight.grad = model.weight.grad.to_sparse(1)
+                model.sparse = True
+            wrapped(torch.tensor([group.rank])).sum().backward()
+            seen.append(model.weight.grad[:3, 0].tolist())
+        return seen
+
+    assert run_ranks(2, work) == [[[1.0, 1.0, 0.0]] * 3] * 2
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_buckets_are_reduced_while_the_backward_pass_runs_if_that_is_wanted(overlap, monkeypatch):
+    def work(group):
+        model = make_layers()
+        wrapped = DataParallel(model, group, bucket_mb=1e-5, overlap=overlap)
+        events = []
+
+        def allreduce_async(tensor, op):
+            events.append("sent")
+            return Group.allreduce_async(group, tensor, op)
+
+        monkeypatch.setattr(group, "allreduce_async", allreduce_async, raising=False)
+        model[0].weight.register_post_accumulate_grad_hook(lambda _: events.append("first layer"))
+        for _ in range(2):
+            events.clear()
+            wrapped(inputs_of(group.rank, 3, 4)).sum().backward()
+        return events.index("first layer")
+
+    # Three of four buckets: the last one is complete when the backward pass is over.
+    assert run_ranks(2, work) == ([3, 3] if overlap else [0, 0])
+
+
+def test_overlapping_needs_a_core_for_each_rank_beside_its_own():
+    class OneHost:
+        hosts = ((0, 1),)
+
+    class TwoHosts:
+        hosts = ((0,), (1,))
+
+    def pays(group: Any, *ranks: Any) -> bool:
+        facts = [{"cores": cores, "quota": quota, "threads": threads} for cores, quota, threads in ranks]
+        return pays_to_overlap(group, facts)
+
+    two, four = [0, 1], [0, 1, 2, 3]
+    assert not pays(OneHost, (two, None, 1), (two, None, 1))
+    assert pays(OneHost, (four, None, 1), (four, None, 1))
+    assert pays(OneHost, ([0, 1], None, 1), ([2, 3], None, 1))
+    assert not pays(OneHost, (four, None, 2), (four, None, 1))
+    assert not pays(OneHost, (four, 3.5, 1), (four, 3.5, 1))
+    assert pays(TwoHosts, (two, None, 2), (two, None, 2))
+
+
+def test_a_gradient_with_a_history_is_averaged_without_it():
+    def work(group):
+        model: Any = nn.Linear(2, 1, bias=False)
+        nn.init.ones_(model.weight)
+        wrapped = DataParallel(model, group)
+        for _ in range(2):
+            wrapped.zero_grad()
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Using backward.. with create_graph=True")
+                wrapped(torch.full((1, 2), group.rank + 1.0)).square().sum().backward(create_graph=True)
+        return model.weight.grad.detach()
+
+    for seen in run_ranks(2, work):
+        torch.testing.assert_close(seen, torch.full((1, 2), (4.0 + 16.0) / 2))
+
+
 class Broken(torch.autograd.Function):
     @staticmethod
     def forward(ctx, values):
@@ -389,7 +509,7 @@ def test_training_goes_on_after_a_backward_pass_that_raised_before_anything_was_
 def test_a_backward_pass_that_raised_after_sending_gradients_ends_the_training():
     def work(group):
         model = make_layers()
-        wrapped = DataParallel(model, group, bucket_mb=1e-5)
+        wrapped = DataParallel(model, group, bucket_mb=1e-5, overlap=True)
         wrapped(inputs_of(group.rank, 3, 4)).sum().backward()
         with pytest.raises(ValueError, match="the backward pass is broken"):
             model[2](break_backwards(model[0](inputs_of(group.rank, 3, 4)))).sum().backward()
@@ -474,3 +594,18 @@ def test_compression_rounds_on_the_way_and_leaves_short_dtypes_alone():
     short = torch.stack((third.bfloat16(), (third + 1).bfloat16())).float().mean(0).bfloat16()
     for seen in run_ranks(2, work):
         assert_close(seen, [short, half], rtol=0, atol=0)
+
+
+def test_the_timeline_shows_the_backward_pass(tmp_path):
+    with Group(0, 1, timeline=tmp_path / "trace.json") as group:
+        model = make_layers()
+        wrapped = DataParallel(model, group)
+        wrapped(inputs_of(0, 3, 4)).sum().backward()
+        assert group.timeline.summary().get("backward_seconds") == 0  # one rank averages nothing
+
+    def work(group):
+        wrapped = DataParallel(make_layers(), group, overlap=True)
+        wrapped(inputs_of(group.rank, 3, 4)).sum().backward()
+        return group.timeline.summary()["backward_seconds"] > 0
+
+    assert run_ranks(2, work, timeline=tmp_path / "two.json") == [True, True]

@@ -1,6 +1,7 @@
 """Which gradients share a bucket, and in which order buckets are reduced: decided once, alike on every rank.
 
 A bucket can be reduced when its last gradient has arrived, so gradients that arrive one after another belong together.
+A large gradient is a bucket of its own.
 The order in which they arrive is only known from a backward pass: the first one that is synchronised is watched, and at
 its end the ranks tell each other what they saw (`Arrivals`) and follow the lowest rank that saw anything.
 """
@@ -11,7 +12,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Arrivals", "Plan", "plan_buckets"]
+__all__ = ["LARGE", "Arrivals", "Plan", "plan_buckets"]
+
+LARGE = 1 << 20
+"""Bytes from which on a gradient is large: reducing it takes so long that calling one more operation doesn't count."""
 
 
 @dataclass(slots=True)
@@ -44,6 +48,9 @@ class Plan:
     """The buckets in the order of their reduction, and what doesn't go into buckets."""
 
     buckets: list[list[int]]
+    """The last one is of small gradients. It may be empty."""
+    large: set[int]
+    """Parameters that are a bucket of their own, even if there are others that are small."""
     late: set[int]
     """Parameters that may be in a bucket only when the backward pass has ended."""
     sparse: dict[int, int]
@@ -56,6 +63,7 @@ def plan_buckets(
     nbytes: Sequence[int],
     first_bytes: int,
     bucket_bytes: int,
+    large_bytes: int,
 ) -> Plan:
     """Put each parameter in a bucket, or among the sparse ones.
 
@@ -65,6 +73,7 @@ def plan_buckets(
         nbytes: Of each parameter's gradient.
         first_bytes: When the first bucket of a kind is full. Small, so that reduction starts early.
         bucket_bytes: When the others are full.
+        large_bytes: From which size on a gradient is large.
     """
     sparse: dict[int, int] = {}
     late: set[int] = set()
@@ -80,17 +89,23 @@ def plan_buckets(
     # best guess of the backward pass's, for when they are used later on.
     unseen = [index for index in reversed(range(len(kinds))) if index not in order and index not in sparse]
     last = [index for index in order if index in late] + unseen
+    large = {index for index in (*timely, *last) if nbytes[index] >= large_bytes}
     full_at: dict[Hashable, int] = {}
     buckets: list[list[int]] = []
     for part in (timely, last):
-        buckets += _fill(part, kinds, nbytes, full_at, first_bytes, bucket_bytes)
-    return Plan(buckets, late, sparse)
+        buckets += _fill(part, kinds, nbytes, large, full_at, first_bytes, bucket_bytes)
+    if buckets:
+        small = [bucket for bucket in buckets if large.isdisjoint(bucket)]
+        ending = small[-1] if small else []
+        buckets = [bucket for bucket in buckets if bucket is not ending] + [ending]
+    return Plan(buckets, large, late, sparse)
 
 
 def _fill(
     indices: Sequence[int],
     kinds: Sequence[Hashable],
     nbytes: Sequence[int],
+    large: set[int],
     full_at: dict[Hashable, int],
     first_bytes: int,
     bucket_bytes: int,
@@ -100,6 +115,9 @@ def _fill(
     filling: dict[Hashable, list[int]] = {}
     filled: dict[Hashable, int] = {}
     for index in indices:
+        if index in large:
+            complete.append([index])
+            continue
         kind = kinds[index]
         # Taken out and put back, so that `filling` is in the order of each bucket's last gradient.
         bucket = filling.pop(kind, [])

@@ -58,6 +58,8 @@ class DataParallel(nn.Module):
             Sparse gradients are never compressed.
         weighted: Whether the mean is weighted by what each rank tells `set_weight`.
         broadcast: Whether rank 0's parameters and buffers are sent. False where all ranks have loaded the same.
+        overlap: Whether gradients are averaged while the backward pass still runs. None decides by what it gains: yes
+            between hosts, on GPUs, and where the host has more cores than the ranks' backward passes keep busy.
 
     Attributes:
         module: The model.
@@ -79,13 +81,16 @@ class DataParallel(nn.Module):
         compression: Literal["fp16", "bf16"] | None = None,
         weighted: bool = False,
         broadcast: bool = True,
+        overlap: bool | None = None,
     ) -> None:
         super().__init__()
         parameters = list(module.named_parameters())
         if not any(parameter.requires_grad for _, parameter in parameters):
             raise UsageError("no parameter of the model needs a gradient: there is nothing to average")
         buffers = list(module.named_buffers())
-        reducer = GradientReducer(parameters, group, bucket_mb=bucket_mb, compression=compression, weighted=weighted)
+        reducer = GradientReducer(
+            parameters, group, bucket_mb=bucket_mb, compression=compression, weighted=weighted, overlap=overlap
+        )
         settings = f"settings bucket_mb={bucket_mb}, compression={compression}, weighted={weighted}"
         lines = [f"{settings}, broadcast={broadcast}", *describe_tensors("parameter", parameters)]
         try:

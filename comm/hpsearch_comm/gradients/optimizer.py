@@ -38,6 +38,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         backward_passes_per_step: Every how many backward passes gradients are averaged. In between they accumulate:
             their sum is averaged over the ranks, so divide each loss by this number for the mean over the passes. A
             `step()` before they are complete averages what there is.
+        overlap: Whether gradients are averaged while the backward pass still runs. None decides by what it gains: yes
+            between hosts, on GPUs, and where the host has more cores than the ranks' backward passes keep busy.
 
     Raises:
         MismatchError: Parameters aren't the same on all ranks; names the first that differs, on every rank.
@@ -57,6 +59,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         bucket_mb: float = 25.0,
         compression: Literal["fp16", "bf16"] | None = None,
         backward_passes_per_step: int = 1,
+        overlap: bool | None = None,
     ) -> None:
         # No call of the base's __init__: groups and state are the wrapped optimizer's, see __getattr__.
         self.optimizer = optimizer
@@ -69,7 +72,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         named = [(name, parameter) for name, parameter in named_parameters if id(parameter) in stepped]
         _check_named(optimizer, {id(parameter) for _, parameter in named})
         reducer = GradientReducer(
-            named, group, bucket_mb=bucket_mb, compression=compression, passes=backward_passes_per_step
+            named,
+            group,
+            bucket_mb=bucket_mb,
+            compression=compression,
+            passes=backward_passes_per_step,
+            overlap=overlap,
         )
         self._reducer = reducer
         arguments = (

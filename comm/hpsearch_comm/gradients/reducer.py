@@ -8,6 +8,7 @@
 A hook on each parameter tells when its gradient has arrived. When the last one of a bucket has, and all buckets before
 it have been sent, its reduction is called, so that every rank calls them in the same order. What is left is called when
 the backward pass ends, and all are waited for: after `loss.backward()`, `parameter.grad` is the mean over the ranks.
+Where that hides nothing (`overlap`), all of it happens at the end.
 
 What is averaged is whatever lies in `parameter.grad`: gradients accumulated before are part of it. A parameter without
 a gradient counts as zero if another rank has one for it; where no rank has, it stays None.
@@ -16,16 +17,18 @@ a gradient counts as zero if another rank has one for it; where no rank has, it 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from hpsearch_comm.errors import CommError, UsageError
 from hpsearch_comm.gradients.backward_end import BackwardEnd
-from hpsearch_comm.gradients.bucket import Bucket
-from hpsearch_comm.gradients.bucket_plan import Arrivals, Plan, plan_buckets
-from hpsearch_comm.gradients.compression import check_compression, wire_dtype
+from hpsearch_comm.gradients.bucket import Bucket, LargeGradient, SmallGradients
+from hpsearch_comm.gradients.bucket_building import build_buckets, share_large_gradients
+from hpsearch_comm.gradients.bucket_plan import LARGE, Arrivals, Plan, plan_buckets
+from hpsearch_comm.gradients.compression import check_compression
+from hpsearch_comm.gradients.overlap import describe_cores, pays_to_overlap
 from hpsearch_comm.gradients.shares import Shares
 from hpsearch_comm.gradients.sparse import SparseGradient
 from hpsearch_comm.group import Group
@@ -49,6 +52,7 @@ class GradientReducer:
         compression: None, "fp16" or "bf16": what float32 and float64 gradients travel in.
         weighted: Whether a weight is announced before each synchronised backward pass.
         passes: Every how many backward passes gradients are averaged.
+        overlap: Whether buckets are reduced while the backward pass still runs; None where it pays.
 
     Raises:
         UsageError: An argument doesn't fit, or a parameter is averaged already.
@@ -63,6 +67,7 @@ class GradientReducer:
         compression: str | None = None,
         weighted: bool = False,
         passes: int = 1,
+        overlap: bool | None = None,
     ) -> None:
         check_compression(compression)
         if not bucket_mb > 0:
@@ -88,13 +93,18 @@ class GradientReducer:
         self._passed = 0
         self._bucket_bytes = int(bucket_mb * (1 << 20))
         self._compression = compression
+        self._overlap_wanted = overlap
+        self._overlap = False
         self._named = [(name, parameter) for name, parameter in named if parameter.requires_grad]
         self._frozen = [(name, parameter) for name, parameter in named if not parameter.requires_grad]
         self._plan: Plan | None = None
         self._buckets: list[Bucket] = []
+        self._bucket_of: dict[int, Bucket] = {}
+        self._large: list[LargeGradient] = []
         self._sparse: list[SparseGradient] = []
         self._seen = Arrivals()
         self._next = 0
+        self._unused: list[int] = []
         self._under_way: list[Handle[torch.Tensor]] = []
         self._broken = False
         self._lock = threading.Lock()  # a model on several GPUs has a thread for each of them in its backward pass
@@ -127,7 +137,7 @@ class GradientReducer:
     def rebuild(self) -> None:
         """Make new buckets in the next synchronised backward pass: dtypes or devices have changed."""
         self._plan = None
-        self._buckets, self._sparse = [], []
+        self._buckets, self._large, self._sparse = [], [], []
         for arrival in self._arrivals:
             arrival.bucket = None
 
@@ -158,10 +168,7 @@ class GradientReducer:
         self.number += 1
         self.synchronising = synchronise
         self._seen = Arrivals()
-        self._next = 0
-        self._under_way = []
-        for bucket in self._buckets:
-            bucket.expect()
+        self._expect()
         self.following = True
         self._timeline.begin_backward()
 
@@ -181,13 +188,16 @@ class GradientReducer:
                 "wrapping be one in which this happens"
             )
 
-    def send_complete(self) -> None:
-        """Send the buckets that are complete, up to the first that isn't."""
+    def note_complete(self, bucket: Bucket) -> None:
+        """Send the buckets that are complete, up to the first that isn't, or get ready to."""
         with self._lock, torch.no_grad():
+            if not self._overlap:
+                bucket.collect()
+                return
             # The last one completes when the backward pass is all but over. It is reduced there, by the thread that
             # would only wait for it otherwise.
             while self._next < len(self._buckets) - 1 and not self._buckets[self._next].missing:
-                self._send(self._buckets[self._next])
+                self._send(self._share())
 
     def finish_backward(self) -> None:
         """Send what is left, wait for everything, and hand the gradients over. Called at the backward pass's end."""
@@ -197,7 +207,7 @@ class GradientReducer:
             self.pending = True
             if self.synchronising:
                 self._check_frozen()
-                self._finish()
+                self._finish(self._share())
         except BaseException:
             self._broken = self._next > 0
             raise
@@ -220,7 +230,7 @@ class GradientReducer:
         try:
             self._begin(True)
             self._timeline.end_backward()
-            self._finish()
+            self._finish(self._share())
         finally:
             self.following = False
 
@@ -231,20 +241,9 @@ class GradientReducer:
 
     def shadow(self) -> None:
         """Do what the other ranks' backward pass makes them do together, with nothing to add; a collective."""
-        with torch.no_grad():
-            if self._plan is None:
-                self._build()
-            for bucket in self._buckets[:-1]:
-                bucket.fill_with_nothing()
-                self._under_way.append(self.group.allreduce_async(bucket.wire, op="mean"))
-            for bucket in self._buckets[-1:]:
-                bucket.fill_with_nothing()
-                self.group.allreduce(bucket.wire, op="mean")
-            for gradient in self._sparse:
-                gradient.send(0.0)
-            self._wait()
-            for gradient in self._sparse:
-                gradient.finish()
+        self._seen = Arrivals()
+        self._expect()
+        self._finish(0.0)
         for _, parameter in self._named:
             parameter.grad = None
 
@@ -259,37 +258,59 @@ class GradientReducer:
 
     # Steps of both. ------------------------------------------------------------------------------------------------
 
-    def _send(self, bucket: Bucket) -> None:
-        bucket.fill(self._share())
+    def _expect(self) -> None:
+        self._next = 0
+        self._unused = []
+        self._under_way = []
+        for bucket in self._buckets:
+            bucket.expect()
+
+    def _send(self, share: float) -> None:
+        bucket = self._buckets[self._next]
+        values = bucket.fill(share, self._unused)
         bucket.sent = True
         self._next += 1
-        self._under_way.append(self.group.allreduce_async(bucket.wire, op="mean"))
+        if self._overlap:
+            self._under_way.append(self.group.allreduce_async(values, op="mean"))
+        else:
+            self.group.allreduce(values, op="mean")
 
-    def _finish(self) -> None:
+    def _finish(self, share: float) -> None:
         with torch.no_grad():
-            share = self._share()
             if self._plan is None:
                 self._build()
             while self._next < len(self._buckets) - 1:
-                self._send(self._buckets[self._next])
+                self._send(share)
+            keeps = any(gradient.kept for gradient in self._large)
             if self._buckets:
-                self._buckets[-1].fill(share)
-                self.group.allreduce(self._buckets[-1].wire, op="mean")
+                last = self._buckets[-1]
+                assert isinstance(last, SmallGradients)
+                self.group.allreduce(last.fill(share, self._unused, keeps), op="mean")
             for gradient in self._sparse:
                 gradient.send(share)
-            self._wait()
+            for operation in self._under_way:
+                operation.wait()
+            self._under_way = []
             for bucket in self._buckets:
                 bucket.finish()
+            self._settle(keeps)
             for gradient in self._sparse:
                 gradient.finish()
         self.shares.spend()
         self._passed = 0
         self.pending = False
 
-    def _wait(self) -> None:
-        for operation in self._under_way:
-            operation.wait()
-        self._under_way = []
+    def _settle(self, keeps: bool) -> None:
+        """Find out what other ranks had where this one had nothing, and whether all keep large gradients."""
+        if not (self._unused or keeps):
+            return
+        last = self._buckets[-1]
+        assert isinstance(last, SmallGradients)
+        uses = last.uses.tolist()
+        for index in self._unused:
+            self._bucket_of[index].give(index, uses[index] != 0)
+        if keeps and uses[-1] == 1:
+            share_large_gradients(self._large, self.group)  # by every rank, since every rank has read the same
 
     def _share(self) -> float:
         return self.shares.share() if self.weighted or self.joining else 1.0
@@ -309,27 +330,30 @@ class GradientReducer:
             gradient = parameter.grad
             if gradient is not None and gradient.layout is torch.sparse_coo:
                 self._seen.sparse[index] = gradient.sparse_dim()
-        seen = [Arrivals.from_object(value) for value in self.group.allgather_object(self._seen.to_object())]
+        everyone = self.group.allgather_object([self._seen.to_object(), describe_cores()])
         plan = plan_buckets(
-            seen,
+            [Arrivals.from_object(seen) for seen, _ in everyone],
             [(parameter.dtype, parameter.device) for parameter in parameters],
             [parameter.numel() * parameter.element_size() for parameter in parameters],
             min(_FIRST_BUCKET_BYTES, self._bucket_bytes),
             self._bucket_bytes,
+            LARGE,
         )
-        self._buckets = [self._make_bucket(plan, indices) for indices in plan.buckets]
+        self._buckets = build_buckets(plan, parameters, self.group, self._compression)
+        for bucket, indices in zip(self._buckets, plan.buckets, strict=True):
+            for index in indices:
+                self._bucket_of[index] = bucket
+                if index not in plan.late and self._arrivals:
+                    self._arrivals[index].bucket = bucket
+        self._large = [bucket for bucket in self._buckets if isinstance(bucket, LargeGradient)]
         self._sparse = [
             SparseGradient(parameters[index], dimensions, self.group) for index, dimensions in plan.sparse.items()
         ]
+        self._overlap = bool(self._overlap_wanted)
+        if self._overlap_wanted is None:
+            on_gpu = any(parameter.is_cuda for parameter in parameters)
+            self._overlap = on_gpu or pays_to_overlap(self.group, [cores for _, cores in everyone])
         self._plan = plan
-
-    def _make_bucket(self, plan: Plan, indices: Sequence[int]) -> Bucket:
-        parameters = [self._named[index][1] for index in indices]
-        bucket = Bucket(parameters, self.group, wire_dtype(self._compression, parameters[0].dtype))
-        for index in indices:
-            if index not in plan.late and self._arrivals:
-                self._arrivals[index].bucket = bucket
-        return bucket
 
 
 class _Arrival:
@@ -357,4 +381,4 @@ class _Arrival:
             return
         bucket.missing -= 1
         if not bucket.missing and reducer.synchronising:
-            reducer.send_complete()
+            reducer.note_complete(bucket)
