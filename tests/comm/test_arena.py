@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import threading
@@ -23,6 +24,12 @@ from hpsearch_comm.signature import Signature
 from tests.comm.arena_world import ArenaWorld, socket_pairs
 
 SUM = reduction_for("sum", torch.float32)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_of_other_tests() -> None:
+    """Free what they hold in tracebacks, so that what is left here is ours."""
+    gc.collect()
 
 
 def mapped() -> int:

@@ -46,7 +46,6 @@ def deaths() -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_a_rank_killed_at_any_moment_is_named_to_all_others(deaths, path):
     whole, *kills = deaths[path]
@@ -57,7 +56,6 @@ def test_a_rank_killed_at_any_moment_is_named_to_all_others(deaths, path):
         assert kill["exits"] == [0, -signal.SIGKILL, 0], kill
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_nothing_stays_mapped_when_a_rank_was_killed(deaths, path):
     for kill in deaths[path]:

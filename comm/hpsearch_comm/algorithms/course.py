@@ -15,8 +15,9 @@ from hpsearch_comm.reduction import Reduction
 
 __all__ = ["LINE", "SERIAL", "Course", "copy", "fold"]
 
-PIECE = 512 << 10
-"""Bytes per call of torch: what one call leaves in the core's own cache, the next finds there."""
+PIECE = 256 << 10
+"""Bytes per call of torch in what is longer than a chunk: what one call leaves in the core's own cache, the next finds
+there."""
 
 SERIAL = (1 << 15) - 64
 """Elements below which torch starts no threads."""
@@ -48,15 +49,19 @@ class Course:
         self.result_turn = arena.results.turn
         arena.inputs.turn += count
         arena.results.turn += count
+        self._piece, self._most = PIECE // itemsize, CHUNK // itemsize
         threads = torch.get_num_threads()
-        self.piece = PIECE // itemsize
         if threads > 1:
             # torch starts threads of its own for long tensors. They help where there are cores for all ranks' threads,
             # but not from a thread beside the caller's, where they would be a second set of them.
             if operation.spin and threads * arena.size <= arena.cores:
-                self.piece *= threads
+                self._piece *= threads
             else:
-                self.piece = min(self.piece, SERIAL)
+                self._piece = self._most = min(self._piece, SERIAL)
+
+    def step(self, reduction: Reduction) -> int:
+        """Give how many elements to reduce at a time: fewer where wider partial results need room in the cache too."""
+        return self._piece // 2 if reduction.widens else self._piece
 
     def begin(self, place: tuple[SharedBuffer, int] | None, first: Callable[[], object]) -> list[int] | None:
         """Meet, with the first chunk staged.
@@ -71,7 +76,8 @@ class Course:
         arena, operation = self._arena, self._operation
         if place is None:
             first()
-        places = arena.meet_at(operation, place)
+        with operation.phase("meet"):
+            places = arena.meet_at(operation, place)
         buffer = places[0][0]
         if buffer >= 0 and all(number == buffer for number, _ in places):
             return [offset for _, offset in places]
@@ -85,12 +91,13 @@ class Course:
         """Bring all chunks through all stages, each a step behind the one before; `begin` was the first step."""
         arena, operation, count = self._arena, self._operation, self._count
         steps = count + len(stages) - 1
-        for step in range(1, steps):
-            for lag, stage in enumerate(stages):
-                if 0 <= step - lag < count:
-                    stage(step - lag)
-            if step < steps - 1:
-                arena.barrier.wait(operation, arena.compare)
+        with operation.phase("chunk by chunk"):
+            for step in range(1, steps):
+                for lag, stage in enumerate(stages):
+                    if 0 <= step - lag < count:
+                        stage(step - lag)
+                if step < steps - 1:
+                    arena.barrier.wait(operation, arena.compare)
 
     def cut(self, span: torch.Tensor, number: int) -> torch.Tensor:
         """Give a chunk of a span; empty where the span is shorter than others."""
@@ -138,24 +145,16 @@ class Course:
 
     def fold(self, reduction: Reduction, sources: Sequence[torch.Tensor], out: torch.Tensor, *, finish: bool) -> None:
         """Reduce the sources into `out`, which may be one of them, piece by piece."""
-        aliased = self._arena.index > 1
-        piece = self.piece
-        if out.numel() <= piece:
-            fold(self._arena, reduction, sources, out, finish=finish, aliased=aliased)
-            return
-        for cut in range(0, out.numel(), piece):
-            of_piece = [source[cut : cut + piece] for source in sources]
-            fold(self._arena, reduction, of_piece, out[cut : cut + piece], finish=finish, aliased=aliased)
+        arena, length = self._arena, out.numel()
+        step = length if length <= self._most and not reduction.widens else self.step(reduction)
+        for cut in range(0, length, max(step, 1)):
+            slices = sources if step == length else [source[cut : cut + step] for source in sources]
+            piece = out if step == length else out[cut : cut + step]
+            fold(arena, reduction, slices, piece, finish=finish)
 
 
 def fold(
-    arena: Arena,
-    reduction: Reduction,
-    sources: Sequence[torch.Tensor],
-    out: torch.Tensor,
-    *,
-    finish: bool,
-    aliased: bool = False,
+    arena: Arena, reduction: Reduction, sources: Sequence[torch.Tensor], out: torch.Tensor, *, finish: bool
 ) -> None:
     """Reduce the sources in order.
 
@@ -163,26 +162,30 @@ def fold(
         arena: Gives memory for partial results.
         reduction: The operator.
         sources: One of each member.
-        out: Where the result goes.
-        finish: Whether it is final.
-        aliased: Whether `out` may be one of the sources after the second: it would be lost before its turn.
+        out: Where the result goes. It may be the first source, or this rank's own.
+        finish: Whether the result is final.
     """
-    partial = reduction.accumulate if reduction.widens else out.dtype
-    total = arena.scratch(partial, out.numel()) if aliased or out.dtype is not partial else out
-    first, second, *others = sources
-    if first.dtype is partial:
-        reduction.into(first, second, total)
+    if out.dtype is not reduction.accumulate:
+        total = arena.scratch(reduction.accumulate, out.numel())
+        total.copy_(sources[0])
+        rest = sources[1:]
     else:
-        total.copy_(first)
-        reduction.combine(total, second)
-    for theirs in others:
+        # What lies in `out` may be this rank's own source: until its turn has come, the sum grows elsewhere.
+        own = arena.index
+        total = out if own < 2 else arena.scratch(out.dtype, out.numel())
+        reduction.into(sources[0], sources[1], total)
+        for theirs in sources[2:own]:
+            reduction.combine(total, theirs)
+        if own >= 2:
+            reduction.into(total, sources[own], out)
+            total = out
+        rest = sources[max(own + 1, 2) :]
+    for theirs in rest:
         reduction.combine(total, theirs)
     if finish:
         reduction.finish(total, len(sources))
-    if out.dtype is not partial:
+    if total is not out:
         out.copy_(total)
-    elif total is not out:
-        copy(out, total)
 
 
 def copy(to: torch.Tensor, source: torch.Tensor) -> None:

@@ -29,6 +29,8 @@ One-shot allreduce, for little: each rank stages all its n bytes, and after one 
 In every case the values of an element are combined in the order of ranks and finished once, or by everyone in the same
 way: all ranks get the same bits. The other collectives are parts of these: reduce_scatter is stage and reduce,
 allgather and broadcast are stage and gather.
+
+When one of these raises, the ranks are no longer in step: whoever called it ends the group.
 """
 
 from __future__ import annotations
@@ -38,7 +40,6 @@ from collections.abc import Sequence
 import torch
 
 from hpsearch_comm.algorithms.course import LINE, SERIAL, Course, copy, fold
-from hpsearch_comm.errors import CommError
 from hpsearch_comm.memory.arena import Arena
 from hpsearch_comm.memory.buffers import SharedBuffer
 from hpsearch_comm.operation import Operation
@@ -66,7 +67,6 @@ LITTLE = 64 << 10
 """Bytes up to which other collectives copy tensors wherever they lie."""
 
 Part = tuple[int, int]
-T = 0
 
 
 def allreduce(
@@ -86,29 +86,21 @@ def allreduce(
         PeerLost: A rank has died.
         CommTimeoutError: A rank didn't come.
     """
-    try:
-        if tensor.dtype is not reduction.computed:
-            same, tensor = out is tensor, reduction.view(tensor)
-            out = tensor if same else reduction.view(out)
-        if arena.size == 1:
-            copy(out, tensor)
-        elif tensor.nbytes * arena.size**2 <= SHORT and tensor.numel() <= SERIAL:
-            _one_shot(arena, operation, tensor, reduction, out)
-        else:
-            _where_it_lies(arena, operation, tensor, reduction, out)
-    except BaseException as error:
-        _break_off(operation, error)
-        raise
+    if tensor.dtype is not reduction.computed:
+        same, tensor = out is tensor, reduction.view(tensor)
+        out = tensor if same else reduction.view(out)
+    if arena.size == 1:
+        copy(out, tensor)
+    elif tensor.nbytes * arena.size**2 <= SHORT and tensor.numel() <= SERIAL:
+        _one_shot(arena, operation, tensor, reduction, out)
+    else:
+        _where_it_lies(arena, operation, tensor, reduction, out)
 
 
 def broadcast(arena: Arena, operation: Operation, tensor: torch.Tensor, root: int) -> None:
     """Copy the root's tensor into everybody's; 1-D and contiguous, of the same length everywhere."""
-    try:
-        spans = [tensor if rank == root else tensor[:0] for rank in arena.members]
-        _gather(arena, operation, spans, tensor, [0] * arena.size)
-    except BaseException as error:
-        _break_off(operation, error)
-        raise
+    spans = [tensor if rank == root else tensor[:0] for rank in arena.members]
+    _gather(arena, operation, spans, tensor, [0] * arena.size)
 
 
 def allgather(arena: Arena, operation: Operation, parts: Sequence[torch.Tensor]) -> None:
@@ -120,22 +112,14 @@ def allgather(arena: Arena, operation: Operation, parts: Sequence[torch.Tensor])
         parts: 1-D and contiguous: where the part of each member goes. The own one is filled already. The lengths may
             differ, but must be the same on every rank.
     """
-    try:
-        _gather(arena, operation, parts, parts[arena.index], [0] * arena.size)
-    except BaseException as error:
-        _break_off(operation, error)
-        raise
+    _gather(arena, operation, parts, parts[arena.index], [0] * arena.size)
 
 
 def gather_parts(arena: Arena, operation: Operation, tensor: torch.Tensor, parts: Sequence[Part]) -> None:
     """Copy part i of the i-th member's tensor into everybody's; there may be fewer parts than members."""
-    try:
-        itemsize = tensor.dtype.itemsize
-        starts = [start * itemsize for start, _ in parts] + [0] * (arena.size - len(parts))
-        _gather(arena, operation, _spans(arena, tensor, parts), tensor, starts)
-    except BaseException as error:
-        _break_off(operation, error)
-        raise
+    itemsize = tensor.dtype.itemsize
+    starts = [start * itemsize for start, _ in parts] + [0] * (arena.size - len(parts))
+    _gather(arena, operation, _spans(arena, tensor, parts), tensor, starts)
 
 
 def reduce_scatter(
@@ -157,12 +141,8 @@ def reduce_scatter(
         out: 1-D, contiguous, as long as this rank's part. It may be that part of the tensor, but must not overlap it
             otherwise.
     """
-    try:
-        tensor, out = _computed(reduction, tensor), _computed(reduction, out)
-        _reduce(arena, operation, tensor, parts, reduction, out, finish=True)
-    except BaseException as error:
-        _break_off(operation, error)
-        raise
+    tensor, out = _computed(reduction, tensor), _computed(reduction, out)
+    _reduce(arena, operation, tensor, parts, reduction, out, finish=True)
 
 
 def reduce_parts(
@@ -173,22 +153,14 @@ def reduce_parts(
     There may be fewer parts than members. Until `gather_parts`, a member may change its own part only: where the
     tensors lie in a shared buffer, others may still be reading theirs.
     """
-    try:
-        tensor = _computed(reduction, tensor)
-        start, stop = parts[arena.index] if arena.index < len(parts) else (0, 0)
-        _reduce(arena, operation, tensor, parts, reduction, tensor[start:stop], finish=False)
-    except BaseException as error:
-        _break_off(operation, error)
-        raise
+    tensor = _computed(reduction, tensor)
+    start, stop = parts[arena.index] if arena.index < len(parts) else (0, 0)
+    _reduce(arena, operation, tensor, parts, reduction, tensor[start:stop], finish=False)
 
 
 def barrier(arena: Arena, operation: Operation) -> None:
     """Wait until every member has come."""
-    try:
-        arena.meet(operation)
-    except BaseException as error:
-        _break_off(operation, error)
-        raise
+    arena.meet(operation)
 
 
 def _one_shot(
@@ -230,17 +202,13 @@ def _where_it_lies(
     if offsets is not None:
         assert place is not None
         start, stop = parts[arena.index]
-        for slices in _plan(place[0], offsets, tensor.dtype, range(start, stop, course.piece)):
-            if T == 0:
-                fold(arena, reduction, slices, slices[0], finish=True)
-                for other in slices[1:]:
-                    copy(other, slices[0])
-                continue
-            own = slices[arena.index]
-            fold(arena, reduction, slices, own, finish=True, aliased=arena.index > 1)
-            for other in slices:
-                if other is not own:
-                    copy(other, own)
+        with operation.phase("in place"):
+            for slices in _plan(place[0], offsets, tensor.dtype, range(start, stop, course.step(reduction))):
+                own = slices[arena.index]
+                fold(arena, reduction, slices, own, finish=True)
+                for other in slices:
+                    if other is not own:
+                        copy(other, own)
         arena.barrier.wait(operation)
 
 
@@ -364,10 +332,3 @@ def _spans(arena: Arena, tensor: torch.Tensor, parts: Sequence[Part]) -> list[to
 def _computed(reduction: Reduction, tensor: torch.Tensor) -> torch.Tensor:
     """View the tensor as what is computed with; partial results are that already."""
     return reduction.view(tensor) if tensor.dtype is reduction.dtype else tensor
-
-
-def _break_off(operation: Operation, error: BaseException) -> None:
-    """End the group: the members are no longer at the same chunk, and never will be again."""
-    if not isinstance(error, CommError):
-        error = CommError(f"rank {operation.rank} broke off {operation.signature}: {type(error).__name__}: {error}")
-    operation.fate.fail(error)

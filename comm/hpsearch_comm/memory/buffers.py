@@ -46,12 +46,11 @@ class SharedBuffer:
         start = member * self._stride + offset
         return self._whole[start : start + numel * dtype.itemsize].view(dtype)
 
-    def keep(self, key: Any, plan: Any) -> Any:
+    def keep(self, key: Any, plan: Any) -> None:
         """Remember a plan, but not more and more of them."""
         if len(self.plans) >= _MOST_PLANS:
             self.plans.clear()
         self.plans[key] = plan
-        return plan
 
 
 class BufferTable:
