@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 
 import torch
 
 from hpsearch_comm.memory.arena import Arena
 from hpsearch_comm.memory.buffers import SharedBuffer
+from hpsearch_comm.memory.copying import copy
 from hpsearch_comm.memory.staging import CHUNK
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.reduction import Reduction
 
-__all__ = ["LINE", "SERIAL", "Course", "copy", "fold"]
+__all__ = ["LINE", "SERIAL", "Course", "fold"]
 
 PIECE = 256 << 10
 """Bytes per call of torch in what is longer than a chunk: what one call leaves in the core's own cache, the next finds
@@ -23,8 +23,6 @@ SERIAL = (1 << 15) - 64
 """Elements below which torch starts no threads."""
 
 LINE = 64
-
-_memmove = ctypes.memmove
 
 Stage = Callable[[int], object]
 
@@ -186,12 +184,3 @@ def fold(
         reduction.finish(total, len(sources))
     if total is not out:
         out.copy_(total)
-
-
-def copy(to: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy memory: both contiguous, on the CPU, of one dtype and length.
-
-    The C library's copy writes without reading the lines it overwrites, which makes it up to twice as fast as torch's
-    from 64 KB on, and starts no threads.
-    """
-    _memmove(to.data_ptr(), source.data_ptr(), to.nbytes)

@@ -39,9 +39,10 @@ from collections.abc import Sequence
 
 import torch
 
-from hpsearch_comm.algorithms.course import LINE, SERIAL, Course, copy, fold
+from hpsearch_comm.algorithms.course import LINE, SERIAL, Course, fold
 from hpsearch_comm.memory.arena import Arena
 from hpsearch_comm.memory.buffers import SharedBuffer
+from hpsearch_comm.memory.copying import copy
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.reduction import Reduction
 

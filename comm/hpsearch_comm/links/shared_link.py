@@ -16,6 +16,7 @@ import torch
 
 from hpsearch_comm.links.link import Combine, Link, Transfer
 from hpsearch_comm.memory import futex
+from hpsearch_comm.memory.copying import copy
 from hpsearch_comm.memory.words import LINE, Bell, Words
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.signature import HEADER_BYTES
@@ -101,7 +102,7 @@ class _Send(_SharedTransfer):
                 slots.octets[start : start + HEADER_BYTES] = self._header
                 self._header = None
             piece = self._piece()
-            slots.chunk(slot, piece.dtype, piece.numel()).copy_(piece)
+            copy(slots.chunk(slot, piece.dtype, piece.numel()), piece)
             if not futex.ORDERED:
                 self._bell.ring()
             view[slots.written] = (written + 1) & _MASK
@@ -138,7 +139,7 @@ class _Receive(_SharedTransfer):
             piece = self._piece()
             arrived = slots.chunk(slot, piece.dtype, piece.numel())
             if self._combine is None:
-                piece.copy_(arrived)
+                copy(piece, arrived)
             else:
                 self._combine(piece, arrived)
             view[slots.taken] = (taken + 1) & _MASK

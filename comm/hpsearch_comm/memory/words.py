@@ -1,8 +1,8 @@
 """Words in shared memory by which ranks wait for each other: a bell, and a barrier.
 
-A rank that waits sleeps on a futex, in slices of a tenth of a second at most, between which it looks at the group's
-fate. Before that it may hold its core for some microseconds, where every rank has a core to itself: waking a sleeper
-takes longer than most waits last.
+A rank that waits looks again and again for two milliseconds: at first, where every rank has a core to itself, without
+letting go of the core, then giving way to whoever is ready. After that it sleeps on a futex, in slices of a tenth of a
+second at most, between which it looks at the group's fate.
 """
 
 from __future__ import annotations
