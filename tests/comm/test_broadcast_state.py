@@ -43,7 +43,7 @@ OPTIMIZERS: dict[str, Any] = {
     "adam, rate as a tensor": lambda parameters: torch.optim.Adam(parameters, lr=torch.tensor(0.1)),
     "asgd": lambda parameters: torch.optim.ASGD(parameters, lr=0.1),
     "rprop": lambda parameters: torch.optim.Rprop(parameters, lr=0.1),
-    "adafactor": lambda parameters: torch.optim.Adafactor(parameters, lr=0.1),
+    "nadam": lambda parameters: torch.optim.NAdam(parameters, lr=0.1),
     "lbfgs": lambda parameters: torch.optim.LBFGS(parameters, lr=0.1, max_iter=3),
 }
 

@@ -46,7 +46,9 @@ def way(request, monkeypatch):
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(
+    ("size", "way"), [(2, "at the end"), (2, "large gradients"), (3, "overlapping")], indirect=["way"]
+)
 def test_ranks_match_one_rank_with_the_global_batch(name, size, way):
     training = TRAININGS[name] if size == 2 else widen(TRAININGS[name])
     training = training.but(arguments=training.arguments + way)

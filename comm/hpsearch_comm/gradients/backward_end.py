@@ -15,7 +15,13 @@ __all__ = ["BackwardEnd", "Follower"]
 
 
 class Follower(Protocol):
-    """Who wants to know."""
+    """Who wants to know.
+
+    Attributes:
+        number: Of the backward pass that is under way.
+    """
+
+    number: int
 
     def finish_backward(self) -> None:
         """The backward pass has come to its end; what this raises comes out of `loss.backward()`."""
@@ -27,10 +33,11 @@ class Follower(Protocol):
 class BackwardEnd:
     """Tells the follower, once, of the end of the backward pass that runs where this is made."""
 
-    __slots__ = ("_follower", "_hook")
+    __slots__ = ("_follower", "_hook", "_number")
 
     def __init__(self, follower: Follower) -> None:
         self._follower: Follower | None = follower
+        self._number = follower.number
         self._hook: Any = None
         _call_at_the_end(self)
 
@@ -51,7 +58,8 @@ class BackwardEnd:
         _call_at_the_end(self)
 
     def __del__(self) -> None:
-        if self._follower is not None:
+        # On a GPU, a pass that raised may be taken apart when the next one has begun.
+        if self._follower is not None and self._follower.number == self._number:
             self._follower.abandon_backward()
 
 
