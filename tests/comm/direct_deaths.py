@@ -22,13 +22,14 @@ from typing import Any
 
 import torch
 
-from hpsearch_comm.algorithms import course, direct
+from hpsearch_comm.algorithms import chain, course, direct, pieces
 from hpsearch_comm.algorithms.parts import split
 from hpsearch_comm.errors import PeerLost
 from hpsearch_comm.fate import Fate
 from hpsearch_comm.links.mesh import Mesh
 from hpsearch_comm.memory.arena import Arena
 from hpsearch_comm.memory.segment import Segment
+from hpsearch_comm.memory.slots import SLOT
 from hpsearch_comm.memory.staging import CHUNK
 from hpsearch_comm.memory.words import Barrier, Bell
 from hpsearch_comm.operation import Operation
@@ -68,6 +69,12 @@ def one_shot(arena: Arena, fate: Fate) -> None:
 
 def staged(arena: Arena, fate: Fate) -> None:
     tensor = torch.ones(LONG)
+    direct.allreduce(arena, begin(arena, fate, "allreduce"), tensor, SUM, tensor)
+
+
+def in_a_chain(arena: Arena, fate: Fate) -> None:
+    arena.cores = 1  # on a machine with a core for each rank it would take more chunks
+    tensor = torch.ones((SIZE + 1) * SLOT // 4 + 100)
     direct.allreduce(arena, begin(arena, fate, "allreduce"), tensor, SUM, tensor)
 
 
@@ -115,6 +122,7 @@ PATHS: dict[str, Callable[[Arena, Fate], None]] = {
     for function in (
         one_shot,
         staged,
+        in_a_chain,
         zero_copy,
         broadcast,
         allgather,
@@ -145,8 +153,9 @@ class Executioner:
             (Segment, "receive"),
             (Segment, "map"),
             (Bell, "ring"),
-            (course, "fold"),
+            (chain, "copy"),
             (course, "copy"),
+            (pieces, "fold"),
             (direct, "fold"),
             (direct, "copy"),
         ):

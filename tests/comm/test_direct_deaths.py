@@ -15,6 +15,7 @@ import pytest
 PATHS = (
     "one_shot",
     "staged",
+    "in_a_chain",
     "zero_copy",
     "broadcast",
     "allgather",

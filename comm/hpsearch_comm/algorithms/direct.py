@@ -26,6 +26,8 @@ gather one chunk apart, one barrier serves all three (side = chunk modulo 2, see
 
 One-shot allreduce, for little: each rank stages all its n bytes, and after one barrier each reduces all p n by itself.
 
+For much, an allreduce takes fewer passes over memory as a chain; see there.
+
 In every case the values of an element are combined in the order of ranks and finished once, or by everyone in the same
 way: all ranks get the same bits. The other collectives are parts of these: reduce_scatter is stage and reduce,
 allgather and broadcast are stage and gather.
@@ -35,11 +37,13 @@ When one of these raises, the ranks are no longer in step: whoever called it end
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
-from hpsearch_comm.algorithms.course import LINE, SERIAL, Course, fold
+from hpsearch_comm.algorithms import chain
+from hpsearch_comm.algorithms.course import LINE, Course, meet
+from hpsearch_comm.algorithms.pieces import SERIAL, Pieces, fold
 from hpsearch_comm.memory.arena import Arena
 from hpsearch_comm.memory.buffers import SharedBuffer
 from hpsearch_comm.memory.copying import copy
@@ -68,6 +72,8 @@ LITTLE = 64 << 10
 """Bytes up to which other collectives copy tensors wherever they lie."""
 
 Part = tuple[int, int]
+
+Step = Callable[[], object]
 
 
 def allreduce(
@@ -186,40 +192,45 @@ def _where_it_lies(
     arena: Arena, operation: Operation, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor
 ) -> None:
     """Reduce in place if all tensors lie in a shared buffer, and otherwise by the way that suits the length."""
-    parts = _even_parts(tensor.numel(), arena.size, tensor.dtype.itemsize)
     place = arena.find(tensor) if tensor.data_ptr() == out.data_ptr() else None
     if tensor.nbytes * arena.size**2 <= ONE_SHOT:
-        course = Course(arena, operation, [tensor])
-        offsets = course.begin(place, lambda: course.publish(0, tensor))
-        if offsets is None:
-            row = arena.results.row(course.result_turn, tensor.dtype, tensor.numel())
-            course.fold(reduction, row, out, finish=True)
+        first, run = _one_shot_through_staging(arena, operation, tensor, reduction, out)
+    elif chain.pays(arena, tensor.numel() * reduction.accumulate.itemsize):
+        whole = chain.Chain(arena, operation, tensor, reduction, out)
+        first, run = whole.first, whole.run
     else:
-        inputs = _spans(arena, tensor, parts)
-        course = Course(arena, operation, inputs)
-        offsets = course.begin(place, lambda: course.stage(0, inputs))
-        if offsets is None:
-            _two_shot(arena, course, inputs, reduction, inputs if out is tensor else _spans(arena, out, parts))
-    if offsets is not None:
+        first, run = _two_shot(arena, operation, tensor, reduction, out)
+    offsets = meet(arena, operation, place, first)
+    if offsets is None:
+        run()
+    else:
         assert place is not None
-        start, stop = parts[arena.index]
-        with operation.phase("in place"):
-            for slices in _plan(place[0], offsets, tensor.dtype, range(start, stop, course.step(reduction))):
-                own = slices[arena.index]
-                fold(arena, reduction, slices, own, finish=True)
-                for other in slices:
-                    if other is not own:
-                        copy(other, own)
-        arena.barrier.wait(operation)
+        _in_place(arena, operation, tensor, reduction, place[0], offsets)
+
+
+def _one_shot_through_staging(
+    arena: Arena, operation: Operation, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor
+) -> tuple[Step, Step]:
+    course = Course(arena, operation, [tensor])
+
+    def run() -> None:
+        row = arena.results.row(course.result_turn, tensor.dtype, tensor.numel())
+        course.pieces.fold(reduction, row, out, finish=True)
+
+    return lambda: course.publish(0, tensor), run
 
 
 def _two_shot(
-    arena: Arena,
-    course: Course,
-    inputs: Sequence[torch.Tensor],
-    reduction: Reduction,
-    outputs: Sequence[torch.Tensor],
-) -> None:
+    arena: Arena, operation: Operation, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor
+) -> tuple[Step, Step]:
+    parts = _even_parts(tensor.numel(), arena.size, tensor.dtype.itemsize)
+    inputs = _spans(arena, tensor, parts)
+    outputs = inputs if out is tensor else _spans(arena, out, parts)
+    course = Course(arena, operation, inputs)
+
+    def stage(number: int) -> None:
+        course.stage(number, inputs)
+
     def reduce(number: int) -> None:
         chunk = course.cut(outputs[arena.index], number)
         result = arena.results.view(arena.index, course.result_turn + number, 0, chunk.dtype, chunk.numel())
@@ -227,7 +238,30 @@ def _two_shot(
         course.reduce(number, inputs, reduction, chunk, finish=True)
         copy(result, chunk)
 
-    course.run(lambda number: course.stage(number, inputs), reduce, lambda number: course.gather(number, outputs))
+    def gather(number: int) -> None:
+        course.gather(number, outputs)
+
+    return lambda: stage(0), lambda: course.run(stage, reduce, gather)
+
+
+def _in_place(
+    arena: Arena,
+    operation: Operation,
+    tensor: torch.Tensor,
+    reduction: Reduction,
+    buffer: SharedBuffer,
+    offsets: Sequence[int],
+) -> None:
+    start, stop = _even_parts(tensor.numel(), arena.size, tensor.dtype.itemsize)[arena.index]
+    step = Pieces(arena, operation, tensor.dtype.itemsize).step(reduction)
+    with operation.phase("in place"):
+        for slices in _plan(buffer, offsets, tensor.dtype, range(start, stop, step)):
+            own = slices[arena.index]
+            fold(arena, reduction, slices, own, finish=True)
+            for other in slices:
+                if other is not own:
+                    copy(other, own)
+    arena.barrier.wait(operation)
 
 
 def _plan(buffer: SharedBuffer, offsets: Sequence[int], dtype: torch.dtype, cuts: range) -> list[list[torch.Tensor]]:
@@ -271,7 +305,7 @@ def _gather(
     index = arena.index
     course = Course(arena, operation, spans)
     shared = sum(span.nbytes for span in spans) > LITTLE
-    offsets = course.begin(arena.find(mine) if shared else None, lambda: course.publish(0, spans[index]))
+    offsets = meet(arena, operation, arena.find(mine) if shared else None, lambda: course.publish(0, spans[index]))
     if offsets is None:
         course.run(lambda number: course.publish(number, spans[index]), lambda number: course.gather(number, spans))
         return
@@ -301,7 +335,7 @@ def _reduce(
         return
     course = Course(arena, operation, spans)
     place = arena.find(tensor) if tensor.nbytes > LITTLE else None
-    offsets = course.begin(place, lambda: course.stage(0, spans))
+    offsets = meet(arena, operation, place, lambda: course.stage(0, spans))
     if offsets is None:
         course.run(
             lambda number: course.stage(number, spans),
@@ -312,7 +346,7 @@ def _reduce(
     start = parts[index][0] * tensor.dtype.itemsize if index < len(parts) else 0
     length, dtype = out.numel(), tensor.dtype
     sources = [place[0].part(member, offset + start, length, dtype) for member, offset in enumerate(offsets)]
-    course.fold(reduction, sources, out, finish=finish)
+    course.pieces.fold(reduction, sources, out, finish=finish)
     if finish:
         arena.barrier.wait(operation)
 

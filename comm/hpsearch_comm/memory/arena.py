@@ -19,6 +19,7 @@ from hpsearch_comm.memory import futex
 from hpsearch_comm.memory.buffers import BufferTable, SharedBuffer, stride_of
 from hpsearch_comm.memory.cores import core_quota, usable_cores
 from hpsearch_comm.memory.segment import Segment, tensor_over
+from hpsearch_comm.memory.slots import Slots
 from hpsearch_comm.memory.staging import CHUNK, Staging
 from hpsearch_comm.memory.words import LINE, Barrier, Bell, Words
 from hpsearch_comm.operation import Operation
@@ -65,6 +66,7 @@ class Arena:
         may_spin: Whether each member has a core and an interpreter of its own, so that its waits may hold them.
         inputs: Staging memory with a block for each member, for what that member is to reduce.
         results: Staging memory with one block.
+        slots: Memory that all members write.
 
     Raises:
         PeerLost: A member has died.
@@ -101,7 +103,8 @@ class Arena:
         size, index = self.size, self.index
         inputs = (1 + size) * _PAGE
         results = inputs + Staging.nbytes(size, size, CHUNK)
-        self._links_start = results + Staging.nbytes(size, 1, CHUNK)
+        slots = results + Staging.nbytes(size, 1, CHUNK)
+        self._links_start = slots + Slots.nbytes(size)
         nbytes = self._links_start + size * size * SharedLink.NBYTES
         with contextlib.closing(self._share(forming, nbytes)) as segment:
             mapping = segment.map()
@@ -113,11 +116,12 @@ class Arena:
         self.bell = Bell(self._words, _page(index) + _BELL)
         self.inputs = Staging(self._memory, inputs, size, size, CHUNK)
         self.results = Staging(self._memory, results, size, 1, CHUNK)
+        self.slots = Slots(self._memory, slots, size)
         arrivals = [_page(member) + _ARRIVALS for member in range(size)]
         self.barrier = Barrier(self._words, arrivals, _COUNTERS, index, self.members)
-        slots = [[self._slot(member, turn) for member in range(size)] for turn in (0, 1)]
-        self._own = [of_turn.pop(index) for of_turn in slots]
-        self._theirs = slots
+        signatures = [[self._packed(member, turn) for member in range(size)] for turn in (0, 1)]
+        self._own = [of_turn.pop(index) for of_turn in signatures]
+        self._theirs = signatures
         self._scratch = torch.empty(0, dtype=torch.uint8)
         _wake_on_change(self, self._fate)
         self._compare_processes(forming)
@@ -224,7 +228,7 @@ class Arena:
             descriptor.close()
         self._buffers.clear()
         # Nothing may be unmapped by hand: the memory goes with the last reference to it.
-        for name in ("_memory", "_bytes", "_words", "_own", "_theirs", "bell", "inputs", "results", "barrier"):
+        for name in ("_memory", "_bytes", "_words", "_own", "_theirs", "bell", "inputs", "results", "slots", "barrier"):
             self.__dict__.pop(name, None)
 
     def _share(self, operation: Operation, nbytes: int, number: int = 0) -> Segment:
@@ -265,7 +269,7 @@ class Arena:
             if theirs != operation.packed:
                 raise operation.disagree(peer, theirs, operation.packed)
 
-    def _slot(self, member: int, turn: int) -> memoryview:
+    def _packed(self, member: int, turn: int) -> memoryview:
         start = _signature(member, turn)
         return self._bytes[start : start + SIGNATURE_BYTES]
 

@@ -1,0 +1,105 @@
+"""Allreduce in a chain: the bits of the slow and obvious way, on ranks that are threads."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from hpsearch_comm.algorithms import chain, direct
+from hpsearch_comm.memory.slots import SLOT
+from hpsearch_comm.reduction import reduction_for
+from tests.comm.arena_world import ArenaWorld, reduced, same_bits, some_values
+
+
+@pytest.fixture(scope="module", params=[2, 3, 5])
+def world(request):
+    """Give ranks that share a core, so that a chain pays from one chunk for each rank on."""
+    with ArenaWorld(request.param) as world:
+        for arena in world.arenas.values():
+            arena.cores = 1
+        yield world
+
+
+def test_it_pays_where_the_steps_in_which_it_fills_cost_little(world):
+    arena = world.arenas[0]
+    assert not chain.pays(arena, arena.size * SLOT - 1)
+    assert chain.pays(arena, arena.size * SLOT)
+    arena.cores = 64
+    assert not chain.pays(arena, 4 * arena.size * SLOT - 1)
+    assert chain.pays(arena, 4 * arena.size * SLOT)
+    arena.cores = 1
+
+
+@pytest.mark.parametrize("out", [False, True], ids=["in place", "out"])
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [("mean", torch.float32), ("mean", torch.bfloat16), ("min", torch.float16), ("product", torch.uint16)],
+)
+def test_every_rank_gets_the_result_to_the_bit(world, op, dtype, out):
+    reduction = reduction_for(op, dtype)
+    for more in (0, 1, 12_345):
+        numel = world.size * SLOT // reduction.accumulate.itemsize + more
+        values = [some_values(rank, numel, dtype) for rank in world.ranks]
+
+        def on_rank(rank: int, values: list[torch.Tensor] = values) -> torch.Tensor:
+            tensor = values[rank].clone()
+            result = torch.empty_like(tensor) if out else tensor
+            operation = world.operation(rank, shape=tuple(tensor.shape))
+            direct.allreduce(world.arenas[rank], operation, tensor, reduction, result)
+            assert not out or same_bits(tensor, values[rank]), "the input changed"
+            return result
+
+        expected = reduced(values, reduction)
+        turns = {arena.slots.turn for arena in world.arenas.values()}
+        assert all(same_bits(result, expected) for result in world.run(on_rank))
+        assert {arena.slots.turn for arena in world.arenas.values()} == {turns.pop() + world.size + (more > 0)}
+
+
+def test_tensors_that_lie_in_a_shared_buffer_on_some_ranks_only(world):
+    numel = world.size * SLOT // 4 + 77
+    values = [some_values(rank, numel) for rank in world.ranks]
+
+    def on_rank(rank: int) -> torch.Tensor:
+        arena = world.arenas[rank]
+        buffer = arena.empty(world.operation(rank, operation="empty", shape=(4 * numel,)), 4 * numel)
+        tensor = buffer.view(torch.float32).copy_(values[rank]) if rank else values[rank].clone()
+        direct.allreduce(arena, world.operation(rank), tensor, reduction_for("sum", torch.float32), tensor)
+        return tensor.clone()
+
+    expected = reduced(values, reduction_for("sum", torch.float32))
+    assert all(same_bits(result, expected) for result in world.run(on_rank))
+
+
+def test_chains_among_other_operations_do_not_disturb_each_other(world):
+    """What a slow rank still copies out, a fast one must not overwrite with its next operation."""
+    reduction = reduction_for("sum", torch.int64)
+    lengths = [(world.size + extra) * SLOT // 8 + 5 for extra in (0, 1, 2)] + [10, 300_000]
+
+    def on_rank(rank: int) -> bool:
+        arena = world.arenas[rank]
+        for turn, numel in itertools.product(range(4), lengths):
+            values = torch.arange(numel) * (turn + 1)
+            tensor = values + rank
+            direct.allreduce(arena, world.operation(rank), tensor, reduction, tensor)
+            if not torch.equal(tensor, values * world.size + sum(range(world.size))):
+                return False
+        return True
+
+    assert all(world.run(on_rank))
+
+
+def test_the_bits_do_not_depend_on_how_many_threads_torch_has(world, monkeypatch):
+    """Calls are shorter where torch's own threads must be kept out."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    values = [some_values(rank, world.size * SLOT // 4 + 9) for rank in world.ranks]
+
+    def on_rank(rank: int) -> torch.Tensor:
+        tensor = values[rank].clone()
+        operation = world.operation(rank)
+        direct.allreduce(world.arenas[rank], operation, tensor, reduction_for("mean", torch.float32), tensor)
+        return tensor
+
+    expected = reduced(values, reduction_for("mean", torch.float32))
+    assert all(same_bits(result, expected) for result in world.run(on_rank))
