@@ -61,6 +61,8 @@ class _Trainer:
             loss = nn.functional.mse_loss(self._model(self._input), self._target)
             loss.backward()  # type: ignore[no-untyped-call]
             self._optimizer.step()
+        # What one contender's gradients lie in, the next one's can: whoever finds no such memory pays for page faults.
+        self._optimizer.zero_grad()
 
     def checksum(self) -> float:
         """Give the sum of all parameters: equal on all ranks exactly if they average."""
