@@ -1,0 +1,154 @@
+"""Batch and learning rate of a trial that may run on one worker or on many.
+
+Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", section 2: when the minibatch is
+multiplied by k, multiply the learning rate by k (2.1), and come to it from the unscaled rate, by the same amount in
+every step of the first five epochs (2.2). A trial may change its width between two epochs, so the same is done whenever
+it grows: the rate rises from where it is to where it belongs. When it shrinks, the rate follows at once.
+
+    epoch      0          10           15            20
+    width      1          4                          2
+    factor     1 ──────── 1 ── rises ── 4 ────────── 2 ──────     linear, warmup_epochs: 5
+
+All of this is a pure function of what has happened, so a trial that is continued or repeated gets the same rates.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from hpsearch_comm.errors import ConfigurationError
+
+__all__ = ["RULES", "Scaling", "Stage", "rate_factor", "rule_for"]
+
+RULES: dict[str, Callable[[float], float]] = {"linear": float, "sqrt": math.sqrt, "none": lambda _times: 1.0}
+"""What the rate is multiplied by when the global batch is, by the name of the rule."""
+
+_BATCHES = ("global", "per_worker")
+_ADAPTIVE = ("Adam", "AdamW", "Adamax", "LAMB", "NAdam", "RAdam", "SparseAdam")
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """How batch and rate follow the width of a trial: the `scaling` of a sweep.
+
+    Raises:
+        ConfigurationError: A value can't be used.
+    """
+
+    batch: str = "global"
+    """`global`: the batch is divided among the workers, so the result doesn't depend on the width. `per_worker`: every
+    worker has a batch of its own, so the global one grows with the width."""
+    lr: str | None = None
+    """linear, sqrt or none; by default what `rule_for` says of the optimizer."""
+    warmup_epochs: float = 5.0
+    """Epochs in which the rate rises after the width has grown; 0 for at once."""
+    max_global_batch: int | None = None
+    """Rows of a global batch beyond which it no longer grows."""
+
+    def __post_init__(self) -> None:
+        if self.batch not in _BATCHES:
+            raise ConfigurationError(f"scaling.batch must be one of {', '.join(_BATCHES)}, got {self.batch!r}")
+        if self.lr is not None and self.lr not in RULES:
+            raise ConfigurationError(f"scaling.lr must be one of {', '.join(RULES)}, got {self.lr!r}")
+        if not _is_number(self.warmup_epochs) or not 0 <= self.warmup_epochs < math.inf:
+            raise ConfigurationError(f"scaling.warmup_epochs must be a number from 0, got {self.warmup_epochs!r}")
+        most = self.max_global_batch
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+            raise ConfigurationError(f"scaling.max_global_batch must be a whole number from 1, got {most!r}")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Scaling:
+        """Read what a sweep names; keys that are missing have their defaults.
+
+        Raises:
+            ConfigurationError: A key is unknown, or a value can't be used.
+        """
+        known = [field.name for field in fields(cls)]
+        for key in values:
+            if key not in known:
+                close = difflib.get_close_matches(str(key), known, 1)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                raise ConfigurationError(f"scaling must have the keys {', '.join(known)}, got {key!r}{hint}")
+        return cls(**values)
+
+    def global_batch(self, batch: int, width: int) -> int:
+        """Give the rows of one optimizer step, over all workers.
+
+        Args:
+            batch: Rows that the trial's parameters name.
+            width: Number of workers.
+
+        Raises:
+            ConfigurationError: There are fewer rows than workers.
+        """
+        rows = batch * width if self.batch == "per_worker" else batch
+        if self.max_global_batch is not None:
+            # A batch that is larger by itself was asked for: it is not cut, it only doesn't grow.
+            rows = min(rows, max(self.max_global_batch, batch))
+        if rows < width:
+            raise ConfigurationError(
+                f"a global batch must have a row for each of the {width} workers, got {rows} rows "
+                f"(batch {batch}, scaling.batch {self.batch}): raise the batch, or lower max_workers_per_trial"
+            )
+        return rows
+
+    def target(self, batch: int, width: int, rule: str) -> float:
+        """Give what the rate is multiplied by at this width, once it has warmed up.
+
+        Args:
+            batch: Rows that the trial's parameters name, for which its rate is meant.
+            width: Number of workers.
+            rule: What holds where `lr` says nothing; see `rule_for`.
+        """
+        return RULES[self.lr or rule](self.global_batch(batch, width) / batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """From an epoch on, the rate is to be multiplied by another factor."""
+
+    epoch: float
+    """Epochs that were done by then."""
+    target: float
+
+
+def rate_factor(stages: Iterable[Stage], epoch: float, warmup_epochs: float) -> float:
+    """Give what the rate is multiplied by at a moment.
+
+    Args:
+        stages: In their order, the first at epoch 0. Before it the factor is 1, the unscaled rate.
+        epoch: The moment, in epochs; 2.25 is after a quarter of the third.
+        warmup_epochs: What a rise takes.
+    """
+    began, start, target = 0.0, 1.0, 1.0
+    for stage in stages:
+        if stage.epoch > epoch:
+            break
+        if stage.target != target:
+            reached = _rise(start, target, stage.epoch - began, warmup_epochs)
+            began, start, target = stage.epoch, min(reached, stage.target), stage.target
+    return _rise(start, target, epoch - began, warmup_epochs)
+
+
+def rule_for(optimizer: torch.optim.Optimizer) -> str:
+    """Name the rule that suits an optimizer: `sqrt` for Adam and its kin, else `linear`.
+
+    Adam divides the gradient by its own size, so what the noise of a batch changes in a step goes with the square root
+    of the number of rows (Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms").
+    """
+    kin = {cls.__name__ for cls in type(optimizer).__mro__}
+    return "linear" if kin.isdisjoint(_ADAPTIVE) else "sqrt"
+
+
+def _rise(start: float, target: float, done: float, length: float) -> float:
+    return target if done >= length else start + (target - start) * done / length
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
