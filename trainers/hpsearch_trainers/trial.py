@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-__all__ = ["TrialLike"]
+__all__ = ["Parametrized", "TrialLike"]
 
 
-class TrialLike(Protocol):
-    """A trial: its parameters, where it starts from, and whom to report to."""
+class Parametrized(Protocol):
+    """What has parameters."""
 
     @property
     def params(self) -> Mapping[str, Any]:
         """The parameters by name; one that is missing takes the trainable's default."""
+
+
+class TrialLike(Parametrized, Protocol):
+    """A trial: its parameters, where it starts from, and whom to report to."""
 
     @property
     def checkpoint(self) -> Any:

@@ -1,0 +1,328 @@
+"""The loop of a trainer: a plain loop's results on one worker, and the same on several."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import Dataset
+
+from hpsearch_comm import Group
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.parts import Parts
+from hpsearch_trainers.shards import Shard
+from hpsearch_trainers.trainer import Trainer
+from tests.comm.thread_ranks import run_ranks
+
+ROWS, FEATURES, CLASSES = 203, 12, 5
+
+
+@dataclass
+class FakeTrial:
+    """What a trainer asks of a trial."""
+
+    params: Mapping[str, Any] = field(default_factory=dict)
+    group: Group | None = None
+    scaling: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 7
+
+
+def data(rows: int = ROWS, seed: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(rows, FEATURES, generator=generator)
+    teacher = torch.randn(FEATURES, CLASSES, generator=torch.Generator().manual_seed(0))
+    return inputs, (inputs @ teacher).argmax(1)
+
+
+def correct(output: Tensor, target: Tensor) -> Tensor:
+    return (output.argmax(1) == target).float()
+
+
+_building = threading.Lock()
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 3, 4)),
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(48, CLASSES),
+    )
+
+
+class Transformer(nn.Module):
+    """Three tokens of four features each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(12, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.head(self.layer(inputs.view(-1, 3, 4)).flatten(1))
+
+
+MODELS = {"mlp": mlp, "cnn": cnn, "transformer": Transformer}
+
+
+class Small(Trainer):
+    """A classifier; `params` may hold any of the parts."""
+
+    def build(self, params: Mapping[str, Any]) -> Parts:
+        chosen = dict(params)
+        with _building:  # ranks are threads here, which share torch's generator
+            torch.manual_seed(3)
+            model = MODELS[chosen.pop("model", "mlp")]()
+        lr = chosen.pop("lr", 0.05)
+        defaults: dict[str, Any] = {
+            "optimizer": torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9),
+            "loss": functional.cross_entropy,
+            "train": data(),
+            "validation": data(101, seed=2),
+            "metrics": {"accuracy": correct},
+            "batch_size": 20,
+        }
+        return Parts(model=model, **(defaults | chosen))
+
+
+def curve(epochs: int = 4, width: int = 1, scaling: Mapping[str, Any] | None = None, **params: Any) -> list[Any]:
+    """Train, and give each epoch's metrics; those of all ranks must be equal."""
+
+    def train(group: Group | None) -> list[Any]:
+        trainer = Small(FakeTrial(params, group, scaling or {}))
+        return [trainer.step() for _ in range(epochs)]
+
+    if width == 1:
+        return train(None)
+    of_rank = run_ranks(width, train)
+    assert all(metrics == of_rank[0] for metrics in of_rank)
+    return of_rank[0]
+
+
+def of(metrics: list[Any], name: str) -> list[float]:
+    return [epoch[name] for epoch in metrics]
+
+
+def test_one_worker_does_as_a_plain_loop():
+    inputs, targets = data()
+    torch.manual_seed(3)
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    shard, losses = Shard(ROWS, 20, 7), []
+    for epoch in range(4):
+        total = 0.0
+        for rows in shard.epoch(epoch):
+            loss = functional.cross_entropy(model(inputs[rows]), targets[rows])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            total += float(loss.detach()) * len(rows)
+        losses.append(total / ROWS)
+    found = curve()
+    assert of(found, "loss") == pytest.approx(losses, rel=1e-6)
+    more, wanted = data(101, seed=2)
+    output = model(more)
+    assert found[-1]["accuracy"] == pytest.approx(float(correct(output, wanted).mean()))
+    assert found[-1]["validation_loss"] == pytest.approx(float(functional.cross_entropy(output, wanted).detach()))
+    assert found[-1]["learning_rate"] == pytest.approx(0.05)
+    assert found[-1]["global_batch"] == 20
+    assert 0 <= found[-1]["data_wait"] <= 1
+    assert found[-1]["accuracy"] > 0.5
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("width", [2, 3, 4])
+def test_a_global_batch_trains_alike_at_any_width(model, width):
+    """203 rows in batches of 20: parts are unequal, and the last batch of 3 leaves a worker of four without rows."""
+    alone = curve(10, model=model, batch_norm="sync")
+    wide = curve(10, width, model=model, batch_norm="sync")
+    assert of(wide, "loss") == pytest.approx(of(alone, "loss"), abs=1e-4)
+    assert of(wide, "validation_loss") == pytest.approx(of(alone, "validation_loss"), abs=1e-4)
+    assert of(wide, "global_batch") == [20] * 10
+
+
+def test_a_trial_that_changes_its_width_twice_has_the_same_curve():
+    alone = of(curve(6), "loss")
+    state: dict[str, Any] = {}
+    losses = []
+    for width in (1, 4, 2):
+
+        def train(group: Group | None) -> tuple[list[float], Any]:
+            trainer = Small(FakeTrial({}, group))
+            if state:
+                trainer.load_state_dict(copy.deepcopy(state["saved"]))  # ranks are threads here
+            found = [trainer.step()["loss"] for _ in range(2)]
+            return found, trainer.state_dict()
+
+        results = [train(None)] if width == 1 else run_ranks(width, train)
+        losses += results[0][0]
+        state["saved"] = results[0][1]
+    assert losses == pytest.approx(alone, abs=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"model": "cnn"}, {"average": 0.9}, {"clip_norm": 0.5}], ids=str)
+def test_a_saved_state_continues_to_the_bit(options):
+    whole = of(curve(4, **options), "validation_loss")
+    first = Small(FakeTrial(options))
+    begun = [first.step()["validation_loss"] for _ in range(2)]
+    second = Small(FakeTrial(options))
+    second.load_state_dict(first.state_dict())
+    assert begun + [second.step()["validation_loss"] for _ in range(2)] == whole
+
+
+def test_accumulation_changes_nothing_but_memory():
+    assert of(curve(3, accumulate=3), "loss") == pytest.approx(of(curve(3), "loss"), abs=1e-5)
+    assert of(curve(3, 2, accumulate=3), "loss") == pytest.approx(of(curve(3), "loss"), abs=1e-5)
+
+
+def test_batches_grow_with_the_width_and_the_rate_warms_up():
+    found = curve(4, 2, {"batch": "per_worker", "warmup_epochs": 2})
+    assert of(found, "global_batch") == [40] * 4
+    steps = Shard(ROWS, 40, 0).steps
+    assert of(found, "learning_rate") == pytest.approx(
+        [0.05 * (1 + (1 - 1 / steps) / 2), 0.05 * (1 + (2 - 1 / steps) / 2), 0.1, 0.1]
+    )
+
+
+def test_a_rate_warms_up_from_where_the_width_grew():
+    scaling = {"batch": "per_worker", "warmup_epochs": 1}
+    first = Small(FakeTrial(scaling=scaling))
+    for _ in range(3):
+        assert first.step()["learning_rate"] == pytest.approx(0.05)
+
+    def train(group: Group) -> list[float]:
+        trainer = Small(FakeTrial({}, group, scaling))
+        trainer.load_state_dict(copy.deepcopy(first.state_dict()))
+        return [trainer.step()["learning_rate"] for _ in range(2)]
+
+    warm, done = run_ranks(2, train)[0]
+    assert 0.05 < warm < 0.1
+    assert done == pytest.approx(0.1)
+
+
+def test_adam_scales_by_the_square_root():
+    class WithAdam(Small):
+        def build(self, params: Mapping[str, Any]) -> Parts:
+            return super().build({"optimizer": lambda model: torch.optim.Adam(model.parameters(), lr=0.01)})
+
+    def train(group: Group) -> float:
+        return WithAdam(FakeTrial({}, group, {"batch": "per_worker", "warmup_epochs": 0})).step()["learning_rate"]
+
+    assert run_ranks(4, train) == pytest.approx([0.02] * 4)
+
+
+def test_a_schedule_multiplies_the_rate():
+    found = curve(2, schedule=lambda epoch: 1.0 if epoch < 1 else 0.1)
+    assert of(found, "learning_rate") == pytest.approx([0.05, 0.005])
+
+
+def test_statistics_of_local_normalization_are_averaged():
+    def train(group: Group) -> dict[str, Tensor]:
+        trainer = Small(FakeTrial({"model": "cnn"}, group))
+        trainer.step()
+        return {name: value.clone() for name, value in trainer.state_dict()["model"].items()}
+
+    one, other = run_ranks(2, train)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_frozen_normalization_keeps_its_statistics():
+    trainer = Small(FakeTrial({"model": "cnn", "freeze_batch_norm": 1}))
+    statistics = []
+    for _ in range(3):
+        trainer.step()
+        statistics.append(trainer.model[2].running_mean.clone())  # type: ignore[index]
+    assert not torch.equal(statistics[0], torch.zeros(4))
+    assert torch.equal(statistics[1], statistics[0])
+    assert torch.equal(statistics[2], statistics[0])
+
+
+def test_averaged_weights_are_what_is_validated():
+    plain, averaged = curve(2), curve(2, average=0.99)
+    assert of(plain, "loss") == of(averaged, "loss")
+    assert of(plain, "validation_loss") != of(averaged, "validation_loss")
+
+
+def test_bfloat16_trains_too():
+    found = of(curve(3, autocast=torch.bfloat16), "loss")
+    assert found == pytest.approx(of(curve(3), "loss"), abs=0.05)
+    assert found != of(curve(3), "loss")
+
+
+class Rows(Dataset[Any]):
+    """A map-style data set."""
+
+    def __init__(self, broken: int | None = None) -> None:
+        self.inputs, self.targets = data()
+        self.broken = broken
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        if row == self.broken:
+            raise OSError("row 5 can't be read")
+        return self.inputs[row], self.targets[row]
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_a_map_style_data_set_is_read_ahead_by_a_thread(width):
+    before = threading.active_count()
+    assert of(curve(2, width, train=Rows()), "loss") == pytest.approx(of(curve(2), "loss"), abs=1e-5)
+    assert threading.active_count() == before
+
+
+@pytest.mark.slow
+def test_a_map_style_data_set_is_read_by_processes():
+    assert of(curve(2, train=Rows(), loaders=2), "loss") == of(curve(2), "loss")
+
+
+def test_what_a_data_set_raises_comes_out_of_the_step():
+    before = threading.active_count()
+    with pytest.raises(OSError, match="row 5 can't be read"):
+        curve(1, train=Rows(broken=5))
+    assert threading.active_count() == before
+
+
+def test_without_validation_data_there_is_no_validation():
+    assert set(curve(1, validation=None)[0]) == {"loss", "learning_rate", "global_batch", "data_wait"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch_size": 0}, "batch_size must be a whole number from 1, got 0"),
+        ({"accumulate": 1.5}, "accumulate must be a whole number from 1, got 1.5"),
+        ({"average": 1.0}, "average must be a decay below 1, got 1.0"),
+        ({"batch_norm": "global"}, "batch_norm must be one of local, sync, got 'global'"),
+        ({"autocast": torch.float16}, "autocast must be torch.bfloat16 or None, got torch.float16"),
+        ({"train": (torch.ones(3), torch.ones(2))}, r"must be equally long, got \[3, 2\]"),
+        ({"train": iter(())}, "equally long, got none"),
+        ({"metrics": {"odd": lambda output, target: output}}, "metric odd must give one value for each"),
+    ],
+)
+def test_parts_that_can_not_be_used(options, words):
+    with pytest.raises(ConfigurationError, match=words):
+        curve(1, **options)
+
+
+def test_a_build_that_gives_something_else():
+    class Wrong(Trainer):
+        def build(self, params: Mapping[str, Any]) -> Any:
+            return mlp()
+
+    with pytest.raises(ConfigurationError, match=r"Wrong\.build must give Parts, got Sequential"):
+        Wrong(FakeTrial())

@@ -1,0 +1,82 @@
+"""What a training is made of: the answer to `Trainer.build`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from hpsearch_comm.errors import ConfigurationError
+
+__all__ = ["Data", "Parts"]
+
+Data = Dataset[Any] | Sequence[Tensor]
+"""Pairs of input and target: tensors whose first dimension counts the rows, or a map-style data set that gives them."""
+
+_BATCH_NORMS = ("local", "sync")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Model, optimizer, loss and data, and how they are put together.
+
+    Raises:
+        ConfigurationError: A value can't be used.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer | Callable[[nn.Module], torch.optim.Optimizer]
+    """Of the model's parameters; or what makes one, given the model."""
+    loss: Callable[[Any, Any], Tensor]
+    """`loss(output, target)`: the mean over the rows of a batch."""
+    train: Data
+    validation: Data | None = None
+    metrics: Mapping[str, Callable[[Any, Any], Tensor]] = field(default_factory=dict)
+    """By name, for validation: `metric(output, target)` gives a value for each row, or their mean."""
+    batch_size: int = 32
+    """Rows of an optimizer step on one worker; `Scaling` says what becomes of it on several."""
+    validation_batch_size: int = 512
+    schedule: Callable[[float], float] | None = None
+    """What the rate is multiplied by after so many epochs, a fraction of one counting; see `schedules`."""
+    accumulate: int = 1
+    """Backward passes into which a step's rows are divided, to save memory."""
+    clip_norm: float | None = None
+    """Norm above which the gradient of a step is scaled down to it."""
+    autocast: torch.dtype | None = None
+    """torch.bfloat16: what matrix products are computed in. (float16 would need its losses scaled.)"""
+    average: float | None = None
+    """Decay of an exponential moving average of the weights, which is then what is validated; 0.999, say."""
+    batch_norm: str = "local"
+    """`local`: each worker normalizes by its own rows, and the running statistics are averaged before they are used.
+    `sync`: all workers normalize by the rows of all."""
+    freeze_batch_norm: float | None = None
+    """Epochs after which batch normalization keeps its statistics as they are."""
+    loaders: int = 0
+    """Processes that read a map-style data set; 0: a thread beside the training."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "validation_batch_size", "accumulate"):
+            _check(name, getattr(self, name), least=1, whole=True)
+        _check("loaders", self.loaders, least=0, whole=True)
+        for name in ("clip_norm", "average", "freeze_batch_norm"):
+            if getattr(self, name) is not None:
+                _check(name, getattr(self, name), least=0, whole=False)
+        if self.average is not None and self.average >= 1:
+            raise ConfigurationError(f"average must be a decay below 1, got {self.average!r}")
+        if self.autocast not in (None, torch.bfloat16):
+            raise ConfigurationError(f"autocast must be torch.bfloat16 or None, got {self.autocast!r}")
+        if self.batch_norm not in _BATCH_NORMS:
+            raise ConfigurationError(f"batch_norm must be one of {', '.join(_BATCH_NORMS)}, got {self.batch_norm!r}")
+        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+            raise ConfigurationError("model must have a parameter to train, got none that requires a gradient")
+
+
+def _check(name: str, value: Any, *, least: float, whole: bool) -> None:
+    kind = int if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kind) or not least <= value < math.inf:
+        raise ConfigurationError(f"{name} must be a {'whole ' if whole else ''}number from {least:g}, got {value!r}")
