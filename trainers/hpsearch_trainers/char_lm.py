@@ -1,0 +1,125 @@
+"""Train a small transformer to predict the next character of any text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.parts import Parts
+from hpsearch_trainers.schedules import warmup
+from hpsearch_trainers.trainer import Trainer
+
+__all__ = ["CharLM", "Text"]
+
+_HELD_BACK = 10
+"""One in so many characters, the last ones, is held back for validation."""
+
+
+class Text:
+    """A text file as numbers.
+
+    Args:
+        path: The file, in UTF-8.
+        length: Characters of a row.
+
+    Attributes:
+        vocabulary: Its characters, sorted.
+        train: Inputs and targets, int64 of shape (rows, length): of each character, the one behind it.
+        validation: The same of the text's last tenth.
+
+    Raises:
+        ConfigurationError: There is no such file, or it is too short.
+    """
+
+    def __init__(self, path: str | Path, length: int) -> None:
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"expected a text in UTF-8 at {path}, which can't be read: {error}") from error
+        self.vocabulary = sorted(set(text))
+        number = {character: index for index, character in enumerate(self.vocabulary)}
+        tokens = torch.tensor([number[character] for character in text])
+        cut = len(tokens) - len(tokens) // _HELD_BACK
+        self.train, self.validation = _rows(tokens[:cut], length), _rows(tokens[cut:], length)
+        if len(self.train[0]) == 0 or len(self.validation[0]) == 0:
+            raise ConfigurationError(
+                f"expected {path} to have at least {_HELD_BACK * (length + 1)} characters for rows of {length}, got "
+                f"{len(text)}: name a longer text, or lower `length`"
+            )
+
+
+class CharLM(Trainer):
+    """A decoder-only transformer.
+
+    Parameters: `data` (the file's path, without a default), `length` (128), `layers` (2), `heads` (4), `features`
+    (128), `dropout` (0.0), `lr` (1e-3), `weight_decay` (0.01), `warmup_epochs` (0.1), `batch_size` (32).
+    """
+
+    def build(self, params: Mapping[str, Any]) -> Parts:
+        """Make the parts; AdamW."""
+        if "data" not in params:
+            raise ConfigurationError("char_lm must have a parameter `data`, the path of a text file; got none")
+        text = Text(params["data"], int(params.get("length", 128)))
+        model = _Transformer(
+            len(text.vocabulary),
+            int(params.get("length", 128)),
+            int(params.get("layers", 2)),
+            int(params.get("heads", 4)),
+            int(params.get("features", 128)),
+            float(params.get("dropout", 0.0)),
+        )
+        optimizer = torch.optim.AdamW(
+            model.parameters(), lr=float(params.get("lr", 1e-3)), weight_decay=float(params.get("weight_decay", 0.01))
+        )
+        return Parts(
+            model,
+            optimizer,
+            _loss,
+            text.train,
+            text.validation,
+            metrics={"accuracy": _accuracy},
+            batch_size=int(params.get("batch_size", 32)),
+            validation_batch_size=64,
+            schedule=warmup(float(params.get("warmup_epochs", 0.1))),
+            clip_norm=1.0,
+        )
+
+
+class _Transformer(nn.Module):
+    def __init__(self, characters: int, length: int, layers: int, heads: int, features: int, dropout: float) -> None:
+        super().__init__()
+        if features % heads:
+            raise ConfigurationError(f"`features` must be a multiple of `heads`, got {features} and {heads}")
+        self.characters = nn.Embedding(characters, features)
+        self.places = nn.Embedding(length, features)
+        layer = nn.TransformerEncoderLayer(
+            features, heads, 4 * features, dropout, "gelu", batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, layers, nn.LayerNorm(features), enable_nested_tensor=False)
+        self.head = nn.Linear(features, characters)
+
+    def forward(self, tokens: Tensor) -> Any:
+        """Give the logits, of shape (rows, length, characters), from tokens of shape (rows, length)."""
+        length = tokens.shape[1]
+        mask = nn.Transformer.generate_square_subsequent_mask(length, device=tokens.device)
+        places = self.places(torch.arange(length, device=tokens.device))
+        return self.head(self.layers(self.characters(tokens) + places, mask=mask, is_causal=True))
+
+
+def _rows(tokens: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    count = max(0, (len(tokens) - 1) // length)
+    return tokens[: count * length].view(count, length), tokens[1 : count * length + 1].view(count, length)
+
+
+def _loss(output: Tensor, target: Tensor) -> Tensor:
+    return functional.cross_entropy(output.flatten(0, 1), target.flatten())
+
+
+def _accuracy(output: Tensor, target: Tensor) -> Tensor:
+    return (output.argmax(-1) == target).float().mean(1)

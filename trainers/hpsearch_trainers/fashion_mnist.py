@@ -1,0 +1,120 @@
+"""Train on Fashion-MNIST: 70,000 grey images of 28 x 28 pixels, of ten kinds of clothes (Xiao et al. 2017).
+
+The parameter `data` names the folder with its four IDX files, packed or not; Debian's package dataset-fashion-mnist
+puts them into /usr/share/datasets/fashion-mnist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.idx import map_idx
+from hpsearch_trainers.parts import Parts
+from hpsearch_trainers.trainer import Trainer
+from hpsearch_trainers.weight_decay import decay_groups
+
+__all__ = ["CNN", "MLP", "fashion_mnist"]
+
+_FOLDER = "/usr/share/datasets/fashion-mnist"
+
+
+def fashion_mnist(folder: str | Path = _FOLDER) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Map the data.
+
+    Returns:
+        Images, uint8 of shape (60,000, 1, 28, 28), and labels to train on; and the same, 10,000, to validate on.
+
+    Raises:
+        ConfigurationError: The files aren't there, or aren't what they should be.
+    """
+    return _pair(Path(folder), "train"), _pair(Path(folder), "t10k")
+
+
+class _Clothes(Trainer):
+    """Parameters of both networks: `data`, `lr` (0.1), `momentum` (0.9), `weight_decay` (1e-4), `batch_size` (128)."""
+
+    def network(self, params: Mapping[str, Any]) -> nn.Module:
+        """Make the network, behind images from 0 to 1."""
+        raise NotImplementedError
+
+    def build(self, params: Mapping[str, Any]) -> Parts:
+        """Make the parts; SGD as in Goyal et al. 2017."""
+        train, validation = fashion_mnist(params.get("data", _FOLDER))
+        model = nn.Sequential(_Scale(), self.network(params))
+        optimizer = torch.optim.SGD(
+            decay_groups(model, float(params.get("weight_decay", 1e-4))),
+            lr=float(params.get("lr", 0.1)),
+            momentum=float(params.get("momentum", 0.9)),
+        )
+        return Parts(
+            model,
+            optimizer,
+            functional.cross_entropy,
+            train,
+            validation,
+            metrics={"accuracy": _correct},
+            batch_size=int(params.get("batch_size", 128)),
+            batch_norm=str(params.get("batch_norm", "local")),
+        )
+
+
+class MLP(_Clothes):
+    """A perceptron with one hidden layer; parameter `hidden` (256)."""
+
+    def network(self, params: Mapping[str, Any]) -> nn.Module:
+        """Make it."""
+        hidden = int(params.get("hidden", 256))
+        return nn.Sequential(nn.Flatten(), nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+
+
+class CNN(_Clothes):
+    """Three convolutions with batch normalization; parameters `channels` (16), `batch_norm` (local)."""
+
+    def network(self, params: Mapping[str, Any]) -> nn.Module:
+        """Make it."""
+        channels = int(params.get("channels", 16))
+        layers: list[nn.Module] = []
+        before = 1
+        for times in (1, 2, 4):
+            layers += [nn.Conv2d(before, times * channels, 3, padding=1, bias=False)]
+            layers += [nn.BatchNorm2d(times * channels), nn.ReLU(), nn.MaxPool2d(2)]
+            before = times * channels
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(9 * before, 10))
+
+
+class _Scale(nn.Module):
+    """From bytes to numbers from 0 to 1."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.float() / 255
+
+
+def _pair(folder: Path, kind: str) -> tuple[Tensor, Tensor]:
+    images, labels = _map(folder, f"{kind}-images-idx3-ubyte"), _map(folder, f"{kind}-labels-idx1-ubyte")
+    if images.dim() != 3 or labels.dim() != 1 or len(images) != len(labels):
+        raise ConfigurationError(
+            f"expected a label for each of the {kind} images in {folder}, got images of shape {list(images.shape)} and "
+            f"labels of shape {list(labels.shape)}"
+        )
+    return images.unsqueeze(1), labels.long()
+
+
+def _map(folder: Path, name: str) -> Tensor:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.exists():
+            return map_idx(path)
+    raise ConfigurationError(
+        f"expected {name} or {name}.gz in {folder}, got neither: install Debian's package dataset-fashion-mnist, or "
+        "set the parameter `data` to the folder that has them"
+    )
+
+
+def _correct(output: Tensor, target: Tensor) -> Tensor:
+    return (output.argmax(1) == target).float()

@@ -1,0 +1,65 @@
+"""Schedules of the learning rate: functions from epochs done to what the rate is multiplied by.
+
+They are joined by multiplying: `lambda epoch: cosine(90)(epoch) * warmup(5)(epoch)`. A fraction of an epoch counts, so
+a rate may change with every step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+from hpsearch_comm.errors import ConfigurationError
+
+__all__ = ["cosine", "polynomial", "steps", "warmup"]
+
+Schedule = Callable[[float], float]
+
+
+def steps(milestones: Sequence[float], factor: float = 0.1) -> Schedule:
+    """Multiply by `factor` at each of the milestones: 30, 60 and 80 of 90 epochs in Goyal et al. 2017.
+
+    Raises:
+        ConfigurationError: The milestones don't rise.
+    """
+    if any(later <= earlier for earlier, later in itertools.pairwise(milestones)):
+        raise ConfigurationError(f"milestones must be epochs that rise, got {list(milestones)}")
+    return lambda epoch: math.prod(factor for milestone in milestones if epoch >= milestone)
+
+
+def cosine(epochs: float, least: float = 0.0) -> Schedule:
+    """Fall from 1 to `least` along half a cosine (Loshchilov & Hutter 2017, equation 5), and stay there.
+
+    Raises:
+        ConfigurationError: `epochs` isn't above 0.
+    """
+    _check_epochs(epochs)
+    return lambda epoch: least + (1 - least) * (1 + math.cos(math.pi * min(epoch / epochs, 1.0))) / 2
+
+
+def polynomial(epochs: float, power: float = 2.0) -> Schedule:
+    """Fall from 1 to 0 as (1 - epoch / epochs)^power (You et al. 2017, with power 2), and stay there.
+
+    Raises:
+        ConfigurationError: `epochs` isn't above 0.
+    """
+    _check_epochs(epochs)
+    return lambda epoch: float((1 - min(epoch / epochs, 1.0)) ** power)
+
+
+def warmup(epochs: float, start: float = 0.0) -> Schedule:
+    """Rise from `start` to 1 in a line.
+
+    This one is the model's own, a transformer's, say. The one that follows a trial's width is part of `Scaling`.
+
+    Raises:
+        ConfigurationError: `epochs` isn't above 0.
+    """
+    _check_epochs(epochs)
+    return lambda epoch: start + (1 - start) * min(epoch / epochs, 1.0)
+
+
+def _check_epochs(epochs: float) -> None:
+    if not 0 < epochs < math.inf:
+        raise ConfigurationError(f"epochs of a schedule must be a number above 0, got {epochs!r}")
