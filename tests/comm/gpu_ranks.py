@@ -1,10 +1,12 @@
-"""Two ranks on one GPU, in processes of their own: as bare parts joined with a pipe, or with groups."""
+"""Two ranks on one GPU, in processes of their own: with the bare parts, joined with a pipe, or with groups."""
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import multiprocessing.connection
 import os
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -23,41 +25,50 @@ PATIENCE = 120.0
 Connection = multiprocessing.connection.Connection
 
 
-class Pair:
-    """One of two ranks in processes of their own, with a pipe to the other."""
+class Rank:
+    """One of two ranks in processes of their own on one GPU, with a pipe to the other.
 
-    def __init__(self, rank: int, other: Connection, timeout: float) -> None:
+    Attributes:
+        reason: Why the two can't use NCCL together, and the test is to be skipped; None where they can.
+    """
+
+    def __init__(self, rank: int, other: Connection) -> None:
         self.rank = rank
         self.other = other
-        self.fate = Fate()
         self.device = torch.device("cuda", 0)
         torch.cuda.set_device(self.device)
-        self.other.send(local_facts(self.device).to_json())
-        theirs, mine = DeviceFacts.from_json(self.other.recv()), local_facts(self.device)
-        facts = [mine, theirs] if rank == 0 else [theirs, mine]
-        self.reason = can_use_nccl(facts)
+        self.facts = [DeviceFacts.from_json(values) for values in self.gather(local_facts(self.device).to_json())]
+        self.reason = can_use_nccl(self.facts)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Give both ranks' values; short ones, since both send first."""
+        self.other.send(value)
+        theirs = self.other.recv()
+        return [value, theirs] if self.rank == 0 else [theirs, value]
+
+
+class Pair(Rank):
+    """A rank with the bare parts of each way."""
+
+    def __init__(self, rank: int, other: Connection, timeout: float) -> None:
+        super().__init__(rank, other)
+        self.fate = Fate()
         self.staging = HostStaging(self.device, self.fate)
         self.nccl: NcclCommunicator | None = None
         if self.reason is None:
-            ctas = most_ctas(facts)
-            self.nccl = NcclCommunicator(rank, 2, self.device, self.share, self.fate, timeout, max_ctas=ctas)
-
-    def share(self, identity: bytes | None) -> bytes:
-        if identity is None:
-            return self.other.recv_bytes()
-        self.other.send_bytes(identity)
-        return identity
+            ctas = most_ctas(self.facts)
+            self.nccl = NcclCommunicator(rank, 2, self.device, self.gather, self.fate, timeout, max_ctas=ctas)
 
     def exchange(self, chunk: torch.Tensor) -> torch.Tensor:
         """Give the other rank's chunk; rank 0 sends first, so that neither waits for room in the pipe."""
-        data = chunk.contiguous().view(torch.uint8).numpy().tobytes()
+        data = ctypes.string_at(chunk.data_ptr(), chunk.nbytes)
         if self.rank == 0:
             self.other.send_bytes(data)
             theirs = self.other.recv_bytes()
         else:
             theirs = self.other.recv_bytes()
             self.other.send_bytes(data)
-        return torch.frombuffer(bytearray(theirs), dtype=torch.uint8).view(chunk.dtype) if theirs else chunk
+        return torch.frombuffer(bytearray(theirs), dtype=chunk.dtype)
 
     def through_host(self, tensor: torch.Tensor, op: str) -> torch.Tensor:
         reduction = reduction_for(op, tensor.dtype)
@@ -81,28 +92,26 @@ class Pair:
         self.fate.close()
 
 
-class Groups:
-    """One of two ranks in processes of their own, with a group for each way."""
+class Groups(Rank):
+    """A rank with a group for each way."""
 
     def __init__(self, rank: int, other: Connection, timeout: float) -> None:
-        self.rank = rank
-        self.other = other
+        super().__init__(rank, other)
         self.timeout = timeout
-        self.device = torch.device("cuda", 0)
-        torch.cuda.set_device(self.device)
-        self.nccl = self.group("auto")
-        self.nccl.allreduce(torch.ones(1, device=self.device))
-        self.reason = None if self.nccl.device_path == "nccl" else self.nccl.device_path
+        # Where NCCL can be used it must start: a group that was left to choose would go through host memory.
+        self.nccl = self.group("nccl" if self.reason is None else "auto")
         self.host = self.group("host")
 
     def group(self, cuda: str) -> comm.Group:
         listener = comm.Listener("127.0.0.1")
-        mine = listener.address.to_text()
-        self.other.send(mine)
-        theirs = str(self.other.recv())
-        rendezvous = comm.KnownAddresses([mine, theirs] if self.rank == 0 else [theirs, mine])
         return comm.Group(
-            self.rank, 2, rendezvous=rendezvous, secret=SECRET, listener=listener, cuda=cuda, timeout=self.timeout
+            self.rank,
+            2,
+            rendezvous=comm.KnownAddresses(self.gather(listener.address.to_text())),
+            secret=SECRET,
+            listener=listener,
+            cuda=cuda,
+            timeout=self.timeout,
         )
 
     def close(self) -> None:
@@ -116,8 +125,8 @@ def run(rank: int, other: Connection, results: Connection, make: type[Any], task
         pair = make(rank, other, timeout)
         results.send(("done", task(pair)) if pair.reason is None else ("skip", pair.reason))
         pair.close()
-    except BaseException as error:
-        results.send(("error", f"{type(error).__name__}: {error}"))
+    except BaseException:
+        results.send(("error", f"rank {rank}: {traceback.format_exc()}"))
 
 
 def on_two_ranks(task: Callable[[Any], Any], timeout: float = 60.0, make: type[Any] = Pair) -> list[Any]:
@@ -143,15 +152,18 @@ def on_two_ranks(task: Callable[[Any], Any], timeout: float = 60.0, make: type[A
             except EOFError:
                 outcomes.append(("died", None))
     finally:
+        ends_well = []
         for process, channel in zip(processes, channels, strict=True):
             process.join(PATIENCE)
             if process.is_alive():
                 process.kill()
                 process.join()
+            ends_well.append(process.exitcode == 0)
             process.close()
             channel.close()
     for outcome, value in outcomes:
         if outcome == "skip":
             pytest.skip(value)
         assert outcome != "error", value
+    assert all(ends_well), "a rank didn't end, or crashed, after its task"
     return [value for _, value in outcomes]

@@ -14,6 +14,7 @@ import hpsearch_comm as comm
 from hpsearch_comm.cuda.devices import CudaParts
 from hpsearch_comm.cuda.eligibility import DeviceFacts
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
+from hpsearch_comm.cuda.nccl_start import Gather
 from hpsearch_comm.cuda.staging import HostStaging
 from hpsearch_comm.fate import Fate
 from hpsearch_comm.options import Options
@@ -52,6 +53,9 @@ class HostParts(CudaParts):
         self._facts = replace(self._facts, **facts)
         self.asked = 0
 
+    def check(self, device: torch.device) -> None:
+        pass
+
     def facts(self, device: torch.device) -> DeviceFacts:
         self.asked += 1
         return self._facts
@@ -63,7 +67,7 @@ class HostParts(CudaParts):
         self,
         options: Options,
         device: torch.device,
-        share_id: Callable[[bytes | None], bytes],
+        gather: Gather,
         fate: Fate,
         max_ctas: int | None,
     ) -> NcclCommunicator:
@@ -72,7 +76,7 @@ class HostParts(CudaParts):
             options.rank,
             options.size,
             CPU,
-            share_id,
+            gather,
             fate,
             options.timeout,
             start_timeout=options.start_timeout,

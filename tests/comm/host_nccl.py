@@ -7,6 +7,8 @@ made it; so the order of calls, their groups and their arguments are checked as 
 from __future__ import annotations
 
 import ctypes
+import itertools
+import json
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -37,6 +39,7 @@ class HostQueue:
         self.busy = busy
         self.followed: list[Any] = []
         self.released: list[Any] = []
+        self.kept: list[torch.Tensor] = []
 
     def mark(self) -> HostEvent:
         return HostEvent(lambda: True)
@@ -54,7 +57,7 @@ class HostQueue:
         self.released.append(event)
 
     def keep(self, tensor: torch.Tensor) -> None:
-        pass
+        self.kept.append(tensor)
 
 
 class HostWorld:
@@ -111,6 +114,8 @@ class HostNccl:
 
     def init_rank(self, size: int, identity: bytes, rank: int, max_ctas: int | None = None) -> int:
         assert (size, rank, len(identity)) == (self.world.size, self.rank, 128)
+        if "ncclCommInitRankConfig" in self.fails:
+            raise self.error("ncclCommInitRankConfig", self.fails["ncclCommInitRankConfig"])
         self.max_ctas = max_ctas
         self._submit([("init", ())])
         return 1 + rank
@@ -120,7 +125,7 @@ class HostNccl:
         return self.fails.get("ncclCommGetAsyncError", self.state)
 
     def error(self, function: str, result: int, where: str = "") -> NcclError:
-        return NcclError(f"{function} failed in {where}: {result}")
+        return NcclError(f"{function} failed{where and ' in '}{where}: {result}")
 
     def ncclCommFinalize(self, comm: int) -> int:
         return self._submit([("finalize", ())])
@@ -259,19 +264,26 @@ def reduced(tensors: list[torch.Tensor], op: str) -> torch.Tensor:
     return total
 
 
-class SharedId:
-    """Passes rank 0's bytes to the others."""
+class Gathering:
+    """Gives ranks, which are threads, the values of all."""
 
-    def __init__(self) -> None:
-        self._come = threading.Event()
-        self._identity = b""
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._condition = threading.Condition()
+        self._rounds: dict[int, dict[int, str]] = {}
 
-    def __call__(self, identity: bytes | None) -> bytes:
-        if identity is not None:
-            self._identity = identity
-            self._come.set()
-        assert self._come.wait(30)
-        return self._identity
+    def of(self, rank: int) -> Callable[[Any], list[Any]]:
+        turns = itertools.count()
+
+        def gather(value: Any) -> list[Any]:
+            with self._condition:
+                values = self._rounds.setdefault(next(turns), {})
+                values[rank] = json.dumps(value)
+                self._condition.notify_all()
+                assert self._condition.wait_for(lambda: len(values) == self._size, 30)
+                return [json.loads(values[peer]) for peer in range(self._size)]
+
+        return gather
 
 
 def run_ranks(size: int, task: Callable[[int], T]) -> list[T]:

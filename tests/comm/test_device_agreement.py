@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import hpsearch_comm as comm
+from hpsearch_comm.cuda.devices import CudaParts
+from hpsearch_comm.cuda.queue import CudaCaller
 from hpsearch_comm.signature import Signature
 from tests.comm.host_devices import DeviceRanks, errors_of
 from tests.comm.thread_ranks import run_ranks
@@ -188,15 +190,64 @@ def test_a_signature_tells_the_device():
     )
 
 
-def test_an_nccl_that_does_not_start_says_how_to_do_without():
+@pytest.mark.parametrize("hosts", [["a", "a", "a"], ["a", "a", "b"]])
+@pytest.mark.parametrize("function", ["ncclCommInitRankConfig", "ncclCommGetAsyncError"])
+def test_where_nccl_does_not_start_on_one_rank_all_go_through_host_memory(function, hosts, caplog):
+    ranks = DeviceRanks(3)
+    ranks.nccl[1][0].fails[function] = 1
+
+    def work(group: comm.Group) -> tuple[Any, ...]:
+        total = group.allreduce(torch.ones(100), "sum")
+        return total.tolist() == [3.0] * 100, group.device_path, group.last_algorithm == "nccl"
+
+    reason = "NCCL hasn't started on rank 1: ncclCommInitRankConfig failed: 1"
+    with caplog.at_level(logging.WARNING, "hpsearch_comm"):
+        assert ranks.run(work, hosts=hosts) == [(True, f"host memory: {reason}", False)] * 3
+    warnings = [record.getMessage() for record in caplog.records if "NCCL" in record.getMessage()]
+    assert warnings == [f"{reason}. Tensors on cuda:0 travel through host memory"]
+    for rank in range(3):
+        # It is given up wherever it had begun.
+        assert ranks.log(rank) == ([] if (rank, function) == (1, "ncclCommInitRankConfig") else ["init", "abort"])
+
+
+def test_a_demand_for_nccl_that_does_not_start_is_refused_and_the_group_goes_on():
     ranks = DeviceRanks(2)
-    for rank in range(2):
-        ranks.nccl[rank][0].fails["ncclGetUniqueId"] = 2
+    ranks.nccl[0][0].fails["ncclGetUniqueId"] = 2
+
+    def work(group: comm.Group) -> tuple[Any, ...]:
+        with pytest.raises(comm.ConfigurationError, match=r"cuda='nccl' .* hasn't started on rank 0: ncclGetUniqueId"):
+            group.allreduce(torch.ones(3))
+        # Whoever tries again may be luckier.
+        return group.allreduce(torch.ones(3), "sum").tolist(), group.device_path
+
+    assert ranks.run(work, cuda="nccl") == [([2.0] * 3, "nccl")] * 2
+
+
+def test_a_rank_that_dies_while_nccl_starts_is_named_and_the_others_give_it_up():
+    ranks = DeviceRanks(2)
 
     def work(group: comm.Group) -> None:
         ranks.join(group)
+        if group.rank == 1:
+            ranks.parts[1].communicator = None  # type: ignore[assignment]
         group.allreduce(torch.ones(3))
 
-    errors = errors_of(2, work)
-    assert any("HPSEARCH_COMM_CUDA=host" in str(error) for error in errors)
-    assert all(isinstance(error, comm.CommError) for error in errors)
+    def outcome(group: comm.Group) -> str:
+        try:
+            work(group)
+        except comm.PeerLost as error:
+            return f"lost {error.rank}"
+        except TypeError:
+            return "died"
+        return "ended well"
+
+    assert run_ranks(2, outcome) == ["lost 1", "died"]
+    assert "ncclAllReduce" not in ranks.log(0)
+
+
+def test_a_cuda_graph_cannot_hold_a_collective(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(comm.UsageError, match="can't be part of a CUDA graph"):
+        CudaParts().check(torch.device("cuda", 0))
+    with pytest.raises(comm.UsageError, match="can't be part of a CUDA graph"):
+        CudaCaller(torch.device("cuda", 0))

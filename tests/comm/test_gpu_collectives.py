@@ -39,6 +39,8 @@ CASES = [
     (torch.float8_e4m3fn, "sum"),
 ]
 NUMELS = [1, 1000, 3_000_001]
+SIZES = [1024, 2**20, 2**26]
+"""Bytes of what is timed."""
 
 
 def sample(rank: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
@@ -120,7 +122,7 @@ def time_both(pair: Pair) -> list[tuple[int, float, float]]:
     nccl = pair.nccl
     assert nccl is not None
     figures = []
-    for nbytes in (1024, 2**20, 2**26):
+    for nbytes in SIZES:
         tensor = torch.zeros(nbytes // 4, device=pair.device)
 
         def through_nccl(tensor: torch.Tensor = tensor) -> None:
@@ -131,6 +133,15 @@ def time_both(pair: Pair) -> list[tuple[int, float, float]]:
 
         figures.append((nbytes, seconds_of(through_nccl), seconds_of(through_host)))
     return figures
+
+
+def show(capsys: pytest.CaptureFixture[str], what: str, figures: list[tuple[int, float, float]]) -> None:
+    """Print figures where whoever runs the tests sees them without asking."""
+    assert [nbytes for nbytes, _, _ in figures] == SIZES
+    with capsys.disabled():
+        print(f"\nallreduce of two ranks on {torch.cuda.get_device_name()}, {what}:")
+        for nbytes, nccl, host in figures:
+            print(f"{nbytes:>12,} bytes: {nccl * 1e6:10.0f} us through NCCL, {host * 1e6:10.0f} us through host memory")
 
 
 def die_while_the_other_waits(pair: Pair) -> str:
@@ -183,9 +194,8 @@ def test_streams_wait_for_each_other():
     assert on_two_ranks(run_beside_the_caller) == [True, True]
 
 
-def test_a_figure_for_each_way():
-    for nbytes, nccl, host in on_two_ranks(time_both)[0]:
-        print(f"{nbytes:>12,} bytes: {nccl * 1e6:10.0f} us through NCCL, {host * 1e6:10.0f} us through host memory")
+def test_a_figure_for_each_way(capsys):
+    show(capsys, "bare parts", on_two_ranks(time_both)[0])
 
 
 def test_dead_rank_ends_the_wait_and_the_kernel():
@@ -240,6 +250,9 @@ def move_in_groups(groups: Groups) -> None:
         assert torch.equal(group.allgather(turned, gathered), torch.cat([turned, turned]))
         assert group.allreduce(torch.tensor(float(rank), device=device)).item() == 0.5
         assert group.allgather(torch.tensor(rank, device=device)).tolist() == [0, 1]
+        conjugated = torch.full((1_000_000,), 1 + 2j, device=device).conj()
+        assert bool((group.allgather(conjugated) == 1 - 2j).all())
+        assert bool((group.allreduce(conjugated.clone().conj(), "sum") == 2 + 4j).all())
 
 
 def mix_asynchronous_calls(groups: Groups) -> None:
@@ -267,7 +280,7 @@ def mix_asynchronous_calls(groups: Groups) -> None:
 
 def time_groups(groups: Groups) -> list[tuple[int, float, float]]:
     figures = []
-    for nbytes in (1024, 2**20, 2**26):
+    for nbytes in SIZES:
         tensor = torch.zeros(nbytes // 4, device=groups.device)
 
         def through_nccl(tensor: torch.Tensor = tensor) -> None:
@@ -315,9 +328,8 @@ def test_asynchronous_calls_on_gpu_and_cpu_run_in_one_order():
     on_two_ranks(mix_asynchronous_calls, make=Groups)
 
 
-def test_a_figure_for_each_way_of_a_group():
-    for nbytes, nccl, host in on_two_ranks(time_groups, make=Groups)[0]:
-        print(f"{nbytes:>12,} bytes: {nccl * 1e6:10.0f} us through NCCL, {host * 1e6:10.0f} us through host memory")
+def test_a_figure_for_each_way_of_a_group(capsys):
+    show(capsys, "groups", on_two_ranks(time_groups, make=Groups)[0])
 
 
 def test_ranks_of_a_group_that_disagree_are_told():
@@ -352,3 +364,14 @@ def test_a_group_of_one_copies_on_the_callers_stream():
         assert group.reduce_scatter_async(tensor).wait().tolist() == list(range(5))
         assert group.alltoall(tensor).tolist() == list(range(5))
         assert group.device_path == "none: a group of one"
+
+
+def test_a_cuda_graph_is_refused_and_the_group_goes_on():
+    with comm.Group(0, 1) as group:
+        tensor = torch.ones(5, device="cuda")
+        group.allreduce(tensor)
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            tensor.add_(1)  # torch warns of a graph without work
+            with pytest.raises(comm.UsageError, match="can't be part of a CUDA graph"):
+                group.allreduce(tensor)
+        assert group.allreduce(tensor).tolist() == [1.0] * 5

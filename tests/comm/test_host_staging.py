@@ -157,6 +157,44 @@ def test_error_of_the_collective_comes_through_and_the_staging_goes_on(fate):
     assert torch.equal(tensor, torch.full((40,), 2.0))
 
 
+@pytest.mark.parametrize("way", ["elementwise", "whole"])
+def test_memory_is_kept_for_the_copies_before_anything_can_go_wrong(fate, way):
+    staged = Staged(fate)
+    tensor, out = torch.ones(40), torch.zeros(80)[::2]
+
+    def fail(*_arguments: object) -> None:
+        raise PeerLost("rank 1 has died", 1)
+
+    def carry() -> None:
+        if way == "elementwise":
+            staged.staging.elementwise(tensor, fail, out=out)
+        else:
+            staged.staging.whole([tensor], [out], fail)
+
+    with pytest.raises(PeerLost):
+        carry()
+    for queue in (staged.down, staged.up):
+        for used in (tensor, out):
+            assert any(kept is used for kept in queue.kept)
+
+
+def test_conjugated_tensors_are_carried_by_value(fate):
+    staged = Staged(fate)
+    tensor = torch.tensor([1 + 2j, 3 - 1j])
+    out = torch.zeros(2, dtype=torch.complex64)
+    staged.staging.whole([tensor.conj()], [out.conj()], lambda given, wanted: wanted[0].copy_(given[0] * 2))
+    assert out.tolist() == [2 + 4j, 6 - 2j]
+    staged.staging.elementwise(tensor.conj(), lambda chunk: chunk.mul_(1j))
+    assert tensor.tolist() == [2 - 1j, -1 - 3j]
+
+
+def test_closing_waits_for_no_gpu(fate):
+    staged = Staged(fate)
+    staged.up.busy = lambda: True  # the copies up don't end
+    staged.staging.elementwise(torch.ones(3), lambda chunk: None)
+    staged.staging.close()
+
+
 def test_failed_group_ends_the_wait_for_the_gpu(fate):
     staged = Staged(fate)
     staged.down.busy = lambda: True

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 
-from hpsearch_comm.call import Call, check_out, check_root, check_tensor
+from hpsearch_comm.call import Call, check_out, check_root, check_target, check_tensor
 from hpsearch_comm.collectives import HostCollectives
 from hpsearch_comm.cuda.device_ways import Flight, Turn, Way
 from hpsearch_comm.cuda.nccl_reduction import unsupported
@@ -51,7 +51,10 @@ class DeviceCollectives(Preparation):
         """Prepare `Group.allreduce`."""
         source = check_tensor("allreduce", tensor)
         call = self._reducing("allreduce", source, op)
-        target = source if out is None else check_out("allreduce", out, source, source.shape)
+        if out is None:
+            target = check_target("allreduce's tensor", source)
+        else:
+            target = check_out("allreduce", out, source, source.shape, source)
         result = tensor if out is None else out
 
         def work(way: Way, turn: Turn) -> Flight:
@@ -63,6 +66,8 @@ class DeviceCollectives(Preparation):
         """Prepare `Group.broadcast`."""
         source = check_tensor("broadcast", tensor)
         root = check_root(root, self._size)
+        if root != self._rank:
+            check_target("broadcast's tensor", source)
         call = self._call("broadcast", source.dtype, source.shape, root)
 
         def work(way: Way, turn: Turn) -> Flight:

@@ -15,7 +15,8 @@ from hpsearch_comm.cuda.device_collectives import DeviceCollectives
 from hpsearch_comm.cuda.device_ways import Alone, ThroughHost, ThroughNccl, Way
 from hpsearch_comm.cuda.eligibility import DeviceFacts, can_use_nccl, local_facts, most_ctas
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
-from hpsearch_comm.cuda.queue import Caller, CudaCaller
+from hpsearch_comm.cuda.nccl_start import Gather
+from hpsearch_comm.cuda.queue import Caller, CudaCaller, check_capture
 from hpsearch_comm.cuda.staging import HostStaging
 from hpsearch_comm.errors import ConfigurationError, NcclError, UsageError
 from hpsearch_comm.fate import Fate
@@ -39,6 +40,7 @@ class CudaParts:
                 f"collectives take tensors on the CPU or on a CUDA device, got one on {device}: move it with "
                 "tensor.cpu(), and the result back with tensor.to(device)"
             )
+        check_capture()
 
     def facts(self, device: torch.device) -> DeviceFacts:
         """Gather what the other ranks must know of this one's GPU."""
@@ -52,7 +54,7 @@ class CudaParts:
         self,
         options: Options,
         device: torch.device,
-        share_id: Callable[[bytes | None], bytes],
+        gather: Gather,
         fate: Fate,
         max_ctas: int | None,
     ) -> NcclCommunicator:
@@ -61,7 +63,7 @@ class CudaParts:
             options.rank,
             options.size,
             device,
-            share_id,
+            gather,
             fate,
             options.timeout,
             start_timeout=options.start_timeout,
@@ -109,7 +111,6 @@ class Devices:
         Raises:
             UsageError: No collective can take tensors of such a device.
             ConfigurationError: The ranks were told to take different ways, or one that they can't.
-            NcclError: NCCL can't reach the peers, or can't use the device.
             PeerLost, CommTimeoutError, MismatchError: The other ranks don't come to use theirs.
         """
         found = self._known.get(device)
@@ -162,7 +163,11 @@ class Devices:
         facts = [DeviceFacts.from_json(values) for _, values in everyone]
         reason = can_use_nccl(facts)
         if reason is None:
-            return "nccl", turns.now(host.first_cuda_use(lambda operation: self._join(operation, device, host, facts)))
+            communicator, reason = turns.now(host.first_cuda_use(lambda turn: self._join(turn, device, host, facts)))
+            if communicator is not None:
+                return "nccl", communicator
+            if mine == "auto" and self._options.rank == 0:
+                _log.warning("%s. Tensors on %s travel through host memory", reason, device)
         if mine == "nccl":
             raise ConfigurationError(
                 f"cuda='nccl' needs NCCL between all ranks, but {reason}. Set cuda (HPSEARCH_COMM_CUDA) to auto to go "
@@ -172,17 +177,18 @@ class Devices:
 
     def _join(
         self, operation: Operation, device: torch.device, host: Preparation, facts: list[DeviceFacts]
-    ) -> NcclCommunicator:
-        def share_id(identity: bytes | None) -> bytes:
-            text = None if identity is None else identity.hex()
-            return bytes.fromhex(host.broadcast_object(text, 0).work(operation))
+    ) -> tuple[NcclCommunicator, None] | tuple[None, str]:
+        """Make an NCCL communicator, or say why there is none on any rank."""
+
+        def gather(value: Any) -> list[Any]:
+            return host.allgather_object(value).work(operation)
 
         try:
-            communicator = self.parts.communicator(self._options, device, share_id, self._fate, most_ctas(facts))
+            communicator = self.parts.communicator(self._options, device, gather, self._fate, most_ctas(facts))
         except NcclError as error:
-            raise NcclError(f"{error}. With cuda='host' (HPSEARCH_COMM_CUDA=host) NCCL isn't used") from error
+            return None, str(error)
         self._open.append(communicator)
-        return communicator
+        return communicator, None
 
     def _otherwise(self, device: torch.device, host: Preparation) -> Callable[[], Way]:
         """Give what gives the way of operations that NCCL doesn't carry; it is made when the first of them comes."""

@@ -19,15 +19,17 @@ from contextlib import contextmanager, suppress
 from typing import Generic, TypeVar
 
 import torch
+from torch.autograd.graph import increment_version
 
 from hpsearch_comm.call import check_device
 from hpsearch_comm.cuda.nccl_library import NcclLibrary, load_nccl
 from hpsearch_comm.cuda.nccl_reduction import lower
 from hpsearch_comm.cuda.nccl_session import Call, NcclSession
+from hpsearch_comm.cuda.nccl_start import Gather, start
 from hpsearch_comm.cuda.queue import CudaQueue, Event, Queue
 from hpsearch_comm.errors import CommError, UsageError
 from hpsearch_comm.fate import Fate
-from hpsearch_comm.layout import flat, is_plain
+from hpsearch_comm.layout import flat, is_plain, put_back
 
 __all__ = ["NcclCommunicator", "NcclWork"]
 
@@ -80,7 +82,7 @@ class NcclCommunicator:
         rank: This rank, from 0 to size - 1.
         size: The number of ranks.
         device: The CUDA device of all tensors, with its number.
-        share_id: Called once by every rank: rank 0 gives the bytes that all get; the others give None.
+        gather: By which the ranks start NCCL together.
         fate: The group's. When it fails, the communicator is aborted.
         timeout: Seconds after which an operation that doesn't end is given up.
         start_timeout: Seconds that making the communicator may take.
@@ -89,7 +91,7 @@ class NcclCommunicator:
         queue: In place of a new stream of the device.
 
     Raises:
-        NcclError: NCCL can't be loaded, or can't reach the peers.
+        NcclError: NCCL can't be loaded; or it hasn't started on some rank, which every rank is told.
         PeerLost, CommTimeoutError: Not all ranks have come.
     """
 
@@ -98,7 +100,7 @@ class NcclCommunicator:
         rank: int,
         size: int,
         device: torch.device,
-        share_id: Callable[[bytes | None], bytes],
+        gather: Gather,
         fate: Fate,
         timeout: float,
         *,
@@ -110,11 +112,11 @@ class NcclCommunicator:
         self.rank = rank
         self.size = size
         self.device = device
-        self._session = NcclSession(rank, size, library or load_nccl(), share_id, fate, timeout)
+        self._session = NcclSession(rank, size, library or load_nccl(), fate, timeout)
         self._queue: Queue = CudaQueue(device) if queue is None else queue
         self._last: tuple[Event, Event] | None = None
         with self._queue.scope():
-            self._session.open(start_timeout, max_ctas)
+            start(self._session, gather, start_timeout, max_ctas)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Make room for a result, on the stream that will write it; to be lent to the caller's stream."""
@@ -150,6 +152,8 @@ class NcclCommunicator:
             self._call(work, [("ncclAllReduce", arguments)] if source.numel() else [], (source, target))
             if place is None:
                 result.detach().copy_(reduction.restore(target).view(result.shape))
+            else:
+                increment_version(result)
         return work
 
     def reduce_scatter(
@@ -185,7 +189,9 @@ class NcclCommunicator:
                     if part
                 ]
             self._call(work, calls if source.numel() else [], (source, target))
-            if not straight:
+            if straight:
+                increment_version(out)
+            else:
                 out.detach().copy_(reduction.restore(target).view(out.shape))
         return work
 
@@ -198,8 +204,8 @@ class NcclCommunicator:
             row = flat(tensor)
             arguments = (row.data_ptr(), row.data_ptr(), row.nbytes, _BYTE, root)
             self._call(work, [("ncclBroadcast", arguments)] if row.nbytes else [], row)
-            if not is_plain(tensor):
-                tensor.detach().copy_(row.view(tensor.shape))
+            if root != self.rank:
+                put_back(row, tensor.detach())
         return work
 
     def allgather(
@@ -229,8 +235,7 @@ class NcclCommunicator:
                     if nbytes
                 ]
             self._call(work, calls if out.numel() else [], (row, everything))
-            if everything is not out:
-                out.detach().copy_(everything)
+            put_back(everything, out.detach())
         return work
 
     def alltoall(
@@ -302,13 +307,14 @@ class NcclCommunicator:
         queue = self._queue
         before = queue.mark() if ready is None else ready
         queue.follow(before)
+        # Before anything is queued: whatever goes wrong there, memory that the GPU may still write isn't given away.
+        for tensor in tensors:
+            queue.keep(tensor)
         work = NcclWork(self._session, what, result, before)
         with queue.scope():
             yield work
             work._ended = queue.record()
             self._last = before, work._ended
-        for tensor in tensors:
-            queue.keep(tensor)
 
     def _call(self, work: NcclWork[T], calls: Sequence[Call], held: object) -> None:
         work.held = held

@@ -1,4 +1,4 @@
-"""One rank's end of an NCCL communicator: made, called, waited for, aborted and closed, and never stuck.
+"""One rank's end of an NCCL communicator: called, waited for, aborted and closed, and never stuck.
 
 Each C call returns at once (see `nccl_library`), so a lock around it lets an abort from another thread come in between;
 all waiting is done outside the lock, by looking. What ends a wait:
@@ -23,11 +23,10 @@ from hpsearch_comm.cuda.nccl_library import (
     INVALID_ARGUMENT,
     INVALID_USAGE,
     SUCCESS,
-    UNIQUE_ID_BYTES,
     NcclLibrary,
 )
 from hpsearch_comm.cuda.queue import Event, wait_until
-from hpsearch_comm.errors import CommError, CommTimeoutError, GroupClosedError, NcclError, PeerLost
+from hpsearch_comm.errors import CommError, CommTimeoutError, GroupClosedError, PeerLost
 from hpsearch_comm.fate import Fate
 
 __all__ = ["Call", "NcclSession"]
@@ -46,7 +45,6 @@ class NcclSession:
         rank: This rank, from 0 to size - 1.
         size: The number of ranks.
         library: NCCL.
-        share_id: Called once by every rank: rank 0 gives the bytes that all get; the others give None.
         fate: The group's. When it fails, the communicator is aborted.
         timeout: Seconds after which an operation that doesn't end is given up.
     """
@@ -56,43 +54,34 @@ class NcclSession:
         rank: int,
         size: int,
         library: NcclLibrary,
-        share_id: Callable[[bytes | None], bytes],
         fate: Fate,
         timeout: float,
     ) -> None:
         self.rank = rank
         self.size = size
+        self.library = library
         self.fate = fate
         self.timeout = timeout
         self.aborted = False
         """Whether the communicator was given up; what its operations wrote is then not to be trusted."""
         self.settled = False
         """Whether every operation had ended well before; then it is."""
-        self._library = library
         self._lock = threading.Lock()
         self._comm: int | None = None
-        self._identity = self._agree(share_id)
 
-    def open(self, timeout: float, max_ctas: int | None = None) -> None:
-        """Make the communicator on the current CUDA device, together with all other ranks.
+    def begin(self, identity: bytes, max_ctas: int | None = None) -> None:
+        """Begin to make the communicator on the current CUDA device; see `start`, which the ranks call together.
 
         Args:
-            timeout: Seconds that this may take.
+            identity: What rank 0's `NcclLibrary.unique_id` gave.
             max_ctas: Thread blocks that each kernel may take at most.
 
         Raises:
-            NcclError: NCCL can't reach the peers, or can't use the device.
-            PeerLost, CommTimeoutError: Not all ranks have come.
+            NcclError: NCCL can't use the device.
         """
-        self._comm = self._library.init_rank(self.size, self._identity, self.rank, max_ctas)
+        self._comm = self.library.init_rank(self.size, identity, self.rank, max_ctas)
         me = weakref.ref(self)
         self.fate.on_change(lambda: _abort_if_failed(me))
-        try:
-            what = f"making an NCCL communicator of {self.size} ranks"
-            self._settle("ncclCommInitRankConfig", lambda: what, timeout)
-        except BaseException:
-            self.abort()
-            raise
 
     @property
     def usable(self) -> bool:
@@ -111,7 +100,7 @@ class NcclSession:
             return
         name = calls[0][0]
         with self._lock:
-            comm, library = self._comm, self._library
+            comm, library = self._comm, self.library
             if comm is None:
                 raise self.gone()
             if len(calls) == 1:
@@ -119,7 +108,7 @@ class NcclSession:
             else:
                 name, result = self._call_group(calls, comm, stream)
         if result == IN_PROGRESS:
-            self._settle(name, what, self.timeout)
+            self._settle(name, what)
         elif result != SUCCESS:
             raise self._failed(name, result, what())
 
@@ -137,7 +126,7 @@ class NcclSession:
             CommTimeoutError: There was no end for as long as the group allows; or for `timeout` seconds.
             NcclError: NCCL has failed.
         """
-        wait_until(ended.query, _Guard(self, what, self.timeout, started, timeout).check)
+        wait_until(ended.query, _Guard(self, what, started, timeout).check)
         if self.aborted and not self.settled:
             # The GPU came to the end because the kernels were made to stop.
             raise self.gone()
@@ -145,7 +134,7 @@ class NcclSession:
     def state(self) -> int:
         """Give NCCL's own view: SUCCESS, IN_PROGRESS, or what went wrong."""
         with self._lock:
-            return SUCCESS if self._comm is None else self._library.async_error(self._comm)
+            return SUCCESS if self._comm is None else self.library.async_error(self._comm)
 
     def abort(self) -> None:
         """Give up whatever is under way: kernels that wait for a peer end. From any thread, any number of times."""
@@ -153,7 +142,7 @@ class NcclSession:
         with self._lock:
             comm, self._comm = self._comm, None
             if comm is not None:
-                self._library.ncclCommAbort(comm)
+                self.library.ncclCommAbort(comm)
 
     def close(self, timeout: float) -> None:
         """Take leave of the peers in good order, so that nobody's memory goes while another still reads it.
@@ -163,7 +152,7 @@ class NcclSession:
         with self._lock:
             if self._comm is None:
                 return
-            state = self._library.ncclCommFinalize(self._comm) if self.fate.error is None else IN_PROGRESS
+            state = self.library.ncclCommFinalize(self._comm) if self.fate.error is None else IN_PROGRESS
         until = time.monotonic() + timeout
 
         def check() -> None:
@@ -183,7 +172,7 @@ class NcclSession:
         with self._lock:
             comm, self._comm = self._comm, None
             if comm is not None:
-                self._library.ncclCommDestroy(comm)
+                self.library.ncclCommDestroy(comm)
 
     def gone(self) -> CommError:
         """Give the error of a call that comes after the end."""
@@ -193,24 +182,8 @@ class NcclSession:
             return error
         return GroupClosedError("the NCCL communicator is closed: make a new group")
 
-    def _agree(self, share_id: Callable[[bytes | None], bytes]) -> bytes:
-        if self.rank == 0:
-            try:
-                identity = self._library.unique_id()
-            except NcclError:
-                share_id(b"")  # so that nobody waits for what never comes
-                raise
-            return share_id(identity)
-        identity = share_id(None)
-        if len(identity) != UNIQUE_ID_BYTES:
-            raise NcclError(
-                f"rank 0 must give the {UNIQUE_ID_BYTES} bytes of an NCCL communicator, got {len(identity)} bytes: "
-                "look at its own error"
-            )
-        return identity
-
     def _call_group(self, calls: Sequence[Call], comm: int, stream: int) -> tuple[str, int]:
-        library = self._library
+        library = self.library
         name, result = "ncclGroupStart", library.ncclGroupStart()
         for function, arguments in calls:
             if result not in (SUCCESS, IN_PROGRESS):
@@ -220,9 +193,9 @@ class NcclSession:
         end = library.ncclGroupEnd()
         return ("ncclGroupEnd", end) if result in (SUCCESS, IN_PROGRESS) else (name, result)
 
-    def _settle(self, function: str, what: Callable[[], str], timeout: float) -> None:
-        """Wait until NCCL has done in the background what a call has begun."""
-        wait_until(lambda: self.state() != IN_PROGRESS, _Guard(self, what, timeout).check)
+    def _settle(self, function: str, what: Callable[[], str]) -> None:
+        """Wait until NCCL has put on the stream, in the background, what a call has begun."""
+        wait_until(lambda: self.state() != IN_PROGRESS, _Guard(self, what).check)
         state = self.state()
         if self.aborted:
             raise self.gone()
@@ -231,7 +204,7 @@ class NcclSession:
 
     def _failed(self, function: str, result: int, what: str) -> CommError:
         """End the group because NCCL has failed, and give the error to raise."""
-        error: CommError = self._library.error(function, result, what)
+        error: CommError = self.library.error(function, result, what)
         # A wrong call is nobody's death.
         until = time.monotonic() + (0.0 if result in (INVALID_ARGUMENT, INVALID_USAGE) else GRACE_SECONDS)
         try:
@@ -250,19 +223,17 @@ class NcclSession:
 class _Guard:
     """Ends a wait that will never end by itself. Made where waiting starts."""
 
-    __slots__ = ("_begun", "_left", "_session", "_started", "_timeout", "_until", "_what")
+    __slots__ = ("_begun", "_left", "_session", "_started", "_until", "_what")
 
     def __init__(
         self,
         session: NcclSession,
         what: Callable[[], str],
-        timeout: float,
         started: Event | None = None,
         patience: float | None = None,
     ) -> None:
         self._session = session
         self._what = what
-        self._timeout = timeout
         self._started = started
         self._begun = time.monotonic()
         self._until = None if patience is None else self._begun + patience
@@ -280,11 +251,11 @@ class _Guard:
             self._begun = now
             if self._started.query():
                 self._started = None
-        if session.fate.left:
+        elif session.fate.left:
             self._check_left(now)
         if self._until is not None and now > self._until:
             raise CommTimeoutError(f"{self._what()} is still under way; it goes on: wait again", -1)
-        if now - self._begun > self._timeout:
+        if now - self._begun > session.timeout:
             self._give_up(now)
 
     def _check_left(self, now: float) -> None:
@@ -307,7 +278,7 @@ class _Guard:
             CommTimeoutError(
                 f"rank {session.rank} waited {now - self._begun:.1f} s for its peers in {self._what()} through NCCL, "
                 "without an end: one of them may be stuck, or doing something else. If it is only slow, raise the "
-                f"group's timeout (now {self._timeout:g} s)",
+                f"group's timeout (now {session.timeout:g} s)",
                 -1,
             )
         )

@@ -14,7 +14,9 @@ from typing import Any, Protocol, cast
 
 import torch
 
-__all__ = ["Caller", "CudaCaller", "CudaQueue", "Event", "Queue", "wait_until"]
+from hpsearch_comm.errors import UsageError
+
+__all__ = ["Caller", "CudaCaller", "CudaQueue", "Event", "Queue", "check_capture", "wait_until"]
 
 SPIN_SECONDS = 200e-6
 SHORTEST_SLEEP = 20e-6
@@ -73,11 +75,15 @@ class CudaCaller:
 
     Args:
         device: Such as `torch.device("cuda", 0)`; with its number.
+
+    Raises:
+        UsageError: A CUDA graph is being captured.
     """
 
     __slots__ = ("_stream", "ready")
 
     def __init__(self, device: torch.device) -> None:
+        check_capture()
         self._stream: Any = torch.cuda.current_stream(device)
         self.ready = _recorded(self._stream)
 
@@ -132,6 +138,15 @@ def _recorded(stream: Any) -> Event:
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record(stream)
     return cast(Event, event)
+
+
+def check_capture() -> None:
+    """Raise UsageError while a CUDA graph is being captured: no event of it can be waited for on the host."""
+    if torch.cuda.is_current_stream_capturing():
+        raise UsageError(
+            "a collective can't be part of a CUDA graph, since the host waits for it and meets the other ranks: "
+            "capture the work before and behind it, and call it between the two"
+        )
 
 
 def wait_until(done: Callable[[], bool], check: Callable[[], object]) -> None:

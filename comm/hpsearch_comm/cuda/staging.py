@@ -101,18 +101,19 @@ class HostStaging:
         check_device(self.device, (tensor, result))
         if result.shape != tensor.shape:
             raise UsageError(f"out must have the tensor's shape {list(tensor.shape)}, got {list(result.shape)}")
-        self._begin(ready)
+        self._begin(ready, (tensor, result))
         with self._down.scope():
             source = flat(tensor)
             straight = is_plain(result)
             target = flat(result) if straight else torch.empty_like(source)
+        self._keep((source, target))
         done = self._pipeline(source, target, collective)
         if not straight:
             with self._up.scope():
                 self._up.follow(done)
                 result.detach().copy_(target.view(result.shape))
                 done = self._up.record()
-        self._end(done, ready, (tensor, result, source, target))
+        self._end(done, ready)
         return result
 
     def whole(
@@ -134,7 +135,7 @@ class HostStaging:
         """
         check_device(self.device, (*inputs, *outputs))
         places, total = layout([tensor.nbytes for tensor in (*inputs, *outputs)])
-        self._begin(ready)
+        self._begin(ready, (*inputs, *outputs))
         if self._slab_up is not None:
             self._down.follow(self._slab_up)
         if self._slab.numel() < total:
@@ -147,7 +148,8 @@ class HostStaging:
         host_inputs, host_outputs = hosts[: len(inputs)], hosts[len(inputs) :]
         with self._down.scope():
             for host, tensor in zip(host_inputs, inputs, strict=True):
-                host.copy_(tensor.detach(), non_blocking=True)
+                # Flat, since torch would conjugate what has come down at once, and not when it has come down.
+                host.view(-1).copy_(flat(tensor), non_blocking=True)
             arrived = self._down.record()
         self._wait(arrived)
         collective(host_inputs, host_outputs)
@@ -155,13 +157,10 @@ class HostStaging:
             for host, tensor in zip(host_outputs, outputs, strict=True):
                 tensor.detach().copy_(host, non_blocking=True)
             self._slab_up = self._up.record()
-        self._end(self._slab_up, ready, (*inputs, *outputs))
+        self._end(self._slab_up, ready)
 
     def close(self) -> None:
-        """Wait for the copies that are under way, and give the host memory back."""
-        for event in (*self._last_up, self._slab_up):
-            if event is not None:
-                wait_until(event.query, lambda: None)
+        """Give the host memory back; torch keeps it until the copies that are under way have ended."""
         self._slots = []
         self._slab = torch.empty(0, dtype=torch.uint8)
         self._last_up = [None] * SLOTS
@@ -200,15 +199,19 @@ class HostStaging:
             self._slots.append(self._allocate(self._chunk_bytes))
         return self._slots[place][: numel * dtype.itemsize].view(dtype)
 
-    def _begin(self, ready: Event | None) -> None:
+    def _begin(self, ready: Event | None, tensors: Sequence[torch.Tensor]) -> None:
         before = self._down.mark() if ready is None else ready
         self._down.follow(before)
         self._up.follow(before)
+        # Before anything is queued: whatever goes wrong there, memory that the GPU may still write isn't given away.
+        self._keep(tensors)
 
-    def _end(self, done: Event, ready: Event | None, tensors: Sequence[torch.Tensor]) -> None:
+    def _keep(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor in tensors:
             self._down.keep(tensor)
             self._up.keep(tensor)
+
+    def _end(self, done: Event, ready: Event | None) -> None:
         if ready is None:
             self._up.release(done)
         else:

@@ -1,0 +1,38 @@
+"""Lets these tests run where there is nothing but torch, pytest and this repository, as on a bare machine with a GPU.
+
+`pytest -m gpu tests/comm` needs no more. Modules that do are left out there, which the report's head says.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+
+def _needing(package: str) -> list[str]:
+    """Name the test modules that import a package which isn't installed."""
+    if find_spec(package) is not None:
+        return []
+    modules = Path(__file__).parent.glob("test_*.py")
+    return sorted(module.name for module in modules if f"\nfrom {package} import" in module.read_text())
+
+
+collect_ignore = _needing("hypothesis")
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Know the setting of pytest-timeout where that isn't installed."""
+    if not pluginmanager.hasplugin("timeout"):
+        parser.addini("timeout", "Seconds that a test may take; nobody looks at it without pytest-timeout.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let torch be imported where NumPy isn't installed, of which it warns."""
+    config.addinivalue_line("filterwarnings", "ignore:Failed to initialize NumPy:UserWarning")
+
+
+def pytest_report_header() -> list[str]:
+    """Say what is left out."""
+    return [f"left out without hypothesis: {', '.join(collect_ignore)}"] if collect_ignore else []

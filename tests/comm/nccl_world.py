@@ -1,0 +1,71 @@
+"""Ranks with an NCCL communicator each, without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
+from hpsearch_comm.fate import Fate
+from tests.comm.host_nccl import Gathering, HostNccl, HostWorld, run_ranks
+
+CPU = torch.device("cpu")
+
+
+class Ranks:
+    """What the communicators of some ranks are made from."""
+
+    def __init__(self, size: int, timeout: float = 30.0) -> None:
+        self.size = size
+        self.timeout = timeout
+        self.fates = [Fate() for _ in range(size)]
+        self.host = HostWorld(size)
+        self.nccl = [HostNccl(self.host, rank) for rank in range(size)]
+        self.gathering = Gathering(size)
+
+    def communicator(self, rank: int, start_timeout: float = 60.0) -> NcclCommunicator:
+        """Make a rank's communicator, in its thread."""
+        nccl = self.nccl[rank]
+        return NcclCommunicator(
+            rank,
+            self.size,
+            CPU,
+            self.gathering.of(rank),
+            self.fates[rank],
+            self.timeout,
+            start_timeout=start_timeout,
+            library=nccl.as_library(),
+            queue=nccl.queue(),
+        )
+
+    def close(self) -> None:
+        """End the threads that wait for a rank."""
+        self.host.abort()
+        for fate in self.fates:
+            fate.close()
+
+
+class World(Ranks):
+    """Ranks with a communicator each."""
+
+    def __init__(self, size: int, timeout: float = 30.0) -> None:
+        super().__init__(size, timeout)
+        self.communicators = run_ranks(size, self.communicator)
+
+
+@contextmanager
+def worlds() -> Iterator[Callable[..., World]]:
+    """Give what makes worlds, which are closed at the end."""
+    made: list[World] = []
+
+    def make(size: int, timeout: float = 30.0) -> World:
+        made.append(World(size, timeout))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for world in made:
+            world.close()
