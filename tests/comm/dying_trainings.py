@@ -7,6 +7,7 @@ import signal
 from typing import Any
 
 import torch
+import torch._dynamo  # which optimizers import when the first is made: here it is there before ranks are forked
 from torch import nn
 
 from hpsearch_comm import Group

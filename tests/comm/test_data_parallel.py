@@ -150,3 +150,19 @@ def test_it_works_under_autocast():
 
     for seen in run_ranks(2, work):
         torch.testing.assert_close(seen, torch.full((1, 2), 1.5))
+
+
+@pytest.mark.parametrize("compiled_first", [False, True])
+def test_a_compiled_model_is_averaged_as_an_ordinary_one(compiled_first):
+    def work(group):
+        model: Any = nn.Linear(2, 1, bias=False)
+        compiled: Any = torch.compile(model if compiled_first else DataParallel(model, group), backend="eager")
+        trained: Any = DataParallel(compiled, group) if compiled_first else compiled
+        for _ in range(2):
+            trained.train()
+            model.zero_grad()
+            trained(torch.full((1, 2), group.rank + 1.0)).sum().backward()
+        return model.weight.grad
+
+    for seen in run_ranks(2, work):
+        torch.testing.assert_close(seen, torch.full((1, 2), 1.5))

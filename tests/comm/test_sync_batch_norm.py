@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -235,6 +236,63 @@ def test_conversion_keeps_parameters_modes_and_layers_that_are_used_twice():
         assert model.first.group is not group
         assert list(model.state_dict()) == keys
         model.first.group.close()
+
+
+def test_conversion_keeps_hooks():
+    with Group(0, 1) as group:
+        layer: Any = nn.BatchNorm1d(2)
+        called = []
+        layer.register_forward_hook(lambda *_: called.append("after"))
+        convert_sync_batchnorm(layer, group)
+        layer(torch.randn(3, 2))
+        assert called == ["after"]
+        layer.group.close()
+
+
+def test_a_batch_normalization_that_does_more_can_not_be_converted():
+    class Rectified(nn.BatchNorm1d):
+        def forward(self, input):
+            return torch.relu(super().forward(input))
+
+    with Group(0, 1) as group, pytest.raises(UsageError, match=r"^1 is a Rectified with a forward\(\) of its own"):
+        convert_sync_batchnorm(nn.Sequential(nn.BatchNorm1d(2), Rectified(2)), group)
+
+
+def test_what_torch_synchronises_can_be_converted_and_converted_again():
+    with Group(0, 1) as group:
+        model: Any = nn.Sequential(nn.SyncBatchNorm(1))
+        groups = []
+        for _ in range(2):
+            convert_sync_batchnorm(model, group)
+            groups.append(model[0].group)
+        assert groups[0] is not groups[1]
+        torch.testing.assert_close(model(torch.tensor([[1.0], [3.0]])), torch.tensor([[-1.0], [1.0]]))
+        for each in groups:
+            each.close()
+
+
+def test_a_compiled_model_exchanges_statistics_as_an_ordinary_one():
+    def work(group):
+        seen = []
+        for compiled in (False, True):
+            layer: Any = make_layer()
+            model: Any = convert_sync_batchnorm(layer, group)
+            if compiled:
+                model = torch.compile(model, backend="eager")
+            seen.append(passes(model, [shards_of([2, 3], (), torch.float32)[group.rank]]))
+        return seen
+
+    for plain, compiled in run_ranks(2, work):
+        for theirs, ours in zip(plain, compiled, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_a_model_can_not_be_pickled():
+    with Group(0, 1) as group:
+        model: Any = convert_sync_batchnorm(nn.Sequential(nn.BatchNorm1d(2)), group)
+        with pytest.raises(UsageError, match="a model with a SyncBatchNorm can't be pickled"):
+            pickle.dumps(model)
+        model[0].group.close()
 
 
 def test_a_module_without_batch_normalization_stays_as_it_is():

@@ -58,6 +58,21 @@ def test_a_rank_of_weight_zero_brings_nothing_even_if_its_gradient_is_no_number(
     assert run_ranks(2, work) == [(5.0, None)] * 2
 
 
+def test_a_rank_of_weight_zero_gets_the_mean_wherever_its_gradient_was_pointed_to():
+    def work(group):
+        model = one_weight()
+        wrapped = DataParallel(model, group, weighted=True)
+        for weights in ((1, 1), (0, 1)):
+            wrapped.zero_grad()
+            wrapped.set_weight(weights[group.rank])
+            wrapped(torch.full((1, 1), 1.0 + group.rank)).sum().backward()
+            seen = gradient(model)
+            model.weight.grad.data = model.weight.grad.clone()
+        return seen
+
+    assert run_ranks(2, work) == [2.0, 2.0]
+
+
 def test_equal_weights_give_the_bits_of_the_plain_mean():
     def work(group):
         seen = []
@@ -92,7 +107,7 @@ def test_weights_of_zero_on_all_ranks_are_an_error_on_all_and_the_group_goes_on(
     assert run_ranks(2, work) == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("weight", [-1, math.nan, math.inf])
+@pytest.mark.parametrize("weight", [-1, math.nan, math.inf, None, "many"])
 def test_weights_must_be_finite_and_not_negative(weight):
     with Group(0, 1) as group, pytest.raises(UsageError, match="a weight must be a finite number of 0 or more"):
         DataParallel(one_weight(), group, weighted=True).set_weight(weight)

@@ -118,12 +118,11 @@ class SmallGradients(Bucket):
         if self._wire_dtype is not self._dtype:
             self._flat = torch.zeros(self._length, dtype=self._dtype, device=self.device)
         self.uses = self._flat[self._end :]
-        begin = self._flat.storage_offset()
-        self._members = [
-            (index, parameter, self._flat.as_strided(parameter.shape, _strides(parameter), begin + start))
+        begin = int(self._flat.storage_offset())
+        self._places = {
+            index: _Place(self._flat, begin + start, parameter)
             for start, (index, parameter) in zip(self._starts, self._parameters.items(), strict=True)
-        ]
-        self._views = {index: view for index, _, view in self._members}
+        }
 
     def collect(self) -> None:
         """Copy new gradients here."""
@@ -158,7 +157,8 @@ class SmallGradients(Bucket):
         places: list[torch.Tensor] = []
         arrived: list[torch.Tensor] = []
         empty: list[torch.Tensor] = []
-        for index, parameter, view in self._members:
+        for index, place in self._places.items():
+            parameter, view = place.parameter, place.view()
             gradient = parameter.grad
             if gradient is view:
                 continue
@@ -183,7 +183,36 @@ class SmallGradients(Bucket):
 
     def give(self, index: int, used: bool) -> None:
         """Let the parameter's gradient be its view, or nothing."""
-        self._parameters[index].grad = self._views[index] if used else None
+        self._parameters[index].grad = self._places[index].view() if used else None
+
+
+class _Place:
+    """Where a gradient lies among others.
+
+    Attributes:
+        parameter: Whose gradient it is.
+    """
+
+    __slots__ = ("_address", "_flat", "_offset", "_view", "parameter")
+
+    def __init__(self, flat: torch.Tensor, offset: int, parameter: torch.nn.Parameter) -> None:
+        self._flat = flat
+        self._offset = offset
+        self.parameter = parameter
+        self._view = self._make_view()
+        self._address = self._view.data_ptr()
+
+    def view(self) -> torch.Tensor:
+        """Give the tensor that becomes `parameter.grad`: the same one, as long as it shows this place.
+
+        Whoever has it can point it to other memory by its `data`, as every conversion of a model does.
+        """
+        if self._view.data_ptr() != self._address:
+            self._view = self._make_view()
+        return self._view
+
+    def _make_view(self) -> torch.Tensor:
+        return self._flat.as_strided(self.parameter.shape, _strides(self.parameter), self._offset)
 
 
 class LargeGradient(Bucket):
@@ -234,7 +263,9 @@ class LargeGradient(Bucket):
         else:
             if gradient.layout is not torch.strided or gradient.stride() != self._strides:
                 gradient = self.parameter.grad = self._memory().copy_(gradient.to_dense())
-            self._values = _flatten(gradient.detach())
+            if gradient.requires_grad:
+                gradient = self.parameter.grad = gradient.detach()
+            self._values = _flatten(gradient)
             if share != 1.0:
                 self._values.mul_(share)
         return self._wire.copy_(self._values) if self._compressed else self._values

@@ -61,8 +61,8 @@ def plan_buckets(
     arrivals: Sequence[Arrivals],
     kinds: Sequence[Hashable],
     nbytes: Sequence[int],
-    first_bytes: int,
-    bucket_bytes: int,
+    first_bytes: float,
+    bucket_bytes: float,
     large_bytes: int,
 ) -> Plan:
     """Put each parameter in a bucket, or among the sparse ones.
@@ -90,7 +90,7 @@ def plan_buckets(
     unseen = [index for index in reversed(range(len(kinds))) if index not in order and index not in sparse]
     last = [index for index in order if index in late] + unseen
     large = {index for index in (*timely, *last) if nbytes[index] >= large_bytes}
-    full_at: dict[Hashable, int] = {}
+    full_at: dict[Hashable, float] = {}
     buckets: list[list[int]] = []
     for part in (timely, last):
         buckets += _fill(part, kinds, nbytes, large, full_at, first_bytes, bucket_bytes)
@@ -106,9 +106,9 @@ def _fill(
     kinds: Sequence[Hashable],
     nbytes: Sequence[int],
     large: set[int],
-    full_at: dict[Hashable, int],
-    first_bytes: int,
-    bucket_bytes: int,
+    full_at: dict[Hashable, float],
+    first_bytes: float,
+    bucket_bytes: float,
 ) -> list[list[int]]:
     """Fill buckets in the order in which gradients arrive; give them in the order in which they become complete."""
     complete: list[list[int]] = []

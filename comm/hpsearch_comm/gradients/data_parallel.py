@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -38,10 +38,10 @@ class DataParallel(nn.Module):
     running statistics of batch normalization stay each rank's own unless `SyncBatchNorm` keeps them equal.
 
     After `backward()` each `parameter.grad` is the mean over the ranks, so that clipping, unscaling and any optimizer
-    work on it as on one rank. It is a view of a bucket: `zero_grad()` works with and without `set_to_none`. What was
-    accumulated in it before is part of the mean. A parameter that no rank used keeps no gradient; one that some ranks
-    used gets the mean over all, with zeros for the others. A second derivative through `backward(create_graph=True)`
-    isn't kept.
+    work on it as on one rank. `zero_grad()` works with and without `set_to_none`. It is a view of a bucket, which the
+    next backward pass overwrites: clone what you need for longer. What it held before is part of the mean.
+    A parameter that no rank used keeps no gradient; one that some ranks used gets the mean over all, with zeros for the
+    others. A second derivative through `backward(create_graph=True)` isn't kept.
 
     Every rank must run the same number of synchronised backward passes, each through at least one parameter, and call
     no other operation of the group within them. Two models that are trained side by side, in an order that may differ
@@ -107,13 +107,19 @@ class DataParallel(nn.Module):
             if isinstance(layer, SyncBatchNorm):
                 layer.exchange.share = reducer.coming_share
         self._known = {id(parameter) for _, parameter in parameters}
+        self._trained = [
+            (layer._parameters, name, parameter)
+            for layer in module.modules()
+            for name, parameter in layer._parameters.items()
+            if parameter is not None and parameter.requires_grad
+        ]
         self._changed = False
         # The model may outlive this; then it is an ordinary one again.
         weakref.finalize(self, reducer.close).atexit = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module."""
-        if self._changed:
+        if self._changed or any(holder.get(name) is not parameter for holder, name, parameter in self._trained):
             self._check_parameters()
         return self.module(*args, **kwargs)
 
@@ -153,7 +159,10 @@ class DataParallel(nn.Module):
         reducer = self._reducer
         if not reducer.weighted:
             raise UsageError("set_weight needs DataParallel(..., weighted=True)")
-        value = float(weight)
+        try:
+            value = float(weight)
+        except (TypeError, ValueError):
+            value = math.nan
         if not (math.isfinite(value) and value >= 0):
             raise UsageError(f"a weight must be a finite number of 0 or more, got {weight!r}")
         if reducer.shares.announced:
@@ -187,15 +196,22 @@ class DataParallel(nn.Module):
         """
         return join(self.module, self._reducer, optimizers)
 
-    def _apply(self: _Self, fn: Callable[..., Any], recurse: bool = True) -> _Self:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._reducer.rebuild()
-        return self
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be copied or pickled.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            "a DataParallel can't be copied or pickled, since it belongs to the ranks of its group: copy or save its "
+            "module, or its state_dict()"
+        )
 
     def _check_parameters(self) -> None:
         self._changed = False
         for name, parameter in self.module.named_parameters():
-            if parameter.requires_grad and id(parameter) not in self._known:
+            # What functional_call puts in a parameter's place may come from it; then its gradient gets there.
+            if parameter.requires_grad and parameter.is_leaf and id(parameter) not in self._known:
                 raise UsageError(
                     f"parameter {name} was added to the model, or replaced, after DataParallel was made, so its "
                     "gradient wouldn't be averaged: wrap the model when it is complete"

@@ -128,6 +128,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
             "gradients wouldn't be averaged. Add it to the optimizer first, and wrap that then"
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be copied or pickled.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            "a DistributedOptimizer can't be copied or pickled, since it belongs to the ranks of its group: copy or "
+            "save its optimizer, or its state_dict()"
+        )
+
     def __getattr__(self, name: str) -> Any:
         # Whatever the base class keeps in an instance: groups, state, defaults, hooks.
         if name == "optimizer":

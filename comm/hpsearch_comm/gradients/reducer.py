@@ -1,4 +1,4 @@
-"""Averaging the gradients of some parameters over the ranks of a group, while the backward pass still runs.
+"""Following the backward passes of a model, and averaging its gradients over the ranks of a group.
 
     backward pass   ── gradients arrive ──────────────────────────────►  end
     bucket 0        [fills][ reduced ...... ]                            wait, hand over
@@ -24,19 +24,14 @@ import torch
 
 from hpsearch_comm.errors import CommError, UsageError
 from hpsearch_comm.gradients.backward_end import BackwardEnd
-from hpsearch_comm.gradients.bucket import Bucket, LargeGradient, SmallGradients
-from hpsearch_comm.gradients.bucket_building import build_buckets, share_large_gradients
-from hpsearch_comm.gradients.bucket_plan import LARGE, Arrivals, Plan, plan_buckets
+from hpsearch_comm.gradients.bucket import Bucket
+from hpsearch_comm.gradients.bucket_plan import Arrivals
+from hpsearch_comm.gradients.buckets import Buckets
 from hpsearch_comm.gradients.compression import check_compression
-from hpsearch_comm.gradients.overlap import describe_cores, pays_to_overlap
 from hpsearch_comm.gradients.shares import Shares
-from hpsearch_comm.gradients.sparse import SparseGradient
 from hpsearch_comm.group import Group
-from hpsearch_comm.handle import Handle
 
 __all__ = ["GradientReducer"]
-
-_FIRST_BUCKET_BYTES = 1 << 20
 
 
 class GradientReducer:
@@ -70,8 +65,8 @@ class GradientReducer:
         overlap: bool | None = None,
     ) -> None:
         check_compression(compression)
-        if not bucket_mb > 0:
-            raise UsageError(f"bucket_mb must be above 0, got {bucket_mb!r}")
+        if not isinstance(bucket_mb, int | float) or not bucket_mb > 0:
+            raise UsageError(f"bucket_mb must be a number above 0, got {bucket_mb!r}")
         named = list(parameters)
         self.group = group
         self.shares = Shares(group)
@@ -91,21 +86,17 @@ class GradientReducer:
         """Of the backward pass, so that a parameter's second arrival within one is known."""
         self._passes = passes
         self._passed = 0
-        self._bucket_bytes = int(bucket_mb * (1 << 20))
-        self._compression = compression
-        self._overlap_wanted = overlap
-        self._overlap = False
         self._named = [(name, parameter) for name, parameter in named if parameter.requires_grad]
         self._frozen = [(name, parameter) for name, parameter in named if not parameter.requires_grad]
-        self._plan: Plan | None = None
-        self._buckets: list[Bucket] = []
-        self._bucket_of: dict[int, Bucket] = {}
-        self._large: list[LargeGradient] = []
-        self._sparse: list[SparseGradient] = []
-        self._seen = Arrivals()
-        self._next = 0
-        self._unused: list[int] = []
-        self._under_way: list[Handle[torch.Tensor]] = []
+        self._buckets = Buckets(
+            [parameter for _, parameter in self._named],
+            group,
+            bucket_bytes=bucket_mb * (1 << 20),
+            compression=compression,
+            overlap=overlap,
+        )
+        self._seen: Arrivals | None = None
+        """What is seen of a backward pass for which there are no buckets yet."""
         self._broken = False
         self._lock = threading.Lock()  # a model on several GPUs has a thread for each of them in its backward pass
         self._arrivals: list[_Arrival] = []
@@ -134,13 +125,6 @@ class GradientReducer:
             hook.remove()
         self._hooks.clear()
 
-    def rebuild(self) -> None:
-        """Make new buckets in the next synchronised backward pass: dtypes or devices have changed."""
-        self._plan = None
-        self._buckets, self._large, self._sparse = [], [], []
-        for arrival in self._arrivals:
-            arrival.bucket = None
-
     # Within a backward pass, in its order. -------------------------------------------------------------------------
 
     def begin_backward(self) -> None:
@@ -167,19 +151,18 @@ class GradientReducer:
             self.shares.announce(1.0)
         self.number += 1
         self.synchronising = synchronise
-        self._seen = Arrivals()
         self._expect()
         self.following = True
         self._timeline.begin_backward()
 
     def note(self, index: int) -> None:
         """Note that a gradient has arrived for which there is no bucket to wait in."""
-        if self._plan is None:
+        if self._seen is not None:
             self._seen.order.append(index)
 
     def note_again(self, index: int, bucket: Bucket | None) -> None:
         """Note that a gradient has arrived once more in the same backward pass."""
-        if self._plan is None:
+        if self._seen is not None:
             self._seen.repeated.add(index)
         elif bucket is not None and bucket.sent and self.synchronising:
             raise UsageError(
@@ -191,13 +174,11 @@ class GradientReducer:
     def note_complete(self, bucket: Bucket) -> None:
         """Send the buckets that are complete, up to the first that isn't, or get ready to."""
         with self._lock, torch.no_grad():
-            if not self._overlap:
+            if not self._buckets.overlap:
                 bucket.collect()
                 return
-            # The last one completes when the backward pass is all but over. It is reduced there, by the thread that
-            # would only wait for it otherwise.
-            while self._next < len(self._buckets) - 1 and not self._buckets[self._next].missing:
-                self._send(self._share())
+            while self._buckets.next_is_complete():
+                self._buckets.send(self._share())
 
     def finish_backward(self) -> None:
         """Send what is left, wait for everything, and hand the gradients over. Called at the backward pass's end."""
@@ -209,7 +190,7 @@ class GradientReducer:
                 self._check_frozen()
                 self._finish(self._share())
         except BaseException:
-            self._broken = self._next > 0
+            self._give_up()
             raise
         finally:
             self.following = False
@@ -218,8 +199,12 @@ class GradientReducer:
         """Forget a backward pass that raised."""
         self._timeline.end_backward()
         self.following = False
-        self._broken = self.synchronising and self._next > 0
-        self._under_way = []
+        self._give_up()
+
+    def _give_up(self) -> None:
+        if self.synchronising:
+            self._broken = self._buckets.begun
+            self.shares.spend()  # the next one has a weight of its own
 
     # Outside of a backward pass. -----------------------------------------------------------------------------------
 
@@ -241,7 +226,6 @@ class GradientReducer:
 
     def shadow(self) -> None:
         """Do what the other ranks' backward pass makes them do together, with nothing to add; a collective."""
-        self._seen = Arrivals()
         self._expect()
         self._finish(0.0)
         for _, parameter in self._named:
@@ -259,58 +243,27 @@ class GradientReducer:
     # Steps of both. ------------------------------------------------------------------------------------------------
 
     def _expect(self) -> None:
-        self._next = 0
-        self._unused = []
-        self._under_way = []
-        for bucket in self._buckets:
-            bucket.expect()
-
-    def _send(self, share: float) -> None:
-        bucket = self._buckets[self._next]
-        values = bucket.fill(share, self._unused)
-        bucket.sent = True
-        self._next += 1
-        if self._overlap:
-            self._under_way.append(self.group.allreduce_async(values, op="mean"))
+        if self._buckets.planned:
+            self._seen = None
         else:
-            self.group.allreduce(values, op="mean")
+            self._seen = Arrivals()
+            self._buckets.forget()
+            self._connect()
+        self._buckets.expect()
 
     def _finish(self, share: float) -> None:
         with torch.no_grad():
-            if self._plan is None:
-                self._build()
-            while self._next < len(self._buckets) - 1:
-                self._send(share)
-            keeps = any(gradient.kept for gradient in self._large)
-            if self._buckets:
-                last = self._buckets[-1]
-                assert isinstance(last, SmallGradients)
-                self.group.allreduce(last.fill(share, self._unused, keeps), op="mean")
-            for gradient in self._sparse:
-                gradient.send(share)
-            for operation in self._under_way:
-                operation.wait()
-            self._under_way = []
-            for bucket in self._buckets:
-                bucket.finish()
-            self._settle(keeps)
-            for gradient in self._sparse:
-                gradient.finish()
+            if self._seen is not None:
+                self._buckets.plan(self._seen)
+                self._connect()
+            self._buckets.finish(share)
         self.shares.spend()
         self._passed = 0
         self.pending = False
 
-    def _settle(self, keeps: bool) -> None:
-        """Find out what other ranks had where this one had nothing, and whether all keep large gradients."""
-        if not (self._unused or keeps):
-            return
-        last = self._buckets[-1]
-        assert isinstance(last, SmallGradients)
-        uses = last.uses.tolist()
-        for index in self._unused:
-            self._bucket_of[index].give(index, uses[index] != 0)
-        if keeps and uses[-1] == 1:
-            share_large_gradients(self._large, self.group)  # by every rank, since every rank has read the same
+    def _connect(self) -> None:
+        for arrival in self._arrivals:
+            arrival.bucket = self._buckets.timely.get(arrival.index)
 
     def _share(self) -> float:
         return self.shares.share() if self.weighted or self.joining else 1.0
@@ -322,38 +275,6 @@ class GradientReducer:
                     f"{name} needed no gradient when the model was wrapped, and needs one now, so it would differ "
                     "between ranks: wrap the model after setting requires_grad"
                 )
-
-    def _build(self) -> None:
-        """Agree with the other ranks on buckets, and make them; a collective."""
-        parameters = [parameter for _, parameter in self._named]
-        for index, parameter in enumerate(parameters):
-            gradient = parameter.grad
-            if gradient is not None and gradient.layout is torch.sparse_coo:
-                self._seen.sparse[index] = gradient.sparse_dim()
-        everyone = self.group.allgather_object([self._seen.to_object(), describe_cores()])
-        plan = plan_buckets(
-            [Arrivals.from_object(seen) for seen, _ in everyone],
-            [(parameter.dtype, parameter.device) for parameter in parameters],
-            [parameter.numel() * parameter.element_size() for parameter in parameters],
-            min(_FIRST_BUCKET_BYTES, self._bucket_bytes),
-            self._bucket_bytes,
-            LARGE,
-        )
-        self._buckets = build_buckets(plan, parameters, self.group, self._compression)
-        for bucket, indices in zip(self._buckets, plan.buckets, strict=True):
-            for index in indices:
-                self._bucket_of[index] = bucket
-                if index not in plan.late and self._arrivals:
-                    self._arrivals[index].bucket = bucket
-        self._large = [bucket for bucket in self._buckets if isinstance(bucket, LargeGradient)]
-        self._sparse = [
-            SparseGradient(parameters[index], dimensions, self.group) for index, dimensions in plan.sparse.items()
-        ]
-        self._overlap = bool(self._overlap_wanted)
-        if self._overlap_wanted is None:
-            on_gpu = any(parameter.is_cuda for parameter in parameters)
-            self._overlap = on_gpu or pays_to_overlap(self.group, [cores for _, cores in everyone])
-        self._plan = plan
 
 
 class _Arrival:

@@ -34,7 +34,8 @@ class Shares:
 
     def announce(self, weight: float, *, present: bool = True) -> None:
         """Begin to tell the other ranks this rank's weight; a collective. They are waited for when it is needed."""
-        self._table = torch.zeros(2, self._group.size, dtype=torch.float64)
+        # Not on torch's default device, which may be a GPU.
+        self._table = torch.zeros(2, self._group.size, dtype=torch.float64, device="cpu")
         self._table[0, self._group.rank] = weight
         self._table[1, self._group.rank] = float(present)
         self._pending = self._group.allreduce_async(self._table, op="sum")

@@ -62,7 +62,7 @@ class SparseGradient:
         rows, values = self._indices.wait(), self._values.wait()
         self._indices = self._values = None
         headers = rows[:, 0].cpu()
-        keep = torch.ones(len(rows), dtype=torch.bool)
+        keep = torch.ones(len(rows), dtype=torch.bool, device="cpu")
         used, start = False, 0
         for _ in range(self._group.size):
             count = int(headers[start])

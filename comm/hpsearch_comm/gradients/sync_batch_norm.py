@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -55,6 +56,12 @@ class Exchange:
 
     def __deepcopy__(self, _copies: dict[int, Any]) -> Exchange:
         return self
+
+    def __reduce__(self) -> str:
+        raise UsageError(
+            "a model with a SyncBatchNorm can't be pickled, since that belongs to the ranks of its group: save its "
+            "state_dict(), which loads into ordinary batch normalization too"
+        )
 
 
 def _one() -> float:
@@ -103,6 +110,7 @@ class SyncBatchNorm(_BatchNorm):
         """The ranks."""
         return self.exchange.group
 
+    @_disable_dynamo  # which would trace a collective with tensors that have no memory
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalize.
 
@@ -147,49 +155,40 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def convert_sync_batchnorm(module: nn.Module, group: Group) -> nn.Module:
-    """Replace every batch normalization in a module by one over all ranks; a collective.
+    """Make every batch normalization in a module one over all ranks, in place; a collective.
 
-    Parameters and running statistics are kept as they are, the same objects, so an optimizer that has them still does.
-    All layers share one new group of the same ranks, whose operations can't mix with those of `group`.
+    They stay the same objects, with their parameters, running statistics and hooks, so an optimizer that has their
+    parameters still does. All share one new group of the same ranks, whose operations can't mix with those of `group`.
 
     Args:
-        module: Changed in place. If it is a batch normalization itself, the result is another module.
+        module: The model, or a batch normalization itself.
         group: The ranks.
 
+    Returns:
+        The module.
+
     Raises:
-        UsageError: A layer is lazy and has no shape yet.
+        UsageError: A layer is lazy and has no shape yet, or does something else than torch's batch normalization.
     """
-    if not any(isinstance(layer, _BatchNorm) for layer in module.modules()):
-        return module
-    for name, layer in module.named_modules():
-        if isinstance(layer, _BatchNorm) and any(is_lazy(tensor) for tensor in layer.parameters(recurse=False)):
+    layers = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)]
+    for name, layer in layers:
+        if any(is_lazy(tensor) for tensor in layer.parameters(recurse=False)):
             raise UsageError(f"{name} is lazy and has no shape yet: run one batch through the model first")
-    return _convert(module, Exchange(group.duplicate()), {})
+        if type(layer).forward not in _REPLACED:
+            raise UsageError(
+                f"{name} is a {type(layer).__name__} with a forward() of its own, which SyncBatchNorm would replace: "
+                "take torch.nn.BatchNorm1d, 2d or 3d there, and do the rest in a layer behind it"
+            )
+    if layers:
+        exchange = Exchange(group.duplicate())
+        for _, layer in layers:
+            layer.__class__ = SyncBatchNorm
+            layer.exchange = exchange  # type: ignore[assignment]
+    return module
 
 
-def _convert(module: nn.Module, exchange: Exchange, converted: dict[nn.Module, nn.Module]) -> nn.Module:
-    if module in converted:
-        return converted[module]  # a layer may be used in several places
-    result = _converted_layer(module, exchange) if isinstance(module, _BatchNorm) else module
-    converted[module] = result
-    # Not named_children(), which leaves out a child's second name.
-    for name, child in module._modules.items():
-        if child is not None:
-            setattr(result, name, _convert(child, exchange, converted))
-    return result
-
-
-def _converted_layer(layer: _BatchNorm, exchange: Exchange) -> SyncBatchNorm:
-    tracked = layer.track_running_stats
-    result = SyncBatchNorm(
-        layer.num_features, exchange.group, layer.eps, layer.momentum, layer.affine, tracked, device="meta"
-    )
-    result.exchange = exchange
-    result.weight, result.bias = layer.weight, layer.bias
-    result.running_mean, result.running_var = layer.running_mean, layer.running_var
-    result.num_batches_tracked = layer.num_batches_tracked
-    result.training = layer.training
-    return result
+_REPLACED = (_BatchNorm.forward, nn.SyncBatchNorm.forward, SyncBatchNorm.forward)
+"""What batch normalizations do that become one over all ranks."""
 
 
 def _gather_statistics(input: torch.Tensor, group: Group) -> tuple[torch.Tensor, torch.Tensor, float]:
