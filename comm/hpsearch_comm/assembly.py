@@ -61,7 +61,7 @@ def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembl
     rank, size, rendezvous = options.rank, options.size, options.rendezvous
     tcp_only = options.transport == "tcp"
     credentials = options.credentials()
-    deadline = time.monotonic() + options.start_timeout
+    deadline = time.monotonic() + options.start_timeout if options.deadline is None else options.deadline
     with contextlib.ExitStack() as undo:
         fate = Fate()
         undo.callback(fate.close)

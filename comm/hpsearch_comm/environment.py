@@ -116,7 +116,8 @@ class Arguments:
         patience = arguments.get("start_timeout", _START_TIMEOUT)
         if not isinstance(patience, int | float) or not patience > 0:
             raise ConfigurationError(f"expected start_timeout to be a number of seconds above 0, got {patience!r}")
-        deadline = time.monotonic() + patience
+        # One deadline for all that is to come: the secret, the addresses, the connections.
+        deadline = arguments.setdefault("deadline", time.monotonic() + patience)
         # A cluster's names may become known after its processes have started.
         resolve(self.rendezvous.host, deadline)
         if arguments["secret"] is None:

@@ -38,6 +38,7 @@ class Options:
     name: str
     timeout: float
     start_timeout: float
+    deadline: float | None
     algorithm: str
     transport: str
     interface: str | None

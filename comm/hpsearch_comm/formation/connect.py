@@ -15,7 +15,7 @@ import select
 import selectors
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,9 +23,11 @@ from hpsearch_comm.control import NOTICE_BYTES, foretell, pack_notice
 from hpsearch_comm.errors import CommError, ConfigurationError, RendezvousError
 from hpsearch_comm.formation.address import Address
 from hpsearch_comm.formation.handshake import Credentials, Hello, Kind, Verdict
+from hpsearch_comm.formation.keepalive import tell_when_gone
 from hpsearch_comm.formation.listener import Listener
 from hpsearch_comm.formation.outgoing import Outgoing
 from hpsearch_comm.formation.reception import Reception
+from hpsearch_comm.formation.watch import Watch
 from hpsearch_comm.topology import Topology
 
 __all__ = ["MOST_STREAMS", "Connections", "connect"]
@@ -35,7 +37,7 @@ MOST_STREAMS = 64
 _SLICE = 0.1
 """Seconds between two looks at what the other ranks say, and at deadlines."""
 _LOOK_AROUND = 0.5
-"""Seconds between two looks for ranks of this host that have died."""
+"""Seconds between two looks for ranks that have died before they have connected."""
 _UNDER_WAY = 64
 """Connections that a rank opens at the same time, so that a large group doesn't flood one of its ranks."""
 _NAMED = 8
@@ -43,10 +45,6 @@ _NAMED = 8
 
 _NOTICES = 128
 """Notices of a rank that are looked at: one that has finished before the others sends one a second while it waits."""
-
-_KEEPALIVE = ((socket.TCP_KEEPIDLE, 2), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 4))
-_UNANSWERED = 6000
-"""Milliseconds after which a host that answers nothing counts as gone."""
 
 _Key = tuple[int, Kind, int]
 """The peer, what for, and which stream."""
@@ -151,6 +149,7 @@ class _Formation:
         self._rank = topology.rank
         self._addresses = addresses
         self._own = listener.address
+        self._credentials = credentials
         self._local = set() if tcp_only else set(topology.local_ranks)
         self._made: dict[_Key, socket.socket] = {}
         self._awaited: set[_Key] = set()
@@ -158,6 +157,9 @@ class _Formation:
         self._idle: list[Outgoing] = []
         """What this rank has yet to start, the last first."""
         self._under_way: set[Outgoing] = set()
+        self._watch = Watch(self._sentinel)
+        self._watched_by: dict[int, socket.socket] = {}
+        """Connections by which lower ranks see that this one is there."""
         self._selector = selectors.DefaultSelector()
         self._reception = Reception(listener.sockets, self._rank, credentials, self._admit, self._welcome)
         self._selector.register(self._reception, selectors.EVENT_READ)
@@ -168,7 +170,7 @@ class _Formation:
                 self._awaited.update(keys)
             elif peer < self._rank:
                 # Each rank begins with the one right below it, so that not all come to rank 0 first.
-                self._idle += [self._outgoing(key, credentials) for key in reversed(keys)]
+                self._idle += [self._outgoing(key) for key in reversed(keys)]
 
     def __enter__(self) -> _Formation:
         return self
@@ -177,9 +179,12 @@ class _Formation:
         self._reception.close()
         for outgoing in self._under_way:
             outgoing.close()
+        self._watch.close()
         self._selector.close()
         if error is not None:
             self._give_up(error)
+        for sock in self._watched_by.values():
+            sock.close()
 
     def run(self, deadline: float) -> None:
         """Go on until every connection is made."""
@@ -188,7 +193,7 @@ class _Formation:
                 self._step(deadline)
         except RendezvousError:
             # A peer that listens no more may have said why.
-            self._hear_controls()
+            self._hear_peers()
             raise
 
     def _step(self, deadline: float) -> None:
@@ -202,7 +207,7 @@ class _Formation:
         self._reception.step(0)
         if now - self._heard >= _SLICE:
             self._heard = now
-            self._hear_controls()
+            self._hear_peers()
         if now - self._looked >= _LOOK_AROUND:
             self._looked = now
             self._look_around()
@@ -219,10 +224,14 @@ class _Formation:
                 result.streams.setdefault(peer, []).append(sock)
         return result
 
-    def _outgoing(self, key: _Key, credentials: Credentials) -> Outgoing:
+    def _outgoing(self, key: _Key) -> Outgoing:
         peer, kind, stream = key
         hello = Hello(self._rank, peer, kind, stream)
-        return Outgoing(hello, self._addresses[peer], self._own, peer in self._local, credentials, self._selector)
+        return Outgoing(hello, self._addresses[peer], self._own, peer in self._local, self._credentials, self._selector)
+
+    def _sentinel(self, peer: int, is_hopeless: Callable[[OSError], bool]) -> Outgoing:
+        hello = Hello(self._rank, peer, Kind.PRESENCE)
+        return Outgoing(hello, self._addresses[peer], self._own, False, self._credentials, self._selector, is_hopeless)
 
     def _start(self, now: float) -> None:
         """Start what is due, as long as there is room."""
@@ -236,6 +245,9 @@ class _Formation:
         self._idle += reversed(waiting)
 
     def _advance(self, outgoing: Outgoing) -> None:
+        if outgoing.hello.kind is Kind.PRESENCE:
+            self._watch.advance(outgoing)
+            return
         sock = outgoing.advance()
         if outgoing.under_way:
             return
@@ -246,6 +258,8 @@ class _Formation:
             self._keep(outgoing.hello.target, outgoing.hello, sock)
 
     def _admit(self, hello: Hello, sock: socket.socket) -> Verdict:
+        if hello.kind is Kind.PRESENCE:
+            return Verdict.ACCEPTED if 0 <= hello.sender < self._rank else Verdict.UNEXPECTED
         key = (hello.sender, hello.kind, hello.stream)
         if key in self._made:
             return Verdict.DUPLICATE
@@ -255,6 +269,12 @@ class _Formation:
         )
 
     def _welcome(self, hello: Hello, sock: socket.socket) -> None:
+        if hello.kind is Kind.PRESENCE:
+            earlier = self._watched_by.pop(hello.sender, None)
+            if earlier is not None:
+                earlier.close()
+            self._watched_by[hello.sender] = sock
+            return
         self._awaited.remove((hello.sender, hello.kind, hello.stream))
         self._keep(hello.sender, hello, sock)
 
@@ -263,16 +283,18 @@ class _Formation:
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if hello.kind is Kind.CONTROL:
-                _watch_over(sock)
+                tell_when_gone(sock)
 
     def _controls(self) -> list[tuple[int, socket.socket]]:
         return [(peer, sock) for (peer, kind, _), sock in self._made.items() if kind is Kind.CONTROL]
 
-    def _hear_controls(self) -> None:
+    def _hear_peers(self) -> None:
         """See whether a rank has failed. What it sent is left unread: it is for the group."""
-        for peer, control in self._controls():
+        missing = self._missing()
+        watched = [(peer, sock) for peer, sock in self._watch.held() if peer in missing]
+        for peer, sock in (*self._controls(), *watched):
             try:
-                notices = control.recv(_NOTICES * NOTICE_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+                notices = sock.recv(_NOTICES * NOTICE_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
             except BlockingIOError:
                 continue
             except OSError:
@@ -280,12 +302,18 @@ class _Formation:
             ended, error = foretell(notices, peer)
             if error is not None:
                 raise RendezvousError(str(error))
-            if not ended and (not notices or _is_over(control)):
+            if not ended and (not notices or _is_over(sock)):
                 raise RendezvousError(f"{self._name(peer)} died while the group formed: its own output says why")
 
+    def _missing(self) -> set[int]:
+        """Give the higher ranks that have yet to connect."""
+        return {peer for peer, _, _ in self._awaited}
+
     def _look_around(self) -> None:
-        """See whether a rank of this host that has yet to connect is still there; nobody else could tell."""
-        missing = {peer for peer, _, _ in self._awaited if peer in self._topology.local_ranks}
+        """See whether a rank that has yet to connect is still there."""
+        missing = self._missing()
+        self._watch.over(missing - set(self._topology.local_ranks))
+        missing &= set(self._topology.local_ranks)
         if not missing:
             return
         try:
@@ -303,21 +331,21 @@ class _Formation:
     def _is_missing(self, peer: int) -> bool:
         """Say whether a rank has yet to connect, after all that it has sent so far is dealt with."""
         self._reception.step(0)
-        return any(awaited == peer for awaited, _, _ in self._awaited)
+        return peer in self._missing()
 
     def _give_up(self, error: BaseException) -> None:
         """Tell those that have been reached why, and close everything."""
         told = error if isinstance(error, CommError) else CommError(f"rank {self._rank} failed: {error!r}")
         notice = pack_notice(told)
-        for _, control in self._controls():
+        for sock in (*(control for _, control in self._controls()), *self._watched_by.values()):
             with contextlib.suppress(OSError):
-                control.send(notice, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+                sock.send(notice, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
         for sock in self._made.values():
             sock.close()
 
     def _incomplete(self) -> str:
         lines = [f"the {self._topology.size} ranks didn't come together in time, as seen by rank {self._rank}"]
-        missing = sorted({peer for peer, _, _ in self._awaited})
+        missing = sorted(self._missing())
         if missing:
             lines.append(f"{self._names(missing)} didn't connect to {self._own.ip}, port {self._own.port}")
         unreached = {outgoing.hello.target: outgoing for outgoing in (*self._under_way, *self._idle)}
@@ -356,11 +384,3 @@ def _is_over(sock: socket.socket) -> bool:
     poll = select.poll()
     poll.register(sock, select.POLLRDHUP)
     return bool(poll.poll(0))
-
-
-def _watch_over(sock: socket.socket) -> None:
-    """Have the kernel notice within seconds that the peer's host has gone, which sends no end of file."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, number in _KEEPALIVE:
-        sock.setsockopt(socket.IPPROTO_TCP, option, number)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNANSWERED)

@@ -81,6 +81,8 @@ class Kind(IntEnum):
     """Tensors between hosts."""
     RENDEZVOUS = 3
     """The ranks' addresses, through rank 0."""
+    PRESENCE = 4
+    """Held by a rank that has yet to connect, for who waits for it: its end says that the rank is gone."""
 
 
 class Verdict(IntEnum):
@@ -98,6 +100,11 @@ class Verdict(IntEnum):
     def reason(self) -> str:
         """Why a connection with this verdict isn't accepted, as a clause."""
         return _REASONS[self]
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether it is said by a rank of the same secret that forms another group first, at the same place."""
+        return self in (Verdict.WRONG_GROUP, Verdict.WRONG_EPOCH)
 
 
 _REASONS = {
@@ -337,7 +344,10 @@ def _receive(sock: socket.socket, count: int, deadline: float) -> bytes:
     arrived = b""
     while len(arrived) < count:
         sock.settimeout(_remaining(deadline))
-        chunk = sock.recv(count - len(arrived))
+        try:
+            chunk = sock.recv(count - len(arrived))
+        except TimeoutError:
+            raise TimeoutError("the other side was silent in the middle of a handshake") from None
         if not chunk:
             raise ConnectionResetError("the other side ended the connection in the middle of a handshake")
         arrived += chunk

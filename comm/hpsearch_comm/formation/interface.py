@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import re
 import socket
 import struct
 import time
@@ -30,7 +31,9 @@ IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _VARIABLE = "HPSEARCH_COMM_INTERFACE (or interface=)"
 _OUTSIDE = ("198.51.100.1", "2001:db8::1")
 """Addresses set aside for documentation: the route to them is the default route."""
+_BROADCAST = ipaddress.ip_address("255.255.255.255")
 _RETRY_SECONDS = 0.5
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.IGNORECASE)
 _log = logging.getLogger(__name__)
 
 
@@ -87,10 +90,10 @@ def resolve(host: str, deadline: float | None = None) -> tuple[str, ...]:
             know a host's name a while after the host has started.
 
     Raises:
-        ConfigurationError: The name is unknown, or stands for every address (`0.0.0.0`).
+        ConfigurationError: The name is unknown, or stands for no single host (`0.0.0.0`).
     """
     found = _found(host)
-    if isinstance(found, OSError) and deadline is not None:
+    if isinstance(found, OSError) and deadline is not None and _is_name(host):
         _log.warning("the host of rank 0, %r, isn't known yet (%s): waiting for it", host, found)
         while isinstance(found, OSError) and time.monotonic() < deadline:
             time.sleep(min(_RETRY_SECONDS, max(0.0, deadline - time.monotonic())))
@@ -101,19 +104,38 @@ def resolve(host: str, deadline: float | None = None) -> tuple[str, ...]:
             f"got {host!r}: {found}"
         )
     addresses = tuple(dict.fromkeys(found))
-    if any(ipaddress.ip_address(address).is_unspecified for address in addresses):
+    if any(_is_nobodys(ipaddress.ip_address(address)) for address in addresses):
         raise ConfigurationError(
             f"expected the host of rank 0 (MASTER_ADDR) as an address that every rank can connect to, got {host!r}, "
-            "which stands for all addresses of whichever host it is used on"
+            "which stands for no single host"
         )
     return addresses
 
 
 def _found(host: str) -> list[str] | OSError | UnicodeError:
     try:
-        return [str(place[4][0]) for place in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+        found = [str(place[4][0]) for place in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
     except (OSError, UnicodeError) as error:
         return error
+    return [_plain(address) for address in found]
+
+
+def _plain(address: str) -> str:
+    """Give an IPv4 address that is written as one of IPv6 (`::ffff:10.0.0.2`) as what it is."""
+    mapped = getattr(ipaddress.ip_address(address), "ipv4_mapped", None)
+    return str(mapped) if mapped is not None else address
+
+
+def _is_nobodys(address: IPAddress) -> bool:
+    return address.is_unspecified or address.is_multicast or address == _BROADCAST
+
+
+def _is_name(host: str) -> bool:
+    """Whether somebody may come to know a host by that name: an address, a URL or `host:port` will never be one."""
+    if not host.isascii():
+        return True
+    labels = host.removesuffix(".").split(".")
+    return all(_LABEL.fullmatch(label) for label in labels) and not labels[-1].isdigit()
 
 
 def is_own_name(host: str, addresses: tuple[str, ...]) -> bool:

@@ -8,6 +8,7 @@ import os
 import selectors
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 from hpsearch_comm.errors import RefusedError, RendezvousError
@@ -38,6 +39,10 @@ _PASSING = {
 """What may be gone at the next try: a crowded peer, a route or a link that is just coming up."""
 
 
+def _is_hopeless(error: OSError) -> bool:
+    return error.errno not in _PASSING
+
+
 class Outgoing:
     """One connection on its way: it reaches the peer, proves itself, and tries again while that may help.
 
@@ -48,6 +53,7 @@ class Outgoing:
         local: Whether to go through the peer's Unix socket in place of TCP.
         credentials: The group's.
         selector: Tells when to `advance`; the connection registers itself, with itself as its data.
+        is_hopeless: Says of a failed try whether another one is of no use.
 
     Attributes:
         due: When to `start`, in seconds of `time.monotonic()`.
@@ -62,6 +68,7 @@ class Outgoing:
         local: bool,
         credentials: Credentials,
         selector: selectors.BaseSelector,
+        is_hopeless: Callable[[OSError], bool] = _is_hopeless,
     ) -> None:
         self.hello = hello
         self.due = 0.0
@@ -71,6 +78,7 @@ class Outgoing:
         self._local = local
         self._credentials = credentials
         self._selector = selector
+        self._is_hopeless = is_hopeless
         self._sock: socket.socket | None = None
         self._pause = _FIRST_PAUSE
         self._proof: Proof | None = None
@@ -193,7 +201,7 @@ class Outgoing:
     def _failed(self, error: OSError) -> None:
         self.close()
         self.trouble = error.strerror or str(error)
-        if error.errno not in _PASSING:
+        if self._is_hopeless(error):
             raise RendezvousError(self._hopeless(error)) from None
         self.due = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)

@@ -154,19 +154,27 @@ class MasterRendezvous(Rendezvous):
             time.sleep(0.05)
 
     def _connect(self, rank: int, credentials: Credentials, deadline: float) -> socket.socket:
-        failure: OSError | RefusedError = OSError(f"{self.host} has no address")
+        failures: dict[str, OSError] = {}
+        refusal: RefusedError | None = None
         for address in resolve(self.host, deadline):
             end = min(deadline, time.monotonic() + _TRY_SECONDS)
             with contextlib.ExitStack() as opened:
                 try:
                     sock = opened.enter_context(dial(address, self.port, end))
                     prove(sock, credentials, Hello(rank, 0, Kind.RENDEZVOUS), end)
-                except (OSError, RefusedError) as error:
-                    failure = error
+                except OSError as error:
+                    failures[address] = error
+                    continue
+                except RefusedError as error:
+                    refusal = error
                     continue
                 opened.pop_all()
                 return sock
-        raise failure
+        if refusal is not None:
+            raise refusal
+        # What was tried, and what came of it: the name may stand for an address that isn't meant.
+        reason = "; ".join(f"{address}: {error.strerror or error}" for address, error in failures.items())
+        raise OSError(reason)
 
 
 class StoreRendezvous(Rendezvous):

@@ -34,6 +34,7 @@ from typing import NoReturn
 from hpsearch_comm.errors import RefusedError, RendezvousError
 from hpsearch_comm.formation.conversation import Conversation, Talk
 from hpsearch_comm.formation.inheritance import close_in_children
+from hpsearch_comm.formation.refusals import Refusals
 
 __all__ = ["TEXT_BYTES", "Admission", "RollCall", "answer_roll_call", "name_ranks"]
 
@@ -286,8 +287,8 @@ def answer_roll_call(
     """Do another rank's side: come to rank 0, however late it starts, and wait for the outcome.
 
     Args:
-        connect: Makes an admitted connection before the given time. An OSError or a RefusedError is tried again; any
-            other error is final.
+        connect: Makes an admitted connection before the given time. An OSError is tried again until the deadline, and
+            so is a Refusal by another start of the group; any other RefusedError for some seconds. All else is final.
         rank: This rank.
         size: Number of ranks.
         text: What this rank has to say; at most TEXT_BYTES.
@@ -300,11 +301,14 @@ def answer_roll_call(
 
     Raises:
         RendezvousError: Rank 0 or others never came, or rank 0 refused this rank.
+        RefusedError: What answers at that place doesn't know this group.
     """
     began = time.monotonic()
     deadline = min(deadline, began + _LONGEST_SECONDS)
     pause = 0.005
-    refused = ""
+    refusals = Refusals(f"rank {rank} of {size}", place)
+    failure: OSError | RefusedError
+    reasons: list[str] = []  # the last two: rank 0 may have told a rank more than the silence since
     while True:
         try:
             with close_in_children(connect(deadline)) as sock:
@@ -313,18 +317,23 @@ def answer_roll_call(
                 sock.sendall(_ENTRY.pack(_ENTRY_MAGIC, rank, size, int(left * 1000), len(text)) + text)
                 return _read_outcome(sock, size, deadline + _FAREWELL_SECONDS)
         except OSError as error:
-            reason = str(error)
+            failure, reason = error, error.strerror or str(error)
+            refusals.end()
         except RefusedError as error:
-            reason = refused = str(error)
+            failure, reason = error, str(error)
+            refusals.add(error)
+        if reason not in reasons[-1:]:
+            reasons = [*reasons[-1:], reason]
         left = deadline - time.monotonic()
-        if left <= 0:
+        if left <= 0 or refusals.are_final:
             break
         time.sleep(min(pause, left))
         pause = min(pause * 1.5, 0.25)
-    raise RendezvousError(
+    sentence = (
         f"rank {rank} of {size} did not find rank 0 ({place}) in {time.monotonic() - began:.1f} s: "
-        f"{refused or reason}. {advice}"
+        f"{'; before that, '.join(reversed(reasons))}. {advice}"
     )
+    raise RefusedError(sentence) if isinstance(failure, RefusedError) else RendezvousError(sentence)
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

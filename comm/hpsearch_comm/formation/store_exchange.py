@@ -2,15 +2,18 @@
 
 torchrun keeps one store through all restarts of its workers, and each agent counts restarts on its own: neither the
 store nor a count says which entries belong to this start of the group. Fresh random numbers do. Under the group's
-prefix there are as many keys as ranks and one more, overwritten by every start:
+prefix there are two keys for each rank, one of them seldom used, and overwritten by every start:
 
     call       by rank 0: its token of 16 random bytes, and whether the exchange is open, complete or has failed
     answer/r   by rank r: the token that it has seen, a random number of its own, milliseconds left, and its text
+    refusal/r  by rank 0: the number of an answer to its token that isn't signed as that of its group is
     outcome    by rank 0: the token, every rank's number and text, and why it has failed
 
 A rank answers whatever token it sees, and takes an outcome only if that repeats its own number. So it passes over the
 outcome of an earlier start, and answers again as soon as the new token appears. Rank 0 takes only answers to its own
 token. Each entry is signed with the group's secret, over its kind, the group's name, epoch and size, and its fields.
+Only a refusal is signed without epoch and size, so that who is refused sees whether these differ or the secrets do. The
+latter is only a hint, as a stranger may have written it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import binascii
 import datetime
 import hashlib
 import hmac
+import logging
 import secrets
 import struct
 import time
@@ -29,7 +33,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
-from hpsearch_comm.formation.handshake import Credentials
+from hpsearch_comm.formation.handshake import Credentials, Refusal, Verdict
+from hpsearch_comm.formation.refusals import Refusals
 from hpsearch_comm.formation.roll_call import TEXT_BYTES, name_ranks
 
 if TYPE_CHECKING:
@@ -46,6 +51,11 @@ _CONTEXT = struct.Struct("<8sqI")  # kind, epoch, size
 _NOBODY = bytes(_RANDOM_BYTES)
 _GRACE_SECONDS = 2.0
 _LONGEST_SECONDS = 2e6
+_log = logging.getLogger(__name__)
+_OTHERS = (
+    "their secrets differ, or else their group names, epochs or sizes: give every rank the same HPSEARCH_COMM_SECRET "
+    "and WORLD_SIZE"
+)
 _ADVICE = (
     "Start all ranks within start_timeout of each other, with the same HPSEARCH_COMM_SECRET, and see whether the "
     "missing ones have failed before"
@@ -96,6 +106,7 @@ def exchange_through_store(
 
     Raises:
         RendezvousError: Some ranks, or the store, didn't come; names them.
+        RefusedError: Rank 0 has another secret.
         ConfigurationError: This torch has no TCPStore.
     """
     deadline = min(deadline, time.monotonic() + _LONGEST_SECONDS)
@@ -133,7 +144,7 @@ def _lead(board: _Board, text: bytes, deadline: float, place: str) -> list[bytes
                 if answer.signed:
                     answers[rank] = answer
                 else:
-                    strangers.add(rank)
+                    _refuse(board, rank, answer, strangers, place)
         left = min(answer.deadline for answer in answers.values()) - time.monotonic()
         if left <= 0 and len(answers) < board.size:
             reason = _missing(answers, strangers, board.size, place, time.monotonic() - began)
@@ -154,6 +165,7 @@ def _follow(board: _Board, rank: int, text: bytes, deadline: float, place: str) 
     number = secrets.token_bytes(_RANDOM_BYTES)
     answered = b""
     signed = False
+    refusals = Refusals(f"rank {rank} of {board.size}", place)
     pause = 0.002
     while True:
         call = board.read_call()
@@ -170,12 +182,26 @@ def _follow(board: _Board, rank: int, text: bytes, deadline: float, place: str) 
             if mine is None or (mine.token, mine.number) != (token, number):
                 board.write_answer(rank, token, number, max(0.0, deadline - time.monotonic()), text)
             answered = token
+        refusal = None if signed else board.read_refusal(rank, number)
+        if refusal is None:
+            refusals.end()
+        else:
+            refusals.add(refusal)
+            if refusals.are_final:
+                raise refusal
         # Rank 0 knows this deadline, and is about to say who is missing.
         left = deadline + (_GRACE_SECONDS if signed and answered else 0.0) - time.monotonic()
         if left <= 0:
             raise RendezvousError(_unheard(board, rank, answered, signed, place, time.monotonic() - began))
         time.sleep(min(pause, left))
         pause = min(pause * 1.5, 0.1)
+
+
+def _refuse(board: _Board, rank: int, answer: _Answer, strangers: set[int], place: str) -> None:
+    if rank not in strangers:
+        strangers.add(rank)
+        _log.warning("rank 0 refused an answer of rank %d in %s: %s", rank, place, _OTHERS)
+    board.write_refusal(rank, answer.number)
 
 
 def _missing(present: Collection[int], strangers: Collection[int], size: int, place: str, waited: float) -> str:
@@ -186,7 +212,7 @@ def _missing(present: Collection[int], strangers: Collection[int], size: int, pl
     )
     wrong = sorted(set(strangers) - set(present))
     if wrong:
-        sentence += f". {name_ranks(wrong).capitalize()} answered with another secret, group name, epoch or size"
+        sentence += f". {name_ranks(wrong).capitalize()} were refused: {_OTHERS}"
     return sentence
 
 
@@ -247,6 +273,23 @@ class _Board:
         signed = hmac.compare_digest(signature, self._sign(b"answer", rank.to_bytes(4, "little") + entry[32:]))
         return _Answer(token, number, entry[_ANSWER.size :], time.monotonic() + milliseconds / 1000, signed)
 
+    def write_refusal(self, rank: int, number: bytes) -> None:
+        """Refuse a rank's answer of this number, unless that is done."""
+        entry = self._sign_refusal(number) + number
+        if self._read(f"refusal/{rank}", len(entry)) != entry:
+            self._write(f"refusal/{rank}", entry)
+
+    def read_refusal(self, rank: int, number: bytes) -> Refusal | None:
+        """Give why a rank's answer of this number was refused; None if it wasn't."""
+        expected = self._sign_refusal(number)
+        entry = self._read(f"refusal/{rank}", len(expected) + len(number))
+        if entry is None or entry[len(expected) :] != number:
+            return None
+        known = hmac.compare_digest(entry[: len(expected)], expected)
+        verdict = Verdict.WRONG_EPOCH if known else Verdict.WRONG_SECRET
+        reason = f"{verdict.reason}, or the ranks have different WORLD_SIZE" if known else verdict.reason
+        return Refusal(f"rank 0 refused rank {rank} in the store: {reason}", verdict)
+
     def write_outcome(self, token: bytes, items: list[tuple[bytes, bytes]], reason: str) -> None:
         """End the exchange."""
         body = token + b"".join(_ITEM.pack(number, len(text)) + text for number, text in items) + reason.encode()
@@ -268,6 +311,9 @@ class _Board:
             items.append((number, entry[place : place + length]))
             place += length
         return _Outcome(token, tuple(items), entry[place:].decode("utf-8", "replace"))
+
+    def _sign_refusal(self, number: bytes) -> bytes:
+        return self._credentials.mac(hashlib.sha256(b"hpsearch_comm store refusal" + number).digest())
 
     def _sign(self, kind: bytes, body: bytes) -> bytes:
         context = _CONTEXT.pack(kind, self._credentials.epoch, self.size) + self._credentials.digest
