@@ -42,7 +42,7 @@ from hpsearch_comm.links.mesh import Mesh
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.reduction import Reduction
 
-__all__ = ["SHORT", "allreduce", "allreduce_partial"]
+__all__ = ["SHORT", "allreduce"]
 
 SHORT = 128 * 1024
 """Bytes of partial results up to which all is sent in every round."""
@@ -52,50 +52,29 @@ _SLICE = 64 * 1024 * 1024
 
 
 def allreduce(
-    mesh: Mesh, operation: Operation, members: Sequence[int], tensor: torch.Tensor, reduction: Reduction
-) -> None:
-    """Reduce a tensor over the members, in place.
-
-    Args:
-        mesh: The links to the other members.
-        operation: Under way on every member.
-        members: The ranks in the order of their numbers above, this one among them; the same on every member.
-        tensor: 1-D, contiguous, on the CPU; of the same length and dtype on every member.
-        reduction: The tensor's.
-    """
-    partial, tensor = reduction.partial(tensor), reduction.view(tensor)
-    allreduce_partial(mesh, operation, members, partial, tensor, reduction, len(members))
-
-
-def allreduce_partial(
     mesh: Mesh,
     operation: Operation,
     members: Sequence[int],
-    partial: torch.Tensor,
     tensor: torch.Tensor,
     reduction: Reduction,
-    count: int,
+    partial: torch.Tensor | None = None,
+    count: int | None = None,
 ) -> None:
-    """Reduce what may itself be sums over several ranks, and put the result into `tensor`.
+    """Reduce a tensor over the members, in place; all as for `ring.allreduce`.
 
-    Args:
-        mesh: The links to the other members.
-        operation: Under way on every member.
-        members: As for `allreduce`.
-        partial: What is reduced, of dtype `reduction.accumulate`; left in an undefined state.
-        tensor: Where the result goes, of dtype `reduction.computed`; the very object `partial` where they are equal.
-        reduction: The tensor's.
-        count: Number of ranks whose values are in the result: what a mean divides by.
+    The order of the members is that of their numbers above.
     """
+    tensor = reduction.view(tensor)
+    partial = reduction.partial(tensor) if partial is None else partial
+    count = count or len(members)
     numel = partial.numel()
     longest = max(1, _SLICE // partial.element_size())
     if numel <= longest or not _pairs(len(members)):
         _allreduce_slice(mesh, operation, members, partial, tensor, reduction, count)
         return
     for start in range(0, numel, longest):
-        mine = partial[start : start + longest]
-        result = mine if partial is tensor else tensor[start : start + longest]
-        _allreduce_slice(mesh, operation, members, mine, result, reduction, count)
+        here = slice(start, start + longest)
+        _allreduce_slice(mesh, operation, members, partial[here], tensor[here], reduction, count)
 
 
 def _allreduce_slice(
@@ -127,7 +106,7 @@ def _allreduce_slice(
     if short:
         _double_whole(mesh, operation, partners, number, partial, reduction)
         reduction.finish(partial, count)
-        if partial is not tensor:
+        if reduction.widens:
             tensor.copy_(partial)
     else:
         _halve_and_double(mesh, operation, partners, number, partial, tensor, reduction, count)
@@ -186,7 +165,7 @@ def _halve_and_double(
             bit *= 2
     own = partial[start:stop]
     reduction.finish(own, count)
-    if partial is not tensor:
+    if reduction.widens:
         tensor[start:stop].copy_(own)
     with operation.phase("doubling"):
         for peer, kept, given in reversed(halvings):

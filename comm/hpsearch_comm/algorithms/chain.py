@@ -37,9 +37,15 @@ _FILLED = 4
 """Chunks for each rank from which on the steps that fill and empty the chain are few beside the others."""
 
 
-def pays(arena: Arena, nbytes: int) -> bool:
-    """Say whether tensors of so many bytes, counted as what they are summed up in, go through a chain."""
-    least = arena.size if arena.size > arena.cores else _FILLED * arena.size
+def pays(size: int, cores: int, nbytes: int) -> bool:
+    """Say whether an allreduce goes through a chain.
+
+    Args:
+        size: Number of ranks.
+        cores: How many cores they have together.
+        nbytes: Of a tensor, in the dtype in which it is summed up.
+    """
+    least = size if size > cores else _FILLED * size
     return nbytes >= least * SLOT
 
 
@@ -92,7 +98,7 @@ class Chain:
         mine = self._chunk(self._tensor, number)
         total = self._sum(number, mine.numel())
         if index == 0:
-            _copy(total, mine)
+            self._copy(total, mine)
             return
         last = index == self._arena.size - 1
         for cut in self._pieces.cut(mine.numel(), reduction):
@@ -103,17 +109,17 @@ class Chain:
 
     def _copy_out(self, number: int) -> None:
         chunk = self._chunk(self._out, number)
-        _copy(chunk, self._sum(number, chunk.numel()))
+        self._copy(chunk, self._sum(number, chunk.numel()))
+
+    def _copy(self, to: torch.Tensor, source: torch.Tensor) -> None:
+        if not self._reduction.widens:
+            copy(to, source)
+            return
+        for cut in self._pieces.cut(to.numel(), self._reduction):
+            to[cut].copy_(source[cut])
 
     def _chunk(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
         return tensor[number * self._length : (number + 1) * self._length]
 
     def _sum(self, number: int, numel: int) -> torch.Tensor:
         return self._arena.slots.view(self._turn + number, self._reduction.accumulate, numel)
-
-
-def _copy(to: torch.Tensor, source: torch.Tensor) -> None:
-    if to.dtype is source.dtype:
-        copy(to, source)
-    else:
-        to.copy_(source)

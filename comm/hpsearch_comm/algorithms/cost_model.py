@@ -14,13 +14,15 @@ bytes on p ranks:
     tree           C+D-1                n(1+(D-1)/C) per child
     pairwise       p-1                  n(p-1)/p
     direct                              n in memory  or                n(p-1)  or           1  or
-                                        2n(p-1)/p in memory            n(p-1)/p             C+1
+                                        2n(p-1)/p in memory  or        n(p-1)/p  or         C+1  or
+                                        n in memory                    n                    C+p-1
     hierarchical   as of n/S bytes      S times that of n/S bytes,     n(L-1)/S, and as     2C
                    between the hosts    2n in memory                   of n/S bytes
 
 q is the largest power of two in p, C the number of chunks, D the tree's depth, S and L the smallest and the largest
 number of ranks on a host. A link between two hosts costs what TCP costs, and a step of ranks on several hosts is as
-slow as its slowest link. Ranks of one host that send to others at the same time share its wire.
+slow as its slowest link. Ranks of one host that send to others at the same time share its wire. The rows of direct are
+those of one shot, two shots and a chain, on a machine with a core for each rank; of a chain, that of a rank that adds.
 
 The time is linear in the costs, so least squares finds them from measured times.
 """
@@ -33,8 +35,9 @@ from dataclasses import asdict, dataclass, fields
 
 import torch
 
-from hpsearch_comm.algorithms import butterfly, direct, tree
+from hpsearch_comm.algorithms import butterfly, chain, direct_allreduce, tree
 from hpsearch_comm.errors import ConfigurationError, UsageError
+from hpsearch_comm.memory.slots import SLOT
 from hpsearch_comm.memory.staging import CHUNK
 from hpsearch_comm.topology import Topology
 
@@ -229,8 +232,10 @@ def _pairwise(n: float, topology: Topology) -> dict[str, float]:
 
 def _direct(n: float, topology: Topology) -> dict[str, float]:
     p = topology.size
-    if n <= direct.ONE_SHOT:
+    if n * p**2 <= direct_allreduce.ONE_SHOT:
         return {"sigma": 1, "shared_beta": n, "gamma": n * (p - 1)}
+    if chain.pays(p, p, int(n)):
+        return {"sigma": math.ceil(n / SLOT) + p - 1, "shared_beta": n, "gamma": n}
     others = n * (p - 1) / p
     return {"sigma": math.ceil(n / p / CHUNK) + 1, "shared_beta": 2 * others, "gamma": others}
 

@@ -1,4 +1,12 @@
-"""What direct collectives are made of: chunks on their way through staging memory."""
+"""What direct collectives are made of: a meeting, and chunks on their way through staging memory.
+
+A chunk passes through two or three stages: it is staged for the ranks that reduce it, or published for all; they reduce
+it; all gather the results. Each stage is one chunk behind the one before, with a barrier between two steps, so that
+all stages of a step work at the same time on different chunks, and one barrier serves them all.
+
+Staging memory has two sides, which chunks take in turn (see `Staging`): what is written in one step is read in the next
+one, and overwritten in the one after that at the earliest.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +22,10 @@ from hpsearch_comm.memory.staging import CHUNK
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.reduction import Reduction
 
-__all__ = ["LINE", "Course", "meet"]
+__all__ = ["LINE", "Course", "meet", "spans_of"]
 
 LINE = 64
+"""Bytes at whose multiples chunks and parts begin: a cache line."""
 
 Stage = Callable[[int], object]
 
@@ -126,3 +135,9 @@ def meet(
             first()
         arena.barrier.wait(operation, arena.compare)
     return None
+
+
+def spans_of(arena: Arena, tensor: torch.Tensor, parts: Sequence[tuple[int, int]]) -> list[torch.Tensor]:
+    """Slice a tensor into (start, stop) of each member, empty for members that have no part."""
+    spans = [tensor[start:stop] for start, stop in parts]
+    return spans + [tensor[:0]] * (arena.size - len(spans))

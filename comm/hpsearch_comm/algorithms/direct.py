@@ -1,51 +1,30 @@
 """Collectives of one host through the memory that its ranks share: each rank reads what it needs where it lies.
 
-Two-shot allreduce of n bytes on p ranks. Every rank owns one part of n/p bytes. Three ranks, rank 1's view:
+A collective begins with a barrier, at which the ranks compare what they are doing and tell each other where their
+tensors lie. There are two cases:
 
-    memory of      rank 0        rank 1        rank 2
-                 [ a0 b0 c0 ]  [ a1 b1 c1 ]  [ a2 b2 c2 ]       rank 0 owns part a, rank 1 part b, rank 2 part c
+- All lie in one shared buffer (`Group.empty`). Then every rank reads its peers' values right there, and nothing is
+  copied that isn't wanted elsewhere.
+- Otherwise they go through memory that all ranks share anyway, in chunks that stay in the cores' caches: `course` moves
+  them through staging memory, which each rank writes for the others to read.
 
-    reduce             b0 +        b1 +          b2   →  b      rank 1 reads its part of every rank, in rank order
-    write        [ .  b  . ]   [ .  b  . ]   [ .  b  . ]        ... and writes the result where every rank wants it
-
-    barrier, reduce and write chunk by chunk, barrier.
-
-Each rank reads n bytes and writes n bytes, whatever p is, and there are two barriers: one before, since all inputs must
-be there, and one after, since all results must be. No third: what a rank writes lies in its own part, which nobody else
-reads. This is the whole of it where the tensors lie in a shared buffer.
-
-For other memory the same happens through staging memory, in chunks small enough to stay in the cores' caches. A rank
-stages only what others are to reduce, n (p-1)/p bytes, and copies as much of their results out. With stage, reduce and
-gather one chunk apart, one barrier serves all three (side = chunk modulo 2, see `Staging`):
-
-    chunk      stage   reduce   gather
-    step 0       0
-    step 1       1       0
-    step 2       2       1        0           count + 2 steps with a barrier between each two
-    ...
-
-One-shot allreduce, for little: each rank stages all its n bytes, and after one barrier each reduces all p n by itself.
-
-For much, an allreduce takes fewer passes over memory as a chain; see there.
-
-In every case the values of an element are combined in the order of ranks and finished once, or by everyone in the same
-way: all ranks get the same bits. The other collectives are parts of these: reduce_scatter is stage and reduce,
-allgather and broadcast are stage and gather.
+An allreduce chooses between several ways of either kind; see `direct_allreduce`. The others are its halves:
+reduce_scatter stages values and reduces them, allgather and broadcast publish values and gather them. Each rank reads
+what it gets once, and where it isn't in a shared buffer, writes what it gives once: n (p-1)/p bytes each of the n that
+all parts have together, and for a broadcast n.
 
 When one of these raises, the ranks are no longer in step: whoever called it ends the group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
-from hpsearch_comm.algorithms import chain
-from hpsearch_comm.algorithms.course import LINE, Course, meet
-from hpsearch_comm.algorithms.pieces import SERIAL, Pieces, fold
+from hpsearch_comm.algorithms.course import Course, meet, spans_of
+from hpsearch_comm.algorithms.direct_allreduce import allreduce
 from hpsearch_comm.memory.arena import Arena
-from hpsearch_comm.memory.buffers import SharedBuffer
 from hpsearch_comm.memory.copying import copy
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.reduction import Reduction
@@ -60,48 +39,10 @@ __all__ = [
     "reduce_scatter",
 ]
 
-SHORT = 512 << 10
-"""Bytes of a tensor, times the square of the number of ranks, up to which an allreduce takes one shot even where the
-tensors lie in a shared buffer: a copy is shorter then than a second barrier."""
-
-ONE_SHOT = 2 << 20
-"""The same for tensors in other memory. Together the ranks read so many bytes in one shot; in two, the same number
-divided by the number of ranks, but with more barriers."""
-
 LITTLE = 64 << 10
-"""Bytes up to which other collectives copy tensors wherever they lie."""
+"""Bytes up to which tensors are copied wherever they lie."""
 
 Part = tuple[int, int]
-
-Step = Callable[[], object]
-
-
-def allreduce(
-    arena: Arena, operation: Operation, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor
-) -> None:
-    """Reduce the ranks' tensors; every rank gets the result.
-
-    Args:
-        arena: The host's.
-        operation: Compared with the other ranks' before anything is used.
-        tensor: 1-D, contiguous, on the CPU.
-        reduction: Made for the tensor's dtype.
-        out: Like the tensor, and may be the tensor; it must not overlap it otherwise.
-
-    Raises:
-        MismatchError: A rank is in another operation.
-        PeerLost: A rank has died.
-        CommTimeoutError: A rank didn't come.
-    """
-    if tensor.dtype is not reduction.computed:
-        same, tensor = out is tensor, reduction.view(tensor)
-        out = tensor if same else reduction.view(out)
-    if arena.size == 1:
-        copy(out, tensor)
-    elif tensor.nbytes * arena.size**2 <= SHORT and tensor.numel() <= SERIAL:
-        _one_shot(arena, operation, tensor, reduction, out)
-    else:
-        _where_it_lies(arena, operation, tensor, reduction, out)
 
 
 def broadcast(arena: Arena, operation: Operation, tensor: torch.Tensor, root: int) -> None:
@@ -126,7 +67,7 @@ def gather_parts(arena: Arena, operation: Operation, tensor: torch.Tensor, parts
     """Copy part i of the i-th member's tensor into everybody's; there may be fewer parts than members."""
     itemsize = tensor.dtype.itemsize
     starts = [start * itemsize for start, _ in parts] + [0] * (arena.size - len(parts))
-    _gather(arena, operation, _spans(arena, tensor, parts), tensor, starts)
+    _gather(arena, operation, spans_of(arena, tensor, parts), tensor, starts)
 
 
 def reduce_scatter(
@@ -168,120 +109,6 @@ def reduce_parts(
 def barrier(arena: Arena, operation: Operation) -> None:
     """Wait until every member has come."""
     arena.meet(operation)
-
-
-def _one_shot(
-    arena: Arena, operation: Operation, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor
-) -> None:
-    results = arena.results
-    turn = results.turn
-    results.turn = turn + 1
-    row = results.row(turn, tensor.dtype, tensor.numel())
-    copy(row[arena.index], tensor)
-    arena.meet(operation)
-    if reduction.widens:
-        fold(arena, reduction, row, out, finish=True)
-        return
-    reduction.into(row[0], row[1], out)
-    for theirs in row[2:]:
-        reduction.combine(out, theirs)
-    reduction.finish(out, len(row))
-
-
-def _where_it_lies(
-    arena: Arena, operation: Operation, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor
-) -> None:
-    """Reduce in place if all tensors lie in a shared buffer, and otherwise by the way that suits the length."""
-    place = arena.find(tensor) if tensor.data_ptr() == out.data_ptr() else None
-    if tensor.nbytes * arena.size**2 <= ONE_SHOT:
-        first, run = _one_shot_through_staging(arena, operation, tensor, reduction, out)
-    elif chain.pays(arena, tensor.numel() * reduction.accumulate.itemsize):
-        whole = chain.Chain(arena, operation, tensor, reduction, out)
-        first, run = whole.first, whole.run
-    else:
-        first, run = _two_shot(arena, operation, tensor, reduction, out)
-    offsets = meet(arena, operation, place, first)
-    if offsets is None:
-        run()
-    else:
-        assert place is not None
-        _in_place(arena, operation, tensor, reduction, place[0], offsets)
-
-
-def _one_shot_through_staging(
-    arena: Arena, operation: Operation, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor
-) -> tuple[Step, Step]:
-    course = Course(arena, operation, [tensor])
-
-    def run() -> None:
-        row = arena.results.row(course.result_turn, tensor.dtype, tensor.numel())
-        course.pieces.fold(reduction, row, out, finish=True)
-
-    return lambda: course.publish(0, tensor), run
-
-
-def _two_shot(
-    arena: Arena, operation: Operation, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor
-) -> tuple[Step, Step]:
-    parts = _even_parts(tensor.numel(), arena.size, tensor.dtype.itemsize)
-    inputs = _spans(arena, tensor, parts)
-    outputs = inputs if out is tensor else _spans(arena, out, parts)
-    course = Course(arena, operation, inputs)
-
-    def stage(number: int) -> None:
-        course.stage(number, inputs)
-
-    def reduce(number: int) -> None:
-        chunk = course.cut(outputs[arena.index], number)
-        result = arena.results.view(arena.index, course.result_turn + number, 0, chunk.dtype, chunk.numel())
-        # Summed up in memory of its own and then copied: adding where others have just read is twice as slow.
-        course.reduce(number, inputs, reduction, chunk, finish=True)
-        copy(result, chunk)
-
-    def gather(number: int) -> None:
-        course.gather(number, outputs)
-
-    return lambda: stage(0), lambda: course.run(stage, reduce, gather)
-
-
-def _in_place(
-    arena: Arena,
-    operation: Operation,
-    tensor: torch.Tensor,
-    reduction: Reduction,
-    buffer: SharedBuffer,
-    offsets: Sequence[int],
-) -> None:
-    start, stop = _even_parts(tensor.numel(), arena.size, tensor.dtype.itemsize)[arena.index]
-    step = Pieces(arena, operation, tensor.dtype.itemsize).step(reduction)
-    with operation.phase("in place"):
-        for slices in _plan(buffer, offsets, tensor.dtype, range(start, stop, step)):
-            own = slices[arena.index]
-            fold(arena, reduction, slices, own, finish=True)
-            for other in slices:
-                if other is not own:
-                    copy(other, own)
-    arena.barrier.wait(operation)
-
-
-def _plan(buffer: SharedBuffer, offsets: Sequence[int], dtype: torch.dtype, cuts: range) -> list[list[torch.Tensor]]:
-    """Slice every rank's tensor in a shared buffer at the same places: as long as the buffer lives, they are kept.
-
-    Args:
-        buffer: The shared buffer.
-        offsets: Byte at which each rank's tensor begins.
-        dtype: Of the tensors.
-        cuts: Elements at which slices begin, as (start, stop, step) of the part that is sliced.
-    """
-    # Two ranges are equal when they give the same numbers, wherever they stop.
-    key = (dtype, tuple(offsets), cuts.start, cuts.stop, cuts.step)
-    found: list[list[torch.Tensor]] | None = buffer.plans.get(key)
-    if found is not None:
-        return found
-    whole = [buffer.part(member, offset, cuts.stop, dtype) for member, offset in enumerate(offsets)]
-    plan = [[memory[cut : min(cut + cuts.step, cuts.stop)] for memory in whole] for cut in cuts]
-    buffer.keep(key, plan)
-    return plan
 
 
 def _gather(
@@ -328,7 +155,7 @@ def _reduce(
     finish: bool,
 ) -> None:
     """Reduce this rank's part of everybody's tensor into `out`, which may be that part of its own tensor."""
-    spans = _spans(arena, tensor, parts)
+    spans = spans_of(arena, tensor, parts)
     index = arena.index
     if arena.size == 1:
         copy(out, spans[0])
@@ -349,19 +176,6 @@ def _reduce(
     course.pieces.fold(reduction, sources, out, finish=finish)
     if finish:
         arena.barrier.wait(operation)
-
-
-def _even_parts(numel: int, count: int, itemsize: int) -> list[Part]:
-    """Cut into parts that begin at whole cache lines, so that two ranks never write to one."""
-    line = LINE // itemsize
-    length = -(-numel // (count * line)) * line
-    return [(min(member * length, numel), min((member + 1) * length, numel)) for member in range(count)]
-
-
-def _spans(arena: Arena, tensor: torch.Tensor, parts: Sequence[Part]) -> list[torch.Tensor]:
-    """Slice the tensor, with an empty slice for members that have no part."""
-    spans = [tensor[start:stop] for start, stop in parts]
-    return spans + [tensor[:0]] * (arena.size - len(spans))
 
 
 def _computed(reduction: Reduction, tensor: torch.Tensor) -> torch.Tensor:

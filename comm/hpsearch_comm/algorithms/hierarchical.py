@@ -92,12 +92,11 @@ def _allreduce_slice(
     if place < owners:
         start, stop = parts[place]
         mine = partial[start:stop]
-        result = tensor[start:stop] if reduction.widens else mine
         peers = [ranks[place] for ranks in topology.hosts]
         operation.step = step
         with operation.phase("allreduce between hosts"):
             between = butterfly if mine.numel() * mine.element_size() <= butterfly.SHORT else ring
-            between.allreduce_partial(mesh, operation, peers, mine, result, reduction, topology.size)
+            between.allreduce(mesh, operation, peers, tensor[start:stop], reduction, mine, topology.size)
     operation.step = step + _STEPS - 1
     with operation.phase("gather within the host"):
         direct.gather_parts(arena, operation, tensor, parts)

@@ -21,15 +21,7 @@ __all__ = ["allreduce"]
 def allreduce(
     mesh: Mesh, operation: Operation, members: Sequence[int], tensor: torch.Tensor, reduction: Reduction
 ) -> None:
-    """Reduce a tensor over the members, in place.
-
-    Args:
-        mesh: The links to the other members.
-        operation: Under way on every member.
-        members: The ranks in the order of the sum, this one among them; the same on every member.
-        tensor: 1-D, contiguous, on the CPU; of the same length and dtype on every member.
-        reduction: The tensor's.
-    """
+    """Reduce a tensor over the members, in place; all as for `ring.allreduce`. The sum is in the order of members."""
     tensor = reduction.view(tensor)
     others = {member: torch.empty_like(tensor) for member in members if member != operation.rank}
     operation.step += 1

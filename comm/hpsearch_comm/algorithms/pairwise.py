@@ -71,7 +71,7 @@ def barrier(mesh: Mesh, operation: Operation, members: Sequence[int]) -> None:
         members: The ranks, this one among them; the same on every member.
     """
     place, size = members.index(operation.rank), len(members)
-    nothing = torch.empty(0, dtype=torch.uint8)
+    nothing = torch.empty(0, dtype=torch.uint8, device="cpu")
     distance = 1
     while distance < size:
         operation.step += 1

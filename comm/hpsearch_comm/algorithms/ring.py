@@ -32,17 +32,24 @@ from collections.abc import Sequence
 import torch
 
 from hpsearch_comm.algorithms.parts import split
+from hpsearch_comm.links.link import Combine
 from hpsearch_comm.links.mesh import Mesh
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.reduction import Reduction
 
-__all__ = ["allgather", "allreduce", "allreduce_partial", "reduce_scatter"]
+__all__ = ["allgather", "allreduce", "reduce_scatter"]
 
 Parts = Sequence[tuple[int, int]]
 
 
 def allreduce(
-    mesh: Mesh, operation: Operation, members: Sequence[int], tensor: torch.Tensor, reduction: Reduction
+    mesh: Mesh,
+    operation: Operation,
+    members: Sequence[int],
+    tensor: torch.Tensor,
+    reduction: Reduction,
+    partial: torch.Tensor | None = None,
+    count: int | None = None,
 ) -> None:
     """Reduce a tensor over the members, in place.
 
@@ -52,38 +59,20 @@ def allreduce(
         members: The ranks in the order of the ring, this one among them; the same on every member.
         tensor: 1-D, contiguous, on the CPU; of the same length and dtype on every member.
         reduction: The tensor's.
+        partial: What is reduced in place of the tensor's values, such as sums over several ranks: of dtype
+            `reduction.accumulate`, in the tensor's own memory where that is the tensor's dtype, else left in an
+            undefined state.
+        count: Number of ranks whose values are in the result, what a mean divides by; by default the members.
     """
-    partial, tensor = reduction.partial(tensor), reduction.view(tensor)
-    allreduce_partial(mesh, operation, members, partial, tensor, reduction, len(members))
-
-
-def allreduce_partial(
-    mesh: Mesh,
-    operation: Operation,
-    members: Sequence[int],
-    partial: torch.Tensor,
-    tensor: torch.Tensor,
-    reduction: Reduction,
-    count: int,
-) -> None:
-    """Reduce what may itself be sums over several ranks, and put the result into `tensor`.
-
-    Args:
-        mesh: The links to the other members.
-        operation: Under way on every member.
-        members: As for `allreduce`.
-        partial: What is reduced, of dtype `reduction.accumulate`; left in an undefined state.
-        tensor: Where the result goes, of dtype `reduction.computed`; the very object `partial` where they are equal.
-        reduction: The tensor's.
-        count: Number of ranks whose values are in the result: what a mean divides by.
-    """
+    tensor = reduction.view(tensor)
+    partial = reduction.partial(tensor) if partial is None else partial
     parts = split(partial.numel(), len(members))
     with operation.phase("reduce-scatter"):
         reduce_scatter(mesh, operation, members, partial, parts, reduction)
     start, stop = parts[members.index(operation.rank)]
     own = partial[start:stop]
-    reduction.finish(own, count)
-    if partial is not tensor:
+    reduction.finish(own, count or len(members))
+    if reduction.widens:
         tensor[start:stop].copy_(own)
     with operation.phase("allgather"):
         allgather(mesh, operation, members, tensor, parts)
@@ -108,16 +97,8 @@ def reduce_scatter(
         reduction: The tensor's. The caller has to `finish` the part.
     """
     assert tensor.dtype is reduction.accumulate
-    place, size = members.index(operation.rank), len(members)
-    right, left = members[(place + 1) % size], members[place - 1]
-    for step in range(size - 1):
-        sent, received = parts[(place - 1 - step) % size], parts[(place - 2 - step) % size]
-        operation.step += 1
-        mesh.exchange(
-            operation,
-            [(right, tensor[sent[0] : sent[1]])],
-            [(left, tensor[received[0] : received[1]], reduction.combine)],
-        )
+    place = members.index(operation.rank)
+    _pass_on(mesh, operation, members, tensor, parts, place - 1, reduction.combine)
 
 
 def allgather(mesh: Mesh, operation: Operation, members: Sequence[int], tensor: torch.Tensor, parts: Parts) -> None:
@@ -130,11 +111,24 @@ def allgather(mesh: Mesh, operation: Operation, members: Sequence[int], tensor: 
         tensor: 1-D, contiguous, on the CPU, of any dtype. Part i of member i is there already.
         parts: (start, stop) for each member, of any lengths.
     """
+    _pass_on(mesh, operation, members, tensor, parts, members.index(operation.rank), None)
+
+
+def _pass_on(
+    mesh: Mesh,
+    operation: Operation,
+    members: Sequence[int],
+    tensor: torch.Tensor,
+    parts: Parts,
+    first: int,
+    combine: Combine | None,
+) -> None:
+    """Send part `first` to the right and receive the one before it from the left, which is what is sent next."""
     place, size = members.index(operation.rank), len(members)
     right, left = members[(place + 1) % size], members[place - 1]
     for step in range(size - 1):
-        sent, received = parts[(place - step) % size], parts[(place - step - 1) % size]
+        sent, received = parts[(first - step) % size], parts[(first - step - 1) % size]
         operation.step += 1
         mesh.exchange(
-            operation, [(right, tensor[sent[0] : sent[1]])], [(left, tensor[received[0] : received[1]], None)]
+            operation, [(right, tensor[sent[0] : sent[1]])], [(left, tensor[received[0] : received[1]], combine)]
         )

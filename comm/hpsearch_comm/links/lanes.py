@@ -50,7 +50,9 @@ class Lane(Transfer):
         stream: A socket that doesn't block.
         operation: What the message belongs to.
         header: The message's, where it goes through this stream; else nothing.
-        payload: The part's elements. The views are of bare memory, so the lane keeps what owns it.
+        payload: The part's elements.
+        view: The bytes that are sent, or where received ones go: the payload's, unless a subclass says otherwise. It
+            is of bare memory, so the lane keeps the payload, which owns that.
 
     Attributes:
         position: Bytes of the payload's part that have gone through; below 0 while that many of the header are missing.
@@ -58,32 +60,6 @@ class Lane(Transfer):
 
     position: int
     _events: int
-
-    def __init__(
-        self, link: TcpLink, stream: socket.socket, operation: Operation, header: bytes, payload: torch.Tensor
-    ) -> None:
-        self.peer = link.peer
-        self.done = False
-        self.position = -len(header)
-        self._link = link
-        self._stream = stream
-        self._operation = operation
-        self._header = header
-        self._payload = payload
-
-    def interest(self) -> Sequence[tuple[int, int]]:
-        """Give the stream and what it waits for."""
-        return ((self._stream.fileno(), self._events),)
-
-
-class OutgoingLane(Lane):
-    """Sends the header, where it goes through this stream, and a part of the payload.
-
-    Args:
-        view: The part's bytes.
-    """
-
-    _events = select.POLLOUT
 
     def __init__(
         self,
@@ -94,8 +70,26 @@ class OutgoingLane(Lane):
         payload: torch.Tensor,
         view: memoryview,
     ) -> None:
-        super().__init__(link, stream, operation, header, payload)
+        self.peer = link.peer
+        self.done = False
+        self.position = -len(header)
+        self._link = link
+        self._stream = stream
+        self._operation = operation
+        self._header = header
+        self._payload = payload
         self._view = view
+        self._end = payload.nbytes
+
+    def interest(self) -> Sequence[tuple[int, int]]:
+        """Give the stream and what it waits for."""
+        return ((self._stream.fileno(), self._events),)
+
+
+class OutgoingLane(Lane):
+    """Sends the header, where it goes through this stream, and a part of the payload."""
+
+    _events = select.POLLOUT
 
     def advance(self) -> bool:
         """Send one chunk, or what the kernel takes of it."""
@@ -115,30 +109,13 @@ class OutgoingLane(Lane):
     def sent(self, count: int) -> None:
         """Note that the kernel has taken so many bytes more."""
         self.position += count
-        self.done = self.position == len(self._view)
+        self.done = self.position == self._end
 
 
 class ReceivingLane(Lane):
-    """Receives the header, where it comes through this stream, and a part of the payload, right into its place.
-
-    Args:
-        view: Where the part belongs.
-    """
+    """Receives the header, where it comes through this stream, and a part of the payload, right into its place."""
 
     _events = select.POLLIN
-
-    def __init__(
-        self,
-        link: TcpLink,
-        stream: socket.socket,
-        operation: Operation,
-        header: bytes,
-        payload: torch.Tensor,
-        view: memoryview,
-    ) -> None:
-        super().__init__(link, stream, operation, header, payload)
-        self._view = view
-        self._end = payload.nbytes
 
     def advance(self) -> bool:
         """Receive some chunks, until there are no more just now."""

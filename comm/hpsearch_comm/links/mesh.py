@@ -92,7 +92,9 @@ class Mesh:
             operation.fate.fail(
                 error
                 if isinstance(error, CommError)
-                else CommError(f"rank {self.rank} broke off {operation.signature}: {type(error).__name__}: {error}")
+                else PeerLost(
+                    f"rank {self.rank} broke off {operation.signature}: {type(error).__name__}: {error}", self.rank
+                )
             )
             raise
 

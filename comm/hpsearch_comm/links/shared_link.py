@@ -59,9 +59,9 @@ class _Slots:
 
 
 class _SharedTransfer(Transfer):
-    """A message on its way through the slots; the two directions differ in `_move` and in the word they wait for."""
+    """A message on its way through the slots; the two directions differ in `advance`."""
 
-    __slots__ = ("_bell", "_chunk", "_fence", "_header", "_moved", "_operation", "_payload", "_slots", "done", "peer")
+    __slots__ = ("_bell", "_chunk", "_header", "_moved", "_operation", "_payload", "_slots", "done", "peer")
 
     def __init__(self, link: SharedLink, slots: _Slots, operation: Operation, payload: torch.Tensor) -> None:
         self.peer = link.peer
@@ -142,6 +142,8 @@ class _Receive(_SharedTransfer):
                 copy(piece, arrived)
             else:
                 self._combine(piece, arrived)
+            if not futex.ORDERED:
+                self._bell.ring()
             view[slots.taken] = (taken + 1) & _MASK
             self._count(piece)
             moved = True

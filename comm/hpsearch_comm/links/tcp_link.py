@@ -69,7 +69,7 @@ class TcpLink(Link):
         self._receiving: Callable[[], Transfer | None] = lambda: None
         self._fitted = False
         self._scratch: dict[int, tuple[torch.Tensor, memoryview]] = {}
-        self._typed = torch.empty(0)
+        self._typed = torch.empty(0, device="cpu")
         for stream in self._streams:
             stream.setblocking(False)
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -213,7 +213,7 @@ class TcpLink(Link):
         """Give the room where a stream's chunks arrive that are to be folded: as a tensor, and as bytes."""
         chunk = self._scratch.get(index)
         if chunk is None:
-            scratch = torch.empty(CHUNK, dtype=torch.uint8)
+            scratch = torch.empty(CHUNK, dtype=torch.uint8, device="cpu")
             chunk = self._scratch[index] = (scratch, _bytes_of(scratch))
         return chunk
 

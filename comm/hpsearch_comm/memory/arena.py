@@ -122,7 +122,7 @@ class Arena:
         signatures = [[self._packed(member, turn) for member in range(size)] for turn in (0, 1)]
         self._own = [of_turn.pop(index) for of_turn in signatures]
         self._theirs = signatures
-        self._scratch = torch.empty(0, dtype=torch.uint8)
+        self._scratch = torch.empty(0, dtype=torch.uint8, device="cpu")
         _wake_on_change(self, self._fate)
         self._compare_processes(forming)
 
@@ -174,7 +174,9 @@ class Arena:
         if self._said(own) != packed:
             # An odd count of changes says that one is under way.
             self._words[own] += 1
+            self.barrier.fence()
             self._bytes[own + LINE : own + LINE + SIGNATURE_BYTES] = packed
+            self.barrier.fence()
             self._words[own] += 1
         for member, peer in enumerate(self.members):
             said = self._said(_page(member) + _DELAYED) if member != self.index else None
@@ -195,7 +197,7 @@ class Arena:
         """
         self.meet(operation)
         if nbytes == 0:
-            return torch.empty(0, dtype=torch.uint8)
+            return torch.empty(0, dtype=torch.uint8, device="cpu")
         self._made += 1
         with contextlib.closing(self._share(operation, self.size * stride_of(nbytes), self._made)) as segment:
             own = self._buffers.add(segment, self._made, nbytes, self.index, self.size)
@@ -210,7 +212,7 @@ class Arena:
         """Give memory of this rank's own for partial results; what was in it is lost."""
         nbytes = numel * dtype.itemsize
         if self._scratch.numel() < nbytes:
-            self._scratch = torch.empty(nbytes, dtype=torch.uint8)
+            self._scratch = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         return self._scratch[:nbytes].view(dtype)
 
     def links(self) -> dict[int, Link]:
@@ -276,7 +278,9 @@ class Arena:
     def _said(self, start: int) -> bytes | None:
         """Read what a member has said in a long wait; None if nothing, or if it is saying it just now."""
         count = self._words[start]
+        self.barrier.fence()
         said = bytes(self._bytes[start + LINE : start + LINE + SIGNATURE_BYTES])
+        self.barrier.fence()
         return said if count and count % 2 == 0 and self._words[start] == count else None
 
     def _link(self, sender: int, receiver: int) -> int:

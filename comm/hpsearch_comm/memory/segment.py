@@ -138,7 +138,7 @@ class Segment:
 def tensor_over(mapping: mmap.mmap, offset: int, nbytes: int) -> torch.Tensor:
     """Give a uint8 tensor over a part of a mapping; it keeps the mapping."""
     if nbytes == 0:
-        return torch.empty(0, dtype=torch.uint8)
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
     return torch.frombuffer(mapping, dtype=torch.uint8, count=nbytes, offset=offset)
 
 

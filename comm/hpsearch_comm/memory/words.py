@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from hpsearch_comm.errors import CommError
 from hpsearch_comm.memory import futex
 from hpsearch_comm.operation import Operation, Wait
 
@@ -110,6 +111,7 @@ class Barrier:
         members: The ranks.
 
     Attributes:
+        fence: Keeps this rank's reads and writes of memory before it from being seen after those that follow.
         apart: Whether each member is a process of its own. Threads of one would only keep the interpreter from others.
         may_spin: Whether each member has a core of its own, too.
     """
@@ -126,8 +128,7 @@ class Barrier:
         self._others = tuple(offset // 4 for i, offset in enumerate(arrivals) if i != index)
         self._ranks = {offset // 4: rank for offset, rank in zip(arrivals, members, strict=True)}
         quiet = words.base + arrivals[index]
-        # Where the machine doesn't order memory by itself: an indivisible addition of nothing, to a word of ours.
-        self._fence = futex.adder(quiet, 0, 0, quiet)
+        self.fence = futex.adder(quiet, 0, 0, quiet)  # an indivisible addition of nothing, to a word of ours
         # By the barrier's number modulo 4: where to sleep, the counter's last value, and how to arrive.
         self._counters = tuple(counters[number & 1] // 4 for number in range(4))
         self._targets = tuple(size if number in (1, 2) else 0 for number in range(4))
@@ -151,7 +152,7 @@ class Barrier:
         if not self._others:
             return
         if not futex.ORDERED:
-            self._fence()
+            self.fence()
         count = self._count = (self._count + 1) & _MASK
         view = self._view
         view[self._own] = count
@@ -161,7 +162,7 @@ class Barrier:
                 self._wait(operation, count, on_delay)
                 break
         if not futex.ORDERED:
-            self._fence()
+            self.fence()
 
     def wake(self) -> None:
         """Make those who sleep here look at the group's fate; for a thread that has seen it change."""
@@ -183,7 +184,13 @@ class Barrier:
             if awaited != behind:
                 wait.progressed()
                 behind = awaited
-            wait.check([self._ranks[other] for other in awaited])
+            try:
+                wait.check([self._ranks[other] for other in awaited])
+            except CommError:
+                # Who has come since we looked may have left since: that is no reason to give up.
+                if self._behind(count):
+                    raise
+                return
             if on_delay is not None and time.monotonic() - began >= SLICE:
                 on_delay(operation)
             futex.wait(address, seen, SLICE)
