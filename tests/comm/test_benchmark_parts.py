@@ -4,29 +4,43 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 from hpsearch_comm.benchmark import __main__ as command_line
+from hpsearch_comm.benchmark import training
 from hpsearch_comm.benchmark.block import Block, Turn, combine, repetitions, take
 from hpsearch_comm.benchmark.collective import in_turn
 from hpsearch_comm.benchmark.fitting import SIZES, fit, measurements
 from hpsearch_comm.benchmark.launch import Outcome, RankFailed, measure
 from hpsearch_comm.benchmark.meeting import Blackboard, Meeting
+from hpsearch_comm.benchmark.namespaces import Namespaces
 from hpsearch_comm.benchmark.plan import Plan
 from hpsearch_comm.benchmark.report import geometric_mean, ratios, render, table
 from hpsearch_comm.benchmark.sizes import format_size, parse_sizes
+from hpsearch_comm.benchmark.stage import Stage
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
 from hpsearch_comm.formation.handshake import Credentials
+from hpsearch_comm.formation.secret import new_secret
+from tests.comm.other_user import as_nobody
 
 CREDENTIALS = Credentials(bytes(32), "test", 0)
 
 
 @pytest.mark.parametrize(
     ("text", "sizes"),
-    [("1K", (1024,)), ("1K,64k, 1M", (1024, 65536, 1 << 20)), ("12", (12,)), ("1GiB", (1 << 30,)), ("4KB", (4096,))],
+    [
+        ("1K", (1024,)),
+        ("1K,64k, 1M", (1024, 65536, 1 << 20)),
+        ("12", (12,)),
+        ("1GiB", (1 << 30,)),
+        ("4KB", (4096,)),
+        ("1K,4K,1024", (1024, 4096)),
+    ],
 )
 def test_sizes_are_powers_of_1024(text: str, sizes: tuple[int, ...]) -> None:
     assert parse_sizes(text) == sizes
@@ -46,13 +60,20 @@ def test_sizes_are_written_as_they_are_read() -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ({"against": ("nccl",)}, "peers gloo, mpi"),
+        ({"against": ("nccl",)}, "peers gloo, mpi, got 'nccl'"),
+        ({"against": ("",)}, "peers gloo, mpi, got ''"),
         ({"algorithm": "rings"}, "'rings'"),
         ({"ranks": 1}, "2 to 64"),
         ({"rounds": 0}, "at least one round"),
         ({"seconds": 0.0}, "up to 60 seconds"),
         ({"namespaces": True, "against": ("mpi",)}, "compare with gloo"),
         ({"kind": "model", "against": ("mpi",)}, "leave mpi out"),
+        ({"kind": "memory"}, "measures no peers"),
+        ({"kind": "fit"}, "measures no peers"),
+        ({"kind": "memory", "against": (), "transport": "tcp"}, "measures shared memory"),
+        ({"kind": "memory", "against": (), "algorithm": "ring"}, "measures shared memory"),
+        ({"kind": "fit", "against": (), "algorithm": "ring"}, "measures every algorithm"),
+        ({"kind": "fit", "against": (), "sizes": (1024, 1024)}, "two sizes at least"),
     ],
 )
 def test_plans_that_make_no_sense_are_refused(arguments: dict[str, Any], what: str) -> None:
@@ -84,10 +105,43 @@ def test_the_command_line_makes_a_plan() -> None:
     assert _parse("--memory").against == ()
 
 
-def test_the_command_line_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        command_line.main(["--sizes", "1Q"])
-    assert "got '1Q'" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ("--sizes 1Q", "got '1Q'"),
+        ("--sizes=", "got ''"),
+        ("--ranks 0", "2 to 64 ranks, got 0"),
+        ("--ranks two", "invalid int value: 'two'"),
+        ("--against gloo,", "got ''"),
+        ("--model --sizes 1K", "leave out --sizes"),
+        ("--memory --sizes 1K", "leave out --sizes"),
+        ("--memory --netns", "leave out --algorithm, --transport tcp and --netns"),
+        ("--fit --against gloo", "leave out --against"),
+        ("--fit --memory", "not allowed with"),
+    ],
+)
+def test_the_command_line_says_what_is_wrong(capsys: pytest.CaptureFixture[str], words: str, what: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        command_line.main(words.split())
+    assert what in capsys.readouterr().err
+
+
+def test_what_the_machine_refuses_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    assert command_line.main(["--against", "none"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: [Errno 2] No such file or directory")
+
+
+def test_network_namespaces_need_root() -> None:
+    def refused() -> str:
+        with pytest.raises(ConfigurationError) as caught:
+            Namespaces()
+        return str(caught.value)
+
+    assert "needs root: run the benchmark with sudo, or without --netns" in as_nobody(refused)
 
 
 def test_the_list_names_peers_and_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,8 +160,7 @@ def test_a_missing_peer_is_named_with_the_line_that_installs_it(monkeypatch: pyt
 def test_repetitions_fill_the_turn() -> None:
     assert repetitions(0.01, 0.2) == 20
     assert repetitions(10.0, 0.2) == 3
-    assert repetitions(1e-9, 0.2) == 300
-    assert repetitions(0.0, 0.2, most=7) == 7
+    assert repetitions(0.0, 0.2) == 300
 
 
 def test_a_repetition_lasts_from_the_last_begin_to_the_last_end() -> None:
@@ -179,7 +232,7 @@ def test_efficiency_is_the_time_without_averaging_by_the_time_with_it() -> None:
 
 def test_memory_is_compared_with_the_bare_work() -> None:
     turns = [Turn("ours, zero-copy", "64M", 0, (0.006,)), Turn("the additions and copies alone", "64M", 0, (0.005,))]
-    rows = render(Outcome(Plan(kind="memory", rounds=1), turns, {}), "table").splitlines()
+    rows = render(Outcome(Plan(kind="memory", against=(), rounds=1), turns, {}), "table").splitlines()
     assert rows[2].split()[-4:] == ["6", "1.2", "1.2", "1.2"]
 
 
@@ -195,7 +248,7 @@ def test_a_fit_explains_what_was_measured() -> None:
     assert [one.nbytes for one in measurements(turns, facts)] == [parse_sizes(text)[0] for text in sizes]
     model = fit(turns, facts)
     assert model.tcp_alpha == pytest.approx(50e-6, rel=0.05)
-    outcome = Outcome(Plan(kind="fit", rounds=1), turns, facts)
+    outcome = Outcome(Plan(kind="fit", against=(), rounds=1), turns, facts)
     assert "measured / predicted" in render(outcome, "table")
     assert json.loads(render(outcome, "json"))["cost_model"] == pytest.approx(model.to_dict())
 
@@ -238,6 +291,29 @@ def test_all_ranks_repeat_equally_often(tmp_path: Path) -> None:
 
     _threads(2, work)
     assert len(blocks[0].begins) == len(blocks[1].begins)
+
+
+def test_trainers_take_many_short_turns_and_each_is_first_in_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "MODELS", {"small": (lambda: nn.Linear(4, 4), 4)})
+    (tmp_path / "secret").write_text(new_secret().hex())
+    plan = Plan(kind="model", against=(), rounds=2)
+    found: list[list[Block]] = [[], []]
+
+    def work(rank: int) -> None:
+        meeting = Meeting(tmp_path / "meeting", rank, 2)
+        meeting._spin = False
+        with ExitStack() as exits:
+            found[rank], facts = training.measure(Stage(plan, rank, tmp_path, meeting, exits))
+        assert facts == {"parameters": {"small": 20}, "steps": 5}
+
+    _threads(2, work)
+    turns = combine([[block.to_dict() for block in blocks] for blocks in found])
+    assert [turn.contender for turn in turns[:4]] == ["no averaging", "ours", "ours", "no averaging"]
+    assert [turn.round for turn in turns] == [number for number in range(10) for _ in range(2)]
+    assert all(len(turn.seconds) == 1 for turn in turns)
+    assert len(ratios(turns, "small", "no averaging", "ours")) == 10
 
 
 def test_addresses_are_exchanged_through_a_directory(tmp_path: Path) -> None:

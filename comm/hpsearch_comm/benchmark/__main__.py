@@ -39,7 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         outcome = measure(plan)
-    except CommError as error:
+    except (CommError, OSError) as error:  # no space is left, a directory can't be written to
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -56,10 +56,14 @@ def parse(arguments: argparse.Namespace) -> Plan:
         ValueError: The arguments don't go together.
     """
     kind: Kind = arguments.kind
-    sizes = parse_sizes(arguments.sizes) if arguments.sizes else (SIZES if kind == "fit" else Plan().sizes)
-    peers = [] if arguments.against == "none" else [name.strip() for name in arguments.against.split(",")]
-    if kind in ("memory", "fit"):
-        peers = []
+    if arguments.sizes is not None and kind in ("model", "memory"):
+        raise ValueError(f"--{kind} has sizes of its own: leave out --sizes")
+    default = SIZES if kind == "fit" else Plan().sizes
+    sizes = default if arguments.sizes is None else parse_sizes(arguments.sizes)
+    against = arguments.against
+    if against is None:
+        against = "none" if kind in ("memory", "fit") else "gloo"
+    peers = [] if against == "none" else [name.strip() for name in against.split(",")]
     return Plan(
         kind=kind,
         ranks=arguments.ranks,
@@ -81,7 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ranks", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--sizes", help="bytes, such as 1K,64K,1M,16M,64M (the default)")
     parser.add_argument(
-        "--against", default="gloo", metavar="PEERS", help=f"of {','.join(PEERS)}, or none (default: gloo)"
+        "--against",
+        metavar="PEERS",
+        help=f"of {','.join(PEERS)}, or none (default: gloo; none for --memory and --fit)",
     )
     parser.add_argument("--algorithm", choices=ALGORITHMS, default="auto")
     parser.add_argument("--transport", choices=("auto", "tcp"), default="auto", help="tcp: leave shared memory out")

@@ -16,7 +16,6 @@ from hpsearch_comm.benchmark.collective import turn
 from hpsearch_comm.benchmark.contenders import ZeroCopy
 from hpsearch_comm.benchmark.sizes import format_size
 from hpsearch_comm.benchmark.stage import Stage
-from hpsearch_comm.errors import ConfigurationError
 
 __all__ = ["BARE", "NBYTES", "measure"]
 
@@ -28,8 +27,6 @@ def measure(stage: Stage) -> tuple[list[Block], dict[str, Any]]:
     """Take turns, round after round."""
     plan = stage.plan
     group = stage.group("ours")
-    if len(group.hosts) > 1 or plan.transport == "tcp":
-        raise ConfigurationError("--memory measures shared memory: leave out --transport tcp and --netns")
     numel = NBYTES // 4
     ours = ZeroCopy(group, numel)
     subject = format_size(NBYTES)

@@ -9,7 +9,7 @@ from typing import Any
 
 from hpsearch_comm.benchmark.meeting import Meeting
 
-__all__ = ["Block", "Turn", "combine", "repetitions", "take"]
+__all__ = ["Block", "Turn", "combine", "repeat", "repetitions", "take"]
 
 _LEAST, _MOST = 3, 300
 _WARM_UP = 2
@@ -51,7 +51,6 @@ def take(
     seconds: float,
     before: Callable[[], object],
     run: Callable[[], object],
-    most: int = _MOST,
 ) -> Block:
     """Warm up, and then repeat for about so many seconds; every rank repeats equally often.
 
@@ -63,7 +62,6 @@ def take(
         seconds: How long the turn should take.
         before: Called before each repetition, and not timed: writes the gradients.
         run: What is timed.
-        most: Repetitions at most.
     """
     for _ in range(_WARM_UP):
         before()
@@ -71,7 +69,21 @@ def take(
         begin = time.monotonic_ns()
         run()
         took = time.monotonic_ns() - begin
-    count = repetitions(max(meeting.share(took / 1e9)), seconds, most)
+    return repeat(
+        meeting, contender, subject, number, repetitions(max(meeting.share(took / 1e9)), seconds), before, run
+    )
+
+
+def repeat(
+    meeting: Meeting,
+    contender: str,
+    subject: str,
+    number: int,
+    count: int,
+    before: Callable[[], object],
+    run: Callable[[], object],
+) -> Block:
+    """Take a turn of so many repetitions, without warming up; for the arguments see `take`."""
     begins, ends = [], []
     for _ in range(count):
         before()
@@ -82,9 +94,9 @@ def take(
     return Block(contender, subject, number, tuple(begins), tuple(ends))
 
 
-def repetitions(once: float, seconds: float, most: int = _MOST) -> int:
+def repetitions(once: float, seconds: float) -> int:
     """Give how often something that takes `once` seconds is repeated in a turn."""
-    return max(_LEAST, min(most, int(seconds / max(once, 1e-9))))
+    return max(_LEAST, min(_MOST, int(seconds / max(once, 1e-9))))
 
 
 def combine(ranks: Sequence[Sequence[dict[str, Any]]]) -> list[Turn]:

@@ -7,18 +7,18 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpsearch_comm.benchmark.block import Turn, combine
 from hpsearch_comm.benchmark.contenders import require
+from hpsearch_comm.benchmark.lifeline import hold, segments
 from hpsearch_comm.benchmark.namespaces import INTERFACE, Namespaces
 from hpsearch_comm.benchmark.plan import Plan
 from hpsearch_comm.errors import CommError, ConfigurationError
@@ -60,23 +60,14 @@ def measure(plan: Plan) -> Outcome:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hpsearch-bench-")))
         (directory / "plan.json").write_text(plan.to_json())
         (directory / "secret").write_text(new_secret().hex())
-        stack.enter_context(_lifeline(directory))
+        stack.enter_context(hold(directory))
         namespaces = stack.enter_context(Namespaces()) if plan.namespaces else None
         if "mpi" in plan.against:
-            _segments(directory).mkdir()
-            stack.callback(shutil.rmtree, _segments(directory), ignore_errors=True)
+            segments(directory).mkdir()
+            stack.callback(shutil.rmtree, segments(directory), ignore_errors=True)
         _run(_commands(plan, directory, namespaces), _environment(plan, directory), directory)
         results = [json.loads((directory / f"result.{rank}.json").read_text()) for rank in range(plan.ranks)]
     return Outcome(plan, combine([result["blocks"] for result in results]), results[0]["facts"])
-
-
-@contextlib.contextmanager
-def _lifeline(directory: Path) -> Iterator[None]:
-    """Hold what every rank connects to: it ends when this process does, and the ranks with it."""
-    with socket.socket(socket.AF_UNIX) as line:
-        line.bind(str(directory / "lifeline"))
-        line.listen(128)
-        yield
 
 
 def _commands(plan: Plan, directory: Path, namespaces: Namespaces | None) -> list[list[str]]:
@@ -89,11 +80,6 @@ def _commands(plan: Plan, directory: Path, namespaces: Namespaces | None) -> lis
     return [[*namespaces.command(2 * number // plan.ranks), *command] for number, command in enumerate(commands)]
 
 
-def _segments(directory: Path) -> Path:
-    """Give a place in memory for Open MPI's segments: in /dev/shm itself they would outlive a killed run."""
-    return Path("/dev/shm", directory.name)
-
-
 def _mpirun(plan: Plan, directory: Path) -> list[str]:
     beside = Path(sys.executable).with_name("mpirun")
     found = str(beside) if beside.exists() else shutil.which("mpirun")
@@ -102,7 +88,7 @@ def _mpirun(plan: Plan, directory: Path) -> list[str]:
     command = [found, "-n", str(plan.ranks), "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
     if plan.ranks <= len(os.sched_getaffinity(0)):
         command[-2:] = []  # oversubscribed, Open MPI yields rather than spins: right only where cores are short
-    command += ["--mca", "btl_sm_backing_directory", str(_segments(directory))]
+    command += ["--mca", "btl_sm_backing_directory", str(segments(directory))]
     if os.geteuid() == 0:
         command.append("--allow-run-as-root")
     if plan.transport == "tcp":

@@ -31,16 +31,16 @@ class Plan:
     algorithm: str = "auto"
     transport: Literal["auto", "tcp"] = "auto"
     rounds: int = 5
-    """Turns of each contender at each size."""
+    """Turns of each contender at each size; with a model each is split into several short ones."""
     seconds: float = 0.2
-    """About how long a turn takes."""
+    """About how long a turn takes; those of a model are counted in steps instead."""
     namespaces: bool = False
     """Whether the ranks run in two network namespaces, the first half of them in one, the others in the other."""
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.against) - set(PEERS))
         if unknown:
-            raise ValueError(f"there are the peers {', '.join(PEERS)}, got {', '.join(unknown)}")
+            raise ValueError(f"there are the peers {', '.join(PEERS)}, got {', '.join(map(repr, unknown))}")
         if self.algorithm not in ALGORITHMS:
             raise ValueError(f"there are the algorithms {', '.join(ALGORITHMS)}, got {self.algorithm!r}")
         if not 2 <= self.ranks <= 64:
@@ -53,8 +53,16 @@ class Plan:
             raise ValueError(
                 "mpirun keeps its ranks in one network namespace: between two, compare with gloo (--against gloo)"
             )
-        if self.kind in ("model", "memory") and "mpi" in self.against:
-            raise ValueError(f"--{self.kind} has no turn for Open MPI: leave mpi out of --against")
+        if self.kind == "model" and "mpi" in self.against:
+            raise ValueError("--model has no turn for Open MPI: leave mpi out of --against")
+        if self.kind in ("memory", "fit") and self.against:
+            raise ValueError(f"--{self.kind} measures no peers: leave out --against")
+        if self.kind == "memory" and (self.transport == "tcp" or self.algorithm not in ("auto", "direct")):
+            raise ValueError("--memory measures shared memory: leave out --algorithm, --transport tcp and --netns")
+        if self.kind == "fit" and self.algorithm != "auto":
+            raise ValueError("--fit measures every algorithm: leave out --algorithm")
+        if self.kind == "fit" and len(set(self.sizes)) < 2:
+            raise ValueError("--fit needs two sizes at least, to tell the cost of a message from that of a byte")
 
     def to_json(self) -> str:
         """Give it as the ranks read it."""

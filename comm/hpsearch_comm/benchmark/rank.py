@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import shutil
-import socket
 import sys
-import threading
+import traceback
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NoReturn
+
+from hpsearch_comm.benchmark.lifeline import follow
 
 
 def main() -> int:
@@ -21,7 +21,7 @@ def main() -> int:
     stderr = os.open(directory / f"stderr.rank{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(stderr, 2)
     os.close(stderr)
-    _hold_on(directory)
+    follow(directory)
 
     import torch
 
@@ -41,29 +41,25 @@ def main() -> int:
     }
     try:
         with ExitStack() as exits:
-            stage = Stage(plan, rank, directory, Meeting(directory / "meeting", rank, plan.ranks), exits)
+            meeting = Meeting(directory / "meeting", rank, plan.ranks)
+            meeting.wait()  # where cores are few, imports take the last rank longer than a group would wait for it
+            stage = Stage(plan, rank, directory, meeting, exits)
             blocks, facts = measures[plan.kind](stage)
     except CommError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
+        _fail()
+    except Exception:
+        traceback.print_exc()
+        _fail()
     result = {"blocks": [block.to_dict() for block in blocks], "facts": facts}
     (directory / f"result.{rank}.json").write_text(json.dumps(result))
     return 0
 
 
-def _hold_on(directory: Path) -> None:
-    """End this process when the one that started the benchmark ends, and clear up for it if it was killed."""
-    line = socket.socket(socket.AF_UNIX)
-    line.connect(str(directory / "lifeline"))
-
-    def wait() -> None:
-        with contextlib.suppress(OSError):
-            line.recv(1)
-        shutil.rmtree(Path("/dev/shm", directory.name), ignore_errors=True)  # Open MPI's segments
-        shutil.rmtree(directory, ignore_errors=True)
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True, name="lifeline").start()
+def _fail() -> NoReturn:
+    """End at once: at Python's own exit Open MPI would wait for the other ranks, which wait for this one."""
+    sys.stderr.flush()
+    os._exit(1)
 
 
 if __name__ == "__main__":

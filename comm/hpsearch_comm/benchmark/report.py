@@ -1,8 +1,9 @@
 """What came of a run: medians, rates and ratios, as a table of text or Markdown, or as JSON with every sample.
 
 A time is the median of a turn's repetitions, and then of the rounds. A ratio is taken within a round, of turns that lay
-side by side, so that both met the same neighbours; of the ratios of all rounds min, median and max are shown. In the
-row of gloo, a ratio of 5 says that gloo took 5 times as long. For the rates see `hpsearch_comm.bandwidth`.
+side by side, so that both met the same neighbours; of the ratios of all rounds min, median and max are shown; the
+efficiencies of `--model` are ratios of short turns, several in each round. In the row of gloo, a ratio of 5 says that
+gloo took 5 times as long. For the rates see `hpsearch_comm.bandwidth`.
 """
 
 from __future__ import annotations

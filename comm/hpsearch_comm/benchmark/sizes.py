@@ -12,7 +12,7 @@ _MOST = 8 << 30
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Read sizes such as `1K,64K,1M` as bytes.
+    """Read sizes such as `1K,64K,1M` as bytes; each counts once.
 
     Raises:
         ValueError: One isn't a whole number of float32 elements, or larger than 8G.
@@ -26,7 +26,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
         if size % 4 or not 0 < size <= _MOST:
             raise ValueError(f"expected sizes that are multiples of 4 bytes (float32) up to 8G, got {item.strip()}")
         sizes.append(size)
-    return tuple(sizes)
+    return tuple(dict.fromkeys(sizes))
 
 
 def format_size(nbytes: int) -> str:
