@@ -9,10 +9,13 @@ from typing import Any
 import torch
 
 from hpsearch_comm.errors import UsageError
+from hpsearch_comm.layout import is_plain, may_share_elements
 from hpsearch_comm.reduction import Reduction
 from hpsearch_comm.signature import DTYPES, Signature
 
-__all__ = ["Call", "check_device", "check_out", "check_root", "check_tensor"]
+__all__ = ["Call", "check_device", "check_out", "check_root", "check_target", "check_tensor"]
+
+_NO_DISPATCH = torch.Tensor.__torch_dispatch__
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Call:
 
 
 def check_tensor(name: str, tensor: object) -> torch.Tensor:
-    """Give the tensor without its history, or say why no collective can take it.
+    """Give the tensor's memory as a plain torch.Tensor without history, or say why no collective can take it.
 
     Raises:
         UsageError: It isn't a dense tensor of a dtype that can travel.
@@ -56,20 +59,64 @@ def check_tensor(name: str, tensor: object) -> torch.Tensor:
     if tensor.dtype not in DTYPES:
         kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         raise UsageError(f"{name} takes tensors of {kinds}, got {str(tensor.dtype).removeprefix('torch.')}")
+    if type(tensor) is not torch.Tensor:
+        tensor = _without_class(name, tensor)
+    if tensor.is_inference():
+        tensor = _normal(tensor)
     return tensor.detach() if tensor.requires_grad else tensor
 
 
-def check_out(name: str, out: object, tensor: torch.Tensor, shape: torch.Size | tuple[int, ...]) -> torch.Tensor:
-    """Check that the result fits into `out`.
+def check_target(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Give the tensor, or say why no result can be written into it.
 
     Raises:
-        UsageError: It has another shape, dtype or device.
+        UsageError: Several of its elements lie in one place.
     """
-    result = check_tensor(f"out of {name}", out)
+    if not tensor.is_contiguous() and may_share_elements(tensor):
+        raise UsageError(
+            f"{name} must have memory of its own for each element, since a result is written into it, got a view of "
+            f"shape {list(tensor.shape)} with strides {list(tensor.stride())}, such as expand() or unfold() make: pass "
+            "tensor.clone()"
+        )
+    return tensor
+
+
+def check_out(
+    name: str,
+    out: object,
+    tensor: torch.Tensor,
+    shape: torch.Size | tuple[int, ...],
+    place: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Check that the result fits into `out`, and can be written there while the tensor is still read.
+
+    Args:
+        name: The operation.
+        out: Where the user wants the result.
+        tensor: What goes into the operation.
+        shape: Of the result.
+        place: The part of the tensor that `out` may be. Without it, any overlap will do.
+
+    Raises:
+        UsageError: It has another shape, dtype or device, shares elements, or overlaps the tensor.
+    """
+    result = check_target(f"out of {name}", check_tensor(f"out of {name}", out))
     if result.shape != shape or result.dtype is not tensor.dtype or result.device != tensor.device:
         raise UsageError(
             f"out of {name} must be {tensor.dtype} {list(shape)} on {tensor.device}, got {result.dtype} "
             f"{list(result.shape)} on {result.device}"
+        )
+    # Where one of the two isn't plain, its elements are copied, and only the copy takes part.
+    if place is None or not is_plain(result) or not is_plain(tensor):
+        return result
+    start, at = tensor.data_ptr(), result.data_ptr()
+    if at == place.data_ptr():
+        return result
+    if start < at + result.nbytes and at < start + tensor.nbytes:
+        same = "the tensor" if place is tensor else "the rows of the tensor that this rank gets"
+        raise UsageError(
+            f"out of {name} must be {same} or lie apart from it, got one that begins {at - start:+,} bytes from the "
+            "tensor's begin and overlaps it: pass memory of its own"
         )
     return result
 
@@ -93,3 +140,23 @@ def check_device(device: torch.device, tensors: Iterable[torch.Tensor]) -> None:
                 f"tensors must lie on {device}, where this rank computes, got one on {tensor.device}: move it with "
                 "tensor.to(device)"
             )
+
+
+def _without_class(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Give the memory of a Parameter or another subclass without what that makes of torch's functions."""
+    if type(tensor).__torch_dispatch__ is not _NO_DISPATCH:
+        raise UsageError(
+            f"{name} takes tensors with memory of their own, got {type(tensor).__name__}, which keeps its elements "
+            "elsewhere: pass the tensors that it consists of, such as tensor.to_local()"
+        )
+    return tensor.as_subclass(torch.Tensor)
+
+
+def _normal(tensor: torch.Tensor) -> torch.Tensor:
+    """Give the memory of an inference tensor as a tensor that may be changed outside of inference mode too."""
+    with torch.inference_mode(False):
+        normal = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        normal.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+        if tensor.is_conj():
+            normal = normal.conj()
+        return torch._neg_view(normal) if tensor.is_neg() else normal

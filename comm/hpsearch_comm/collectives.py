@@ -132,9 +132,9 @@ class HostCollectives:
     def allgather_numbers(self, operation: Operation, algorithm: str, numbers: Sequence[int]) -> list[list[int]]:
         """Give each rank's numbers, equally many on each, to every rank."""
         size, count = self.topology.size, len(numbers)
-        table = torch.zeros(size * count, dtype=torch.int64)
+        table = torch.zeros(size * count, dtype=torch.int64, device="cpu")
         start = operation.rank * count
-        table[start : start + count] = torch.tensor(numbers, dtype=torch.int64)
+        table[start : start + count] = torch.tensor(numbers, dtype=torch.int64, device="cpu")
         parts = [(rank * count, (rank + 1) * count) for rank in range(size)]
         self.allgather(operation, algorithm, table, parts)
         values = table.tolist()

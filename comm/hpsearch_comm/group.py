@@ -46,6 +46,8 @@ class Group:
             closes it. `interface` and `host` are the listener's then.
         timeout: Seconds without progress after which an operation gives up.
         start_timeout: Seconds until all ranks must have come.
+        deadline: When all ranks must have come, in seconds of `time.monotonic()`, where some of start_timeout has
+            passed already.
         algorithm: Of every allreduce: auto, direct, ring, butterfly, hierarchical or naive.
         transport: auto, or tcp to let ranks of one host talk over TCP too.
         interface: Interface, address or network by which other hosts reach this rank, in place of the one that routing
@@ -53,7 +55,8 @@ class Group:
         host: Splits one machine into several hosts, by a name for this one.
         streams: TCP connections between two ranks of different hosts.
         cuda: How CUDA tensors travel: nccl, host for pinned host memory, or auto: NCCL wherever all ranks can use it.
-        timeline: File for a trace of all operations, for chrome://tracing or Perfetto.
+        timeline: File for a trace of all operations, for chrome://tracing or Perfetto; or the timeline of another group
+            of the same ranks, which records those of both until that group is closed.
         cost_model: What `auto` predicts with: a model, its costs by name, or a JSON file with them. Rank 0's counts.
 
     Raises:
@@ -74,13 +77,14 @@ class Group:
         listener: Listener | None = None,
         timeout: float = 30.0,
         start_timeout: float = 60.0,
+        deadline: float | None = None,
         algorithm: str = "auto",
         transport: str = "auto",
         interface: str | None = None,
         host: str | None = None,
         streams: int = 4,
         cuda: str = "auto",
-        timeline: str | os.PathLike[str] | None = None,
+        timeline: str | os.PathLike[str] | Timeline | NoTimeline | None = None,
         cost_model: CostModel | Mapping[str, float] | str | os.PathLike[str] | None = None,
     ) -> None:
         self.rank = rank
@@ -94,6 +98,7 @@ class Group:
             name=name,
             timeout=timeout,
             start_timeout=start_timeout,
+            deadline=deadline,
             algorithm=algorithm,
             transport=transport,
             interface=interface,
@@ -104,24 +109,29 @@ class Group:
         self._model = read_cost_model(cost_model)
         self._duplicates = 0
         self._timeline = open_timeline(timeline, rank, size)
+        self._own_timeline = self._timeline is not timeline
         if listener is not None and size == 1:
             listener.close()
         try:
-            parts = assemble(self._options, lambda: listener or self._listen())
+            with torch.inference_mode(False):  # as a user may be in it, and operations change what is made here
+                parts = assemble(self._options, lambda: listener or self._listen())
         except BaseException:
-            self._timeline.close()
+            if self._own_timeline:
+                self._timeline.close()
             raise
         self._fate = parts.fate
         self._topology = parts.topology
         self._devices = Devices(self._options, parts.fate)
-        self._release = release_at_exit(self, parts, self._devices.close, rank)
-        self._turns = Turns(rank, parts.fate, parts.recent, self._timeline, float(timeout))
+        self._turns = Turns(rank, parts.fate, parts.recent, self._timeline, float(timeout), name)
+        # Devices before the goodbye, since NCCL's peers take leave of each other together.
+        leave = [self._timeline.close, self._devices.close] if self._own_timeline else [self._devices.close]
+        self._release = release_at_exit(self, rank, parts, self._turns, leave)
         try:
             self._prepare = self._with_model(parts)
             if size > 1:
                 self._model = CostModel.from_dict(self.broadcast_object(self._model.to_dict()))
                 self._prepare = self._with_model(parts)
-            if self._timeline.on and len(self.hosts) > 1:
+            if self._own_timeline and self._timeline.on and len(self.hosts) > 1:
                 self._timeline.set_clock(clock_offset(self.allgather_object, rank))
         except BaseException as error:
             self.close(error)
@@ -188,12 +198,10 @@ class Group:
         """
         if self.closed:
             return
-        if error is not None:
+        if error is not None and not self._turns.inherited:
             break_off(self._fate, self.rank, error)
-        elif self._timeline.on and self._fate.error is None:
+        elif self._own_timeline and self._timeline.on and self._fate.error is None:
             self._timeline.gather(self)
-        self._turns.close()
-        self._timeline.close()
         self._release()
 
     # Operations.
@@ -299,7 +307,10 @@ class Group:
         return self._turns.now(self._prepare.empty(shape, dtype))
 
     def duplicate(self) -> Group:
-        """Make another group of the same ranks, whose operations may interleave with this one's in any order."""
+        """Make another group of the same ranks, whose operations may interleave with this one's in any order.
+
+        It stands in this group's timeline, until this group is closed.
+        """
         self._duplicates += 1
         options = self._options
         name = f"{options.name}/{self._duplicates}"
@@ -318,6 +329,7 @@ class Group:
             host=options.host,
             streams=options.streams,
             cuda=options.cuda,
+            timeline=self._timeline,
             cost_model=self._model,
         )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
+from torch.autograd.graph import increment_version
 
-__all__ = ["flat", "is_plain", "put_back"]
+__all__ = ["flat", "is_plain", "may_share_elements", "put_back"]
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -22,6 +23,24 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def put_back(elements: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Copy elements that `flat` gave into the tensor; where it is plain, they are there already."""
-    if not is_plain(tensor):
+    """Copy elements that `flat` gave into the tensor; where it is plain, they are there already.
+
+    Autograd learns that the tensor has changed, so that it refuses a backward pass that needs what it was before.
+    """
+    if is_plain(tensor):
+        increment_version(tensor)
+    else:
         tensor.copy_(elements.view(tensor.shape))
+
+
+def may_share_elements(tensor: torch.Tensor) -> bool:
+    """Say whether two elements could lie in one place: where a dimension doesn't step over all shorter ones."""
+    reach = 0
+    for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if length == 0:
+            return False
+        if length > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (length - 1)
+    return False

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
+from operator import index
 from typing import Any, TypeVar
 
 import torch
 
-from hpsearch_comm.call import Call, check_out, check_root, check_tensor
+from hpsearch_comm.call import Call, check_out, check_root, check_target, check_tensor
 from hpsearch_comm.collectives import HostCollectives
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.layout import flat, is_plain, put_back
+from hpsearch_comm.memory.copying import copy
 from hpsearch_comm.objects import decode, encode
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.reduction import reduction_for
-from hpsearch_comm.signature import Signature
+from hpsearch_comm.signature import DTYPES, Signature
 from hpsearch_comm.turns import Prepared
 
 __all__ = ["Preparation"]
@@ -45,7 +47,10 @@ class Preparation:
         """Prepare `Group.allreduce`."""
         source = check_tensor("allreduce", tensor)
         call = self._reducing("allreduce", source, op)
-        target = source if out is None else check_out("allreduce", out, source, source.shape)
+        if out is None:
+            target = check_target("allreduce's tensor", source)
+        else:
+            target = check_out("allreduce", out, source, source.shape, source)
         result = tensor if out is None else out
         host, algorithm, reduction = self._host, call.algorithm, call.reduction
         assert reduction is not None
@@ -63,6 +68,8 @@ class Preparation:
         """Prepare `Group.broadcast`."""
         source = check_tensor("broadcast", tensor)
         root = check_root(root, self._size)
+        if root != self._rank:
+            check_target("broadcast's tensor", source)
         call = self._call("broadcast", source.dtype, source.shape, root)
 
         def work(operation: Operation) -> torch.Tensor:
@@ -79,7 +86,7 @@ class Preparation:
         source = check_tensor("allgather", tensor)
         rows = source if source.dim() else source.view(1)
         rest = rows.shape[1:]
-        target = None if out is None else check_tensor("out of allgather", out)
+        target = None if out is None else check_target("out of allgather", check_tensor("out of allgather", out))
         call = self._call("allgather", rows.dtype, (0, *rest))
 
         def work(operation: Operation) -> torch.Tensor:
@@ -91,7 +98,7 @@ class Preparation:
             parts = _runs(counts, prod(rest))
             everything = result.view(-1)
             start, stop = parts[self._rank]
-            everything[start:stop].copy_(flat(rows))
+            copy(everything[start:stop], flat(rows))  # which may lie in `out`, there or elsewhere
             self._host.allgather(operation, call.algorithm, everything, parts)
             if target is not None:
                 put_back(everything, target)
@@ -111,7 +118,7 @@ class Preparation:
         parts = self._host.row_parts(source.shape[0], prod(rest))
         start, stop = parts[self._rank]
         rows = source[_rows(source.shape[0], self._size, self._rank)]
-        target = None if out is None else check_out("reduce_scatter", out, source, rows.shape)
+        target = None if out is None else check_out("reduce_scatter", out, source, rows.shape, rows)
 
         def work(operation: Operation) -> torch.Tensor:
             mine = flat(source)
@@ -153,7 +160,7 @@ class Preparation:
         def work(operation: Operation) -> list[Any]:
             counts = [count for (count,) in self._host.allgather_numbers(operation, call.algorithm, [mine.numel()])]
             parts = _runs(counts, 1)
-            everything = torch.empty(sum(counts), dtype=torch.uint8)
+            everything = torch.empty(sum(counts), dtype=torch.uint8, device="cpu")
             start, stop = parts[self._rank]
             everything[start:stop].copy_(mine)
             self._host.allgather(operation, call.algorithm, everything, parts)
@@ -168,9 +175,9 @@ class Preparation:
         call = self._call("broadcast_object", torch.uint8, (), root, as_="broadcast")
 
         def work(operation: Operation) -> Any:
-            length = torch.tensor([0 if mine is None else mine.numel()])
+            length = torch.tensor([0 if mine is None else mine.numel()], device="cpu")
             self._host.broadcast(operation, call.algorithm, length, root)
-            text = torch.empty(int(length), dtype=torch.uint8) if mine is None else mine
+            text = torch.empty(int(length), dtype=torch.uint8, device="cpu") if mine is None else mine
             self._host.broadcast(operation, call.algorithm, text, root)
             return decode(text) if mine is None else value
 
@@ -182,12 +189,14 @@ class Preparation:
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Prepared[torch.Tensor]:
         """Prepare `Group.empty`."""
-        if len(shape) == 1 and not isinstance(shape[0], int):
+        if len(shape) == 1 and isinstance(shape[0], Sequence):
             shape = tuple(shape[0])
         if not all(isinstance(length, int) and length >= 0 for length in shape):
             raise UsageError(f"a shape must consist of numbers from 0, got {shape!r}")
         if not isinstance(dtype, torch.dtype):
             raise UsageError(f"dtype must be a torch.dtype, got {dtype!r}")
+        if dtype not in DTYPES:
+            raise UsageError(f"there are no collectives of {dtype}, nor memory for them: use torch.uint8")
         call = self._call("empty", dtype, shape, as_="barrier")
         nbytes = prod(shape) * dtype.itemsize
         return Prepared(call, lambda operation: self._host.arena.empty(operation, nbytes).view(dtype).view(*shape))
@@ -244,7 +253,10 @@ class Preparation:
                     f"{rows}: pass splits, the rows for each rank"
                 )
             return [rows // self._size] * self._size
-        counts = [int(count) for count in splits]
+        try:
+            counts = [index(count) for count in splits]
+        except TypeError:
+            raise UsageError(f"splits must be whole numbers, one for each rank, got {splits!r}") from None
         if len(counts) != self._size or min(counts) < 0 or sum(counts) != rows:
             raise UsageError(
                 f"splits must be {self._size} numbers from 0, one for each rank, that add up to the tensor's {rows} "

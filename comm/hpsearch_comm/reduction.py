@@ -174,12 +174,16 @@ def _divide(part: torch.Tensor, count: int) -> None:
     # Tensors of no dimension, kept: wrapping a Python number in one takes longer than dividing a small part by it.
     scale = _scales.get(count)
     if count & (count - 1) == 0:
-        part.mul_(scale if scale is not None else _scales.setdefault(count, torch.tensor(1.0 / count)))  # exact
+        part.mul_(scale if scale is not None else _scales.setdefault(count, _scalar(1.0 / count)))  # exact
     else:
-        part.div_(scale if scale is not None else _scales.setdefault(count, torch.tensor(float(count))))
+        part.div_(scale if scale is not None else _scales.setdefault(count, _scalar(float(count))))
 
 
 _scales: dict[int, torch.Tensor] = {}
+
+
+def _scalar(value: float) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float32, device="cpu")
 
 
 def _settle(part: torch.Tensor, _count: int) -> None:

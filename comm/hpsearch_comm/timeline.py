@@ -7,7 +7,8 @@ turns the queue into text and writes it twice a second. At the orderly close ran
 those that it can't see, on other hosts, are sent through the group. After a crash the parts are there, and load as
 they are.
 
-In the trace a rank is a process, with a row for the caller and one for the engine that runs asynchronous operations.
+In the trace a rank is a process, with a row for each thread that calls operations, and one for each engine that runs
+asynchronous ones. A group and its duplicates share a timeline; the duplicates' operations have their group's name.
 An operation has its bytes, algorithm and rates in its `args`, and, if it was asynchronous, how long it was queued and
 how much of it lay within the backward pass. (A blocking one hides behind nothing: it holds the backward pass up.)
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import logging
 import os
 import socket
@@ -50,7 +52,7 @@ _AT_ONCE = 32
 _PENDING = 16384
 """Events in memory at most; past that, the caller writes them."""
 
-_CALLER, _ENGINE = 1, 2
+_CALLER = 1
 
 
 class Timeline:
@@ -73,7 +75,9 @@ class Timeline:
         self.size = size
         self._process = os.getpid()
         self._offset = 0
+        self._rows = itertools.count(_CALLER + 1)
         self._threads = {threading.get_ident(): _CALLER}
+        self._engines: dict[str, int] = {}
         self._queue: deque[tuple[Any, ...]] = deque()
         self._backward_since = 0
         self._backwards: deque[tuple[int, int]] = deque(maxlen=8)
@@ -89,7 +93,6 @@ class Timeline:
                 name_event("process_name", rank, 0, f"rank {rank} on {socket.gethostname()}"),
                 order_event(rank),
                 name_event("thread_name", rank, _CALLER, "caller"),
-                name_event("thread_name", rank, _ENGINE, "engine"),
             ],
         )
         self._writer = threading.Thread(target=self._keep_writing, name=f"timeline of rank {rank}", daemon=True)
@@ -97,7 +100,9 @@ class Timeline:
         # A script that ends with an exception closes nothing, and its last events are those that tell why.
         atexit.register(self.close)
 
-    def operation(self, name: str, nbytes: int, algorithm: str, sequence: int, queued: int = 0) -> _Operation:
+    def operation(
+        self, name: str, nbytes: int, algorithm: str, sequence: int, queued: int = 0, group: str = ""
+    ) -> _Operation:
         """Mark an operation on the thread that runs it: `with timeline.operation("allreduce", ...): run it`.
 
         Args:
@@ -106,8 +111,9 @@ class Timeline:
             algorithm: The one that runs.
             sequence: The operation's number in its group.
             queued: `time.monotonic_ns()` when an asynchronous operation was called; 0 for a blocking one.
+            group: The group's name.
         """
-        return _Operation(self, name, nbytes, algorithm, sequence, queued)
+        return _Operation(self, name, nbytes, algorithm, sequence, queued, group)
 
     def phase(self, name: str) -> _Phase:
         """Mark a part of an operation: `with timeline.phase("reduce-scatter"): ...`."""
@@ -139,9 +145,12 @@ class Timeline:
         finally:
             self.end_backward()
 
-    def engine_thread(self) -> None:
-        """Say that the calling thread is the group's engine."""
-        self._threads[threading.get_ident()] = _ENGINE
+    def engine_thread(self, group: str = "") -> None:
+        """Say that the calling thread is the engine of the group with this name. Each of them has a row of its own."""
+        row = self._engines.get(group)
+        if row is None:
+            row = self._engines[group] = self._new_row(f"engine of {group}" if group else "engine")
+        self._threads[threading.get_ident()] = row
 
     def set_clock(self, offset: int) -> None:
         """Set the nanoseconds to add to this host's monotonic clock to have rank 0's; see `clock.clock_offset`."""
@@ -221,8 +230,12 @@ class Timeline:
         ident = threading.get_ident()
         row = self._threads.get(ident)
         if row is None:
-            row = self._threads[ident] = len(self._threads) + _ENGINE
-            self._add((row_event, row, f"thread {threading.get_native_id()}"))
+            row = self._threads[ident] = self._new_row(f"thread {threading.get_native_id()}")
+        return row
+
+    def _new_row(self, name: str) -> int:
+        row = next(self._rows)
+        self._add((row_event, row, name))
         return row
 
     def _add(self, event: tuple[Any, ...]) -> None:
@@ -298,15 +311,18 @@ class _Phase:
 class _Operation:
     """An operation under way."""
 
-    __slots__ = ("_timeline", "algorithm", "begin", "name", "nbytes", "queued", "sequence")
+    __slots__ = ("_timeline", "algorithm", "begin", "group", "name", "nbytes", "queued", "sequence")
 
-    def __init__(self, timeline: Timeline, name: str, nbytes: int, algorithm: str, sequence: int, queued: int) -> None:
+    def __init__(
+        self, timeline: Timeline, name: str, nbytes: int, algorithm: str, sequence: int, queued: int, group: str
+    ) -> None:
         self._timeline = timeline
         self.name = name
         self.nbytes = nbytes
         self.algorithm = algorithm
         self.sequence = sequence
         self.queued = queued
+        self.group = group
 
     def __enter__(self) -> None:
         self.begin = time.monotonic_ns()
@@ -341,7 +357,7 @@ class NoTimeline:
         """Do nothing."""
         return _NOTHING
 
-    def engine_thread(self) -> None:
+    def engine_thread(self, _: str = "") -> None:
         """Do nothing."""
 
     def set_clock(self, _: int) -> None:
@@ -361,10 +377,14 @@ class NoTimeline:
 _NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
 
 
-def open_timeline(path: str | os.PathLike[str] | None, rank: int, size: int) -> Timeline | NoTimeline:
-    """Give the timeline of a group: one that does nothing where no path is given.
+def open_timeline(
+    path: str | os.PathLike[str] | Timeline | NoTimeline | None, rank: int, size: int
+) -> Timeline | NoTimeline:
+    """Give the timeline of a group: that of another one, or one that does nothing where no path is given.
 
     Raises:
         ConfigurationError: The path can't be written.
     """
+    if isinstance(path, Timeline | NoTimeline):
+        return path
     return NoTimeline() if path is None else Timeline(path, rank, size)

@@ -54,6 +54,7 @@ class Ran(Protocol):
     algorithm: str
     sequence: int
     queued: int
+    group: str
     begin: int
 
 
@@ -81,6 +82,8 @@ def operation_event(
         f'"busbw GB/s": {bus_bandwidth(name, nbytes, seconds, size):.3f}, '
         f'"asynchronous": {"true" if queued else "false"}'
     )
+    if operation.group:
+        text += f', "group": {_quoted(operation.group)}'
     if queued:
         text += f', "queued us": {(begin - queued) / 1e3:.3f}, "hidden us": {hidden / 1e3:.3f}'
         text += f', "hidden share": {hidden / (end - begin) if end > begin else 0:.3f}'

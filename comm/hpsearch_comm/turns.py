@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import torch
+
 from hpsearch_comm.call import Call
 from hpsearch_comm.ending import break_off
 from hpsearch_comm.engine import Engine
@@ -43,19 +45,31 @@ class Turns:
         recent: Keeps what has been called.
         timeline: Records what runs.
         timeout: Seconds without progress after which an operation gives up.
+        name: The group's, for the timeline.
 
     Attributes:
         last_algorithm: Of the operation that began last.
     """
 
-    def __init__(self, rank: int, fate: Fate, recent: Recent, timeline: Timeline | NoTimeline, timeout: float) -> None:
+    def __init__(
+        self,
+        rank: int,
+        fate: Fate,
+        recent: Recent,
+        timeline: Timeline | NoTimeline,
+        timeout: float,
+        name: str = "",
+    ) -> None:
         self.last_algorithm = "none"
         self._rank = rank
         self._fate = fate
         self._recent = recent
         self._timeline = timeline
         self._timeout = timeout
-        self._lock = threading.Lock()
+        self._name = name
+        # One that its owner may take again: a signal handler that does so is told, in place of waiting for itself.
+        self._lock = threading.RLock()
+        self._running = False
         self._sequence = 0
         self._engine: Engine | None = None
         self._process = os.getpid()
@@ -66,13 +80,23 @@ class Turns:
         """Whether nothing more is taken."""
         return self._closed
 
+    @property
+    def inherited(self) -> bool:
+        """Whether this is the copy of a forked child, who has no part in the group."""
+        return self._process != os.getpid()
+
     def now(self, prepared: Prepared[T]) -> T:
         """Run an operation, behind those that are still under way, and give its result."""
         with self._lock:
             if self._engine is None or self._engine.idle:
-                result: Any = self._run(prepared, self._begin(), spin=True)
+                sequence = self._begin()
+                self._running = True
+                try:
+                    result: Any = self._run(prepared, sequence, spin=True)
+                finally:
+                    self._running = False
                 return result.wait() if prepared.launches else result  # type: ignore[no-any-return]
-            handle = self._submit(prepared)
+            handle = self._submit(prepared, blocking=True)
         return handle.wait()
 
     def later(self, prepared: Prepared[T]) -> Handle[T]:
@@ -82,34 +106,45 @@ class Turns:
 
     def close(self) -> None:
         """Finish what was submitted, and take nothing more."""
-        if self._process == os.getpid():
-            with self._lock:
-                engine, self._engine = self._engine, None
-            if engine is not None:
-                engine.close()
-        self._closed = True
+        if self.inherited:
+            self._closed = True
+            return
+        with self._lock:
+            self._check_outside()
+            self._closed = True
+        if self._engine is not None:
+            self._engine.close()
 
     def _begin(self) -> int:
         if self._closed:
             raise GroupClosedError("the group is closed on this rank: make a new one, or close it later")
-        if self._process != os.getpid():
+        if self.inherited:
             raise UsageError(
                 "a group can't be used in a forked child, whose sockets would be its parent's: make the group in the "
                 "process that uses it, for example in a data loader's parent only"
             )
+        self._check_outside()
         if self._fate.error is not None:
             self._fate.check()
         sequence = self._sequence
         self._sequence = sequence + 1
         return sequence
 
-    def _submit(self, prepared: Prepared[T]) -> Handle[T]:
+    def _check_outside(self) -> None:
+        if self._running:
+            raise UsageError(
+                "a group can't be used or closed within one of its own operations, as a signal handler does that calls "
+                "it: raise an exception there, such as SystemExit, which ends the operation on every rank"
+            )
+
+    def _submit(self, prepared: Prepared[T], *, blocking: bool = False) -> Handle[T]:
         sequence = self._begin()
         if self._engine is None:
-            self._engine = Engine(f"hpsearch-comm-engine-{self._rank}", self._timeline.engine_thread)
-        queued = time.monotonic_ns() if self._timeline.on else 0
-        name = f"{prepared.call.operation} {sequence}"
-        handle = self._engine.submit(name, lambda: self._run(prepared, sequence, spin=False, queued=queued))
+            name, timeline = self._name, self._timeline
+            self._engine = Engine(f"hpsearch-comm-engine-{self._rank}", lambda: timeline.engine_thread(name))
+        queued = time.monotonic_ns() if self._timeline.on and not blocking else 0
+        title = f"{prepared.call.operation} {sequence}"
+        handle = self._engine.submit(title, lambda: self._run(prepared, sequence, spin=False, queued=queued))
         return LaunchHandle(handle) if prepared.launches else handle
 
     def _run(self, prepared: Prepared[T], sequence: int, *, spin: bool, queued: int = 0) -> T:
@@ -125,9 +160,11 @@ class Turns:
             self._rank, None, self._timeout, self._fate, packed=packed, spin=spin, phase=timeline.phase
         )
         try:
+            if torch.is_inference_mode_enabled():  # what is made in it couldn't be changed by operations outside of it
+                work = torch.inference_mode(False)(work)
             if not timeline.on:
                 return work(operation)
-            with timeline.operation(call.operation, call.nbytes, call.algorithm, sequence, queued):
+            with timeline.operation(call.operation, call.nbytes, call.algorithm, sequence, queued, self._name):
                 return work(operation)
         except CommError as error:
             self._fate.fail(error)
