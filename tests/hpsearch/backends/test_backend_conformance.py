@@ -74,11 +74,22 @@ def make_place(kind: str, request: pytest.FixtureRequest, study: StudyDirectory)
     elif kind == "simulated":
         backend = SimulatedBackend(2, metric=lambda _, iteration: X * iteration, seconds=lambda _, segment: 1.0)
     else:
-        request.getfixturevalue("ray_cluster")
-        from hpsearch.backends.ray import RayBackend
-
-        backend = RayBackend(workers=2)
+        backend = request.getfixturevalue("warm_ray")()
     return Place(backend, study.path, [])
+
+
+@pytest.fixture(scope="module")
+def warm_ray(ray_cluster: object, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Backend]:
+    """What makes a Ray backend; two workers wait for the first one, and each leaves its own to the next."""
+    from hpsearch.backends.ray import RayBackend
+
+    first = StudyDirectory(tmp_path_factory.mktemp("warm") / "study")
+    first.create({"sweep": {}}, None)
+    place = Place(RayBackend(workers=2), first.path, [])
+    place.open()
+    place.wait_for(lambda _: place.backend.workers().ready == 2)
+    place.backend.close()
+    return lambda: RayBackend(workers=2)
 
 
 RAY = pytest.param("ray", marks=pytest.mark.ray)
@@ -89,7 +100,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Every backend."""
     made = make_place(request.param, request, StudyDirectory(tmp_path / "study"))
     yield made
-    made.backend.close(kill=True)
+    made.backend.close()
 
 
 @pytest.fixture(params=["inline", RAY])
@@ -97,7 +108,7 @@ def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Every backend that runs trainables."""
     made = make_place(request.param, request, StudyDirectory(tmp_path / "study"))
     yield made
-    made.backend.close(kill=True)
+    made.backend.close()
 
 
 def test_a_task_gives_one_result_with_every_report(place: Place):
@@ -173,22 +184,6 @@ def test_the_clock_never_goes_back(place: Place):
     assert times == sorted(times)
 
 
-def test_closing_twice_does_no_harm(place: Place):
-    place.open()
-    place.backend.close()
-    place.backend.close()
-
-
-def test_a_trial_that_raises_is_data(real: Place):
-    real.open(trainables.raises)
-    real.wait_for_capacity()
-    real.start(0, 0, 2)
-    failure = real.results(1)[0].result.failure
-    assert failure is not None
-    assert (failure.kind, failure.message) == ("raised", "ValueError: this trial can't be run")
-    assert "in raises" in failure.traceback
-
-
 def test_a_cut_ends_an_attempt_at_a_report_with_a_checkpoint(real: Place):
     real.open(trainables.counts)
     real.wait_for_capacity()
@@ -236,6 +231,25 @@ def test_output_goes_to_a_file_of_the_attempt(real: Place):
     real.start(3, 0, 2)
     real.results(1)
     assert (real.study / "trials" / "00003" / "1" / "output.log").read_text().count("node mnt:") == 2
+
+
+# From here on workers end, and leave the next test to start its own.
+
+
+def test_a_trial_that_raises_is_data(real: Place):
+    real.open(trainables.raises)
+    real.wait_for_capacity()
+    real.start(0, 0, 2)
+    failure = real.results(1)[0].result.failure
+    assert failure is not None
+    assert (failure.kind, failure.message) == ("raised", "ValueError: this trial can't be run")
+    assert "in raises" in failure.traceback
+
+
+def test_closing_twice_does_no_harm(place: Place):
+    place.open()
+    place.backend.close()
+    place.backend.close()
 
 
 def test_a_trainable_that_cannot_be_found_is_one_clear_error(real: Place):

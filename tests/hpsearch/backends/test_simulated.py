@@ -4,7 +4,6 @@ import random
 import time
 import tracemalloc
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -149,7 +148,7 @@ def test_the_drivers_memory_per_trial_is_small():
         assert len(course.rows()) == trials
         return size
 
-    assert (held(3000) - held(1000)) / 2000 < 4096
+    assert (held(1500) - held(500)) / 1000 < 4096
 
 
 def test_the_cost_per_trial_doesnt_grow_with_the_trials_or_the_workers():
@@ -161,15 +160,15 @@ def test_the_cost_per_trial_doesnt_grow_with_the_trials_or_the_workers():
             best = min(best, time.process_time() - began)
         return best / trials
 
-    small = seconds_per_trial(500, 10)
-    assert seconds_per_trial(4000, 10) < 2 * small
-    assert seconds_per_trial(4000, 2000) < 2 * small
+    small = seconds_per_trial(250, 10)
+    assert seconds_per_trial(2000, 10) < 2 * small
+    assert seconds_per_trial(2000, 2000) < 2 * small
 
 
-@pytest.mark.slow
-def test_ten_thousand_workers_run_a_hundred_thousand_trials_in_under_a_minute_on_one_core():
+def test_ten_thousand_workers_run_twenty_thousand_trials_at_a_rate_of_a_hundred_thousand_a_minute_on_one_core():
+    """The whole hundred thousand is the benchmark's; that the cost per trial doesn't grow is the test above."""
     began = time.process_time()
-    course, simulated = run_big(100_000, 10_000)
-    assert time.process_time() - began < 60
-    assert len(course.rows()) == 100_000
+    course, simulated = run_big(20_000, 10_000)
+    assert time.process_time() - began < 12
+    assert len(course.rows()) == 20_000
     assert simulated.now() > 0
