@@ -1,17 +1,15 @@
-"""A rank in a process of its own, which does what the lines on its standard input say, and answers each with a line.
-
-Run as `python -m tests.comm.connecting_rank`; `ConnectingRank` is the other end.
-"""
+"""A rank in a process of its own, which does what it is asked to and answers each order."""
 
 from __future__ import annotations
 
-import json
+import contextlib
+import ctypes
 import os
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -20,43 +18,31 @@ from hpsearch_comm.formation.address import read_addresses
 from hpsearch_comm.formation.connect import Connections, connect
 from hpsearch_comm.formation.handshake import Credentials
 from hpsearch_comm.formation.listener import Listener
-from tests.comm.forming import PATIENCE
-
-_ROOT = Path(__file__).parents[2]
+from tests.comm.forked import forked
+from tests.comm.forming import PATIENCE, open_files
 
 
 class ConnectingRank:
-    """Such a process.
+    """The test's end of such a process."""
 
-    Args:
-        prefix: A command that runs it, such as `ip netns exec`.
-    """
-
-    def __init__(self, *prefix: str) -> None:
-        self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "tests.comm.connecting_rank"],
-            cwd=_ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def __enter__(self) -> ConnectingRank:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.communicate()
+    def __init__(self, process: BaseProcess, channel: Connection) -> None:
+        self.process = process
+        self.channel = channel
 
     def ask(self, order: str, **arguments: Any) -> None:
         """Have it do something, without waiting."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([order, arguments]) + "\n")
-        self.process.stdin.flush()
+        self.channel.send((order, arguments))
 
     def answer(self) -> Any:
         """Wait for what came of the oldest order that has not been answered."""
-        assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
+        return self.channel.recv()
+
+
+@contextlib.contextmanager
+def connecting_rank(network: str | None = None) -> Iterator[ConnectingRank]:
+    """Start such a process, in a network namespace of that name if one is given."""
+    with forked(_serve, network) as (process, channel):
+        yield ConnectingRank(process, channel)
 
 
 def meet(ranks: Sequence[ConnectingRank], listening: Sequence[dict[str, Any]], **arguments: Any) -> list[Any]:
@@ -70,7 +56,8 @@ def meet(ranks: Sequence[ConnectingRank], listening: Sequence[dict[str, Any]], *
 
 
 class _Rank:
-    def __init__(self) -> None:
+    def __init__(self, orders: Connection) -> None:
+        self._orders = orders
         self._listener: Listener | None = None
         self._connections: Connections | None = None
 
@@ -99,11 +86,13 @@ class _Rank:
         }
 
     def fork(self) -> int:
-        """Leave a child behind that waits for the end of standard input; gives how many sockets it holds."""
+        """Leave a child behind that waits for the end of the orders; gives how many sockets it holds."""
         reader, writer = os.pipe()
         if os.fork() == 0:
-            os.write(writer, str(_open_sockets()).encode())
-            sys.stdin.read()
+            os.write(writer, str(self.sockets()).encode())
+            with contextlib.suppress(EOFError):
+                while True:
+                    self._orders.recv()
             os._exit(0)
         held = int(os.read(reader, 10))
         os.close(reader)
@@ -111,7 +100,9 @@ class _Rank:
         return held
 
     def sockets(self) -> int:
-        return _open_sockets()
+        """Count the open sockets, without the one by which the orders come."""
+        files = [path for number, path in open_files().items() if int(number) != self._orders.fileno()]
+        return sum(path.startswith("socket:") for path in files)
 
     def wait_for_end(self) -> str:
         """Wait until the control connection to the other rank ends; gives how."""
@@ -128,26 +119,21 @@ def _place(name: Any) -> str:
     return name if isinstance(name, str) else str(name[0])
 
 
-def _open_sockets() -> int:
-    found = 0
-    for number in range(256):
-        try:
-            found += os.readlink(f"/proc/self/fd/{number}").startswith("socket:")  # noqa: PTH115
-        except OSError:
-            continue
-    return found
+def _serve(orders: Connection, network: str | None) -> None:
+    if network is not None:
+        _enter(network)
+    rank = _Rank(orders)
+    with contextlib.suppress(EOFError):
+        while True:
+            order, arguments = orders.recv()
+            try:
+                answer = getattr(rank, order)(**arguments)
+            except (CommError, socket.gaierror) as error:
+                answer = {"error": type(error).__name__, "text": str(error)}
+            orders.send(answer)
 
 
-def _serve() -> None:
-    rank = _Rank()
-    for line in sys.stdin:
-        order, arguments = json.loads(line)
-        try:
-            answer = getattr(rank, order)(**arguments)
-        except (CommError, socket.gaierror) as error:
-            answer = {"error": type(error).__name__, "text": str(error)}
-        print(json.dumps(answer), flush=True)
-
-
-if __name__ == "__main__":
-    _serve()
+def _enter(network: str) -> None:
+    with Path("/run/netns", network).open() as namespace:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0) != 0:
+            raise OSError(ctypes.get_errno(), f"can't enter the network {network}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,101 @@ def killed_with_child(group: Group, victim: int, child: str) -> None:
         Path(child).write_text(str(pid))
         os.kill(os.getpid(), signal.SIGKILL)
     group.barrier()
+
+
+def killed_after_children(group: Group, victim: int) -> None:
+    """Every rank forks children that leave in each way in which a process can, and only then the victim dies."""
+    group.barrier()
+    error = KeyError("fold")
+    ways: list[Callable[[], object]] = [group.close, lambda: group.close(error), atexit._run_exitfuncs]
+    for leave in ways:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                leave()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+        group.allreduce(torch.ones(5))
+        group.allreduce_async(torch.ones(5)).wait()
+    if group.rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    group.barrier()
+
+
+class Alarm(Exception):
+    """What the handlers of signals raise here."""
+
+
+def _on_alarm(action: Callable[[], object]) -> None:
+    signal.signal(signal.SIGALRM, lambda _number, _frame: action())
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+
+
+def _raise_alarm() -> None:
+    raise Alarm("late")
+
+
+def _await_end(group: Group) -> None:
+    """Do something else until the group has ended, and then find out why."""
+    while group._fate.error is None:
+        signal.sigtimedwait([], 0.02)
+    group.barrier()
+
+
+def interrupted(group: Group, rank: int) -> None:
+    """One rank is interrupted while it waits for the others in a blocking operation."""
+    group.barrier()
+    if group.rank == rank:
+        _on_alarm(_raise_alarm)
+        group.allreduce(torch.ones(5))
+    _await_end(group)
+
+
+def interrupted_wait(group: Group, rank: int, go: str) -> list[list[float]]:
+    """One rank is interrupted while it waits for a handle, and behind it; then it waits again."""
+    tensors = [torch.ones(5), torch.ones(5)]
+    if group.rank != rank:
+        while not Path(go).exists():
+            signal.sigtimedwait([], 0.02)
+        return [group.allreduce(tensor, "sum").tolist() for tensor in tensors]
+    handle = group.allreduce_async(tensors[0], "sum")
+    waits: list[Callable[[], object]] = [handle.wait, lambda: group.allreduce(tensors[1], "sum")]
+    for wait in waits:
+        try:
+            _on_alarm(_raise_alarm)
+            wait()
+        except Alarm:
+            continue
+        raise AssertionError("it wasn't interrupted")
+    Path(go).touch()
+    handle.wait()
+    handle.wait()
+    group.close()
+    return [tensor.tolist() for tensor in tensors]
+
+
+def interrupted_close(group: Group, rank: int) -> None:
+    """One rank is interrupted while it waits for the others in order to finish what it has called."""
+    group.barrier()
+    if group.rank == rank:
+        group.allreduce_async(torch.ones(5))
+        try:
+            _on_alarm(_raise_alarm)
+            group.close()
+        finally:
+            group.close()
+    _await_end(group)
+
+
+def closed_by_handler(group: Group, rank: int) -> None:
+    """A signal's handler closes the group in the middle of an operation of the same thread."""
+    group.barrier()
+    if group.rank == rank:
+        _on_alarm(group.close)
+        group.allreduce(torch.ones(5))
+    _await_end(group)
 
 
 def raises(group: Group, rank: int) -> None:

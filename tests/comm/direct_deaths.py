@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from hpsearch_comm.algorithms import chain, course, direct, pieces
+from hpsearch_comm.algorithms import chain, course, direct, direct_allreduce, pieces
 from hpsearch_comm.algorithms.parts import split
 from hpsearch_comm.errors import PeerLost
 from hpsearch_comm.fate import Fate
@@ -35,7 +35,7 @@ from hpsearch_comm.memory.words import Barrier, Bell
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.reduction import reduction_for
 from hpsearch_comm.signature import Signature
-from tests.comm.arena_world import socket_pairs
+from tests.comm.arena_world import PATIENCE, socket_pairs
 
 SIZE = 3
 VICTIM = 1
@@ -156,7 +156,8 @@ class Executioner:
             (chain, "copy"),
             (course, "copy"),
             (pieces, "fold"),
-            (direct, "fold"),
+            (direct_allreduce, "fold"),
+            (direct_allreduce, "copy"),
             (direct, "copy"),
         ):
             setattr(owner, name, self._after_a_moment(getattr(owner, name)))
@@ -186,14 +187,19 @@ def mapped() -> int:
 def live(rank: int, path: str, descriptors: dict[int, socket.socket], controls: dict[int, socket.socket]) -> str:
     """Do the operation and meet once more; give what came of it."""
     fate = Fate()
-    threading.Thread(target=watch, args=(controls, fate), daemon=True).start()
+    watcher = threading.Thread(target=watch, args=(controls, fate), daemon=True)
+    watcher.start()
     try:
         with contextlib.closing(Arena(rank, range(SIZE), descriptors, fate)) as arena:
             PATHS[path](arena, fate)
             direct.barrier(arena, begin(arena, fate, "barrier"))
     except Exception as error:
-        return f"{type(error).__name__} {getattr(error, 'rank', '')}"
-    return "done"
+        outcome = f"{type(error).__name__} {getattr(error, 'rank', '')}"
+    else:
+        return "done"
+    # It wakes this rank's waits through memory that it holds meanwhile.
+    watcher.join(PATIENCE)
+    return outcome
 
 
 def rank_process(rank: int, path: str, moment: int, ends: list[Any], report: int, go: int) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hpsearch_comm.formation.address import Address
 from hpsearch_comm.formation.connect import Connections, connect
-from hpsearch_comm.formation.handshake import Credentials
+from hpsearch_comm.formation.handshake import ANSWER_BYTES, NONCE_BYTES, Credentials, Hello, Proof, Verdict
 from hpsearch_comm.formation.listener import Listener
 
 LOOPBACK = "127.0.0.1"
@@ -150,6 +150,15 @@ def dial(address: Address, *, local: bool = False) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def knock(group: Forming, local: bool, credentials: Credentials, hello: Hello) -> Verdict:
+    """Come to rank 0 as somebody; gives its verdict, and sees that nothing follows a refusal."""
+    with dial(group.addresses[0], local=local) as sock:
+        sock.sendall(Proof(credentials, hello).message(read(sock, NONCE_BYTES)))
+        answer = read(sock, ANSWER_BYTES)
+        assert read_to_end(sock) == b""
+        return Verdict(answer[0])
 
 
 def read(sock: socket.socket, count: int) -> bytes:

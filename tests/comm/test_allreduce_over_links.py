@@ -16,7 +16,7 @@ from hpsearch_comm.errors import MismatchError
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.reduction import reduction_for
 from hpsearch_comm.signature import DTYPES, Signature
-from tests.comm.thread_mesh import ThreadMesh, ThreadWorld
+from tests.comm.thread_mesh import ThreadMesh, ThreadWorld, assert_reduced
 
 LONG = butterfly.SHORT // 4 + 1
 """float32 elements from which the butterfly halves."""
@@ -82,19 +82,9 @@ def test_every_dtype_is_summed(algorithm, dtype, length):
 @settings(max_examples=60, deadline=None)
 def test_any_reduction_is_that_of_float64_but_for_rounding(algorithm, size, length, op, dtype, chunk, seed):
     tensors = list(torch.randn(size, length, generator=torch.Generator().manual_seed(seed)).to(dtype))
-    stacked = torch.stack(tensors).double()
-    expected = {
-        "sum": stacked.sum(0),
-        "mean": stacked.mean(0),
-        "min": stacked.min(0).values,
-        "max": stacked.max(0).values,
-        "product": stacked.prod(0),
-    }[op]
-    again = [tensor.clone() for tensor in tensors]
+    given, again = ([tensor.clone() for tensor in tensors] for _ in range(2))
     result, _ = allreduce(algorithm, tensors, op, chunk)
-    # One rounding to the dtype at the end, and one for each rank in what is added up in.
-    rounding = torch.finfo(dtype).eps + size * torch.finfo(reduction_for(op, dtype).accumulate).eps
-    torch.testing.assert_close(result.double(), expected, rtol=rounding, atol=rounding * size)
+    assert_reduced(result, given, op)
     assert bits(allreduce(algorithm, again, op)[0]) == bits(result), "another run, cut otherwise, gives other bits"
 
 
@@ -290,7 +280,7 @@ def test_a_mean_may_count_more_ranks_than_there_are_members(algorithm):
 
     def task(mesh: ThreadMesh, operation: Operation) -> None:
         mine = tensors[mesh.rank]
-        algorithm.allreduce_partial(mesh, operation, range(2), mine, mine, reduction, 5)
+        algorithm.allreduce(mesh, operation, range(2), mine, reduction, count=5)
 
     ThreadWorld(2).run(task)
     assert [tensor.tolist() for tensor in tensors] == [[2.0] * 7] * 2

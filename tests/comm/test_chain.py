@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from hpsearch_comm.algorithms import chain, direct
+from hpsearch_comm.algorithms.pieces import SERIAL
 from hpsearch_comm.memory.slots import SLOT
 from hpsearch_comm.reduction import reduction_for
 from tests.comm.arena_world import ArenaWorld, reduced, same_bits, some_values
+from tests.comm.torch_uses import TorchUses
 
 
 @pytest.fixture(scope="module", params=[2, 3, 5])
@@ -22,14 +24,11 @@ def world(request):
         yield world
 
 
-def test_it_pays_where_the_steps_in_which_it_fills_cost_little(world):
-    arena = world.arenas[0]
-    assert not chain.pays(arena, arena.size * SLOT - 1)
-    assert chain.pays(arena, arena.size * SLOT)
-    arena.cores = 64
-    assert not chain.pays(arena, 4 * arena.size * SLOT - 1)
-    assert chain.pays(arena, 4 * arena.size * SLOT)
-    arena.cores = 1
+def test_it_pays_where_the_steps_in_which_it_fills_cost_little():
+    assert not chain.pays(3, 2, 3 * SLOT - 1)
+    assert chain.pays(3, 2, 3 * SLOT)
+    assert not chain.pays(3, 3, 4 * 3 * SLOT - 1)
+    assert chain.pays(3, 3, 4 * 3 * SLOT)
 
 
 @pytest.mark.parametrize("out", [False, True], ids=["in place", "out"])
@@ -88,6 +87,21 @@ def test_chains_among_other_operations_do_not_disturb_each_other(world):
         return True
 
     assert all(world.run(on_rank))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_call_of_torch_is_so_long_that_it_starts_threads_beside_the_callers(world, monkeypatch, dtype):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    reduction = reduction_for("mean", dtype)
+
+    def on_rank(rank: int) -> int:
+        tensor = torch.ones((world.size + 1) * SLOT // 4, dtype=dtype)
+        used: list[int] = []
+        with TorchUses(lambda tensor, _: used.append(tensor.numel())):
+            direct.allreduce(world.arenas[rank], world.operation(rank), tensor, reduction, tensor)
+        return max(used, default=0)
+
+    assert max(world.run(on_rank)) <= SERIAL
 
 
 def test_the_bits_do_not_depend_on_how_many_threads_torch_has(world, monkeypatch):

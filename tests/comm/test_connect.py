@@ -12,13 +12,10 @@ import pytest
 
 from hpsearch_comm.formation.address import Address
 from hpsearch_comm.formation.handshake import (
-    ANSWER_BYTES,
     NONCE_BYTES,
     PROOF_BYTES,
-    Credentials,
     Hello,
     Kind,
-    Proof,
     Verdict,
 )
 from tests.comm.forming import (
@@ -28,10 +25,10 @@ from tests.comm.forming import (
     check_pairs,
     dial,
     forming,
+    knock,
     leaking_nothing,
     new_credentials,
     open_files,
-    read,
     read_to_end,
     wait_until,
 )
@@ -131,15 +128,6 @@ def waiting(request, nothing_leaks) -> Iterator[tuple[Forming, bool]]:
         group.start(1)
         group.start(2)
         check_pairs(group.connections(), lambda rank, peer: {rank, peer} == {0, 1})
-
-
-def knock(group: Forming, local: bool, credentials: Credentials, hello: Hello) -> Verdict:
-    """Come to rank 0 as somebody; gives its verdict, and sees that nothing follows a refusal."""
-    with dial(group.addresses[0], local=local) as sock:
-        sock.sendall(Proof(credentials, hello).message(read(sock, NONCE_BYTES)))
-        answer = read(sock, ANSWER_BYTES)
-        assert read_to_end(sock) == b""
-        return Verdict(answer[0])
 
 
 def test_a_stranger_without_the_secret_is_refused(waiting):

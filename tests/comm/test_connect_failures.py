@@ -8,19 +8,19 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from hpsearch_comm.control import NOTICE_BYTES, pack_notice, unpack_notice
 from hpsearch_comm.errors import CommError, ConfigurationError, RefusedError, RendezvousError
+from hpsearch_comm.formation import watch
 from hpsearch_comm.formation.connect import connect
 from hpsearch_comm.formation.handshake import (
-    ANSWER_BYTES,
     NONCE_BYTES,
     PROOF_BYTES,
     Hello,
     Kind,
-    Proof,
     Verdict,
     prove,
     verify,
@@ -33,6 +33,7 @@ from tests.comm.forming import (
     check_pairs,
     dial,
     forming,
+    knock,
     leaking_nothing,
     listeners,
     new_credentials,
@@ -58,20 +59,18 @@ def nothing_leaks() -> Iterator[None]:
         (lambda right: replace(right, epoch=1), "another epoch"),
     ],
 )
-def test_a_rank_with_other_credentials_is_told_at_once_and_the_others_name_it(hosts, change, word):
+def test_a_rank_with_other_credentials_is_told_and_the_others_name_it_soon(monkeypatch, hosts, change, word):
+    monkeypatch.setattr(watch, "_REFUSED_SECONDS", 0.1)
     with forming(3, hosts=hosts) as group:
-        group.start(0, seconds=1.0)
-        group.start(1, seconds=1.0)
+        for rank in (0, 1):
+            group.start(rank)
         group.start(2, credentials=change(group.credentials))
         errors = group.errors()
     assert isinstance(errors[2], RefusedError)
     assert word in str(errors[2])
     for rank in (0, 1):
-        assert isinstance(errors[rank], RendezvousError)
+        assert isinstance(errors[rank], RendezvousError | RefusedError)
         assert f"rank 2 (pid {os.getpid()} on {socket.gethostname()})" in str(errors[rank])
-    if hosts == "abc":
-        # From another host, nothing shows but the refusals.
-        assert "connections were refused meanwhile" in str(errors[1])
 
 
 def test_a_second_process_of_the_same_rank_is_refused():
@@ -92,10 +91,8 @@ def test_a_second_process_of_the_same_rank_is_refused():
 
 def is_taken(group: Forming, hello: Hello) -> bool:
     """Say whether rank 0 has this connection already, without ever taking it."""
-    with dial(group.addresses[0], local=True) as sock:
-        sock.sendall(Proof(group.credentials, hello).message(read(sock, NONCE_BYTES)))
-        # Through the Unix socket it is never expected, but it may be a duplicate.
-        return read(sock, ANSWER_BYTES)[0] == Verdict.DUPLICATE
+    # Through the Unix socket it is never expected, but it may be a duplicate.
+    return knock(group, True, group.credentials, hello) is Verdict.DUPLICATE
 
 
 def test_ranks_that_mix_up_addresses_are_refused():
@@ -173,8 +170,10 @@ def test_a_rank_that_listens_no_more_is_named_at_once(hosts):
     assert ("HPSEARCH_COMM_HOST" in str(errors[1])) == (hosts == "aa")
 
 
-def test_a_rank_of_this_host_that_dies_before_it_connects_is_named_at_once():
-    with forming(3) as group:
+@pytest.mark.parametrize("hosts", ["aaa", "abc"])
+def test_a_rank_that_dies_before_it_connects_is_named_soon(monkeypatch, hosts):
+    monkeypatch.setattr(watch, "_REFUSED_SECONDS", 0.1)
+    with forming(3, hosts=hosts) as group:
         group.start(0)
         group.start(1)
         group.listeners[2].close()
@@ -182,6 +181,48 @@ def test_a_rank_of_this_host_that_dies_before_it_connects_is_named_at_once():
     for rank in (0, 1):
         assert isinstance(errors[rank], RendezvousError)
         assert "rank 2 (pid" in str(errors[rank])
+
+
+@pytest.mark.parametrize("last", [b"", pack_notice(CommError("rank 1 has had enough"))], ids=["dies", "gives up"])
+def test_a_rank_of_another_host_is_watched_until_it_connects(last):
+    with forming(2, hosts="ab") as group:
+        group.start(0)
+        tcp = group.listeners[1].sockets[0]
+        sock, _ = tcp.accept()
+        with sock:
+            hello = verify(sock, group.credentials, time.monotonic() + PATIENCE, rank=1)
+            assert hello == Hello(0, 1, Kind.PRESENCE)
+            sock.sendall(last)
+        assert ("rank 1 has had enough" if last else "died while the group formed") in str(group.errors()[0])
+
+
+def test_a_rank_that_cannot_be_watched_may_connect_all_the_same():
+    # As through a firewall that ends, or refuses, connections in one direction.
+    with forming(3, hosts="abc") as group, socket.create_server((LOOPBACK, 0)) as wall, socket.socket() as closed:
+        closed.bind((LOOPBACK, 0))
+        refused = replace(group.addresses[2], port=closed.getsockname()[1])
+        ended = replace(group.addresses[1], port=wall.getsockname()[1])
+        group.start(0, addresses=[group.addresses[0], ended, refused])
+        wall.accept()[0].close()
+        wall.accept()[0].close()
+        group.start(1)
+        group.start(2)
+        check_pairs(group.connections(), lambda rank, peer: False)
+
+
+def test_ranks_that_watched_a_late_one_form_the_group_with_it():
+    with forming(3, hosts="abc") as group:
+        group.start(0)
+        group.start(1)
+        wait_until(lambda: established_at(group.addresses[2].port) == 2)
+        group.start(2)
+        check_pairs(group.connections(), lambda rank, peer: False)
+
+
+def established_at(port: int) -> int:
+    """Count the connections to a port of this host, also those that nobody has accepted yet."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
 
 
 def test_a_rank_that_dies_after_it_has_connected_to_some_is_named_by_all():

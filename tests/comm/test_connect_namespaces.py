@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.comm.connecting_rank import ConnectingRank, meet
+from tests.comm.connecting_rank import ConnectingRank, connecting_rank, meet
 
 IP = shutil.which("ip", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") or "ip"
 HOSTS = tuple(f"hpsearch-{name}-{os.getpid()}" for name in "ab")
@@ -58,7 +58,7 @@ def network() -> Iterator[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def ranks(network: tuple[str, str]) -> Iterator[list[ConnectingRank]]:
     first, second = network
-    with ConnectingRank(IP, "netns", "exec", first) as a, ConnectingRank(IP, "netns", "exec", second) as b:
+    with connecting_rank(first) as a, connecting_rank(second) as b:
         yield [a, b]
 
 
@@ -78,7 +78,7 @@ def ranks(network: tuple[str, str]) -> Iterator[list[ConnectingRank]]:
 )  # fmt: skip
 def test_ranks_of_two_hosts_connect_through_the_interface_chosen(ranks, listening, expected):
     for made in meet(ranks, listening, secret=secrets.token_hex(32), streams=3):
-        assert made["hosts"] == [[0], [1]], made
+        assert made["hosts"] == ((0,), (1,)), made
         assert made["descriptors"] == []
         assert len(made["ends"]) == 4
         places = {ipaddress.ip_address(place) for ends in made["ends"] for place in ends}

@@ -9,13 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch_comm.algorithms import butterfly, naive, pairwise, ring, tree
+from hpsearch_comm.algorithms import butterfly, direct, naive, pairwise, ring, tree
 from hpsearch_comm.algorithms.cost_model import CostModel, Measurement, counts
+from hpsearch_comm.algorithms.direct_allreduce import ONE_SHOT
 from hpsearch_comm.errors import ConfigurationError, UsageError
 from hpsearch_comm.memory.staging import CHUNK
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.reduction import reduction_for
 from hpsearch_comm.topology import Topology
+from tests.comm.arena_world import ArenaWorld
 from tests.comm.thread_mesh import ThreadMesh, ThreadWorld
 
 ALL = ("direct", "ring", "butterfly", "hierarchical", "naive")
@@ -64,6 +66,21 @@ def test_the_model_counts_what_the_busiest_rank_sends(algorithm, size, numel):
         assert moved["tcp_alpha"] == len(world.moved[0].sent)
 
 
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("nbytes", [40, ONE_SHOT // 9 // 4 * 4, ONE_SHOT // 4 + 4, 5 << 20, (12 << 20) + 4])
+def test_the_model_counts_the_barriers_of_direct(size, nbytes):
+    with ArenaWorld(size) as world:
+
+        def on_rank(rank: int) -> int:
+            arena, tensor = world.arenas[rank], torch.zeros(nbytes // 4)
+            arena.cores = size
+            before = arena.barrier._count
+            direct.allreduce(arena, world.operation(rank), tensor, reduction_for("sum", torch.float32), tensor)
+            return arena.barrier._count - before
+
+        assert set(world.run(on_rank)) == {counts("direct", nbytes, hosts(size))["sigma"]}
+
+
 def test_a_time_is_the_sum_of_what_is_moved():
     model = CostModel(tcp_alpha=100.0, tcp_beta=1.0, shared_alpha=10.0, shared_beta=0.1, gamma=0.01, sigma=1000.0)
     assert model.predict("ring", 400, FOUR) == pytest.approx(6 * 100 + 600 * 1 + 300 * 0.01)
@@ -71,10 +88,10 @@ def test_a_time_is_the_sum_of_what_is_moved():
     assert model.predict("butterfly", 400, FOUR) == pytest.approx(2 * 100 + 800 * 1 + 800 * 0.01)
     assert model.predict("naive", 400, FOUR) == pytest.approx(3 * 100 + 1200 * 1 + 1200 * 0.01)
     assert model.predict("direct", 400, ONE) == pytest.approx(1000 + 400 * 0.1 + 1200 * 0.01)
-    large = 64 << 20
-    barriers = math.ceil(large / 4 / CHUNK) + 1
-    expected = barriers * 1000 + 1.5 * large * 0.1 + 0.75 * large * 0.01
-    assert model.predict("direct", large, ONE) == pytest.approx(expected)
+    medium, large = 8 << 20, 64 << 20
+    expected = (math.ceil(medium / 4 / CHUNK) + 1) * 1000 + 1.5 * medium * 0.1 + 0.75 * medium * 0.01
+    assert model.predict("direct", medium, ONE) == pytest.approx(expected)
+    assert model.predict("direct", large, ONE) == pytest.approx((64 + 3) * 1000 + large * 0.1 + large * 0.01)
     assert model.predict("hierarchical", 400, FOUR) == model.predict("butterfly", 400, FOUR)
     within = 2 * 1000 + 800 * 0.1 + 200 * 0.01
     assert model.predict("hierarchical", 400, TWO_BY_TWO) == pytest.approx(within + 100 + 400 * 1 + 200 * 0.01)

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
 import os
 import secrets
-import subprocess
-import sys
+import time
+from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from hpsearch_comm import ConfigurationError, Group, RendezvousError
 from hpsearch_comm import environment as environment_module
 from hpsearch_comm.environment import VARIABLES, Arguments, init, read_environment
 from hpsearch_comm.formation.rendezvous import KnownAddresses, MasterRendezvous, StoreRendezvous
+from tests.comm.forked import forked
 from tests.comm.forming import PATIENCE
 from tests.comm.meeting import SOON, free_port, leaving_nothing, outcomes
 
@@ -254,7 +256,9 @@ def test_ranks_may_be_given_a_secret():
 def test_what_the_caller_brings_counts_in_place_of_the_environment():
     arguments = read_environment(launched(HPSEARCH_COMM_TIMEOUT="5", HPSEARCH_COMM_ALGORITHM="ring"))
     brought = {"secret": bytes(32), "timeout": 7.0, "start_timeout": 0.5}
-    assert arguments.for_group(brought) == {
+    given = arguments.for_group(brought)
+    assert given.pop("deadline") <= time.monotonic() + 0.5
+    assert given == {
         "rank": 1,
         "size": 4,
         "rendezvous": arguments.rendezvous,
@@ -265,6 +269,19 @@ def test_what_the_caller_brings_counts_in_place_of_the_environment():
     # With a place of one's own, there is nobody to agree on a secret with.
     elsewhere = KnownAddresses([])
     assert arguments.for_group({"rendezvous": elsewhere})["rendezvous"] is elsewhere
+
+
+def test_secret_and_connections_share_one_deadline(monkeypatch):
+    began = time.monotonic()
+    monkeypatch.setattr(environment_module, "agree_on_secret", lambda *_arguments, **_options: bytes(32))
+    arguments = read_environment(launched(RANK="0", MASTER_PORT=str(free_port()))).for_group(
+        {"start_timeout": PATIENCE}
+    )
+    assert began + PATIENCE <= arguments["deadline"] <= time.monotonic() + PATIENCE
+    # As if the ranks had taken that long to agree on the secret.
+    arguments["deadline"] = time.monotonic() + 0.1
+    with pytest.raises(RendezvousError, match=r"ranks 1, 2 and 3 of 4 did not come.* waited 0\.\d s"):
+        Group(**arguments)
 
 
 def test_ranks_that_never_come_are_named():
@@ -282,25 +299,22 @@ def test_ranks_that_never_come_are_named():
         assert "ranks 1 and 3 of 4 did not come" in str(error)
 
 
-PROCESS = """
-import sys, torch
-import hpsearch_comm as comm
-with comm.init() as group:
-    print(group.allreduce(torch.tensor([group.rank + 1.0]), op="sum").item(), group.local_rank, group.local_size)
-"""
+def sum_of_ranks(channel: Connection, env: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(env)
+    with comm.init() as group:
+        total = group.allreduce(torch.tensor([group.rank + 1.0]), op="sum").item()
+        channel.send((total, group.local_rank, group.local_size))
 
 
 def test_processes_need_nothing_but_the_usual_variables(bare):
     port, size = str(free_port()), 2
-    runs = []
-    for rank in range(size):
-        env = {**os.environ, **launched(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), MASTER_PORT=port)}
-        runs.append(subprocess.Popen([sys.executable, "-c", PROCESS], env=env, stdout=subprocess.PIPE, text=True))
-    answers = []
-    for run in runs:
-        with run:
-            answers.append(run.communicate(timeout=2 * PATIENCE)[0])
-    assert answers == [f"3.0 {rank} {size}\n" for rank in range(size)]
+    with contextlib.ExitStack() as ranks:
+        channels = []
+        for rank in range(size):
+            variables = launched(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), MASTER_PORT=port)
+            channels.append(ranks.enter_context(forked(sum_of_ranks, {**os.environ, **variables}))[1])
+        assert [channel.recv() for channel in channels] == [(3.0, rank, size) for rank in range(size)]
 
 
 def test_the_package_offers_it():

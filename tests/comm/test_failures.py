@@ -77,6 +77,42 @@ def test_a_child_that_a_killed_rank_leaves_behind_doesnt_hide_its_death(ranks, w
         os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
 
+@pytest.mark.parametrize("way", ["direct", "tcp-ring"])
+def test_children_that_leave_end_nothing_and_dont_make_their_parent_deaf(ranks, way):
+    assert_lost(ranks.call(3, "killed_after_children", 1, **WAYS[way]), 1)
+
+
+@pytest.mark.parametrize("way", ["direct", "tcp-ring", "hierarchical"])
+def test_an_interrupted_operation_ends_the_group_with_the_rank_and_the_reason(ranks, way):
+    outcomes = ranks.call(3, "interrupted", 1, **WAYS[way])
+    assert (outcomes[1].error, outcomes[1].text) == ("Alarm", "late")
+    for outcome in (outcomes[0], outcomes[2]):
+        assert (outcome.error, outcome.rank) == ("PeerLost", 1), outcome
+        assert "rank 1" in outcome.text
+        assert "Alarm: late" in outcome.text
+
+
+@pytest.mark.parametrize("way", ["direct", "tcp-ring"])
+def test_an_interrupted_wait_leaves_the_operation_under_way(ranks, way, tmp_path):
+    outcomes = ranks.call(2, "interrupted_wait", 1, str(tmp_path / "go"), **WAYS[way])
+    assert [outcome.result for outcome in outcomes] == [[[2.0] * 5] * 2] * 2, outcomes
+
+
+@pytest.mark.parametrize("way", ["direct", "tcp-ring"])
+def test_an_interrupted_close_tells_the_others(ranks, way):
+    outcomes = ranks.call(2, "interrupted_close", 1, **WAYS[way])
+    assert outcomes[1].error == "Alarm"
+    assert (outcomes[0].error, outcomes[0].rank) == ("PeerLost", 1)
+    assert "Alarm: late" in outcomes[0].text
+
+
+def test_a_signal_handler_that_closes_the_group_within_an_operation_is_told(ranks):
+    outcomes = ranks.call(2, "closed_by_handler", 1)
+    assert outcomes[1].error == "UsageError"
+    for outcome in outcomes:
+        assert "within one of its own operations" in outcome.text, outcome
+
+
 def test_a_rank_that_raises_tells_the_others_why(ranks):
     outcomes = ranks.call(3, "raises", 2)
     assert outcomes[2].error == "ValueError"

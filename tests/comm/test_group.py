@@ -90,12 +90,16 @@ def test_a_group_of_one_needs_nobody(length):
         (lambda group: group.reduce_scatter(torch.tensor(1.0)), r"one without dimensions"),
         (lambda group: group.alltoall(torch.tensor(1.0)), r"one without dimensions"),
         (lambda group: group.alltoall(torch.ones(3), [1, 2]), r"splits must be 1 numbers from 0.*got \[1, 2\]"),
+        (lambda group: group.alltoall(torch.ones(3), [1.5, 1.5]), r"splits must be whole numbers.*got \[1.5, 1.5\]"),
+        (lambda group: group.alltoall(torch.ones(3), 3), r"splits must be whole numbers.*got 3"),
         (lambda group: group.allgather_object({1: 2}), r"dicts with text keys"),
         (lambda group: group.allgather_object([{"a": {None: 1}}]), r"the key None would become text"),
         (lambda group: group.allgather_object({1, 2}), r"got set"),
         (lambda group: group.broadcast_object(torch.ones(1)), r"got Tensor"),
         (lambda group: group.empty(-1), r"numbers from 0, got \(-1,\)"),
+        (lambda group: group.empty(3.0), r"numbers from 0, got \(3.0,\)"),
         (lambda group: group.empty(3, dtype="float32"), r"dtype must be a torch.dtype, got 'float32'"),
+        (lambda group: group.empty(3, dtype=torch.complex32), r"no collectives of torch.complex32"),
     ],
 )
 def test_a_mistake_is_refused_before_anything_travels_and_the_group_goes_on(call, message):
@@ -228,6 +232,48 @@ def test_a_group_that_is_forgotten_gives_everything_back():
     gc.collect()
     assert open_files() == files
     assert threading.active_count() == threads
+
+
+def test_a_group_that_is_forgotten_finishes_what_was_called():
+    def work(group: comm.Group) -> comm.Handle[torch.Tensor]:
+        other = group.duplicate()
+        return other.allreduce_async(torch.ones(1_000_000), "sum")
+
+    gc.collect()
+    threads = threading.active_count()
+    for handle in run_ranks(2, work):
+        assert (handle.wait() == 2).all()
+    gc.collect()
+    assert threading.active_count() == threads
+
+
+def test_many_threads_may_call_at_once():
+    def work(group: comm.Group) -> None:
+        groups = [group.duplicate() for _ in range(3)]
+        failures: list[BaseException] = []
+
+        def call(number: int) -> None:
+            try:
+                for turn in range(30):
+                    own = torch.full((500 + turn,), float(number))
+                    groups[number % 3].allreduce(own, "sum") if number < 3 else None
+                    common = torch.ones(500)
+                    (group.allreduce_async(common, "sum").wait() if turn % 2 else group.allreduce(common, "sum"))
+                    assert (common == 2).all()
+                    assert number >= 3 or (own == 2 * number).all()
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=call, args=(number,)) for number in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        for number in (2, 0, 1) if group.rank else (0, 1, 2):
+            groups[number].close()
+
+    run_ranks(2, work)
 
 
 def test_a_timeline_of_all_ranks(tmp_path):

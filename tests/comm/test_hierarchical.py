@@ -18,7 +18,7 @@ from hpsearch_comm.operation import Operation
 from hpsearch_comm.reduction import reduction_for
 from hpsearch_comm.signature import DTYPES, Signature
 from hpsearch_comm.topology import Topology
-from tests.comm.thread_mesh import ThreadMesh, ThreadWorld
+from tests.comm.thread_mesh import ThreadMesh, ThreadWorld, assert_reduced
 
 Hosts = tuple[tuple[int, ...], ...]
 LONG = butterfly.SHORT // 4 + 1
@@ -101,17 +101,9 @@ def test_every_dtype_is_summed(dtype):
 def test_any_reduction_is_that_of_float64_but_for_rounding(hosts, length, op, dtype):
     size = sum(len(ranks) for ranks in hosts)
     tensors = list(torch.randn(size, length, generator=torch.Generator().manual_seed(length)).to(dtype))
-    stacked = torch.stack(tensors).double()
-    expected = {
-        "sum": stacked.sum(0),
-        "mean": stacked.mean(0),
-        "min": stacked.min(0).values,
-        "max": stacked.max(0).values,
-        "product": stacked.prod(0),
-    }[op]
-    rounding = torch.finfo(dtype).eps + size * torch.finfo(reduction_for(op, dtype).accumulate).eps
+    given = [tensor.clone() for tensor in tensors]
     result, _ = allreduce(hosts, tensors, op)
-    torch.testing.assert_close(result.double(), expected, rtol=rounding, atol=rounding * size)
+    assert_reduced(result, given, op)
 
 
 @pytest.mark.parametrize("hosts", HOSTS)

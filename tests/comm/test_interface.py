@@ -92,10 +92,23 @@ def test_an_unknown_host_is_named():
         resolve("x" * 300)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_all_addresses_at_once_are_no_place_to_meet(host):
-    with pytest.raises(ConfigurationError, match="stands for all addresses"):
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "224.0.0.1", "ff02::1", "255.255.255.255"])
+def test_many_hosts_at_once_are_no_place_to_meet(host):
+    with pytest.raises(ConfigurationError, match="stands for no single host"):
         local_address(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:29500", "http://node-0", "256.1.1.1", "node 0", "-node", "a..b", f"{'x' * 64}.local"]
+)
+def test_what_can_never_be_a_name_is_not_waited_for(monkeypatch, host):
+    monkeypatch.setattr(time, "sleep", lambda _seconds: pytest.fail("it waits"))
+    with pytest.raises(ConfigurationError, match="MASTER_ADDR"):
+        resolve(host, time.monotonic() + 60)
+
+
+def test_an_ipv4_address_in_ipv6s_clothes_is_what_it_is():
+    assert resolve("::ffff:127.0.0.1") == ("127.0.0.1",)
 
 
 def test_a_name_that_becomes_known_later_is_waited_for(monkeypatch):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -8,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hpsearch_comm.errors import ConfigurationError, RendezvousError
+from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
+from hpsearch_comm.formation import refusals
 from hpsearch_comm.formation.dial import dial
 from hpsearch_comm.formation.handshake import Hello, Kind, prove
 from hpsearch_comm.formation.interface import is_local
@@ -30,6 +32,32 @@ from tests.comm.network import in_a_network
 @pytest.fixture
 def master() -> Meeting:
     return Meeting(MasterRendezvous(LOOPBACK, free_port()))
+
+
+@pytest.mark.parametrize(
+    ("greeting", "reason"),
+    [
+        (b"", "127.0.0.1: the other side was silent in the middle of a handshake"),
+        (b"SSH-2.0-OpenSSH_9.6p1 Ubuntu-3ubuntu13.5\r\n" * 4, "doesn't know the group's secret"),
+    ],
+    ids=["silent", "ssh"],
+)
+def test_another_program_at_the_port_is_found_out(master, monkeypatch, greeting, reason):
+    monkeypatch.setattr(refusals, "_PATIENCE", 0.1)
+    with socket.create_server((LOOPBACK, master.place.port)) as other, ThreadPoolExecutor(1) as pool:
+        held: list[socket.socket] = []
+        rank_1 = pool.submit(master.rank(1, 2, seconds=PATIENCE if greeting else 0.1))
+        other.settimeout(0.05)
+        while not rank_1.done():
+            with contextlib.suppress(TimeoutError):
+                held.append(other.accept()[0])
+                held[-1].sendall(greeting)
+        error = rank_1.exception()
+        for sock in held:
+            sock.close()
+    assert isinstance(error, RefusedError if greeting else RendezvousError)
+    assert f"rank 1 of 2 did not find rank 0 (127.0.0.1:{master.place.port})" in str(error)
+    assert reason in str(error)
 
 
 def test_many_ranks_may_have_much_to_say(master):

@@ -2,19 +2,19 @@ from __future__ import annotations
 
 import functools
 import itertools
-import secrets
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 
 import pytest
 
-from hpsearch_comm.errors import ConfigurationError, RendezvousError
+from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
+from hpsearch_comm.formation import refusals
 from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.rendezvous import KnownAddresses, MasterRendezvous, StoreRendezvous
+from hpsearch_comm.formation.rendezvous import KnownAddresses, MasterRendezvous, Rendezvous, StoreRendezvous
 from hpsearch_comm.formation.roll_call import name_ranks
+from tests.comm.forked import forked
 from tests.comm.forming import LOOPBACK, PATIENCE, new_credentials
 from tests.comm.meeting import (
     SOON,
@@ -82,56 +82,60 @@ def test_a_missing_rank_0_is_named(meeting):
         assert str(meeting.place.port) in str(error)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda ours: Credentials(secrets.token_bytes(32), ours.group, ours.epoch),
-        lambda ours: Credentials(ours.secret, ours.group, ours.epoch + 1),
-    ],
-    ids=["secret", "epoch"],
-)
-def test_a_rank_with_other_credentials_is_kept_out_and_the_others_go_on(meeting, change):
+def test_a_rank_with_another_secret_is_told_soon_and_the_others_go_on(meeting, monkeypatch, caplog):
+    monkeypatch.setattr(refusals, "_PATIENCE", 0.1)
     with ThreadPoolExecutor(4) as pool:
-        stranger = pool.submit(meeting.rank(1, 3, seconds=SOON, credentials=change(meeting.credentials)))
+        stranger = pool.submit(meeting.rank(1, 3, credentials=new_credentials()))
         futures = {rank: pool.submit(meeting.rank(rank, 3)) for rank in (0, 2)}
-        assert isinstance(stranger.exception(2 * PATIENCE), RendezvousError)
+        error = stranger.exception(PATIENCE / 2)
+        assert isinstance(error, RefusedError)
+        assert "rank 0" in str(error)
+        assert "secrets differ" in str(error)
+        # Rank 0 says so too, at once; but strangers can't end the group.
+        assert "rank 1 of 3 was refused" in caplog.text
+        assert any(record.getMessage().startswith("rank 0 refused") for record in caplog.records)
         futures[1] = pool.submit(meeting.rank(1, 3))
         assert awaited(futures) == dict.fromkeys(range(3), addresses(3))
+
+
+def test_a_rank_waits_until_another_group_has_left_the_place(meeting, monkeypatch):
+    monkeypatch.setattr(refusals, "_PATIENCE", 0.1)
+    ours = meeting.credentials
+    earlier, later = Credentials(ours.secret, ours.group, 1), Credentials(ours.secret, ours.group, 2)
+    with ThreadPoolExecutor(4) as pool:
+        first = {0: pool.submit(meeting.rank(0, 2, credentials=earlier))}
+        second = {1: pool.submit(meeting.rank(1, 2, credentials=later))}
+        with pytest.raises(TimeoutError):
+            second[1].result(0.3)
+        first[1] = pool.submit(meeting.rank(1, 2, credentials=earlier))
+        assert awaited(first) == dict.fromkeys(range(2), addresses(2))
+        second[0] = pool.submit(meeting.rank(0, 2, credentials=later))
+        assert awaited(second) == dict.fromkeys(range(2), addresses(2))
 
 
 def test_ranks_with_different_secrets_are_told_so(meeting):
     other = new_credentials()
     found = outcomes({0: meeting.rank(0, 2, seconds=SOON), 1: meeting.rank(1, 2, seconds=SOON, credentials=other)})
-    for error in found.values():
-        assert isinstance(error, RendezvousError)
-        assert "secret" in str(error)
+    assert isinstance(found[0], RendezvousError)
+    assert isinstance(found[1], RefusedError | RendezvousError)
+    assert all("secret" in str(error) for error in found.values())
     assert "rank 1 of 2 did not come" in str(found[0])
 
 
-ALONE = """
-import sys, time
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.rendezvous import MasterRendezvous, StoreRendezvous
-kind, port, secret = sys.argv[1:]
-place = {"MasterRendezvous": MasterRendezvous, "StoreRendezvous": StoreRendezvous}[kind]("127.0.0.1", int(port))
-print("here", flush=True)
-place.exchange(0, 3, "it", Credentials(bytes.fromhex(secret)), time.monotonic() + 600)
-"""
+def wait_alone(channel: Connection, place: Rendezvous, credentials: Credentials) -> None:
+    channel.send("here")
+    place.exchange(0, 3, "it", credentials, time.monotonic() + 10 * PATIENCE)
 
 
 def test_rank_0_may_be_killed_and_start_again(meeting):
-    place = meeting.place
-    meeting.credentials = Credentials(meeting.credentials.secret)
-    arguments = [type(place).__name__, str(place.port), meeting.credentials.secret.hex()]
     with (
-        subprocess.Popen([sys.executable, "-c", ALONE, *arguments], stdout=subprocess.PIPE, text=True) as first,
+        forked(wait_alone, meeting.place, meeting.credentials) as (first, channel),
         ThreadPoolExecutor(3) as pool,
     ):
         futures = {1: pool.submit(meeting.rank(1, 3))}
-        assert first.stdout is not None
-        assert first.stdout.readline() == "here\n"
+        assert channel.recv() == "here"
         first.kill()
-        first.wait(PATIENCE)
+        first.join()
         futures |= {rank: pool.submit(meeting.rank(rank, 3)) for rank in (0, 2)}
         assert awaited(futures) == dict.fromkeys(range(3), addresses(3))
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hpsearch_comm.errors import RefusedError, RendezvousError
+from hpsearch_comm.errors import CommError, RefusedError, RendezvousError
 from hpsearch_comm.formation import roll_call
 from hpsearch_comm.formation.roll_call import Admission, RollCall, answer_roll_call
 from tests.comm.forming import LOOPBACK, PATIENCE, read_to_end
@@ -147,7 +147,7 @@ def false_rank_0() -> Iterator[Callable[[bytes], Callable[[], socket.socket]]]:
     ],
 )
 def test_an_outcome_that_cannot_be_is_not_taken(false_rank_0, message, reason):
-    with pytest.raises(RendezvousError, match=r"rank 1 of 3 did not find rank 0.*here.*Do better") as error:
+    with pytest.raises(CommError, match=r"rank 1 of 3 did not find rank 0.*here.*Do better") as error:
         answering(false_rank_0(message), 1, 3, 0.05)
     assert reason in str(error.value)
 
@@ -158,11 +158,11 @@ def test_a_rank_0_that_says_nothing_is_given_up(false_rank_0, monkeypatch):
         answering(false_rank_0(b""), 1, 3, 0.05)
 
 
-def test_a_refusal_says_more_than_the_end_that_follows():
+def test_a_refusal_is_told_with_the_end_that_follows():
     turns = iter([RefusedError("the secrets differ"), *[ConnectionRefusedError("nobody listens")] * 1000])
 
     def connect() -> socket.socket:
         raise next(turns)
 
-    with pytest.raises(RendezvousError, match="the secrets differ"):
+    with pytest.raises(RendezvousError, match="nobody listens; before that, the secrets differ"):
         answering(connect, 1, 2, 0.05)

@@ -4,16 +4,16 @@ import functools
 import os
 import secrets
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 
 import pytest
 
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
 from hpsearch_comm.formation.secret import SECRET_BYTES, agree_on_secret, meeting_address, new_secret, parse_secret
+from tests.comm.forked import forked
 from tests.comm.forming import PATIENCE, leaking_nothing, read_to_end, wait_until
 from tests.comm.meeting import SOON, awaited, outcomes, uninvited
 from tests.comm.other_user import NOBODY, as_nobody
@@ -146,13 +146,6 @@ def test_a_host_that_is_unknown_is_another(name):
         agree_on_secret(1, 2, name, time.monotonic() + PATIENCE, host="no-such-host.invalid")
 
 
-def test_ranks_that_count_differently_are_told_so(name):
-    found = outcomes({0: agreeing(name, 2, SOON)(0), 1: agreeing(name, 3, SOON)(1)})
-    assert "it expects 3 ranks where rank 0 expects 2" in str(found[1])
-    assert "it expects 3 ranks where rank 0 expects 2" in str(found[0])
-    assert all(isinstance(error, RendezvousError) for error in found.values())
-
-
 def test_a_second_process_of_one_rank_is_refused(name):
     ranks = agreeing(name, 3)
     with ThreadPoolExecutor(4) as pool:
@@ -211,20 +204,17 @@ def test_nonsense_and_silence_hinder_nobody(name):
             assert {future.result(PATIENCE) for future in (rank_0, *found.values())} == {rank_0.result()}
 
 
-ALONE = """
-import sys, time
-from hpsearch_comm.formation.secret import agree_on_secret
-agree_on_secret(0, 3, sys.argv[1], time.monotonic() + 600)
-"""
+def wait_alone(_channel: Connection, name: str) -> None:
+    agree_on_secret(0, 3, name, time.monotonic() + 10 * PATIENCE)
 
 
 def test_rank_0_may_be_killed_and_start_again(name):
     ranks = agreeing(name, 3)
-    with subprocess.Popen([sys.executable, "-c", ALONE, name]) as first, ThreadPoolExecutor(3) as pool:
+    with forked(wait_alone, name) as (first, _), ThreadPoolExecutor(3) as pool:
         futures = {1: pool.submit(ranks(1))}
         wait_until(lambda: is_there(meeting_address(name)))
         first.kill()
-        first.wait(PATIENCE)
+        first.join()
         assert not is_there(meeting_address(name))
         futures |= {rank: pool.submit(ranks(rank)) for rank in (0, 2)}
         found = awaited(futures)

@@ -153,6 +153,22 @@ def test_a_barrier_that_everybody_has_reached_is_passed_whatever_has_become_of_t
     one.wait(operation(0, fate))
 
 
+def test_a_rank_that_comes_while_we_look_and_then_leaves_has_come(words, fate, monkeypatch):
+    one, two = barriers(words, 2)
+    check = fate.check
+
+    def check_late(awaited: int | None = None) -> None:
+        if 1 not in fate.left:
+            two.wait(operation(1, fate))
+            fate.mark_left(1)
+        check(awaited)
+
+    monkeypatch.setattr(fate, "check", check_late)
+    one.wait(operation(0, fate))
+    with pytest.raises(PeerLost, match="rank 1 has closed the group"):
+        one.wait(operation(0, fate))
+
+
 def test_a_long_wait_asks_now_and_then(words, fate):
     one, two = barriers(words, 2)
     asked = threading.Event()

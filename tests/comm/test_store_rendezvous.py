@@ -10,6 +10,7 @@ import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
+from hpsearch_comm.formation import store_exchange
 from hpsearch_comm.formation.handshake import Credentials
 from hpsearch_comm.formation.rendezvous import StoreRendezvous
 from tests.comm.forming import LOOPBACK, PATIENCE, wait_until
@@ -25,6 +26,7 @@ from tests.comm.meeting import (
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> TCPStore:
+    monkeypatch.setattr(store_exchange, "_GRACE_SECONDS", 0.1)
     # The store asks for the name of everyone who connects, and would wait for long where nobody answers.
     monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
     return new_store()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from pathlib import Path
@@ -62,6 +63,67 @@ def test_a_group_of_one_writes_a_trace(tmp_path: Path) -> None:
         group.allreduce(torch.ones(3))
     names = [event["name"] for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]]
     assert "allreduce" in names
+
+
+def test_a_duplicate_stands_in_the_same_trace_until_its_group_is_closed(tmp_path: Path) -> None:
+    group = Group(0, 1, timeline=tmp_path / "trace.json")
+    duplicate = group.duplicate()
+    assert duplicate.timeline is group.timeline
+    duplicate.allreduce(torch.ones(3))
+    duplicate.allreduce_async(torch.ones(3)).wait()
+    with duplicate.duplicate() as another:
+        another.allreduce_async(torch.ones(3)).wait()
+    assert group.timeline.on
+    group.allreduce(torch.ones(3))
+    group.close()
+    duplicate.allreduce(torch.ones(3))  # too late for the trace
+    duplicate.close()
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    names = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
+    operations = [event for event in trace["traceEvents"] if event["name"] == "allreduce"]
+    assert [(names[event["tid"]], event["args"].get("group")) for event in operations] == [
+        ("caller", "/1"),
+        ("engine of /1", "/1"),
+        ("engine of /1/1", "/1/1"),
+        ("caller", None),
+    ]
+    assert not list(tmp_path.glob("trace.rank*"))
+
+
+def test_the_duplicates_of_a_group_without_a_timeline_have_none() -> None:
+    with Group(0, 1) as group, group.duplicate() as duplicate:
+        assert not duplicate.timeline.on
+
+
+def test_a_blocking_operation_behind_an_asynchronous_one_hides_nothing(tmp_path: Path) -> None:
+    with Group(0, 1, timeline=tmp_path / "trace.json") as group:
+        under_way = threading.Event()
+        group.allgather_async(torch.ones(3))
+        waiting = group._turns._engine
+        assert waiting is not None
+        waiting.submit("a pause", under_way.wait)
+        caller = threading.Thread(target=group.allreduce, args=(torch.ones(3),))
+        caller.start()
+        while waiting._tasks.empty():
+            threading.Event().wait(0.01)
+        under_way.set()
+        caller.join()
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    by_name = {event["name"]: event for event in events}
+    assert by_name["allgather"]["args"]["asynchronous"]
+    assert not by_name["allreduce"]["args"]["asynchronous"]
+    assert by_name["allreduce"]["tid"] == by_name["allgather"]["tid"]
+
+
+def test_a_group_that_is_forgotten_closes_its_part(tmp_path: Path) -> None:
+    threads = threading.active_count()
+    group = Group(0, 1, timeline=tmp_path / "trace.json")
+    group.allreduce_async(torch.ones(3))
+    del group
+    gc.collect()
+    assert threading.active_count() == threads
+    events = json.loads((tmp_path / "trace.rank0.json").read_text())
+    assert [event["name"] for event in events if event["name"] in ("allreduce", "summary")] == ["allreduce", "summary"]
 
 
 def test_a_path_that_cannot_be_written_ends_the_start(tmp_path: Path) -> None:

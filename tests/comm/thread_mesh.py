@@ -17,6 +17,7 @@ from hpsearch_comm.fate import Fate
 from hpsearch_comm.links.link import Combine
 from hpsearch_comm.links.mesh import Mesh
 from hpsearch_comm.operation import Operation
+from hpsearch_comm.reduction import reduction_for
 from hpsearch_comm.signature import Signature
 
 PATIENCE = 20.0
@@ -145,6 +146,24 @@ class ThreadMesh(Mesh):
             assert not _overlap(sent[1], received[1]), "what is being sent must stay as it is"
         for one, other in itertools.combinations(receives, 2):
             assert not _overlap(one[1], other[1]), "two messages arrive in one place"
+
+
+def assert_reduced(result: torch.Tensor, tensors: Sequence[torch.Tensor], op: str) -> None:
+    """Look that floating tensors have been reduced as in float64, but for rounding.
+
+    They are rounded to their dtype once, at the end, and for each rank to the dtype in which they are added up.
+    """
+    stacked = torch.stack(list(tensors)).double()
+    expected = {
+        "sum": stacked.sum(0),
+        "mean": stacked.mean(0),
+        "min": stacked.min(0).values,
+        "max": stacked.max(0).values,
+        "product": stacked.prod(0),
+    }[op]
+    size, accumulate = len(tensors), reduction_for(op, result.dtype).accumulate
+    rounding = torch.finfo(result.dtype).eps + size * torch.finfo(accumulate).eps
+    torch.testing.assert_close(result.double(), expected, rtol=rounding, atol=rounding * size)
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
