@@ -6,25 +6,11 @@ import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-from hpsearch_comm.errors import CommError, PeerLost
-from hpsearch_comm.fate import Fate
+from hpsearch_comm.assembly import Assembly
+from hpsearch_comm.turns import Turns
 
-if TYPE_CHECKING:
-    from hpsearch_comm.assembly import Assembly
-    from hpsearch_comm.turns import Turns
-
-__all__ = ["break_off", "release_at_exit"]
-
-
-def break_off(fate: Fate, rank: int, error: BaseException) -> None:
-    """End the group because of an error of this rank's own; the others are told which."""
-    if isinstance(error, CommError):
-        fate.fail(error)
-        return
-    reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    fate.fail(PeerLost(f"rank {rank} has left the group because of its own {reason}", rank))
+__all__ = ["release_at_exit"]
 
 
 def release_at_exit(
@@ -52,7 +38,7 @@ def _release(rank: int, parts: Assembly, turns: Turns, leave: Sequence[Callable[
     # Set when an exception has ended the program; in an interactive session that is only the last of many.
     error = getattr(sys, "last_value", None)
     if error is not None and not hasattr(sys, "ps1") and not sys.flags.interactive:
-        break_off(parts.fate, rank, error)
+        parts.fate.break_off(rank, error)
     with contextlib.ExitStack() as closing:
         closing.callback(parts.close)
         for step in reversed(leave):
@@ -60,6 +46,6 @@ def _release(rank: int, parts: Assembly, turns: Turns, leave: Sequence[Callable[
         try:
             turns.close()
         except BaseException as interruption:
-            break_off(parts.fate, rank, interruption)
+            parts.fate.break_off(rank, interruption)
             turns.close()  # which ends what is under way
             raise

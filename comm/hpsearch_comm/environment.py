@@ -12,6 +12,7 @@
     HPSEARCH_COMM_TRANSPORT     auto or tcp
     HPSEARCH_COMM_STREAMS       TCP connections between two ranks of different hosts
     HPSEARCH_COMM_CUDA          auto, nccl or host: how CUDA tensors travel
+    HPSEARCH_COMM_NCCL          the NCCL library to load, in place of the one that is found
     HPSEARCH_COMM_TIMELINE      file for a trace
     HPSEARCH_COMM_COST_MODEL    JSON file with the costs that `auto` chooses an algorithm by
 
@@ -53,6 +54,7 @@ VARIABLES = tuple(
         "TRANSPORT",
         "STREAMS",
         "CUDA",
+        "NCCL",
         "TIMELINE",
         "COST_MODEL",
     )

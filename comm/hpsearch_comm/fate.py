@@ -58,6 +58,13 @@ class Fate:
         self._changed()
         return True
 
+    def break_off(self, rank: int, error: BaseException) -> None:
+        """End the group because of an error of this rank's own; the others are told which."""
+        if not isinstance(error, CommError):
+            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            error = PeerLost(f"rank {rank} has left the group because of its own {reason}", rank)
+        self.fail(error)
+
     def mark_left(self, peer: int) -> None:
         """Note that a peer has left in good order."""
         with self._lock:

@@ -13,7 +13,7 @@ from hpsearch_comm.assembly import Assembly, assemble
 from hpsearch_comm.clock import clock_offset
 from hpsearch_comm.collectives import HostCollectives
 from hpsearch_comm.cuda.devices import Devices
-from hpsearch_comm.ending import break_off, release_at_exit
+from hpsearch_comm.ending import release_at_exit
 from hpsearch_comm.formation.listener import Listener
 from hpsearch_comm.formation.rendezvous import Rendezvous
 from hpsearch_comm.handle import Handle
@@ -199,7 +199,7 @@ class Group:
         if self.closed:
             return
         if error is not None and not self._turns.inherited:
-            break_off(self._fate, self.rank, error)
+            self._fate.break_off(self.rank, error)
         elif self._own_timeline and self._timeline.on and self._fate.error is None:
             self._timeline.gather(self)
         self._release()

@@ -179,7 +179,7 @@ class Preparation:
             self._host.broadcast(operation, call.algorithm, length, root)
             text = torch.empty(int(length), dtype=torch.uint8, device="cpu") if mine is None else mine
             self._host.broadcast(operation, call.algorithm, text, root)
-            return decode(text) if mine is None else value
+            return decode(text)  # by the root too: a tuple becomes a list there as everywhere
 
         return Prepared(call, work)
 

@@ -12,7 +12,6 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from hpsearch_comm.call import Call
-from hpsearch_comm.ending import break_off
 from hpsearch_comm.engine import Engine
 from hpsearch_comm.errors import CommError, GroupClosedError, UsageError
 from hpsearch_comm.fate import Fate
@@ -170,7 +169,7 @@ class Turns:
             self._fate.fail(error)
             raise
         except BaseException as error:
-            break_off(self._fate, self._rank, error)
+            self._fate.break_off(self._rank, error)
             raise
 
 

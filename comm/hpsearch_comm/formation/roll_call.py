@@ -218,7 +218,7 @@ class RollCall:
         missing = [rank for rank in range(1, self._size) if rank not in self._present]
         sentence = (
             f"{name_ranks(missing)} of {self._size} did not come to rank 0 ({self._place}), which waited "
-            f"{time.monotonic() - self._began:.1f} s until the first deadline of a rank. {self._advice}"
+            f"{time.monotonic() - self._began:.1f} s, until the start_timeout of a rank was over. {self._advice}"
         )
         if self._refusals:
             counted = "; ".join(f"{count} x {reason}" for reason, count in self._refusals.most_common(3))

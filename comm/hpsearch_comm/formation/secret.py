@@ -32,6 +32,10 @@ _SET_IT = (
     f"{_VARIABLE} to the same {2 * SECRET_BYTES} hexadecimal digits on every rank: make them once with "
     f"`{_HOW_TO_MAKE}`"
 )
+_ADVICE = (
+    "Start all ranks within start_timeout of each other, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and "
+    f"see whether the missing ones have failed before. {_SET_IT}"
+)
 _CREDENTIALS = struct.Struct("=iII")  # pid, uid, gid: man 7 unix, SO_PEERCRED
 _RETRY_SECONDS = 0.1
 
@@ -81,14 +85,17 @@ def agree_on_secret(rank: int, size: int, name: str, deadline: float, *, host: s
         return new_secret()
     address = meeting_address(name)
     place = f"a Unix socket of user {os.geteuid()} for {name}"
+    if host is not None and not any(is_local(address) for address in _resolved(host)):
+        where = "on another host than MASTER_ADDR names" if rank == 0 else "on another host than rank 0"
+        raise ConfigurationError(
+            f"rank {rank} runs {where} ({host!r}): MASTER_ADDR must be an address or a name of rank 0's host. {_SET_IT}"
+        )
     if rank == 0:
         secret = new_secret()
         listener = _listen(address, deadline, place)
-        RollCall([listener], size, deadline, place, _SET_IT, _admit).take(lambda _texts: [secret])
+        RollCall([listener], size, deadline, place, _ADVICE, _admit).take(lambda _texts: [secret])
         return secret
-    if host is not None and not any(is_local(address) for address in _resolved(host)):
-        raise ConfigurationError(f"rank {rank} runs on another host than rank 0 (MASTER_ADDR is {host!r}). {_SET_IT}")
-    texts = answer_roll_call(lambda _deadline: _connect(address), rank, size, b"", deadline, place, _SET_IT)
+    texts = answer_roll_call(lambda _deadline: _connect(address), rank, size, b"", deadline, place, _ADVICE)
     if len(texts) != 1 or len(texts[0]) != SECRET_BYTES:
         raise RefusedError("rank 0 told no secret: run the same version of hpsearch_comm on every rank")
     return texts[0]

@@ -207,8 +207,8 @@ def _refuse(board: _Board, rank: int, answer: _Answer, strangers: set[int], plac
 def _missing(present: Collection[int], strangers: Collection[int], size: int, place: str, waited: float) -> str:
     absent = [rank for rank in range(size) if rank not in present]
     sentence = (
-        f"{name_ranks(absent)} of {size} did not come to {place}, where rank 0 waited {waited:.1f} s until the first "
-        f"deadline of a rank. {_ADVICE}"
+        f"{name_ranks(absent)} of {size} did not come to {place}, where rank 0 waited {waited:.1f} s, until the "
+        f"start_timeout of a rank was over. {_ADVICE}"
     )
     wrong = sorted(set(strangers) - set(present))
     if wrong:

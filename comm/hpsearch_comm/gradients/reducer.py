@@ -233,7 +233,7 @@ class GradientReducer:
 
     def coming_share(self) -> float:
         """Give what this rank's gradients will be multiplied by before they are averaged."""
-        if self.weighted and not self.shares.announced:
+        if self.weighted and self.group.size > 1 and not self.shares.announced:
             raise UsageError(
                 "with weighted=True and SyncBatchNorm, set_weight(rows) must be called before the first of the "
                 "backward passes whose gradients are accumulated"

@@ -5,15 +5,13 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
+from hpsearch_comm.errors import CommError
 from hpsearch_comm.links.link import Combine, Transfer
 from hpsearch_comm.operation import Operation
-
-if TYPE_CHECKING:
-    from hpsearch_comm.links.tcp_link import TcpLink
 
 __all__ = [
     "CHUNK",
@@ -42,6 +40,24 @@ _FOLD = CHUNK // 4
 TRY_AGAIN = (BlockingIOError, InterruptedError)
 
 
+class StreamsOwner(Protocol):
+    """The link whose streams the lanes are.
+
+    Attributes:
+        peer: The other rank.
+        arriving: Where the header of the message that is being received is put.
+    """
+
+    peer: int
+    arriving: memoryview
+
+    def compare(self, operation: Operation, header: bytes) -> None:
+        """Raise unless the header that has arrived is the one that must."""
+
+    def lost(self, operation: Operation, cause: OSError | None) -> CommError:
+        """End the group because a stream has broken, and give what to raise."""
+
+
 class Lane(Transfer):
     """The part of one message that goes through one stream.
 
@@ -63,7 +79,7 @@ class Lane(Transfer):
 
     def __init__(
         self,
-        link: TcpLink,
+        link: StreamsOwner,
         stream: socket.socket,
         operation: Operation,
         header: bytes,
@@ -177,7 +193,7 @@ class FoldingLane(ReceivingLane):
 
     def __init__(
         self,
-        link: TcpLink,
+        link: StreamsOwner,
         stream: socket.socket,
         operation: Operation,
         header: bytes,
