@@ -138,7 +138,8 @@ def _wait(processes: list[subprocess.Popen[bytes]], directory: Path) -> None:
         if all(code == 0 for code in codes):
             return
         time.sleep(_POLL_SECONDS)
-    first = next(code for code in codes if code)
+    # A rank that was killed is the reason for what the others raise, and they may have been as quick.
+    first = min(code for code in codes if code)
     deadline = time.monotonic() + _GRACE_SECONDS
     while time.monotonic() < deadline and any(process.poll() is None for process in processes):
         time.sleep(_POLL_SECONDS)
