@@ -1,14 +1,19 @@
 """Finds races in the memory that ranks share, whatever their timing: each rank is a thread that notes what it uses.
 
-Between two barriers nothing orders what different ranks do. So a byte that one of them writes there must be used by no
-other, and whether that holds follows from the notes alone: no rank has to be slow at the right moment.
+Two things order what different ranks do: barriers, and the counts of `Slots`, where who reads a count comes after all
+that its owner did before it told it. Between two barriers a byte that one rank writes must be used by no other, and in
+a slot each two uses must be ordered by counts. Whether that holds follows from the notes alone: no rank has to be slow
+at the right moment.
+
+The order by counts is kept in vector clocks (Mattern 1989): a rank's clock says how many counts of every
+rank it comes after. Telling a count ticks the teller's own entry, and reading one takes the greater of the entries.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
@@ -18,6 +23,7 @@ from typing import Any
 import pytest
 import torch
 
+from hpsearch_comm.memory import slots
 from hpsearch_comm.memory.arena import Arena
 from tests.comm.torch_uses import TorchUses
 
@@ -31,22 +37,32 @@ class Access:
     stop: int
     writes: bool
     task: str
+    clock: tuple[int, ...] = ()
+    """In a slot: what the rank had come after."""
 
     def meets(self, other: Access) -> bool:
-        """Say whether the two must not happen at the same time."""
+        """Say whether the two must not happen at the same time, and might."""
         return (
             self.rank != other.rank
+            and not (self.clock and (self.before(other) or other.before(self)))
             and (self.writes or other.writes)
             and self.start < other.stop
             and other.start < self.stop
         )
 
+    def before(self, other: Access) -> bool:
+        """Say whether the other rank had heard of a time after this."""
+        return other.clock[self.rank] > self.clock[self.rank]
+
 
 class Accesses:
-    """What the ranks have done to the memory of their arenas, by memory and barrier."""
+    """What the ranks have done to the memory of their arenas: by memory and barrier, or by slot."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         self._noted: dict[tuple[str, int], list[Access]] = defaultdict(list)
+        self._clocks = [[0] * size for _ in range(size)]
+        self._told: dict[tuple[int, int], list[int]] = {}
+        """The clock with which a count was told, by its word and value."""
         self._here = threading.local()
         self._lock = threading.Lock()
 
@@ -72,13 +88,39 @@ class Accesses:
             start = tensor.data_ptr()
             if base <= start < stop:
                 start += offset - base
-                access = Access(arena.index, start, start + tensor.nbytes, writes, self._here.task)
+                slot = (start - arena.slots._start) // slots.SLOT if memory == "arena" else -1
+                within = 0 <= slot < arena.slots._number
                 with self._lock:
-                    self._noted[memory, arena.barrier._count].append(access)
+                    clock = tuple(self._clocks[arena.index]) if within else ()
+                    access = Access(arena.index, start, start + tensor.nbytes, writes, self._here.task, clock)
+                    self._noted[("slot", slot) if within else (memory, arena.barrier._count)].append(access)
 
     def races(self) -> list[tuple[Access, Access]]:
         """Give every two accesses of one byte that nothing orders, one of them writing."""
         return [pair for noted in self._noted.values() for pair in combinations(noted, 2) if pair[0].meets(pair[1])]
+
+    def watch_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Note what the ranks tell each other through the counts of their slots."""
+        tell, reached = slots.Slots._tell, slots.Slots._reached
+
+        def telling(of: slots.Slots, word: int, count: int) -> None:
+            with self._lock:
+                clock = self._clocks[of._index]
+                clock[of._index] += 1
+                self._told[word, count] = list(clock)
+            tell(of, word, count)
+
+        def reading(of: slots.Slots, words: Sequence[int], count: int) -> bool:
+            found = reached(of, words, count)
+            if found:
+                with self._lock:
+                    own = self._clocks[of._index]
+                    for word in words:
+                        own[:] = map(max, own, self._told.get((word, count), own))
+            return found
+
+        monkeypatch.setattr(slots.Slots, "_tell", telling)
+        monkeypatch.setattr(slots.Slots, "_reached", reading)
 
     def _noting(self, copy: Any) -> Any:
         def noted(to: torch.Tensor, source: torch.Tensor) -> None:

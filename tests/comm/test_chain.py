@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 import pytest
 import torch
 
 from hpsearch_comm.algorithms import chain, direct
 from hpsearch_comm.algorithms.pieces import SERIAL
+from hpsearch_comm.errors import CommTimeoutError
 from hpsearch_comm.memory.slots import SLOT
 from hpsearch_comm.reduction import reduction_for
 from tests.comm.arena_world import ArenaWorld, reduced, same_bits, some_values
@@ -117,3 +119,70 @@ def test_the_bits_do_not_depend_on_how_many_threads_torch_has(world, monkeypatch
 
     expected = reduced(values, reduction_for("mean", torch.float32))
     assert all(same_bits(result, expected) for result in world.run(on_rank))
+
+
+def test_tensors_that_are_reduced_in_place_leave_the_slots_as_they_are(world):
+    """The choice of the chain is made before the ranks know where their tensors lie."""
+    numel = world.size * SLOT // 4
+    reduction = reduction_for("sum", torch.float32)
+
+    def on_rank(rank: int) -> bool:
+        arena = world.arenas[rank]
+        shared = arena.empty(world.operation(rank, operation="empty", shape=(4 * numel,)), 4 * numel)
+        for tensor in (shared.view(torch.float32).fill_(1), torch.ones(numel), torch.ones(numel)):
+            direct.allreduce(arena, world.operation(rank), tensor, reduction, tensor)
+            if not torch.equal(tensor, torch.full((numel,), float(world.size))):
+                return False
+        return True
+
+    assert all(world.run(on_rank))
+
+
+def test_counts_pass_the_end_of_their_words():
+    with ArenaWorld(3) as world:
+        begin = (1 << 32) - 2
+        for arena in world.arenas.values():
+            arena.cores = 1
+            arena.slots.turn = begin
+            for word in (*arena.slots._added, *arena.slots._copied):
+                arena.slots._view[word] = begin
+
+        def on_rank(rank: int) -> torch.Tensor:
+            tensor = torch.full((7 * SLOT // 4,), float(rank))
+            direct.allreduce(
+                world.arenas[rank], world.operation(rank), tensor, reduction_for("sum", torch.float32), tensor
+            )
+            return tensor
+
+        assert all(bool((tensor == 3).all()) for tensor in world.run(on_rank))
+
+
+def test_a_rank_that_is_stuck_is_named_by_all_others(world):
+    """Also by those that wait for another one, which waits for it."""
+    stuck = world.ranks[world.size // 2]
+    with ArenaWorld(world.size) as others:
+        released, given_up = threading.Event(), threading.Barrier(others.size - 1, action=lambda: released.set())
+        for arena in others.arenas.values():
+            arena.cores = 1
+        of = others.arenas[stuck].slots
+        tell = of.tell_added
+
+        def late(chunk: int) -> None:
+            released.wait(30)
+            tell(chunk)
+
+        of.tell_added = late  # type: ignore[method-assign]
+
+        def on_rank(rank: int) -> None:
+            tensor = torch.ones((others.size + 2) * SLOT // 4)
+            try:
+                operation = others.operation(rank, timeout=0.5)
+                direct.allreduce(others.arenas[rank], operation, tensor, reduction_for("sum", torch.float32), tensor)
+            except CommTimeoutError:
+                if rank != stuck:
+                    given_up.wait(30)
+                raise
+
+        outcomes = others.outcomes(on_rank)
+    assert {type(outcomes[rank]) for rank in others.ranks if rank != stuck} == {CommTimeoutError}
+    assert {outcomes[rank].rank for rank in others.ranks if rank != stuck} == {stuck}

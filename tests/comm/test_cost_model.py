@@ -91,7 +91,7 @@ def test_a_time_is_the_sum_of_what_is_moved():
     medium, large = 8 << 20, 64 << 20
     expected = (math.ceil(medium / 4 / CHUNK) + 1) * 1000 + 1.5 * medium * 0.1 + 0.75 * medium * 0.01
     assert model.predict("direct", medium, ONE) == pytest.approx(expected)
-    assert model.predict("direct", large, ONE) == pytest.approx((64 + 3) * 1000 + large * 0.1 + large * 0.01)
+    assert model.predict("direct", large, ONE) == pytest.approx(1000 + large * 67 / 64 * (0.1 + 0.01))
     assert model.predict("hierarchical", 400, FOUR) == model.predict("butterfly", 400, FOUR)
     within = 2 * 1000 + 800 * 0.1 + 200 * 0.01
     assert model.predict("hierarchical", 400, TWO_BY_TWO) == pytest.approx(within + 100 + 400 * 1 + 200 * 0.01)

@@ -42,7 +42,7 @@ def two_shots(arena: Arena) -> int:
 def in_a_chain(arena: Arena) -> int:
     """Give elements of a chain that is longer than there are slots."""
     arena.cores = 1
-    return (2 * arena.size + 3) * CHUNK // 4 + 7
+    return (4 * arena.size + 3) * CHUNK // 4 + 7
 
 
 def allreduce(arena: Arena, operation: Operation, tensor: torch.Tensor) -> None:
@@ -138,7 +138,7 @@ def world(request, short_chunks):
 
 def accesses_of(world: ArenaWorld, steps: list[Step]) -> Accesses:
     """Run collectives one after another on every rank, which changes its tensor right before and after each."""
-    accesses = Accesses()
+    accesses = Accesses(world.size)
 
     def on_rank(rank: int) -> None:
         arena = world.arenas[rank]
@@ -153,6 +153,7 @@ def accesses_of(world: ArenaWorld, steps: list[Step]) -> Accesses:
                 tensor.fill_(rank)
 
     with pytest.MonkeyPatch.context() as monkeypatch:
+        accesses.watch_counts(monkeypatch)
         accesses.watch_copies(monkeypatch, chain, course, direct, direct_allreduce)
         world.run(on_rank)
     return accesses
@@ -168,10 +169,24 @@ LONG_CHAIN = [("allreduce", "chain", "own memory")]
 SHOTS = [("allreduce", "medium", "own memory")] * 3
 
 
-def test_a_slot_less_would_be_found_out(short_chunks, monkeypatch):
+def test_a_slot_that_is_taken_too_early_would_be_found_out(short_chunks, monkeypatch):
     with ArenaWorld(3) as world:
         for arena in world.arenas.values():
-            monkeypatch.setattr(arena.slots, "_number", 3)
+            places = arena.slots._number
+            view = arena.slots.view
+            monkeypatch.setattr(
+                arena.slots, "view", lambda chunk, *kind, view=view, fewer=places - 1: view(chunk % fewer, *kind)
+            )
+        assert accesses_of(world, LONG_CHAIN).races()
+
+
+def test_a_sum_that_is_copied_too_early_would_be_found_out(short_chunks, monkeypatch):
+    with ArenaWorld(3) as world:
+        for arena in world.arenas.values():
+            slots = arena.slots
+            monkeypatch.setattr(
+                slots, "may_copy", lambda chunk, slots=slots: slots._reached([slots._added[1]], chunk + 1)
+            )
         assert accesses_of(world, LONG_CHAIN).races()
 
 

@@ -2,25 +2,25 @@
 
 For long tensors in memory that the other ranks can't reach. Three ranks; the numbers are those of chunks:
 
-    step      rank 0    rank 1    rank 2    all
-    0         0                             rank 0 copies its values into a slot of shared memory
-    1         1         0                   rank 1 adds its own to them
-    2         2         1         0         and the last rank, whose sum is complete, finishes it
-    3         3         2         1     0   everybody copies the result out
-    ...                                     count + p steps, with a barrier between each two
+    rank 0    rank 1    rank 2    all
+    0                             rank 0 copies its values into a slot of shared memory
+    1         0                   rank 1 adds its own to them
+    2         1         0         and the last rank, whose sum is complete, finishes it
+    3         2         1     0   everybody copies the result out
+    ...
 
 Each rank reads and writes n bytes on the way in and n on the way out, 2n in all, where two shots through staging memory
 take n (3 - 1/p). What is between costs no pass of its own: while a rank streams its tensor in from memory, adding to a
-sum that lies in the cache takes no longer than copying. In exchange there are p more steps than chunks, in which some
-ranks have nothing to do. That costs time where ranks have cores of their own, and nothing where they share them.
+sum that lies in the cache takes no longer than copying. There are no barriers but the one at the beginning: a rank goes
+on as far as the others let it (see `Slots`). In exchange the last rank begins p - 1 chunks later than the first, which
+costs time where ranks have cores of their own, and nothing where they share them.
 
 The values of an element are combined in the order of ranks, so the bits are those of the other ways.
-
-A slot is written again p + 1 chunks later: chunk c is copied out in step c + p, and the slot's next one is begun in
-step c + p + 1, on the other side of a barrier. That holds across operations too, of which each begins with a barrier.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import torch
 
@@ -34,7 +34,7 @@ from hpsearch_comm.reduction import Reduction
 __all__ = ["Chain", "pays"]
 
 _FILLED = 4
-"""Chunks for each rank from which on the steps that fill and empty the chain are few beside the others."""
+"""Chunks for each rank from which on those in which the chain fills and empties are few beside the others."""
 
 
 def pays(size: int, cores: int, nbytes: int) -> bool:
@@ -65,61 +65,71 @@ class Chain:
     ) -> None:
         self._arena = arena
         self._operation = operation
-        self._tensor = tensor
         self._reduction = reduction
-        self._out = out
-        self._length = SLOT // reduction.accumulate.itemsize
-        self._count = -(-tensor.numel() // self._length)
+        length = SLOT // reduction.accumulate.itemsize
+        self._inputs = torch.split(tensor, length)
+        self._outputs = self._inputs if out is tensor else torch.split(out, length)
+        self._count = len(self._inputs)
+        self._slots = arena.slots
         self._turn = arena.slots.turn
-        arena.slots.turn += self._count
+        self._added = self._copied = 0
         self._pieces = Pieces(arena, operation, reduction.accumulate.itemsize, SLOT)
 
     def first(self) -> None:
-        """Do the first step."""
-        if self._arena.index == 0:
+        """Do what can be done before the ranks have met: the slot may still be needed by the chain before."""
+        if self._arena.index == 0 and self._slots.may_add(self._turn):
             self._add(0)
 
     def run(self) -> None:
-        """Do all the other steps."""
-        arena, operation, size = self._arena, self._operation, self._arena.size
-        steps = self._count + size
-        with operation.phase("chain"):
-            for step in range(1, steps):
-                if step >= size:
-                    self._copy_out(step - size)
-                if 0 <= step - arena.index < self._count:
-                    self._add(step - arena.index)
-                if step < steps - 1:
-                    arena.barrier.wait(operation, arena.compare)
+        """Do the rest."""
+        slots, turn, count = self._slots, self._turn, self._count
+        slots.turn += count  # not before: where all tensors lie in a shared buffer, no rank comes here
+        with self._operation.phase("chain"):
+            while self._copied < count:
+                moved = False
+                if self._added < count and slots.may_add(turn + self._added):
+                    self._add(self._added)
+                    moved = True
+                if slots.may_copy(turn + self._copied):
+                    self._copy_out(self._copied)
+                    moved = True
+                if not moved:
+                    to_add = turn + self._added if self._added < count else None
+                    slots.wait(self._operation, to_add, turn + self._copied, self._arena.compare)
 
     def _add(self, number: int) -> None:
         """Bring this rank's values of a chunk into its sum."""
         reduction, index = self._reduction, self._arena.index
-        mine = self._chunk(self._tensor, number)
+        mine = self._inputs[number]
         total = self._sum(number, mine.numel())
         if index == 0:
             self._copy(total, mine)
-            return
-        last = index == self._arena.size - 1
-        for cut in self._pieces.cut(mine.numel(), reduction):
-            piece = total[cut]
-            reduction.combine(piece, mine[cut])
-            if last:
-                reduction.finish(piece, self._arena.size)
+        else:
+            last = index == self._arena.size - 1
+            for piece, values in self._cut(total, mine):
+                reduction.combine(piece, values)
+                if last:
+                    reduction.finish(piece, self._arena.size)
+        self._slots.tell_added(self._turn + number)
+        self._added += 1
 
     def _copy_out(self, number: int) -> None:
-        chunk = self._chunk(self._out, number)
+        chunk = self._outputs[number]
         self._copy(chunk, self._sum(number, chunk.numel()))
+        self._slots.tell_copied(self._turn + number)
+        self._copied += 1
 
     def _copy(self, to: torch.Tensor, source: torch.Tensor) -> None:
         if not self._reduction.widens:
             copy(to, source)
             return
-        for cut in self._pieces.cut(to.numel(), self._reduction):
-            to[cut].copy_(source[cut])
+        for piece, values in self._cut(to, source):
+            piece.copy_(values)
 
-    def _chunk(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
-        return tensor[number * self._length : (number + 1) * self._length]
+    def _cut(self, to: torch.Tensor, source: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+        """Cut both into pieces that one call may take."""
+        cuts = self._pieces.cut(to.numel(), self._reduction)
+        return [(to, source)] if len(cuts) == 1 else [(to[cut], source[cut]) for cut in cuts]
 
     def _sum(self, number: int, numel: int) -> torch.Tensor:
         return self._arena.slots.view(self._turn + number, self._reduction.accumulate, numel)

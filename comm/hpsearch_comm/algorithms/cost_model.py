@@ -15,7 +15,7 @@ bytes on p ranks:
     pairwise       p-1                  n(p-1)/p
     direct                              n in memory  or                n(p-1)  or           1  or
                                         2n(p-1)/p in memory  or        n(p-1)/p  or         C+1  or
-                                        n in memory                    n                    C+p-1
+                                        n(C+p-1)/C in memory           n(C+p-1)/C           1
     hierarchical   as of n/S bytes      S times that of n/S bytes,     n(L-1)/S, and as     2C
                    between the hosts    2n in memory                   of n/S bytes
 
@@ -235,7 +235,9 @@ def _direct(n: float, topology: Topology) -> dict[str, float]:
     if n * p**2 <= direct_allreduce.ONE_SHOT:
         return {"sigma": 1, "shared_beta": n, "gamma": n * (p - 1)}
     if chain.pays(p, p, int(n)):
-        return {"sigma": math.ceil(n / SLOT) + p - 1, "shared_beta": n, "gamma": n}
+        chunks = math.ceil(n / SLOT)
+        long = n * (chunks + p - 1) / chunks
+        return {"sigma": 1, "shared_beta": long, "gamma": long}
     others = n * (p - 1) / p
     return {"sigma": math.ceil(n / p / CHUNK) + 1, "shared_beta": 2 * others, "gamma": others}
 

@@ -33,6 +33,8 @@ _COUNTERS = 0, 2 * LINE
 # A page of each member follows. What different ranks write is at least a cache line apart.
 _ARRIVALS = 0
 _BELL = 2 * LINE
+_ADDED = 20 * LINE
+_COPIED = 22 * LINE
 _TRIAL = 4 * LINE
 _FACTS = 5 * LINE
 _DELAYED = 8 * LINE
@@ -66,7 +68,7 @@ class Arena:
         may_spin: Whether each member has a core and an interpreter of its own, so that its waits may hold them.
         inputs: Staging memory with a block for each member, for what that member is to reduce.
         results: Staging memory with one block.
-        slots: Memory that all members write.
+        slots: Memory through which chunks go from member to member.
 
     Raises:
         PeerLost: A member has died.
@@ -116,9 +118,12 @@ class Arena:
         self.bell = Bell(self._words, _page(index) + _BELL)
         self.inputs = Staging(self._memory, inputs, size, size, CHUNK)
         self.results = Staging(self._memory, results, size, 1, CHUNK)
-        self.slots = Slots(self._memory, slots, size)
         arrivals = [_page(member) + _ARRIVALS for member in range(size)]
         self.barrier = Barrier(self._words, arrivals, _COUNTERS, index, self.members)
+        added, copied = ([_page(member) + offset for member in range(size)] for offset in (_ADDED, _COPIED))
+        self.slots = Slots(
+            self._memory, slots, self._words, added, copied, index, self.members, self.barrier, self.bell
+        )
         signatures = [[self._packed(member, turn) for member in range(size)] for turn in (0, 1)]
         self._own = [of_turn.pop(index) for of_turn in signatures]
         self._theirs = signatures

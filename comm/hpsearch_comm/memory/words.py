@@ -16,7 +16,7 @@ from hpsearch_comm.errors import CommError
 from hpsearch_comm.memory import futex
 from hpsearch_comm.operation import Operation, Wait
 
-__all__ = ["LINE", "SLICE", "Barrier", "Bell", "Words"]
+__all__ = ["LINE", "LOOK", "SLICE", "SPIN", "Barrier", "Bell", "Words"]
 
 LINE = 64
 """Bytes of a cache line: words that different ranks write lie that far apart, or the cores would fight over it."""
@@ -24,10 +24,10 @@ LINE = 64
 SLICE = 0.1
 """Longest sleep in seconds."""
 
-_SPIN = 50e-6
+SPIN = 50e-6
 """Seconds that a wait holds its core and the interpreter."""
 
-_LOOK = 2e-3
+LOOK = 2e-3
 """Seconds that a wait stays awake, but lets others have the core: many times what going to sleep and being woken costs.
 
 A rank that sleeps in one step comes late to the next, and then the others sleep too.
@@ -170,7 +170,7 @@ class Barrier:
             futex.waker(self._words.base + index * 4)()
 
     def _wait(self, operation: Operation, count: int, on_delay: Callable[[Operation], object] | None) -> None:
-        if self.apart and self._look(count, _SPIN if self.may_spin and operation.spin else 0.0):
+        if self.apart and self._look(count, SPIN if self.may_spin and operation.spin else 0.0):
             return
         view, index, target = self._view, self._counters[count & 3], self._targets[count & 3]
         address = self._words.base + index * 4
@@ -209,7 +209,7 @@ class Barrier:
         others = iter(self._others)
         other = next(others)
         now = time.perf_counter()
-        held, until = now + spin, now + _LOOK
+        held, until = now + spin, now + LOOK
         while now < until:
             for _ in range(_LOOKS if now < held else 1):
                 if view[other] in passed:
