@@ -1,13 +1,15 @@
 # Every target does its own set-up: the first run makes .venv, later ones use it until
 # pyproject.toml or constraints.txt change.
 
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 BENCH_STAMP := $(VENV)/installed-bench
 
-.PHONY: install demo test check bench clean
+.PHONY: install demo test test-search test-comm check bench clean
 
 install: $(STAMP)
 
@@ -23,8 +25,15 @@ $(BENCH_STAMP): $(STAMP)
 demo: $(STAMP)
 	$(BIN)/hpsearch run configs/digits.yaml
 
+# Two at a time: much of their time tests wait for other processes.
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(MAKE) --no-print-directory --jobs=2 test-search test-comm
+
+test-search: $(STAMP)
+	$(BIN)/python -m pytest tests --ignore=tests/comm | sed --unbuffered 's/^/search: /'
+
+test-comm: $(STAMP)
+	$(BIN)/python -m pytest tests/comm | sed --unbuffered 's/^/comm: /'
 
 check: $(STAMP)
 	$(BIN)/ruff check .

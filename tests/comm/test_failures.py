@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.comm.deadly import OPERATIONS
+from tests.comm.leftovers import shared_memory_files
 from tests.comm.process_ranks import Outcome, ProcessRanks
 
 
@@ -153,7 +154,7 @@ def test_ranks_that_disagree_each_see_both_sides(ranks, how, way):
 
 
 def test_nothing_is_left_of_killed_groups(ranks):
-    before = set(Path("/dev/shm").iterdir())
+    before = shared_memory_files()
     for way in WAYS.values():
         assert_lost(ranks.call(3, "killed_while_others_wait", 0, **way), 0)
-    assert set(Path("/dev/shm").iterdir()) <= before
+    assert shared_memory_files() <= before

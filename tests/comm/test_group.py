@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import hpsearch_comm as comm
+from tests.comm.leftovers import shared_memory_files
 from tests.comm.thread_ranks import SECRET, run_ranks
 
 
@@ -213,14 +214,14 @@ def test_a_hundred_groups_leave_nothing_behind(options):
     run_ranks(3, work, **options)
     gc.collect()
     files, threads, mappings = open_files(), threading.active_count(), mapped()
-    segments = set(Path("/dev/shm").iterdir())
+    segments = shared_memory_files()
     for _ in range(33):
         run_ranks(3, work, **options)
     gc.collect()
     assert open_files() == files
     assert threading.active_count() == threads
     assert mapped() < mappings + 30
-    assert set(Path("/dev/shm").iterdir()) <= segments
+    assert shared_memory_files() <= segments
 
 
 def test_a_group_that_is_forgotten_gives_everything_back():
