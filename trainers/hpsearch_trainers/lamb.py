@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.layerwise import Layerwise
 
 __all__ = ["LAMB"]
 
 
-class LAMB(torch.optim.Optimizer):
+class LAMB(Layerwise):
     """Algorithm 2 of the paper, with φ(z) = z.
 
         m ← β1 m + (1 - β1) g               m̂ = m / (1 - β1^t)
@@ -21,8 +22,7 @@ class LAMB(torch.optim.Optimizer):
         w ← w - η ‖w‖ / ‖u‖ u
 
     Args:
-        params: Parameters, or groups of them. A group with `adapt: False` takes plain steps, ‖w‖ / ‖u‖ = 1, as is
-            usual for biases and the parameters of normalisations; see `decay_groups`.
+        params: Parameters, or groups of them; ‖w‖ / ‖u‖ counts as 1 in a group with `adapt: False`.
         lr: η.
         betas: β1 and β2.
         eps: ε.
@@ -48,26 +48,8 @@ class LAMB(torch.optim.Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "adapt": True}
         super().__init__(params, defaults)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take a step.
-
-        Args:
-            closure: Computes the loss and its gradients anew; it is given back.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._step(parameter, group)
-        return loss
-
-    def _step(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
-        gradient = parameter.grad
-        assert gradient is not None
+    def update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        """Take a step with one parameter, in place."""
         state = self.state[parameter]
         if not state:
             state["step"] = torch.zeros(())
@@ -81,9 +63,5 @@ class LAMB(torch.optim.Optimizer):
         update = (mean / (1 - first**steps)).div_((square / (1 - second**steps)).sqrt_().add_(group["eps"]))
         if group["weight_decay"]:
             update.add_(parameter, alpha=group["weight_decay"])
-        rate = torch.as_tensor(group["lr"])
-        if group["adapt"]:
-            weight, size = parameter.norm(), update.norm()
-            # Where either is nothing there is nothing to adapt to: a layer of zeros has to get away from there.
-            rate = rate * torch.where((weight > 0) & (size > 0), weight / size, 1.0)
-        parameter.sub_(update * rate)
+        weight, size = parameter.norm(), update.norm()
+        parameter.sub_(update * self.rate(group, weight / size, weight, size))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.layerwise import Layerwise
 
 __all__ = ["LARS"]
 
 
-class LARS(torch.optim.Optimizer):
+class LARS(Layerwise):
     """Layer-wise adaptive rate scaling, algorithm 1 of the paper.
 
         λ = η ‖w‖ / (‖g‖ + β ‖w‖)
@@ -22,8 +23,7 @@ class LARS(torch.optim.Optimizer):
     The rate is inside the velocity v, so momentum must be corrected where the rate changes; `Rates` does.
 
     Args:
-        params: Parameters, or groups of them. A group with `adapt: False` takes plain steps with λ = 1, as is usual for
-            biases and the parameters of normalisations; see `decay_groups`.
+        params: Parameters, or groups of them; λ is 1 in a group with `adapt: False`.
         lr: The rate, gamma in the paper.
         momentum: m.
         weight_decay: β.
@@ -49,33 +49,11 @@ class LARS(torch.optim.Optimizer):
                 raise ConfigurationError(f"{name} of LARS must be at least 0, got {value!r}")
         super().__init__(params, defaults)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take a step.
-
-        Args:
-            closure: Computes the loss and its gradients anew; it is given back.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._step(parameter, group)
-        return loss
-
-    def _step(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+    def update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        """Take a step with one parameter, in place."""
         decay: float = group["weight_decay"]
-        gradient = parameter.grad
-        assert gradient is not None
-        rate = torch.as_tensor(group["lr"])
-        if group["adapt"]:
-            weight, size = parameter.norm(), gradient.norm()
-            trusted = group["trust"] * weight / (size + decay * weight)
-            # Where either is nothing there is nothing to adapt to: a layer of zeros has to get away from there.
-            rate = rate * torch.where((weight > 0) & (size > 0), trusted, 1.0)
+        weight, size = parameter.norm(), gradient.norm()
+        rate = self.rate(group, group["trust"] * weight / (size + decay * weight), weight, size)
         update = gradient.add(parameter, alpha=decay) if decay else gradient
         state = self.state[parameter]
         velocity = state.get("momentum_buffer")
