@@ -26,7 +26,7 @@ one barrier serves all three:
 
 One shot, for little: each rank stages all its n bytes, and after one barrier each reduces all p n by itself.
 
-A chain, for much: it takes fewer passes over memory than two shots, and more steps (see `chain`).
+A chain, for much: it takes fewer passes over memory than two shots, but longer to fill (see `chain`).
 
 In every case the values of an element are combined in the order of ranks and finished once, or by everyone in the same
 way: all ranks get the same bits.
