@@ -52,13 +52,15 @@ def _shares(trials: _Trials, processes: int) -> list[list[tuple[Mapping[str, Any
 def _train(driver: Connection, trials: _Trials) -> None:
     import torch
 
-    from hpsearch_trainers.digits import mlp
+    from hpsearch_trainers.digits import MLP
 
     os.nice(RAY_NICENESS)
     torch.set_num_threads(1)
-    mlp(PlainTrial(trials[0][0], 1))  # loads the digits and what torch loads late
+    MLP(PlainTrial(trials[0][0])).step()  # loads the digits and what torch loads late
     driver.send("ready")
     driver.recv()
     for params, iterations in trials:
-        mlp(PlainTrial(params, iterations))
+        training = MLP(PlainTrial(params))
+        for _ in range(iterations):
+            training.step()
     driver.send("done")

@@ -1,25 +1,16 @@
-"""A trial without a search: what the built-in trainables need to run in a plain loop."""
+"""A trial without a search: what the built-in trainers need to be stepped in a plain loop."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = ["PlainTrial"]
 
 
+@dataclass(frozen=True, slots=True)
 class PlainTrial:
-    """Runs a number of iterations from zero and forgets what is reported."""
+    """Parameters, and nobody to report to."""
 
-    checkpoint = None
-
-    def __init__(self, params: Mapping[str, Any], iterations: int = 0) -> None:
-        self.params = params
-        self._iterations = iterations
-
-    def iterations(self) -> Iterator[int]:
-        """Give the numbers of the iterations."""
-        return iter(range(1, self._iterations + 1))
-
-    def report(self, metrics: Mapping[str, Any], checkpoint: object = None) -> None:
-        """Forget it."""
+    params: Mapping[str, Any]

@@ -44,6 +44,27 @@ def clothes(tmp_path):
     return folder
 
 
+def mapping_of(tensor: torch.Tensor) -> tuple[str, dict[str, int]]:
+    """Give the file in whose mapping a tensor's memory lies wholly, and what the kernel counts of it, in KiB."""
+    first, last = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+    path, counts, within = "", {}, False
+    for line in Path("/proc/self/smaps").read_text("utf-8").splitlines():
+        name, *rest = line.split()
+        if not name.endswith(":"):
+            begin, end = (int(address, 16) for address in name.split("-"))
+            within = begin <= first and last <= end
+            path = rest[-1] if within else path
+        elif within and rest[-1] == "kB":
+            counts[name[:-1]] = int(rest[0])
+    return path, counts
+
+
+def own_memory() -> int:
+    """Give the bytes of this process that no other shares: its anonymous pages."""
+    lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_an_idx_file_is_mapped(tmp_path, cache, packed):
     values = torch.arange(24).view(2, 3, 4)
@@ -96,6 +117,34 @@ def test_clothes_are_told_apart(clothes, trainer):
     assert accuracies[-1] > 0.8
 
 
+def test_training_leaves_the_clothes_in_their_files(clothes, cache):
+    trial: Any = SimpleNamespace(params={"data": str(clothes), "batch_size": 10, "hidden": 16}, seed=1)
+    training = MLP(trial)
+    training.step()
+    for data in (training.parts.train, training.parts.validation):
+        images, labels = data  # type: ignore[misc]
+        assert images.dtype == labels.dtype == torch.uint8
+        for tensor, folder in ((images, cache), (labels, clothes)):
+            path, counts = mapping_of(tensor)
+            assert Path(path).parent == folder
+            assert counts["Rss"] > 0
+            assert counts["Anonymous"] == 0, "a page of its own is a copy"
+
+
+def test_training_on_a_large_file_takes_no_memory_for_it(clothes):
+    """The images, 47 MB of zeros without a block on the disk, are neither copied nor made floats as a whole."""
+    count = 60_000
+    with (clothes / "train-images-idx3-ubyte").open("wb") as file:
+        file.write(struct.pack(">BBBB3I", 0, 0, 8, 3, count, 28, 28))
+        file.truncate(16 + count * 784)
+    (clothes / "train-labels-idx1-ubyte").write_bytes(idx(torch.zeros(count)))
+    trial: Any = SimpleNamespace(params={"data": str(clothes), "batch_size": 1000, "hidden": 4}, seed=1)
+    before = own_memory()
+    training = MLP(trial)
+    training.step()
+    assert own_memory() - before < count * 784 / 2
+
+
 def test_a_folder_without_clothes(tmp_path):
     with pytest.raises(ConfigurationError, match="dataset-fashion-mnist"):
         fashion_mnist(tmp_path)
@@ -121,7 +170,33 @@ def test_rows_of_a_text(alphabet):
     assert inputs.shape == targets.shape == (89, 16)
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
     assert len(text.validation[0]) == 9
-    assert inputs.data_ptr() + 8 == targets.data_ptr(), "one copy serves both"
+    assert inputs.data_ptr() + 4 == targets.data_ptr(), "one copy serves both"
+
+
+def test_the_numbers_of_a_text_are_mapped_from_the_cache(alphabet, cache):
+    trial: Any = SimpleNamespace(params={"data": str(alphabet), "length": 16, "features": 16}, seed=1)
+    training = CharLM(trial)
+    training.step()
+    (file,) = cache.iterdir()
+    for data in (training.parts.train, training.parts.validation):
+        for tensor in data:  # type: ignore[union-attr]
+            path, counts = mapping_of(tensor)
+            assert path == str(file)
+            assert counts["Rss"] > 0
+            assert counts["Anonymous"] == 0, "a page of its own is a copy"
+    alphabet.write_text("xyz" * 300, "utf-8")
+    assert Text(alphabet, 16).vocabulary == list("xyz")
+
+
+def test_any_characters_have_numbers(tmp_path):
+    path = tmp_path / "any.txt"
+    text = "aé漢🙂" * 100
+    path.write_text(text, "utf-8")
+    found = Text(path, 4)
+    assert "".join(found.vocabulary[number] for number in found.train[0].flatten().tolist()) == text[:356]
+    path.write_text("", "utf-8")
+    with pytest.raises(ConfigurationError, match="for rows of 4, got 0"):
+        Text(path, 4)
 
 
 def test_a_text_is_learned(alphabet):

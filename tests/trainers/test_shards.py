@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_trainers.shards import Shard, epoch_order, validation_rows
+from hpsearch_trainers.shards import Shard, epoch_order, rows_of_rank
 
 
 @st.composite
@@ -78,7 +78,7 @@ def test_the_first_rows_of_neighbouring_orders_are_not_alike():
 
 @given(st.integers(0, 300), st.integers(1, 20))
 def test_validation_is_divided_without_a_rest(rows, width):
-    ranges = [validation_rows(rows, width, rank) for rank in range(width)]
+    ranges = [rows_of_rank(rows, width, rank) for rank in range(width)]
     assert [row for part in ranges for row in part] == list(range(rows))
     assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
 

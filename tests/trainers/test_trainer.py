@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.shards import Shard
 from hpsearch_trainers.trainer import Trainer
@@ -154,6 +155,13 @@ def test_a_global_batch_trains_alike_at_any_width(model, width):
     assert of(wide, "global_batch") == [20] * 10
 
 
+def test_a_group_of_one_is_none():
+    with Group(0, 1) as group:
+        trainer = Small(FakeTrial(group=group))
+        assert trainer.group is None
+        assert [trainer.step() for _ in range(4)] == curve(4)
+
+
 def test_a_trial_that_changes_its_width_twice_has_the_same_curve():
     alone = of(curve(6), "loss")
     state: dict[str, Any] = {}
@@ -229,6 +237,16 @@ def test_a_schedule_multiplies_the_rate():
     assert of(found, "learning_rate") == pytest.approx([0.05, 0.005])
 
 
+def test_a_state_is_loaded_into_a_trainer_that_is_further():
+    trainer = Small(FakeTrial({"schedule": lambda epoch: 1.0 if epoch < 1 else 0.1}))
+    trainer.step()
+    saved = copy.deepcopy(trainer.state_dict())
+    second = trainer.step()
+    assert second["learning_rate"] == pytest.approx(0.005)
+    trainer.load_state_dict(saved)
+    assert trainer.step() == second
+
+
 def test_statistics_of_local_normalization_are_averaged():
     def train(group: Group) -> dict[str, Tensor]:
         trainer = Small(FakeTrial({"model": "cnn"}, group))
@@ -288,6 +306,37 @@ def test_a_map_style_data_set_is_read_ahead_by_a_thread(width):
 @pytest.mark.slow
 def test_a_map_style_data_set_is_read_by_processes():
     assert of(curve(2, train=Rows(), loaders=2), "loss") == of(curve(2), "loss")
+
+
+class Readers(Dataset[Any]):
+    """Gives as every row how many processes read."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, row: int) -> tuple[int, int]:
+        worker = get_worker_info()
+        assert worker is not None
+        return worker.num_workers, row
+
+
+@pytest.mark.parametrize("wanted", [1, 3])
+def test_no_more_processes_read_than_the_worker_has_cores(wanted):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        batches = list(Batches(Readers(), torch.device("cpu"), wanted).read(torch.split(torch.arange(4), 2)))
+    finally:
+        torch.set_num_threads(threads)
+    assert [[column.tolist() for column in batch] for batch in batches] == [[[1, 1], [0, 1]], [[1, 1], [2, 3]]]
+
+
+def test_rows_of_tensors_are_gathered_in_the_order_asked_for():
+    batches = Batches((torch.arange(6).view(3, 2), torch.arange(3)), torch.device("cpu"))
+    wanted = [torch.tensor([2, 0]), torch.tensor([], dtype=torch.int64)]
+    found = [[column.tolist() for column in batch] for batch in batches.read(wanted)]
+    assert found == [[[[4, 5], [0, 1]], [2, 0]], [[], []]]
+    assert batches.waited == 0
 
 
 def test_what_a_data_set_raises_comes_out_of_the_step():

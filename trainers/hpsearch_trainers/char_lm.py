@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.cache import cached
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.schedules import warmup
 from hpsearch_trainers.trainer import Trainer
@@ -24,13 +25,17 @@ _HELD_BACK = 10
 class Text:
     """A text file as numbers.
 
+    They are found once, lie in the user's cache (see `cached`) and are mapped from there: the processes of a host share
+    one copy.
+
     Args:
         path: The file, in UTF-8.
         length: Characters of a row.
 
     Attributes:
         vocabulary: Its characters, sorted.
-        train: Inputs and targets, int64 of shape (rows, length): of each character, the one behind it.
+        train: Inputs and targets, int32 of shape (rows, length): of each character, the one behind it. They mustn't be
+            written to.
         validation: The same of the text's last tenth.
 
     Raises:
@@ -38,19 +43,20 @@ class Text:
     """
 
     def __init__(self, path: str | Path, length: int) -> None:
+        file = Path(path)
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            numbers = cached(file, ".tokens", lambda target: _number(file.read_text(encoding="utf-8"), target))
+            stored = torch.load(numbers, mmap=True, weights_only=True)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"expected a text in UTF-8 at {path}, which can't be read: {error}") from error
-        self.vocabulary = sorted(set(text))
-        number = {character: index for index, character in enumerate(self.vocabulary)}
-        tokens = torch.tensor([number[character] for character in text])
+        self.vocabulary = list(stored["vocabulary"])
+        tokens = stored["tokens"]
         cut = len(tokens) - len(tokens) // _HELD_BACK
         self.train, self.validation = _rows(tokens[:cut], length), _rows(tokens[cut:], length)
         if len(self.train[0]) == 0 or len(self.validation[0]) == 0:
             raise ConfigurationError(
                 f"expected {path} to have at least {_HELD_BACK * (length + 1)} characters for rows of {length}, got "
-                f"{len(text)}: name a longer text, or lower `length`"
+                f"{len(tokens)}: name a longer text, or lower `length`"
             )
 
 
@@ -75,7 +81,10 @@ class CharLM(Trainer):
             float(params.get("dropout", 0.0)),
         )
         optimizer = torch.optim.AdamW(
-            model.parameters(), lr=float(params.get("lr", 1e-3)), weight_decay=float(params.get("weight_decay", 0.01))
+            model.parameters(),
+            lr=float(params.get("lr", 1e-3)),
+            weight_decay=float(params.get("weight_decay", 0.01)),
+            fused=True,
         )
         return Parts(
             model,
@@ -112,13 +121,20 @@ class _Transformer(nn.Module):
         return self.head(self.layers(self.characters(tokens) + places, mask=mask, is_causal=True))
 
 
+def _number(text: str, target: BinaryIO) -> None:
+    vocabulary = sorted(set(text))
+    number = {character: index for index, character in enumerate(vocabulary)}
+    tokens = torch.tensor([number[character] for character in text], dtype=torch.int32)
+    torch.save({"vocabulary": "".join(vocabulary), "tokens": tokens}, target)
+
+
 def _rows(tokens: Tensor, length: int) -> tuple[Tensor, Tensor]:
     count = max(0, (len(tokens) - 1) // length)
     return tokens[: count * length].view(count, length), tokens[1 : count * length + 1].view(count, length)
 
 
 def _loss(output: Tensor, target: Tensor) -> Tensor:
-    return functional.cross_entropy(output.flatten(0, 1), target.flatten())
+    return functional.cross_entropy(output.flatten(0, 1), target.flatten().long())
 
 
 def _accuracy(output: Tensor, target: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hpsearch_comm import Group
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.batches import Batches
-from hpsearch_trainers.shards import validation_rows
+from hpsearch_trainers.shards import rows_of_rank
 
 __all__ = ["evaluate"]
 
@@ -43,26 +43,29 @@ def evaluate(
     """
     rank, width = (group.rank, group.size) if group is not None else (0, 1)
     model.eval()
-    sums: dict[str, Tensor | float] = dict.fromkeys(["validation_loss", *metrics], 0.0)
-    mine = torch.tensor(validation_rows(data.rows, width, rank), dtype=torch.int64)
+    sums = torch.zeros(1 + len(metrics), dtype=torch.float64, device=data.device)
+    of_loss, *of_metrics = sums.unbind()
+    part = rows_of_rank(data.rows, width, rank)  # a run, so that they are read in order
+    mine = torch.arange(part.start, part.stop)
     for inputs, targets in data.read(torch.split(mine, batch_size) if len(mine) else ()):
         with autocast():
             output = model(inputs)
-            sums["validation_loss"] += loss(output, targets).double() * len(targets)
-        for name, metric in metrics.items():
-            sums[name] += _sum(name, metric(output, targets), len(targets))
-    totals = torch.tensor([float(value) for value in sums.values()], dtype=torch.float64)
+            of_loss.add_(loss(output, targets), alpha=len(targets))
+        for (name, metric), total in zip(metrics.items(), of_metrics, strict=True):
+            _add(name, metric(output, targets), len(targets), total)
+    totals = sums.cpu()
     if group is not None:
         group.allreduce(totals, op="sum")
-    return dict(zip(sums, (totals / data.rows).tolist(), strict=True))
+    return dict(zip(("validation_loss", *metrics), (totals / data.rows).tolist(), strict=True))
 
 
-def _sum(name: str, values: Tensor, rows: int) -> Tensor:
+def _add(name: str, values: Tensor, rows: int, total: Tensor) -> None:
     if values.dim() == 0:
-        return values.double() * rows
-    if values.shape[0] == rows and values.numel() == rows:
-        return values.double().sum()
-    raise ConfigurationError(
-        f"metric {name} must give one value for each of a batch's {rows} rows, or their mean, got the shape "
-        f"{list(values.shape)}"
-    )
+        total.add_(values, alpha=rows)
+    elif values.shape[0] == rows and values.numel() == rows:
+        total.add_(values.sum(dtype=total.dtype))
+    else:
+        raise ConfigurationError(
+            f"metric {name} must give one value for each of a batch's {rows} rows, or their mean, got the shape "
+            f"{list(values.shape)}"
+        )

@@ -6,6 +6,7 @@ puts them into /usr/share/datasets/fashion-mnist.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ def fashion_mnist(folder: str | Path = _FOLDER) -> tuple[tuple[Tensor, Tensor], 
     """Map the data.
 
     Returns:
-        Images, uint8 of shape (60,000, 1, 28, 28), and labels to train on; and the same, 10,000, to validate on.
+        Images of shape (60,000, 1, 28, 28), and labels to train on; and the same, 10,000, to validate on. All are uint8
+        and lie in the files' own pages, which the processes of a host share: they mustn't be written to, and are made
+        numbers of another type batch by batch.
 
     Raises:
         ConfigurationError: The files aren't there, or aren't what they should be.
@@ -40,9 +43,9 @@ def fashion_mnist(folder: str | Path = _FOLDER) -> tuple[tuple[Tensor, Tensor], 
 class _Clothes(Trainer):
     """Parameters of both networks: `data`, `lr` (0.1), `momentum` (0.9), `weight_decay` (1e-4), `batch_size` (128)."""
 
+    @abstractmethod
     def network(self, params: Mapping[str, Any]) -> nn.Module:
         """Make the network, behind images from 0 to 1."""
-        raise NotImplementedError
 
     def build(self, params: Mapping[str, Any]) -> Parts:
         """Make the parts; SGD as in Goyal et al. 2017."""
@@ -52,11 +55,12 @@ class _Clothes(Trainer):
             decay_groups(model, float(params.get("weight_decay", 1e-4))),
             lr=float(params.get("lr", 0.1)),
             momentum=float(params.get("momentum", 0.9)),
+            fused=True,
         )
         return Parts(
             model,
             optimizer,
-            functional.cross_entropy,
+            _loss,
             train,
             validation,
             metrics={"accuracy": _correct},
@@ -103,7 +107,7 @@ def _pair(folder: Path, kind: str) -> tuple[Tensor, Tensor]:
             f"expected a label for each of the {kind} images in {folder}, got images of shape {list(images.shape)} and "
             f"labels of shape {list(labels.shape)}"
         )
-    return images.unsqueeze(1), labels.long()
+    return images.unsqueeze(1), labels
 
 
 def _map(folder: Path, name: str) -> Tensor:
@@ -114,6 +118,10 @@ def _map(folder: Path, name: str) -> Tensor:
         f"expected {name} or {name}.gz in {folder}, got neither: install Debian's package dataset-fashion-mnist, or "
         "set the parameter `data` to the folder that has them"
     )
+
+
+def _loss(output: Tensor, target: Tensor) -> Tensor:
+    return functional.cross_entropy(output, target.long())
 
 
 def _correct(output: Tensor, target: Tensor) -> Tensor:

@@ -7,17 +7,17 @@ endian); the numbers follow, row by row. Only unsigned bytes (type 8) are read, 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import math
 import os
 import shutil
 import struct
-import tempfile
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.cache import cached
 
 __all__ = ["map_idx"]
 
@@ -28,8 +28,7 @@ _MOST_DIMENSIONS = 8
 def map_idx(path: str | os.PathLike[str]) -> torch.Tensor:
     """Map an IDX file.
 
-    One that ends in `.gz` is unpacked first, into the user's cache (`$XDG_CACHE_HOME/hpsearch` or `~/.cache/hpsearch`),
-    where it is found the next time.
+    One that ends in `.gz` is unpacked first, into the user's cache (see `cached`), where it is found the next time.
 
     Returns:
         uint8, of the file's shape. It lies in the file's own pages and mustn't be written to.
@@ -66,19 +65,8 @@ def _read_head(head: bytes, path: Path) -> tuple[tuple[int, ...], int]:
 
 
 def _unpacked(path: Path) -> Path:
-    """Give the path of the unpacked file, which is made if it isn't there: beside it first, then moved into place."""
-    state = path.stat()
-    name = hashlib.sha256(f"{path.resolve()} {state.st_mtime_ns} {state.st_size}".encode()).hexdigest()[:32]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpsearch"
-    unpacked = folder / f"{name}.idx"
-    if not unpacked.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor, partial = tempfile.mkstemp(dir=folder, suffix=".partial")
-        try:
-            with os.fdopen(descriptor, "wb") as target, gzip.open(path) as source:
-                shutil.copyfileobj(source, target)
-            Path(partial).replace(unpacked)
-        except BaseException:
-            Path(partial).unlink()
-            raise
-    return unpacked
+    def unpack(target: BinaryIO) -> None:
+        with gzip.open(path) as source:
+            shutil.copyfileobj(source, target)
+
+    return cached(path, ".idx", unpack)

@@ -57,7 +57,8 @@ class Parts:
     freeze_batch_norm: float | None = None
     """Epochs after which batch normalization keeps its statistics as they are."""
     loaders: int = 0
-    """Processes that read a map-style data set; 0: a thread beside the training."""
+    """Processes that read a map-style data set; 0: a thread beside the training. There are never more than the worker's
+    share of cores, which is torch's number of threads there (`cpus_per_worker`)."""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "validation_batch_size", "accumulate"):

@@ -18,11 +18,13 @@ class Rates:
     and needs none: after a change its velocity is worth what it would have been at the new rate.
 
     Args:
-        optimizer: Its groups' present rates are what is multiplied.
+        optimizer: Its groups' present rates are what is multiplied; those that it was made with, where it has gone on
+            from a state. Nothing else may set them.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
+        self._factor: float | None = None
         self._corrects = bool(getattr(optimizer, "rate_in_velocity", False))
         for group in optimizer.param_groups:
             # As torch's own schedules do: it is saved with the optimizer, so a checkpoint knows it.
@@ -34,6 +36,9 @@ class Rates:
         Args:
             factor: From 0.
         """
+        if factor == self._factor:  # nearly always, and to read a rate that lies on a GPU means to wait for it
+            return
+        self._factor = factor
         for group in self._optimizer.param_groups:
             before, after = float(group["lr"]), group["initial_lr"] * factor
             if isinstance(group["lr"], torch.Tensor):

@@ -20,7 +20,7 @@ import torch
 
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["Shard", "epoch_order", "validation_rows"]
+__all__ = ["Shard", "epoch_order", "rows_of_rank"]
 
 
 def epoch_order(seed: int, epoch: int, rows: int) -> torch.Tensor:
@@ -40,8 +40,8 @@ def epoch_order(seed: int, epoch: int, rows: int) -> torch.Tensor:
     return torch.randperm(rows, generator=generator)
 
 
-def validation_rows(rows: int, width: int, rank: int) -> range:
-    """Give the rows that a worker validates: a run of them, so that they are read in order."""
+def rows_of_rank(rows: int, width: int, rank: int) -> range:
+    """Divide rows evenly among workers, the first of whom have one more where that leaves a rest; give one's run."""
     most, more = divmod(rows, width)
     start = rank * most + min(rank, more)
     return range(start, start + most + (rank < more))
@@ -91,8 +91,10 @@ class Shard:
             Row numbers, int64 and 1-D; none where the last batch has fewer rows than there are workers.
         """
         order = epoch_order(self.seed, number, self.rows)
-        for batch in torch.split(order, self.batch)[start:]:
-            yield torch.tensor_split(batch, self.width)[self.rank]
+        for step in range(start, self.steps):
+            part = rows_of_rank(self.rows_of(step), self.width, self.rank)
+            first = step * self.batch
+            yield order[first + part.start : first + part.stop]
 
     def rows_of(self, step: int) -> int:
         """Give how many rows the global batch of a step has, over all workers."""

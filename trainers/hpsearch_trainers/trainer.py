@@ -22,7 +22,7 @@ import contextlib
 import hashlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -52,8 +52,8 @@ class Trainer(ABC):
     waiting for data.
 
     Args:
-        trial: Gives `params`; and `seed`, `group` (the workers; None for one) and `scaling` (see `Scaling`), if it has
-            them.
+        trial: Gives `params`; and `seed`, `group` (the workers; None or a group of one for one) and `scaling` (see
+            `Scaling`), if it has them.
 
     Attributes:
         params: The trial's.
@@ -61,7 +61,7 @@ class Trainer(ABC):
         model: The model, on its device.
         optimizer: The optimizer.
         device: Where it trains: the GPU that is torch's current one, or the CPU.
-        group: The workers, or None.
+        group: The workers, or None for one.
         epoch: How many epochs are done.
 
     Raises:
@@ -70,7 +70,8 @@ class Trainer(ABC):
 
     def __init__(self, trial: Parametrized) -> None:
         self.params = trial.params
-        self.group: Group | None = getattr(trial, "group", None)
+        group: Group | None = getattr(trial, "group", None)
+        self.group = group if group is not None and group.size > 1 else None
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.epoch = 0
         self._seed = int(getattr(trial, "seed", 0))
@@ -90,7 +91,7 @@ class Trainer(ABC):
             decay = get_ema_multi_avg_fn(parts.average)  # type: ignore[no-untyped-call]
             self._average = AveragedModel(self.model, multi_avg_fn=decay, use_buffers=True)
         self._parallel: DataParallel | None = None
-        if self.group is not None and self.group.size > 1:
+        if self.group is not None:
             self._parallel = DataParallel(self.model, self.group, weighted=True)
         self._train = Batches(parts.train, self.device, parts.loaders)
         self._validation = None
@@ -118,9 +119,9 @@ class Trainer(ABC):
         if frozen is not None and self.epoch >= frozen:
             hold_statistics(self.model)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        for step, batch in enumerate(self._train.read(self._shard.epoch(self.epoch))):
+        for step, (inputs, targets) in enumerate(self._train.read(self._shard.epoch(self.epoch))):
             self._set_rate(self.epoch + step / self._shard.steps)
-            loss += self._step(batch)
+            self._step(inputs, targets, loss)
         self.epoch += 1
         metrics = {
             "loss": self._sum(loss) / self._shard.rows,
@@ -164,6 +165,7 @@ class Trainer(ABC):
         """Go on from such a state, at this width: where it has grown, the rate warms up from here."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self._rates = Rates(self.optimizer)
         if self._average is not None:
             self._average.load_state_dict(state["average"])
         self.epoch = state["epoch"]
@@ -171,39 +173,36 @@ class Trainer(ABC):
         if self._stages[-1].target != self._target:
             self._stages.append(Stage(float(self.epoch), self._target))
 
-    def _step(self, batch: Any) -> Tensor:
-        """Take one optimizer step; give the sum of the losses of this worker's rows."""
-        inputs, targets = batch
+    def _step(self, inputs: Any, targets: Any, total: Tensor) -> None:
+        """Take one optimizer step; add the losses of this worker's rows to the total."""
         rows = len(targets)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         if self._parallel is not None:
             self._parallel.set_weight(rows)
         if rows == 0:
             # The others have the epoch's last rows. This worker's pass counts for nothing, in statistics neither.
             hold_statistics(self.model, local_only=True)
-        total = torch.zeros((), device=self.device)
-        pieces = list(self._pieces(inputs, targets))
+        pieces = self._pieces(inputs, targets)
         for number, (some, wanted) in enumerate(pieces):
             with self._without_averaging(number < len(pieces) - 1):
                 with self._autocast():
                     loss = self.parts.loss(self.model(some), wanted)
                 share = loss * (len(wanted) / rows) if len(pieces) > 1 else loss
                 share.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach() * len(wanted)
+            if rows > 0:  # of none, the mean is no number
+                total.add_(loss.detach(), alpha=len(wanted))
         if self.parts.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.parts.clip_norm)
         self.optimizer.step()
         if self._average is not None:
             self._average.update_parameters(self.model)
-        return total if rows else torch.zeros((), device=self.device)
 
-    def _pieces(self, inputs: Any, targets: Any) -> Iterator[tuple[Any, Any]]:
+    def _pieces(self, inputs: Any, targets: Any) -> list[tuple[Any, Any]]:
         """Cut a batch into as many pieces as it takes backward passes."""
         count = min(self.parts.accumulate, len(targets))
         if count < 2:
-            yield inputs, targets
-        else:
-            yield from zip(torch.tensor_split(inputs, count), torch.tensor_split(targets, count), strict=True)
+            return [(inputs, targets)]
+        return list(zip(torch.tensor_split(inputs, count), torch.tensor_split(targets, count), strict=True))
 
     def _without_averaging(self, wanted: bool) -> contextlib.AbstractContextManager[None]:
         return self._parallel.no_sync() if wanted and self._parallel is not None else contextlib.nullcontext()
@@ -216,7 +215,11 @@ class Trainer(ABC):
 
     def _seed_epoch(self) -> None:
         digest = hashlib.sha256(f"rank {self._shard.rank} in epoch {self.epoch} of {self._seed}".encode()).digest()
-        torch.manual_seed(int.from_bytes(digest[:8], "little") & 0x7FFF_FFFF_FFFF_FFFF)
+        seed = int.from_bytes(digest[:8], "little") & 0x7FFF_FFFF_FFFF_FFFF
+        # Not torch.manual_seed, which asks every kind of device that this torch knows: half a step of a small model.
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     def _sum(self, value: Tensor) -> float:
         """Add up over all workers."""
