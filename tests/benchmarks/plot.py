@@ -1,0 +1,83 @@
+"""A plot of curves as SVG, readable on light and on dark pages, and without telling its colours apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from statistics import fmean
+
+__all__ = ["Line", "draw"]
+
+_WIDTH, _HEIGHT = 720, 480
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 704, 44, 428
+_STYLE = """
+    text { font: 13px sans-serif; fill: #24292f } .ground { fill: #ffffff } .grid { stroke: #d0d7de }
+    .line0 { color: #0969da } .line1 { color: #1a7f37 } .line2 { color: #cf222e } .line3 { color: #9a6700 }
+    @media (prefers-color-scheme: dark) {
+      text { fill: #e6edf3 } .ground { fill: #0d1117 } .grid { stroke: #30363d }
+      .line0 { color: #58a6ff } .line1 { color: #3fb950 } .line2 { color: #ff7b72 } .line3 { color: #e3b341 }
+    }
+    polyline, .key { fill: none; stroke: currentColor; stroke-width: 2 } polygon { fill: currentColor; opacity: 0.18 }
+"""
+_DASHES = ("none", "8 3", "2 3", "10 3 2 3")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Several runs of one kind, drawn as their mean within their range."""
+
+    name: str
+    runs: Sequence[Sequence[float]]
+    """Of each run the values at 1, 2, 3, ...; all above 0 and equally many."""
+
+
+def draw(title: str, across: str, up: str, lines: Sequence[Line], ticks: Sequence[float]) -> str:
+    """Give the SVG, its vertical axis logarithmic.
+
+    Args:
+        title: Above it.
+        across: What counts from 1 along the horizontal axis.
+        up: What the values are.
+        lines: Four at most.
+        ticks: Marked values, rising; the axis goes from the first to the last, and every value must lie between.
+    """
+    count = len(lines[0].runs[0])
+    steps = range(1, count + 1)
+
+    def x(step: float) -> float:
+        return _LEFT + (_RIGHT - _LEFT) * (step - 1) / (count - 1)
+
+    def y(value: float) -> float:
+        return _BOTTOM - (_BOTTOM - _TOP) * math.log(value / ticks[0]) / math.log(ticks[-1] / ticks[0])
+
+    def path(values: Sequence[float]) -> list[str]:
+        return [f"{x(step):.1f},{y(value):.1f}" for step, value in zip(steps, values, strict=True)]
+
+    parts = [f'<rect class="ground" width="{_WIDTH}" height="{_HEIGHT}" rx="6"/>']
+    parts.append(_text(_LEFT, 26, title, "start"))
+    for value in ticks:
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
+        parts.append(_text(_LEFT - 8, y(value) + 4, f"{value:g}", "end"))
+    parts += [_text(x(step), _BOTTOM + 20, str(step), "middle") for step in steps]
+    parts.append(_text((_LEFT + _RIGHT) / 2, _HEIGHT - 10, across, "middle"))
+    middle = (_TOP + _BOTTOM) / 2
+    parts.append(f'<g transform="rotate(-90 18 {middle})">{_text(18, middle, up, "middle")}</g>')
+    for number, line in enumerate(lines):
+        at_step = list(zip(*line.runs, strict=True))
+        outline = path([max(values) for values in at_step]) + path([min(values) for values in at_step])[::-1]
+        mean = " ".join(path([fmean(values) for values in at_step]))
+        dashes = f'stroke-dasharray="{_DASHES[number]}"'
+        key = _TOP + 18 + 18 * number
+        parts.append(f'<g class="line{number}"><polygon points="{" ".join(outline)}"/>')
+        parts.append(f'<polyline points="{mean}" {dashes}/>')
+        parts.append(f'<line class="key" x1="{_RIGHT - 250}" x2="{_RIGHT - 214}" y1="{key}" y2="{key}" {dashes}/></g>')
+        parts.append(_text(_RIGHT - 206, key + 4, line.name, "start"))
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">'
+    inside = "\n  ".join([f"<title>{escape(title)}</title>", f"<style>{_STYLE}  </style>", *parts])
+    return f"{head}\n  {inside}\n</svg>\n"
+
+
+def _text(x: float, y: float, words: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
