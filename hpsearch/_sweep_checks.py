@@ -15,6 +15,7 @@ __all__ = [
     "InvalidKey",
     "KeyPath",
     "at_least",
+    "boolean",
     "integer",
     "key_text",
     "nearest",
@@ -107,6 +108,14 @@ def integer(value: object, key: KeyPath) -> int:
     if not -_INT64 <= value < _INT64:
         raise InvalidKey(key, f"must be an integer of 64 bits, got {shown(value)}")
     return int(value)
+
+
+def boolean(value: object, key: KeyPath) -> bool:
+    """Take true or false, and nothing that only means it."""
+    value = _unwrapped(value)
+    if not isinstance(value, bool):
+        raise InvalidKey(key, f"must be true or false, got {shown(value)}")
+    return value
 
 
 def number(value: object, key: KeyPath) -> float:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
 
-from hpsearch._sweep_checks import InvalidKey, at_least, number, one_of, text
+from hpsearch._sweep_checks import InvalidKey, at_least, boolean, number, one_of, text
 from hpsearch.schedulers.brackets import Variant, rung_count
 from hpsearch.trial import Goal
 
-__all__ = ["Checkpoints", "Hyperband", "Limits", "Metric", "Resources", "SuccessiveHalving"]
+__all__ = ["Checkpoints", "Hyperband", "Limits", "Metric", "Resources", "Scaling", "SuccessiveHalving"]
 
 Keep = Literal["best", "all"]
 
@@ -110,10 +110,20 @@ class Resources:
     """Also the number of torch's threads, which changes bits."""
     gpus_per_worker: float = 0
     """A fraction shares a GPU."""
+    workers_per_trial: int = 1
+    """Workers that train a trial together, at least."""
+    max_workers_per_trial: int | None = None
+    """Workers that a trial may get while there is nothing else to run; None: `workers_per_trial`, so none widens."""
+    elastic: bool = True
+    """False: every trial runs on `workers_per_trial`, whatever the others say."""
 
     def __post_init__(self) -> None:
         _optional_int(self, "workers", 1)
         _int(self, "cpus_per_worker", 1)
+        _int(self, "workers_per_trial", 1)
+        _optional_int(self, "max_workers_per_trial", 1)
+        object.__setattr__(self, "elastic", boolean(self.elastic, ("elastic",)))
+        self._check_widths()
         gpus = number(self.gpus_per_worker, ("gpus_per_worker",))
         object.__setattr__(self, "gpus_per_worker", gpus)
         if gpus < 0 or (gpus > 1 and not gpus.is_integer()):
@@ -121,6 +131,54 @@ class Resources:
                 ("gpus_per_worker",),
                 f"must be a fraction up to 1 or a whole number, got {gpus}",
             )
+
+    @property
+    def widest(self) -> int:
+        """Workers that a trial may get."""
+        return (self.max_workers_per_trial or self.workers_per_trial) if self.elastic else self.workers_per_trial
+
+    def _check_widths(self) -> None:
+        least, most = self.workers_per_trial, self.max_workers_per_trial
+        if most is not None and most < least:
+            problem = f"must be at least workers_per_trial ({least}), got {most}"
+            raise InvalidKey(("max_workers_per_trial",), problem)
+        if self.workers is not None and self.workers < least:
+            problem = f"must be at least workers_per_trial ({least}), got {self.workers}: a trial takes {least} at once"
+            raise InvalidKey(("workers",), problem, "raise it, or lower workers_per_trial")
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How batch and rate follow the number of workers of a trial, and when more workers do harm.
+
+    Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", section 2. A Trainer keeps to it;
+    a trainable with a loop of its own finds it as `trial.scaling`.
+    """
+
+    batch: Literal["global", "per_worker"] = "global"
+    """`global`: the batch is divided among the workers; `per_worker`: each has one, and the global batch grows."""
+    lr: Literal["linear", "sqrt", "none"] | None = None
+    """What the rate is multiplied by when the global batch is; None: what suits the optimizer."""
+    warmup_epochs: float = 5
+    """Epochs in which the rate rises after the width has grown."""
+    max_global_batch: int | None = None
+    """Rows beyond which a global batch doesn't grow."""
+    tolerance: float = 0.1
+    """With `per_worker`, a widened trial whose metric is worse than before by more than this share of it goes back."""
+
+    def __post_init__(self) -> None:
+        one_of(self.batch, ("global", "per_worker"), ("batch",))
+        if self.lr is not None:
+            one_of(self.lr, ("linear", "sqrt", "none"), ("lr",))
+        for key in ("warmup_epochs", "tolerance"):
+            object.__setattr__(self, key, number(getattr(self, key), (key,)))
+            if getattr(self, key) < 0:
+                raise InvalidKey((key,), f"must be at least 0, got {getattr(self, key)}")
+        _optional_int(self, "max_global_batch", 1)
+
+    def for_trainers(self) -> dict[str, Any]:
+        """Give what a trial gets to see."""
+        return {key: value for key, value in asdict(self).items() if key != "tolerance"}
 
 
 @dataclass(frozen=True)

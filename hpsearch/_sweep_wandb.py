@@ -12,6 +12,15 @@ __all__ = ["HINTS", "IGNORED", "METHOD_HINT", "REFUSED_DISTRIBUTIONS"]
 IGNORED = ("description", "project", "entity")
 """Top-level keys that are accepted and have no effect."""
 
+_RESOURCES = (
+    "workers",
+    "cpus_per_worker",
+    "gpus_per_worker",
+    "workers_per_trial",
+    "max_workers_per_trial",
+    "elastic",
+)
+
 HINTS: Mapping[str, Mapping[str, str]] = {
     "": {
         "apiVersion": "W&B's version has no meaning here: remove the line",
@@ -23,7 +32,8 @@ HINTS: Mapping[str, Mapping[str, str]] = {
         "metrics": "one metric decides: write metric with its name and goal",
         "s": "it stands under early_terminate, and is called brackets here",
         **dict.fromkeys(("type", "min_iter", "eta", "brackets", "variant"), "it stands under early_terminate"),
-        **dict.fromkeys(("workers", "cpus_per_worker", "gpus_per_worker"), "it stands under resources"),
+        **dict.fromkeys(_RESOURCES, "it stands under resources"),
+        **dict.fromkeys(("warmup_epochs", "max_global_batch"), "it stands under scaling"),
         **dict.fromkeys(("max_time", "trial_timeout", "max_retries"), "it stands under limits"),
         "goal": "it stands under metric",
     },

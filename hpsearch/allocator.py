@@ -12,7 +12,8 @@ all of its trials and if it is predicted to end sooner with them; then the one t
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 __all__ = ["Demand", "allocate"]
 
@@ -27,20 +28,35 @@ class Demand:
     rung: Hashable
     """What it has in common with the segments that it is compared with."""
     seconds: float
-    """What it would take on one worker; in any unit, the same for all demands."""
+    """What its iterations would take on one worker; in any unit, the same for all demands. Of 0 it is not widened."""
+    most: int | None = None
+    """Workers that it may have; None: as many as any."""
+    held: int = 0
+    """Workers that it has already, and keeps, which are not among the free ones."""
 
 
 @dataclass(slots=True)
 class _Rung:
-    """The segments of a rung that start now."""
+    """The segments of a rung."""
 
     width: int
-    count: int = 0
+    """Workers that each of them has at least."""
+    most: int
     seconds: float = 0.0
+    held: list[int] = field(default_factory=list)
+
+    def missing(self, width: int) -> int:
+        """Count the workers that it takes to bring all of them to a width."""
+        return sum(max(width - max(self.width, held), 0) for held in self.held)
 
 
 def allocate(
-    free: int, demands: Sequence[Demand], least: int, most: int, relative_time: Callable[[int], float]
+    free: int,
+    demands: Sequence[Demand],
+    least: int,
+    most: int,
+    relative_time: Callable[[int], float],
+    extra: float = 0.0,
 ) -> list[int]:
     """Say how wide each segment runs.
 
@@ -50,27 +66,40 @@ def allocate(
         least: Workers that a trial needs, from 1.
         most: Workers that a trial may have.
         relative_time: The time of an iteration at a width, in units of that on one worker.
+        extra: What a segment wider than `least` takes beside its iterations and others don't; unit of the demands.
 
     Returns:
-        The widths of those demands that start now: the first ones, as many as have room.
+        The widths of the first demands, as many as have room.
     """
-    started = demands[: free // least]
-    free -= least * len(started)
     rungs: dict[Hashable, _Rung] = {}
-    for demand in started:
-        rung = rungs.setdefault(demand.rung, _Rung(least))
-        rung.count += 1
+    started: list[Demand] = []
+    for demand in demands:
+        free -= max(least - demand.held, 0)
+        if free < 0:
+            break
+        started.append(demand)
+        width = max(least, demand.held)
+        rung = rungs.setdefault(demand.rung, _Rung(width, most))
+        rung.width = min(rung.width, width)
+        rung.most = rung.most if demand.most is None else min(rung.most, demand.most)
         rung.seconds = max(rung.seconds, demand.seconds)
-    growing = list(rungs.values())
+        rung.held.append(width)
+    free = free if len(started) == len(demands) else 0
+
+    def time(rung: _Rung, width: int) -> float:
+        return rung.seconds * relative_time(width) + (extra if width > least else 0.0)
+
+    # A heap: the one that ends last first; of equals the first one, so that the same call gives the same answer.
+    growing = [(-time(rung, rung.width), order, rung) for order, rung in enumerate(rungs.values())]
+    heapify(growing)
     while growing:
-        # Of equals the first one, so that the same call gives the same answer.
-        last = max(growing, key=lambda rung: rung.seconds * relative_time(rung.width))
-        enough = relative_time(last.width) * (_GAIN if last.width == least else 1.0)
-        affordable = range(last.width + 1, min(most, last.width + free // last.count) + 1)
-        width = next((width for width in affordable if relative_time(width) < enough), None)
-        if width is None:
-            growing.remove(last)
-        else:
-            free -= (width - last.width) * last.count
+        ends, order, last = heappop(growing)
+        enough = -ends * (_GAIN if last.width == least else 1.0)
+        width = last.width + 1
+        while width <= last.most and last.missing(width) <= free and time(last, width) >= enough:
+            width += 1
+        if width <= last.most and last.missing(width) <= free:
+            free -= last.missing(width)
             last.width = width
-    return [rungs[demand.rung].width for demand in started]
+            heappush(growing, (-time(last, width), order, last))
+    return [max(rungs[demand.rung].width, demand.held) for demand in started]

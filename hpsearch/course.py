@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from hpsearch.build import build_scheduler, build_searcher
 from hpsearch.errors import JournalError
@@ -22,6 +23,7 @@ from hpsearch.events import (
     Finished,
     Lost,
     Opened,
+    Reverted,
     Saved,
     Started,
 )
@@ -34,6 +36,8 @@ from hpsearch.trial import Report, Segment, Trial, TrialRow, TrialState
 
 __all__ = ["Course"]
 
+_OF_ATTEMPTS = (Saved, Finished, Failed, Lost, Reverted)
+
 _STATES = {"promote": TrialState.WAITING, "stop": TrialState.STOPPED, "complete": TrialState.COMPLETE}
 
 
@@ -44,7 +48,7 @@ class Course:
         self._sweep = sweep
         self._searcher = build_searcher(sweep)
         self._scheduler = build_scheduler(sweep)
-        self._standings = Standings(sweep.metric.goal)
+        self._standings = Standings(sweep.metric.goal, sweep.resources.workers_per_trial)
         self._owed: list[int] = []  # heap of trials whose segment must be started again
         self.finished_segments = 0
         self.iterations = 0
@@ -71,6 +75,14 @@ class Course:
             case Lost():
                 self._standings.of(event.trial).losses += not event.innocent
                 self._owe(event.trial)
+            case Reverted():
+                standing = self._standings.of(event.trial)
+                standing.seconds += event.seconds
+                standing.losses = 0
+                self._owe(event.trial)
+                before = standing.iterations
+                self._standings.revert(event.trial, event.reason, event.checkpoint)
+                self.iterations -= before - standing.iterations
             case Opened() | Ended():
                 for trial in sorted(self._standings.running):
                     self._owe(trial)
@@ -91,23 +103,39 @@ class Course:
         for event in events:
             if isinstance(event, Started | Exhausted):
                 expected = self._next(functools.partial(_suggestion, event))
+                if isinstance(event, Started) and isinstance(expected, Started):
+                    # How wide it was, and why, was decided by who was free then.
+                    segment = replace(expected.segment, width=event.segment.width)
+                    expected = replace(expected, segment=segment, reason=event.reason)
                 if expected != event:
                     raise _misfit(event, f"this sweep gives {expected}")
-            elif isinstance(event, Saved | Finished | Failed | Lost) and not self._runs(event.trial, event.attempt):
+            elif isinstance(event, _OF_ATTEMPTS) and not self._runs(event.trial, event.attempt):
                 raise _misfit(event, "that attempt doesn't run")
             try:
                 decisions = self.apply(event)
             except ValueError as error:
-                raise _misfit(event, f"the scheduler says: {error}") from error
+                raise _misfit(event, f"this sweep says: {error}") from error
             yield event, decisions
 
     def standing(self, trial: int) -> Standing:
         """Give a trial's standing."""
         return self._standings.of(trial)
 
+    def widest(self, trial: int) -> int | None:
+        """Give the workers that a trial may have at most; None: as many as any."""
+        return self._standings.widest(trial)
+
+    def bracket(self, trial: int) -> int:
+        """Give the bracket of a trial whose segment runs or is owed, or that `next` just gave."""
+        return self._scheduler.bracket(trial)
+
     def running(self) -> Sequence[Segment]:
         """Give the segments that run, by trial number."""
         return self._standings.segments()
+
+    def ready(self) -> int:
+        """Count the segments that `next` would give now; where new trials have no known bound, at least one."""
+        return len(self._owed) + self._scheduler.ready()
 
     @property
     def idle(self) -> bool:
@@ -192,6 +220,7 @@ class Course:
         if event.cut and (segment.end is None or event.iteration < segment.end):
             self._owe(event.trial)
             return ()
+        standing.settle()
         self._standings.release(event.trial, TrialState.WAITING)
         self.finished_segments += 1
         value = float("nan") if standing.value is None else standing.value

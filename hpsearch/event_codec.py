@@ -16,6 +16,7 @@ from hpsearch.events import (
     Finished,
     Lost,
     Opened,
+    Reverted,
     Saved,
     Started,
 )
@@ -58,15 +59,20 @@ def _started(event: Started) -> _Body:
     body: dict[str, Any] = {"attempt": segment.attempt, "start": segment.start, "end": segment.end}
     if segment.checkpoint is not None:
         body["checkpoint"] = segment.checkpoint
+    if segment.width != 1:
+        body["width"] = segment.width
+    if event.reason:
+        body["reason"] = event.reason
     if event.new is not None:
         body["new"] = {"params": event.new.params, "seed": event.new.seed, "origin": event.new.origin}
     return body
 
 
 def _read_started(trial: int, body: _Body) -> Started:
-    segment = Segment(trial, body["start"], body["end"], body.get("checkpoint"), body["attempt"])
+    segment = Segment(trial, body["start"], body["end"], body.get("checkpoint"), body["attempt"], body.get("width", 1))
     new = body.get("new")
-    return Started(segment, None if new is None else Trial(trial, new["params"], new["seed"], new["origin"]))
+    created = None if new is None else Trial(trial, new["params"], new["seed"], new["origin"])
+    return Started(segment, created, body.get("reason", ""))
 
 
 def _failed(event: Failed) -> _Body:
@@ -103,6 +109,13 @@ _TO_BODY: Mapping[type, Callable[[Any], _Body]] = {
     },
     Failed: _failed,
     Lost: lambda e: {"attempt": e.attempt, "reason": e.reason, "innocent": e.innocent},
+    Reverted: lambda e: {
+        "attempt": e.attempt,
+        "iteration": e.iteration,
+        "reason": e.reason,
+        "seconds": e.seconds,
+        "checkpoint": e.checkpoint,
+    },
     Dropped: lambda e: {"reason": e.reason},
     Exhausted: lambda e: {},
     Extended: lambda e: {"run_cap": e.run_cap, "brackets": e.brackets},
@@ -124,6 +137,7 @@ _FROM_BODY: Mapping[str, Callable[[Any, _Body], Event]] = {
     ),
     "failed": lambda t, b: Failed(t, b["attempt"], Failure(*b["failure"]), b["retry"], _read_reports(t, b["reports"])),
     "lost": lambda t, b: Lost(t, b["attempt"], b["reason"], b["innocent"]),
+    "reverted": lambda t, b: Reverted(t, b["attempt"], b["iteration"], b["reason"], b["seconds"], b["checkpoint"]),
     "dropped": lambda t, b: Dropped(t, b["reason"]),
     "exhausted": lambda t, b: Exhausted(),
     "extended": lambda t, b: Extended(b["run_cap"], b["brackets"]),

@@ -19,6 +19,7 @@ __all__ = [
     "Finished",
     "Lost",
     "Opened",
+    "Reverted",
     "Saved",
     "Started",
 ]
@@ -42,6 +43,8 @@ class Started:
     segment: Segment
     new: Trial | None
     """The trial, when this is its first segment."""
+    reason: str = ""
+    """Why the segment has this width, in words; empty where it could have no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,24 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Reverted:
+    """An attempt on more workers than before went wrong: the trial is back where it was before it was widened.
+
+    What it reported since counts no more, and it is never again run on so many workers.
+    """
+
+    trial: int
+    attempt: int
+    iteration: int
+    """The last one that counts."""
+    reason: str
+    seconds: float
+    """Wall time in the worker."""
+    checkpoint: str | None = None
+    """What the attempt saved at its end; nothing needs it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Dropped:
     """A trial's newest checkpoint turned out to be missing or damaged: it starts again from zero."""
 
@@ -129,4 +150,4 @@ class Ended:
     """The error's text."""
 
 
-Event = Opened | Started | Saved | Finished | Failed | Lost | Dropped | Exhausted | Extended | Ended
+Event = Opened | Started | Saved | Finished | Failed | Lost | Reverted | Dropped | Exhausted | Extended | Ended

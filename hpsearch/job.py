@@ -44,6 +44,10 @@ class Job:
     """torch's intra-op threads: `cpus_per_worker`."""
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Flat parameter names to where the sweep's groups hold them; a name that is missing is at the top."""
+    scaling: Mapping[str, Any] = field(default_factory=dict)
+    """How batch and rate follow the number of workers: `batch`, `lr`, `warmup_epochs`, `max_global_batch`."""
+    widest: int = 1
+    """Workers that a trial may get."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 
 from hpsearch.backends.base import Backend, Gone, Message, Notice, Progress, Result, Task, TimedOut
 from hpsearch.course import Course
+from hpsearch.divergence import diverged
 from hpsearch.errors import HpsearchError, StorageError, TrainableError
-from hpsearch.events import Dropped, Ended, Event, Exhausted, Failed, Finished, Lost, Saved, Started
+from hpsearch.events import Dropped, Ended, Event, Exhausted, Failed, Finished, Lost, Reverted, Saved, Started
 from hpsearch.interrupts import Interrupts
 from hpsearch.job import Job, SegmentResult
 from hpsearch.journal import Journal
 from hpsearch.observers.base import Audience
-from hpsearch.schedulers.base import Decision, Done, Wait
+from hpsearch.schedulers.base import Decision, Done
 from hpsearch.sweep import Sweep
 from hpsearch.trial import Failure
+from hpsearch.widths import Widths
 
 __all__ = ["MOST_LOSSES", "Orchestrator"]
 
@@ -33,6 +35,7 @@ class Orchestrator:
         self,
         sweep: Sweep,
         course: Course,
+        widths: Widths,
         journal: Journal,
         backend: Backend,
         audience: Audience,
@@ -45,6 +48,7 @@ class Orchestrator:
         Args:
             sweep: What to run.
             course: Where it stands; the journal's events were applied to it.
+            widths: Says how wide segments run; it has observed the journal's events.
             journal: Open for writing, with this run's `Opened` in it.
             backend: Where segments run; opened and closed here.
             audience: Told everything, after it was journaled.
@@ -53,7 +57,12 @@ class Orchestrator:
             discard: Takes the checkpoints that nothing needs any more.
         """
         self._limits = sweep.limits
+        self._metric = sweep.metric
+        scaling = sweep.scaling
+        # With a global batch the width changes no result, so a worse one says nothing about the width.
+        self._tolerance = scaling.tolerance if scaling.batch == "per_worker" else None
         self._course = course
+        self._widths = widths
         self._journal = journal
         self._backend = backend
         self._audience = audience
@@ -100,6 +109,7 @@ class Orchestrator:
             self._check()
             finished = self._ending is None and self._fill()
             self._commit()
+            self._change_widths()
             self._look()
             if self._course.idle:
                 if self._ending is not None:
@@ -111,15 +121,34 @@ class Orchestrator:
 
     def _fill(self) -> bool:
         """Start what can be started; say whether the sweep has nothing more to start, ever."""
-        for _ in range(self._backend.capacity()):
+        free = self._backend.capacity()
+        starts: list[Started] = []
+        while free >= self._widths.least * (len(starts) + 1):
             answer = self._course.next()
-            while isinstance(answer, Exhausted):
-                self._note(answer)
-                answer = self._course.next()
-            if isinstance(answer, Wait | Done):
+            if isinstance(answer, Started):
+                starts.append(answer)
+                continue
+            # Whatever the scheduler answers instead of a start, it had no other start to give.
+            free -= self._note_starts(starts, free, waiting=0)
+            starts = []
+            if not isinstance(answer, Exhausted):
                 return isinstance(answer, Done)
             self._note(answer)
+        self._note_starts(starts, free, self._course.ready())
         return False
+
+    def _note_starts(self, starts: Sequence[Started], free: int, waiting: int) -> int:
+        """Give segments their widths, and note them; answer how many workers they take."""
+        starts = self._widths.assign(starts, free, waiting)
+        for start in starts:
+            self._note(start)
+        return sum(start.segment.width for start in starts)
+
+    def _change_widths(self) -> None:
+        """Cut the segments that should go on with another width."""
+        if self._ending is None:
+            for trial, attempt in self._widths.cuts(self._backend.capacity(), self._course.ready()):
+                self._backend.cut(trial, attempt)
 
     def _deliver(self, message: Message) -> None:
         """Take a message while the backend runs the trainable in this very thread."""
@@ -129,7 +158,9 @@ class Orchestrator:
         self._look()
 
     def _note(self, event: Event) -> None:
-        self._decided.append((event, self._course.apply(event)))
+        decisions = self._course.apply(event)
+        self._widths.observe(event, decisions)
+        self._decided.append((event, decisions))
         self._events.append(event)
 
     def _commit(self) -> None:
@@ -154,6 +185,7 @@ class Orchestrator:
     def _take(self, message: Message) -> None:
         match message:
             case Progress(trial=trial, attempt=attempt, reports=reports, saved=saved):
+                self._widths.report(reports)
                 self._audience.report(reports)
                 if saved is not None:
                     iteration, checkpoint, counted = saved
@@ -169,7 +201,11 @@ class Orchestrator:
 
     def _take_result(self, trial: int, attempt: int, result: SegmentResult) -> None:
         failure = result.failure
-        if failure is None:
+        harm = self._harm(trial, result)
+        if harm is not None:
+            iteration, reason = harm
+            self._go_back(Reverted(trial, attempt, iteration, reason, result.seconds, result.checkpoint))
+        elif failure is None:
             self._note(
                 Finished(
                     trial,
@@ -198,12 +234,37 @@ class Orchestrator:
             retry = failure.kind == "raised" and (self._course.standing(trial).failures < self._limits.max_retries)
             self._note(Failed(trial, attempt, failure, retry, () if retry else result.reports))
 
+    def _harm(self, trial: int, result: SegmentResult) -> tuple[int, str] | None:
+        """Say what more workers than before did to a trial, and the iteration it goes back to; None: nothing."""
+        standing = self._course.standing(trial)
+        footing, segment, failure = standing.footing, standing.segment, result.failure
+        if footing is None or segment is None or result.cut:
+            return None
+        if failure is None:
+            value = result.reports[-1].metrics[self._metric.name] if result.reports else standing.value
+            wrong = diverged(value, footing.value, self._metric.goal, self._tolerance)
+            what = None if wrong is None else f"{self._metric.name} {wrong}"
+        else:
+            blamed = failure.kind == "raised" or (failure.kind == "contract" and self._course.finished_segments > 0)
+            what = failure.message if blamed else None
+        return None if what is None else (footing.iterations, f"width {segment.width}: {what}")
+
+    def _go_back(self, event: Reverted) -> None:
+        where = f"trial {event.trial} goes back to iteration {event.iteration} and to fewer workers"
+        self._audience.say(f"{where}: {event.reason}")
+        self._note(event)
+
     def _take_loss(self, gone: Gone) -> None:
         losses = self._course.standing(gone.trial).losses + (not gone.innocent)
         if losses < MOST_LOSSES or self._ending is not None:
             self._note(Lost(gone.trial, gone.attempt, gone.reason, gone.innocent))
             return
         message = f"its worker died {MOST_LOSSES} times in a row without progress; the last time: {gone.reason}"
+        standing = self._course.standing(gone.trial)
+        if standing.footing is not None:
+            reason = f"width {standing.width}: {message}"
+            self._go_back(Reverted(gone.trial, gone.attempt, standing.footing.iterations, reason, 0.0))
+            return
         self._note(Failed(gone.trial, gone.attempt, Failure("died", message, ""), retry=False, reports=()))
 
     def _check(self) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpsearch.backends.base import Workers
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.course import Course
-from hpsearch.events import Event, Opened, Started
+from hpsearch.errors import SweepError
+from hpsearch.events import Event, Finished, Opened, Started
 from hpsearch.interrupts import Interrupts
 from hpsearch.job import Job
 from hpsearch.journal import Journal
@@ -19,11 +21,28 @@ from hpsearch.provenance import command_line, process_name
 from hpsearch.schedulers.base import Decision, RungView
 from hpsearch.sweep import Limits, Sweep
 from hpsearch.trial import Report, Segment, Trial
+from hpsearch.widths import Widths
 
-__all__ = ["Plan", "make_plan", "plan_text", "simulate"]
+__all__ = ["EFFICIENCY", "Plan", "Schedule", "make_plan", "plan_text", "relative_time", "simulate"]
 
 _MOST_BRACKETS = 12
 """Brackets that the text lists one by one."""
+
+
+EFFICIENCY = 0.9
+"""What a plan takes each doubling of a trial's workers to be worth: 0.9 of twice the iterations per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What a sweep's segments would do to the workers, where iterations on one worker all take equally long."""
+
+    makespan: float
+    """In iterations on one worker."""
+    busy: float
+    """Part of the workers' time that they spend on segments."""
+    widths: Mapping[tuple[int, int], Sequence[int]]
+    """(bracket, rung) to the widths that its segments had, each once, rising."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +59,38 @@ class Plan:
     iterations_from_zero: int
     """When the trainable saves no checkpoints."""
     workers: int
-    makespan: float
-    """In iterations, when all take equally long."""
+    fixed: Schedule
+    """When all trials run on `workers_per_trial`."""
+    elastic: Schedule | None
+    """When they may be widened; None where they may not."""
+
+    @property
+    def makespan(self) -> float:
+        """In iterations on one worker."""
+        return (self.elastic or self.fixed).makespan
 
 
 class _Counter:
-    """An audience that counts segments and the iterations they would take from zero."""
+    """An audience that counts segments, the iterations they would take from zero, and the workers' time."""
 
     def __init__(self) -> None:
-        self.segments = 0
+        self.segments: dict[tuple[int, int], set[int]] = {}
+        """(trial, until) to the widths that it had on its way there."""
         self.from_zero = 0
+        self.worked = 0.0
+        self._widths: dict[int, int] = {}
 
     def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
         if isinstance(event, Started):
-            self.segments += 1
-            self.from_zero += event.segment.end or 1
+            segment = event.segment
+            until = segment.end or 1
+            self._widths[segment.trial] = segment.width
+            if (segment.trial, until) not in self.segments:
+                self.segments[segment.trial, until] = set()
+                self.from_zero += until
+            self.segments[segment.trial, until].add(segment.width)
+        elif isinstance(event, Finished):
+            self.worked += event.seconds * self._widths[event.trial]
 
     def report(self, reports: Sequence[Report]) -> None: ...
 
@@ -64,26 +100,63 @@ class _Counter:
 
 
 def make_plan(sweep: Sweep, workers: int | None) -> Plan:
-    """Run a sweep on a virtual clock where each iteration takes one second.
+    """Run a sweep on a virtual clock where each iteration takes one second on one worker.
 
     Args:
         sweep: What would be run; its limits don't count.
         workers: Side by side; None: one per CPU's worth of this machine.
+
+    Raises:
+        SweepError: They are too few for a trial.
     """
-    workers = workers or max((os.cpu_count() or 1) // sweep.resources.cpus_per_worker, 1)
-    counter = _Counter()
-    backend = SimulatedBackend(workers, _made_up_metric, _one_second_each)
-    course = simulate(sweep, backend, counter)
+    resources = sweep.resources
+    workers = workers or max((os.cpu_count() or 1) // resources.cpus_per_worker, 1)
+    if workers < resources.workers_per_trial:
+        raise SweepError(
+            f"resources: a trial takes workers_per_trial = {resources.workers_per_trial} workers at once, "
+            f"got {workers} in all: plan for more (--workers), or lower workers_per_trial"
+        )
+    fixed, course, counter = _schedule(replace(sweep, resources=replace(resources, elastic=False)), workers)
+    widened = resources.widest > resources.workers_per_trial
     return Plan(
         sweep=sweep,
         rungs=course.rungs(),
         trials=len(course.rows()),
-        segments=counter.segments,
+        segments=len(counter.segments),
         iterations=course.iterations,
         iterations_from_zero=counter.from_zero,
         workers=workers,
-        makespan=backend.now(),
+        fixed=fixed,
+        elastic=_schedule(sweep, workers)[0] if widened else None,
     )
+
+
+def relative_time(width: int, efficiency: float = EFFICIENCY) -> float:
+    """Give the time of an iteration at a width, in units of that on one worker.
+
+    Args:
+        width: How many workers run it.
+        efficiency: What each doubling of the width is worth, as a share of twice the speed.
+    """
+    return float(1.0 / (width * efficiency ** math.log2(width)))
+
+
+def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, Course, _Counter]:
+    counter = _Counter()
+    backend = SimulatedBackend(workers, _made_up_metric, _seconds)
+    course = simulate(sweep, backend, counter)
+    rungs = course.rungs()
+    # New trials are numbered in the order of brackets.
+    firsts = [rung for rung in rungs if rung.rung == 0]
+    bracket_of = [rung.bracket for rung in firsts for _ in range(rung.started)]
+    rung_of = {(rung.bracket, rung.until or 1): rung.rung for rung in rungs}
+    widths: dict[tuple[int, int], set[int]] = {}
+    for (trial, until), found in counter.segments.items():
+        bracket = bracket_of[trial]
+        widths.setdefault((bracket, rung_of[bracket, until]), set()).update(found)
+    makespan = backend.now()
+    shown = {place: sorted(found) for place, found in widths.items()}
+    return Schedule(makespan, counter.worked / (workers * makespan), shown), course, counter
 
 
 def simulate(sweep: Sweep, backend: SimulatedBackend, audience: Audience | None = None) -> Course:
@@ -95,7 +168,13 @@ def simulate(sweep: Sweep, backend: SimulatedBackend, audience: Audience | None 
     course.apply(opened)
     with journal:
         orchestrator = Orchestrator(
-            replace(sweep, limits=Limits()), course, journal, backend, audience or _Counter(), Interrupts()
+            replace(sweep, limits=Limits()),
+            course,
+            Widths(sweep.resources, course.widest, course.bracket, restart=0.0),
+            journal,
+            backend,
+            audience or _Counter(),
+            Interrupts(),
         )
         orchestrator.run(_job(sweep))
     return course
@@ -108,7 +187,7 @@ def plan_text(plan: Plan) -> str:
     for rung in plan.rungs:
         brackets.setdefault(rung.bracket, []).append(rung)
     for bracket, rungs in list(brackets.items())[:_MOST_BRACKETS]:
-        steps = ", then ".join(f"{rung.size} to iteration {rung.until}" for rung in rungs)
+        steps = ", then ".join(_step(plan, rung) for rung in rungs)
         lines.append(f"  bracket {bracket}: {steps}")
     if len(brackets) > _MOST_BRACKETS:
         lines.append(f"  ... and {len(brackets) - _MOST_BRACKETS} more brackets")
@@ -126,10 +205,47 @@ def plan_text(plan: Plan) -> str:
             f"             {plan.iterations_from_zero:,} from zero: a trainable that saves no checkpoints starts each"
             " promotion anew"
         )
-    busy = plan.iterations / (plan.workers * plan.makespan)
-    workers = "1 worker" if plan.workers == 1 else f"{plan.workers:,} workers"
-    lines.append(f"makespan     {plan.makespan:,.0f} iterations long on {workers}, which are busy {busy:.0%} of it")
+    lines += _makespans(plan)
     return "\n".join(lines) + "\n"
+
+
+def _step(plan: Plan, rung: RungView) -> str:
+    """Say how many trials a rung holds, and how wide they run where that differs."""
+    step = f"{rung.size} to iteration {rung.until}"
+    if plan.elastic is None:
+        return step
+    widths = plan.elastic.widths[rung.bracket, rung.rung]
+    least, most = widths[0], widths[-1]
+    span = _workers(most) if least == most else f"{least} to {most} workers"
+    return f"{step} ({span}{'' if rung.size == 1 else ' each'})"
+
+
+def _makespans(plan: Plan) -> list[str]:
+    on = _workers(plan.workers)
+    least = plan.sweep.resources.workers_per_trial
+    each = "" if least == 1 and plan.elastic is None else f", {_workers(least)} per trial"
+    fixed = f"{_long(plan.fixed)} on {on}{each}, which are busy {plan.fixed.busy:.0%} of it"
+    taken = f"when each doubling of a trial's workers makes its iterations {2 * EFFICIENCY:.2g} times as fast"
+    if plan.elastic is None:
+        lines = [f"makespan     {fixed}"]
+        return lines if least == 1 else [*lines, f"             {taken}"]
+    most = min(plan.sweep.resources.widest, plan.workers)
+    gain = plan.fixed.makespan / plan.elastic.makespan
+    return [
+        f"makespan     {_long(plan.elastic)} on {on}, {least} to {most} per trial, which are busy "
+        f"{plan.elastic.busy:.0%} of it",
+        f"             {fixed}",
+        f"             elastic is {gain:.1f} times as short, {taken}",
+    ]
+
+
+def _long(schedule: Schedule) -> str:
+    makespan = schedule.makespan
+    return f"{makespan:,.0f} iterations long" if makespan >= 100 else f"{makespan:.3g} iterations long"
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count:,} workers"
 
 
 def _method(sweep: Sweep) -> str:
@@ -152,6 +268,7 @@ def _job(sweep: Sweep) -> Job:
         max_iter=sweep.iterations,
         threads=1,
         paths={},
+        widest=sweep.resources.widest,
     )
 
 
@@ -160,5 +277,5 @@ def _made_up_metric(trial: Trial, iteration: int) -> float:
     return float(trial.seed)
 
 
-def _one_second_each(trial: Trial, segment: Segment) -> float:
-    return float((segment.end or segment.start + 1) - segment.start)
+def _seconds(trial: Trial, segment: Segment) -> float:
+    return ((segment.end or segment.start + 1) - segment.start) * relative_time(segment.width)

@@ -9,62 +9,130 @@ of a sweep differ in their t(1) by a lot and in s by little. So s is estimated f
 each compared with itself, and holds for all. If more workers take longer, s is above 1.
 
 Nothing is known before the first wide segment: then it is taken for granted that work divides, and that segment is the
-probe.
+probe. The first iteration of a segment has caches to fill, so it is compared with other first ones only.
+
+A segment also takes time beside its iterations, most of all to build and load its model; a wide one, to form its gang.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
 from statistics import median
 
-__all__ = ["Speedup"]
+__all__ = ["Overhead", "Speedup"]
 
 _RECENT = 8
-"""Iterations of a trial at a width that count: what came first had caches to fill."""
+"""Iterations of a trial at a width that count, and segments whose overhead does: the newest."""
+
+_HOPELESS = 2.0
+"""The largest share: any above 1 says that more workers take longer."""
+
+_TRIALS = 64
+"""Trials whose shares count, the newest: the machines may have changed since."""
+
+
+@dataclass(slots=True)
+class _Times:
+    """Seconds of a trial's iterations at one width."""
+
+    first: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    """Of the first one in each segment."""
+    later: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+
+    @property
+    def typical(self) -> float:
+        return median(self.later or self.first)
 
 
 class Speedup:
     """Times of iterations, and what follows from them; pure."""
 
     def __init__(self) -> None:
-        self._times: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-        self._share: float | None = None
+        self._times: dict[int, dict[int, _Times]] = defaultdict(lambda: defaultdict(_Times))
+        self._shares: dict[int, float] = {}  # by trial, the newest last
+        self._typical: float | None = None
+        self.share = 0.0
+        """The share of an iteration that more workers don't make quicker; 0 while nothing is known."""
 
-    def observe(self, trial: int, width: int, seconds: float) -> None:
+    def observe(self, trial: int, width: int, seconds: float, first: bool = False) -> None:
         """Take the time of an iteration.
 
         Args:
             trial: Its number.
             width: How many workers ran it.
             seconds: What it took; above 0.
+            first: It was the first one of its segment.
         """
-        times = self._times[trial][width]
-        times.append(seconds)
-        del times[:-_RECENT]
-        if len(self._times[trial]) > 1:
-            self._share = None  # to be estimated anew
+        times = self._times[trial]
+        (times[width].first if first else times[width].later).append(seconds)
+        if len(times) > 1:
+            self._shares.pop(trial, None)
+            self._shares[trial] = _share_of(times)
+            if len(self._shares) > _TRIALS:
+                del self._shares[next(iter(self._shares))]
+            self.share = median(self._shares.values())
+        self._typical = self.seconds(trial)
+
+    def forget(self, trial: int) -> None:
+        """Let go of a trial that will run no more; what was learned from it stays."""
+        self._times.pop(trial, None)
 
     @property
-    def share(self) -> float:
-        """The share of an iteration that more workers don't make quicker; 0 while nothing is known."""
-        if self._share is None:
-            found = [share for trial in self._times.values() for share in _shares(trial)]
-            self._share = median(found) if found else 0.0
-        return self._share
+    def measured(self) -> bool:
+        """Whether some trial has run at two widths."""
+        return bool(self._shares)
 
     def relative_time(self, width: int) -> float:
         """Give the time of an iteration at a width, in units of that on one worker; always above 0."""
-        share = self.share
-        return max(share + (1.0 - share) / width, 1e-3)
+        return max(self.share + (1.0 - self.share) / width, 1e-3)
+
+    def seconds(self, trial: int) -> float:
+        """Give what an iteration of a trial takes on one worker; of one that has not run, what others took."""
+        times = self._times.get(trial)
+        if not times:
+            return 1.0 if self._typical is None else self._typical
+        width = min(times)
+        return times[width].typical / self.relative_time(width)
 
 
-def _shares(trial: dict[int, list[float]]) -> list[float]:
-    """Estimate the share from each two widths of a trial that are neighbours."""
-    widths = sorted(trial)
-    return [
-        _share(narrow, median(trial[narrow]), wide, median(trial[wide])) for narrow, wide in itertools.pairwise(widths)
-    ]
+class Overhead:
+    """What segments take beside their iterations; pure."""
+
+    def __init__(self, guess: float) -> None:
+        """Take a guess, in seconds, which holds until the first segment has ended."""
+        self._guess = guess
+        self._seconds: dict[bool, deque[float]] = {wide: deque(maxlen=_RECENT) for wide in (False, True)}
+
+    def observe(self, wide: bool, seconds: float) -> None:
+        """Take what a segment took, and whether it was wider than it had to be."""
+        self._seconds[wide].append(max(seconds, 0.0))
+
+    @property
+    def segment(self) -> float:
+        """Seconds beside the iterations of a segment that goes on with another width."""
+        known = self._seconds[True] or self._seconds[False]
+        return median(known) if known else self._guess
+
+    @property
+    def extra(self) -> float:
+        """Seconds by which that is more for a wide segment; 0 until it is known."""
+        narrow, wide = self._seconds[False], self._seconds[True]
+        return max(median(wide) - median(narrow), 0.0) if narrow and wide else 0.0
+
+
+def _share_of(times: dict[int, _Times]) -> float:
+    """Estimate a trial's share from each two of its widths that are neighbours."""
+    return median(_share_between(times, *pair) for pair in itertools.pairwise(sorted(times)))
+
+
+def _share_between(times: dict[int, _Times], narrow: int, wide: int) -> float:
+    """Estimate the share from two widths, comparing later iterations if both have some, and first ones otherwise."""
+    slow, fast = times[narrow], times[wide]
+    if slow.later and fast.later:
+        return _share(narrow, median(slow.later), wide, median(fast.later))
+    return _share(narrow, median(slow.first or slow.later), wide, median(fast.first or fast.later))
 
 
 def _share(narrow: int, slow: float, wide: int, fast: float) -> float:
@@ -72,5 +140,5 @@ def _share(narrow: int, slow: float, wide: int, fast: float) -> float:
     ratio = fast / slow
     above = ratio / narrow - 1 / wide
     below = (1 - 1 / wide) - ratio * (1 - 1 / narrow)
-    # Where it took even longer than all of it undivided, any share is too small: such a width never pays.
-    return max(above / below, 0.0) if below > 0 else 2.0
+    # Where it took much longer than all of it undivided, no share explains it: such a width never pays.
+    return min(max(above / below, 0.0), _HOPELESS) if below > 0 else _HOPELESS

@@ -6,10 +6,23 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hpsearch.trial import Failure, Goal, Report, Segment, Trial, TrialRow, TrialState
 
-__all__ = ["Standing", "Standings"]
+__all__ = ["Footing", "Standing", "Standings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Footing:
+    """Where a trial stood before it was widened."""
+
+    iterations: int
+    value: float | None
+    checkpoint: str | None
+    checkpoint_iteration: int
+    width: int
+
 
 _TERMINAL = frozenset({TrialState.COMPLETE, TrialState.STOPPED, TrialState.FAILED})
 
@@ -24,15 +37,20 @@ class Standing:
         "checkpoint_iteration",
         "failure",
         "failures",
+        "footing",
         "iterations",
         "losses",
         "reason",
+        "reverted",
         "seconds",
         "segment",
         "state",
+        "sure_width",
         "trial",
         "until",
         "value",
+        "widest",
+        "width",
     )
 
     def __init__(self, trial: Trial) -> None:
@@ -55,6 +73,16 @@ class Standing:
         """What runs now."""
         self.failure: Failure | None = None
         self.reason = ""
+        self.width = 1
+        """Workers of the segment that was started last."""
+        self.sure_width: int | None = None
+        """Workers of the last rung that it reached in good order; None before the first."""
+        self.footing: Footing | None = None
+        """Where it stood before it went beyond `sure_width`; None where it hasn't."""
+        self.widest: int | None = None
+        """Workers that it may have at most, since it went wrong on more."""
+        self.reverted = ""
+        """Why it was taken back from more workers."""
         self._superseded: list[str] | None = None
 
     def on(self, until: int | None) -> Segment:
@@ -74,11 +102,37 @@ class Standing:
     def drop_checkpoint(self) -> None:
         """Forget the newest checkpoint: it can't be read, and the trial starts again from zero."""
         self.checkpoint, self.checkpoint_iteration = None, 0
+        self.footing = None
+
+    def widen(self, width: int, least: int) -> None:
+        """Take note that it runs on so many workers, and where it stood if that is more than is known to go well."""
+        self.width = width
+        sure = least if self.sure_width is None else self.sure_width
+        may_go_back = self.widest is None  # it does so once
+        if width > sure and may_go_back and self.footing is None:
+            self.footing = Footing(self.iterations, self.value, self.checkpoint, self.checkpoint_iteration, sure)
+
+    def settle(self) -> None:
+        """Take note that it reached its rung in good order."""
+        self.sure_width, self.footing = self.width, None
+
+    def revert(self, reason: str, left_behind: str | None) -> None:
+        """Go back to where it stood before it was widened; `left_behind` is a checkpoint that nothing needs."""
+        footing = self.footing
+        if footing is None:
+            raise ValueError(f"only a trial that was widened can go back; trial {self.trial.number} was not")
+        known = dict.fromkeys([*(self._superseded or ()), self.checkpoint, left_behind])
+        self._superseded = [gone for gone in known if gone is not None and gone != footing.checkpoint]
+        self.iterations, self.value = footing.iterations, footing.value
+        self.checkpoint, self.checkpoint_iteration = footing.checkpoint, footing.checkpoint_iteration
+        self.widest, self.footing, self.reverted = footing.width, None, reason
 
     def take_superseded(self) -> list[str]:
-        """Give the superseded checkpoints, each once."""
-        superseded, self._superseded = self._superseded or [], None
-        return superseded
+        """Give the superseded checkpoints, each once; not the one that it may have to go back to."""
+        footing = None if self.footing is None else self.footing.checkpoint
+        superseded = self._superseded or []
+        self._superseded = [footing] if footing is not None and footing in superseded else None
+        return [gone for gone in superseded if gone != footing]
 
     def row(self) -> TrialRow:
         """Give the trial as tables show it."""
@@ -94,13 +148,16 @@ class Standing:
             failure=self.failure,
             seconds=self.seconds,
             reason=self.reason,
+            width=self.width,
+            reverted=self.reverted,
         )
 
 
 class Standings:
     """The standings of all trials, with the best and the counts kept up as they change."""
 
-    def __init__(self, goal: Goal) -> None:
+    def __init__(self, goal: Goal, least_width: int = 1) -> None:
+        self._least_width = least_width
         self._sign = 1.0 if goal == "minimize" else -1.0
         self._all: list[Standing] = []
         self._ranking: list[tuple[float, int]] = []  # heap of (signed value, number), stale ones among them
@@ -113,6 +170,10 @@ class Standings:
     def of(self, trial: int) -> Standing:
         """Give a trial's standing."""
         return self._all[trial]
+
+    def widest(self, trial: int) -> int | None:
+        """Give the workers that a trial may have at most, also of one that is to be created; None: as many as any."""
+        return self._all[trial].widest if trial < len(self._all) else None
 
     def rows(self) -> list[TrialRow]:
         """Give every trial, by number."""
@@ -130,6 +191,7 @@ class Standings:
             self.counts[TrialState.WAITING] += 1
         standing = self._all[segment.trial]
         standing.attempts, standing.segment, standing.until = segment.attempt, segment, segment.end
+        standing.widen(segment.width, self._least_width)
         self.running.add(segment.trial)
         self._change(standing, TrialState.RUNNING)
 
@@ -148,9 +210,15 @@ class Standings:
         for report in reports:
             if report.iteration >= standing.iterations:
                 standing.iterations, standing.value = report.iteration, report.metrics[metric]
-        value = standing.value
-        if reports and value is not None and not math.isnan(value):
-            heapq.heappush(self._ranking, (self._sign * value, trial))
+        if reports:
+            self._rank(standing)
+
+    def revert(self, trial: int, reason: str, left_behind: str | None) -> None:
+        """Take a trial back to where it stood before it was widened."""
+        standing = self._all[trial]
+        standing.revert(reason, left_behind)
+        self._touched.add(trial)
+        self._rank(standing)  # its entry may have been dropped while it had another value
 
     def decide(self, trial: int, state: TrialState, reason: str) -> None:
         """Take the scheduler's decision on a paused trial."""
@@ -194,8 +262,15 @@ class Standings:
         return gone
 
     def checkpoints(self) -> set[str]:
-        """Give the newest checkpoint of every trial that has one."""
-        return {standing.checkpoint for standing in self._all if standing.checkpoint is not None}
+        """Give the checkpoints that trials stand at, or may have to go back to."""
+        footings = (standing.footing for standing in self._all if standing.footing is not None)
+        kept = [*(standing.checkpoint for standing in self._all), *(footing.checkpoint for footing in footings)]
+        return {checkpoint for checkpoint in kept if checkpoint is not None}
+
+    def _rank(self, standing: Standing) -> None:
+        value = standing.value
+        if value is not None and not math.isnan(value):
+            heapq.heappush(self._ranking, (self._sign * value, standing.trial.number))
 
     def _change(self, standing: Standing, state: TrialState) -> None:
         self.counts[standing.state] -= 1
@@ -205,6 +280,7 @@ class Standings:
     def _end(self, standing: Standing) -> None:
         if standing.state not in _TERMINAL:
             return
+        standing.footing = None  # it goes nowhere any more
         self._touched.add(standing.trial.number)
         value = standing.row().value
         if value is None:

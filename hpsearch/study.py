@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from hpsearch.course import Course
 from hpsearch.errors import HpsearchError
-from hpsearch.events import Ended, Event, Extended, Failed, Finished, Opened, Saved
+from hpsearch.events import Ended, Event, Extended, Failed, Finished, Opened, Reverted, Saved
 from hpsearch.extension import extended
 from hpsearch.journal import Journal
+from hpsearch.report.segments import SegmentRow, segment_rows
 from hpsearch.schedulers.base import RungView
 from hpsearch.study_directory import StudyDirectory
 from hpsearch.sweep import Sweep
@@ -104,7 +105,7 @@ class Study:
         return self.best_trial.value
 
     def trials_dataframe(self, times: bool = False) -> pd.DataFrame:
-        """Give every trial as a row: `trial, state, iterations, value, params.<name>`.
+        """Give every trial as a row: `trial, state, iterations, value, params.<name>, width`.
 
         Args:
             times: Add the running time in seconds.
@@ -126,6 +127,9 @@ class Study:
         """Give each trial's metric over its iterations, of the reports that count."""
         points: dict[int, dict[int, float]] = defaultdict(dict)
         for event in _events(self.directory):
+            if isinstance(event, Reverted):
+                curve = points[event.trial]
+                points[event.trial] = {i: value for i, value in curve.items() if i <= event.iteration}
             if isinstance(event, Saved | Finished) or (isinstance(event, Failed) and not event.retry):
                 for report in event.reports:
                     points[report.trial][report.iteration] = report.metrics[self.sweep.metric.name]
@@ -133,6 +137,10 @@ class Study:
             trial: [(i, value) for i, value in sorted(curve.items()) if not math.isnan(value)]
             for trial, curve in points.items()
         }
+
+    def segments(self) -> list[SegmentRow]:
+        """Give every segment that was started, with its width and the reason for it, in the order of starting."""
+        return segment_rows(_events(self.directory), live=self.state == "running")
 
 
 def load(directory: str | Path) -> Study:

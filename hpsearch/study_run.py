@@ -28,6 +28,7 @@ from hpsearch.study import Study, load, stored_sweep
 from hpsearch.study_directory import StudyDirectory, next_directory
 from hpsearch.sweep import Sweep
 from hpsearch.watching import Watching
+from hpsearch.widths import Widths
 
 __all__ = ["Run", "create_study", "run_study", "write_tensorboard"]
 
@@ -128,15 +129,18 @@ def _go_on(
     replayed = list(course.replay(event for _, event in history))
     course.obsolete()
     backend = run.backend(sweep)
+    widths = Widths(sweep.resources, course.widest, course.bracket)
     watching = Watching(sweep, [_tensorboard(place, sweep)] if run.tensorboard else [], run.display)
     try:
         for event, decisions in replayed:
+            widths.observe(event, decisions)
             watching.observe(event, decisions)
         news: list[Event] = [Opened(backend.name, sweep.resources.workers, process_name(), command_line())]
         if more is not None:
             news.append(more)
         for event in news:
             decisions = course.apply(event)
+            widths.observe(event, decisions)
             journal.append([event])
             watching.observe(event, decisions)
         keep_all = sweep.checkpoints.keep == "all"
@@ -145,6 +149,7 @@ def _go_on(
             Orchestrator(
                 sweep,
                 course,
+                widths,
                 journal,
                 backend,
                 watching,
@@ -183,6 +188,8 @@ def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str) -> Job:
         max_iter=sweep.iterations,
         threads=sweep.resources.cpus_per_worker,
         paths={parameter.name: parameter.path for parameter in sweep.parameters.parameters},
+        scaling=sweep.scaling.for_trainers(),
+        widest=sweep.resources.widest,
     )
 
 

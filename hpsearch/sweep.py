@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from hpsearch._sweep_checks import InvalidKey, at_least, integer, one_of, plain, shown, text
 from hpsearch._sweep_difference import difference
-from hpsearch._sweep_parts import Checkpoints, Hyperband, Limits, Metric, Resources, SuccessiveHalving
+from hpsearch._sweep_parts import Checkpoints, Hyperband, Limits, Metric, Resources, Scaling, SuccessiveHalving
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.macros import check_command
 from hpsearch.seeds import SEED_LIMIT
@@ -23,6 +23,7 @@ __all__ = [
     "Method",
     "Metric",
     "Resources",
+    "Scaling",
     "SuccessiveHalving",
     "Sweep",
 ]
@@ -62,6 +63,7 @@ class Sweep:
     points_to_try: tuple[Params, ...] = ()
     """Flat names to values, tried first. With `random`, what a point leaves out is drawn."""
     resources: Resources = field(default_factory=Resources)
+    scaling: Scaling = field(default_factory=Scaling)
     limits: Limits = field(default_factory=Limits)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     seed: int = 0
@@ -96,6 +98,7 @@ class Sweep:
             "parameters": (Space,),
             "early_terminate": (SuccessiveHalving, Hyperband, type(None)),
             "resources": (Resources,),
+            "scaling": (Scaling,),
             "limits": (Limits,),
             "checkpoints": (Checkpoints,),
         }
@@ -182,6 +185,7 @@ class Sweep:
             "run_cap": self.run_cap,
             "points_to_try": [dict(point) for point in self.points_to_try],
             "resources": asdict(self.resources),
+            "scaling": asdict(self.scaling),
             "limits": asdict(self.limits),
             "checkpoints": asdict(self.checkpoints),
             "seed": self.seed,
@@ -205,6 +209,7 @@ class Sweep:
                 "early_terminate": None if early is None else early_terminate_from_json(early),
                 "points_to_try": tuple(given["points_to_try"]),
                 "resources": Resources(**given["resources"]),
+                "scaling": Scaling(**given.get("scaling", {})),  # sweeps of earlier versions have none
                 "limits": Limits(**given["limits"]),
                 "checkpoints": Checkpoints(**given["checkpoints"]),
             }
@@ -216,7 +221,7 @@ class Sweep:
     def difference(self, other: Sweep) -> list[str]:
         """List what differs, as seen from a study's sweep: `"seed: 0 in the study, 1 here"`.
 
-        Workers, limits and the source don't count: they change no result.
+        Workers, limits and the source don't count: they are about how it is run, not about what.
         """
         return difference(self.to_json(), other.to_json())
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
-from hpsearch._sweep_checks import InvalidKey, KeyPath, integer, key_text, number, shown, text
+from hpsearch._sweep_checks import InvalidKey, KeyPath, boolean, integer, key_text, number, shown, text
 from hpsearch._sweep_overrides import Override, apply_overrides, dotted_path
 from hpsearch._sweep_parameters import read_parameters
-from hpsearch._sweep_parts import Checkpoints, Hyperband, Limits, Metric, Resources, SuccessiveHalving
+from hpsearch._sweep_parts import Checkpoints, Hyperband, Limits, Metric, Resources, Scaling, SuccessiveHalving
 from hpsearch._sweep_reader import Table, choice, duration, listed, raw, words
 from hpsearch._sweep_wandb import HINTS, IGNORED, METHOD_HINT
 from hpsearch._sweep_yaml import Document, read_document
@@ -22,7 +23,7 @@ from hpsearch.errors import SweepError
 from hpsearch.sweep import EarlyTerminate, Sweep
 from hpsearch.trial import Params
 
-__all__ = ["load_sweep", "locate", "sweep_from_mapping"]
+__all__ = ["load_sweep", "locate", "scaling_from_mapping", "sweep_from_mapping"]
 
 _KEYS = (
     "metric",
@@ -37,6 +38,7 @@ _KEYS = (
     "run_cap",
     "points_to_try",
     "resources",
+    "scaling",
     "limits",
     "checkpoints",
     "seed",
@@ -107,6 +109,7 @@ def sweep_from_mapping(value: object, source: str | None = None, name: str = "sw
         run_cap=table.get_or("run_cap", integer, None),
         points_to_try=table.get_or("points_to_try", _points_to_try, ()),
         resources=table.get_or("resources", _resources, Resources()),
+        scaling=table.get_or("scaling", scaling_from_mapping, Scaling()),
         limits=table.get_or("limits", _limits, Limits()),
         checkpoints=table.get_or("checkpoints", _checkpoints, Checkpoints()),
         seed=table.get_or("seed", integer, 0),
@@ -164,12 +167,33 @@ def _points_to_try(value: object, path: KeyPath) -> tuple[Params, ...]:
 
 
 def _resources(value: object, path: KeyPath) -> Resources:
-    table = Table(value, path, ("workers", "cpus_per_worker", "gpus_per_worker"))
+    table = Table(value, path, tuple(field.name for field in fields(Resources)))
     return table.build(
         Resources,
         workers=table.get_or("workers", integer, None),
         cpus_per_worker=table.get_or("cpus_per_worker", integer, 1),
         gpus_per_worker=table.get_or("gpus_per_worker", number, 0.0),
+        workers_per_trial=table.get_or("workers_per_trial", integer, 1),
+        max_workers_per_trial=table.get_or("max_workers_per_trial", integer, None),
+        elastic=table.get_or("elastic", boolean, True),
+    )
+
+
+def scaling_from_mapping(value: object, path: KeyPath = ("scaling",)) -> Scaling:
+    """Read the `scaling` of a sweep: the same keys, the same rules.
+
+    Raises:
+        InvalidKey: A key is wrong.
+    """
+    table = Table(value, path, tuple(field.name for field in fields(Scaling)))
+    batch = table.get_or("batch", choice(("global", "per_worker")), "global")
+    return table.build(
+        Scaling,
+        batch=cast(Any, batch),
+        lr=cast(Any, table.get_or("lr", choice(("linear", "sqrt", "none")), None)),
+        warmup_epochs=table.get_or("warmup_epochs", number, 5.0),
+        max_global_batch=table.get_or("max_global_batch", integer, None),
+        tolerance=table.get_or("tolerance", number, 0.1),
     )
 
 

@@ -55,6 +55,8 @@ class Segment:
     """Path of the checkpoint to start from, relative to the study's directory."""
     attempt: int
     """Counts the trial's started segments from 1; each attempt writes to a directory of its own."""
+    width: int = 1
+    """Workers that run it together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +75,14 @@ class Report:
 class Failure:
     """Why an attempt failed."""
 
-    kind: Literal["raised", "timeout", "died", "contract", "checkpoint", "storage"]
+    kind: Literal["raised", "timeout", "died", "contract", "checkpoint", "storage", "peer"]
     """What went wrong.
 
     `raised`: the trainable raised, or its command exited non-zero; `timeout`: it ran over `trial_timeout`;
     `died`: its worker died again and again without progress; `contract`: it broke the sweep's contract (the metric
     was never reported, a checkpoint was refused). Not the trial's fault are `checkpoint`: the one to start from is
-    missing or damaged; and `storage`: the study's directory can't be written.
+    missing or damaged; `storage`: the study's directory can't be written; and `peer`: another worker of its gang was
+    lost, or the gang didn't come together.
     """
     message: str
     """One line."""
@@ -119,3 +122,7 @@ class TrialRow:
     """Running time of all that counts."""
     reason: str
     """The scheduler's last decision in words, e.g. `"rung 2: 7th of 9, top 3 go on"`."""
+    width: int = 1
+    """Workers of its last segment."""
+    reverted: str = ""
+    """Why it was taken back from more workers, in words; empty where it never was."""

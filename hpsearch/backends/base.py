@@ -106,11 +106,14 @@ class Backend(ABC):
 
     @abstractmethod
     def capacity(self) -> int:
-        """Say how many more tasks would be taken at once, without a wait that another order would spare."""
+        """Say how many workers would take up a task at once, without a wait that another order would spare."""
 
     @abstractmethod
     def start(self, task: Task) -> None:
-        """Run a task; its outcome comes as exactly one `Result`, `TimedOut` or `Gone`."""
+        """Run a task on as many workers as its segment is wide; `capacity` was at least that.
+
+        Its outcome comes as exactly one `Result`, `TimedOut` or `Gone`.
+        """
 
     @abstractmethod
     def cut(self, trial: int, attempt: int) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hpsearch.attempt import attempt_directory
-from hpsearch.backends.base import Backend, Message, Result, Task, Workers
+from hpsearch.backends.base import Backend, Message, Progress, Result, Task, Workers
+from hpsearch.errors import BackendError
 from hpsearch.job import Job, SegmentResult
 from hpsearch.trial import Report, Segment, Trial
 
@@ -29,9 +30,9 @@ class SimulatedBackend(Backend):
         """Set up the model.
 
         Args:
-            workers: How many segments run side by side.
+            workers: How many there are.
             metric: The metric of a trial at the end of an iteration.
-            seconds: Virtual seconds that a segment takes; asked when it starts.
+            seconds: Virtual seconds that a segment takes at its width; asked when it starts.
             checkpoints: False: a trainable that saves none, so that each promotion starts from zero.
         """
         self._free = self._workers = workers
@@ -42,23 +43,34 @@ class SimulatedBackend(Backend):
         self._running: list[tuple[float, int, _Attempt]] = []  # heap: end, order of start
         self._started = 0
         self._name = ""
+        self._tells = False
         self._attempts: dict[tuple[int, int], _Attempt] = {}
 
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
-        """Note the metric's name."""
+        """Note the metric's name, and whether anybody needs to know how far attempts have come."""
         self._name = job.metric
+        self._tells = job.widest > 1
 
     def capacity(self) -> int:
         """Count the free workers."""
         return self._free
 
     def start(self, task: Task) -> None:
-        """Occupy a worker until the segment's virtual end."""
-        self._free -= 1
+        """Occupy workers until the segment's virtual end.
+
+        Raises:
+            BackendError: Too few are free.
+        """
         segment = task.segment
+        if segment.width > self._free:
+            raise BackendError(
+                f"a task must find as many workers as its segment is wide, but trial {segment.trial} asks for "
+                f"{segment.width} where {self._free} are free: start no more than capacity() says"
+            )
+        self._free -= segment.width
         last = segment.end if segment.end is not None else segment.start + 1
         seconds = self._seconds(task.trial, segment)
-        running = _Attempt(task, self._clock, last, seconds / (last - segment.start))
+        running = _Attempt(task, self._clock, last, seconds / (last - segment.start), segment.start)
         self._attempts[segment.trial, segment.attempt] = running
         self._push(running, self._clock + seconds)
 
@@ -68,13 +80,13 @@ class SimulatedBackend(Backend):
         if running is None or running.each <= 0:
             return
         start = running.task.segment.start
-        reached = start + int((self._clock - running.began) / running.each) + 1
+        reached = running.reached(self._clock) + 1
         if reached < running.last:
             running.last, running.cut = reached, True
             self._push(running, running.began + (reached - start) * running.each)
 
     def wait(self, timeout: float | None) -> Sequence[Message]:
-        """Jump to the next end of a segment and give all that end there."""
+        """Jump to the next end of a segment and give all that end there; of wide sweeps also how far others came."""
         messages: list[Message] = []
         while self._running and (not messages or self._running[0][0] == self._clock):
             end, _, running = heapq.heappop(self._running)
@@ -82,8 +94,10 @@ class SimulatedBackend(Backend):
             if self._attempts.pop((segment.trial, segment.attempt), None) is None:
                 continue  # it was cut, and ended before
             self._clock = end
-            self._free += 1
+            self._free += segment.width
             messages.append(Result(segment.trial, segment.attempt, self._result(running)))
+        if messages and self._tells:
+            messages += self._progress()
         return messages
 
     def now(self) -> float:
@@ -101,12 +115,26 @@ class SimulatedBackend(Backend):
         self._started += 1
         heapq.heappush(self._running, (end, self._started, running))
 
-    def _result(self, running: _Attempt) -> SegmentResult:
-        trial, segment, last = running.task.trial, running.task.segment, running.last
-        reports = tuple(
+    def _progress(self) -> list[Message]:
+        """Give the iterations that running attempts have ended since they were asked last."""
+        news: list[Message] = []
+        for (trial, attempt), running in self._attempts.items():
+            reached = running.reached(self._clock) if running.each > 0 else running.told
+            if reached > running.told:
+                news.append(Progress(trial, attempt, self._reports(running, running.told, reached), None))
+                running.told = reached
+        return news
+
+    def _reports(self, running: _Attempt, start: int, end: int) -> tuple[Report, ...]:
+        trial = running.task.trial
+        return tuple(
             Report(trial.number, i, {self._name: self._metric(trial, i)}, running.each)
-            for i in range(segment.start + 1, last + 1)
+            for i in range(start + 1, end + 1)
         )
+
+    def _result(self, running: _Attempt) -> SegmentResult:
+        segment, last = running.task.segment, running.last
+        reports = self._reports(running, segment.start, last)
         return SegmentResult(
             iteration=last,
             checkpoint=f"{attempt_directory(segment)}/hpsearch-checkpoint-{last}" if self._checkpoints else None,
@@ -127,4 +155,10 @@ class _Attempt:
     """The iteration that it will end at."""
     each: float
     """Seconds of an iteration."""
+    told: int
+    """The last iteration that was told of."""
     cut: bool = False
+
+    def reached(self, clock: float) -> int:
+        """Give the iteration that has ended last at a time before its end."""
+        return self.task.segment.start + int((clock - self.began) / self.each)

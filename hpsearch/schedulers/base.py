@@ -87,6 +87,20 @@ class Scheduler(ABC):
         """Say what to start now; the answer counts as started."""
 
     @abstractmethod
+    def ready(self) -> int:
+        """Count the answers that `next` would give now before `Wait` or `Done`; changes nothing.
+
+        New trials of which no number is known yet, such as those of a bracket that has not begun, count as one.
+        """
+
+    @abstractmethod
+    def bracket(self, trial: int) -> int:
+        """Give the bracket of a trial that was answered and whose outcome was not observed yet.
+
+        The trials of a bracket that run at the same time are in the same rung.
+        """
+
+    @abstractmethod
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
         """Take a trial's outcome; answer the decisions that follow, in a fixed order.
 

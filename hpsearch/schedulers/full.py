@@ -41,12 +41,22 @@ class FullLength(Scheduler):
 
     def next(self) -> Answer:
         """Say what to start now; the answer counts as started."""
-        if not self._exhausted and (self._run_cap is None or self._numbered < self._run_cap):
+        if self.ready():
             trial = self._numbered
             self._numbered += 1
             self._running.add(trial)
             return NewTrial(trial, self._max_iter)
         return Wait() if self._running else Done()
+
+    def ready(self) -> int:
+        """Count the trials that are still to be created; 1 where they have no bound."""
+        if self._exhausted:
+            return 0
+        return 1 if self._run_cap is None else self._run_cap - self._numbered
+
+    def bracket(self, trial: int) -> int:
+        """Give the one bracket that there is."""
+        return 0
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
         """Take a trial's outcome: it is complete, or it failed and there is nothing to decide.

@@ -98,6 +98,17 @@ class BracketScheduler(Scheduler):
             return NewTrial(trial, filling.rung.until)
         return Wait() if self._running else Done()
 
+    def ready(self) -> int:
+        """Count the promoted trials, and the new ones of the bracket that is being filled."""
+        newest = self._newest
+        if newest is not None and newest.position == 0 and newest.started < newest.rung.size:
+            return len(self._promoted) + newest.rung.size - newest.started
+        return len(self._promoted) + (self._plan_to_begin() is not None)
+
+    def bracket(self, trial: int) -> int:
+        """Give the bracket of a trial that runs."""
+        return self._running[trial].index
+
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
         """Take a trial's outcome; answer the decisions that follow, from the best trial to the worst.
 
@@ -195,6 +206,16 @@ class BracketScheduler(Scheduler):
         newest = self._newest
         if newest is not None and newest.position == 0 and newest.started < newest.rung.size:
             return newest
+        plan = self._plan_to_begin()
+        if plan is None:
+            return None
+        self._newest = OpenBracket(len(self._views), Bracket(()))
+        self._replan(self._newest, plan)
+        self._views.append(())
+        return self._newest
+
+    def _plan_to_begin(self) -> Bracket | None:
+        """Give what the next bracket would hold; None where no more may begin."""
         begun = len(self._views)
         run_cap, brackets = self._bounds()
         if self._exhausted or (brackets is not None and begun >= brackets):
@@ -202,12 +223,7 @@ class BracketScheduler(Scheduler):
         plan = self._cycle[begun % len(self._cycle)]
         if run_cap is not None:
             plan = cut(plan, run_cap - self._begun_trials, self._eta)
-        if plan.trials == 0:
-            return None
-        self._newest = OpenBracket(begun, Bracket(()))
-        self._replan(self._newest, plan)
-        self._views.append(())
-        return self._newest
+        return plan if plan.trials else None
 
     def _decide(self, bracket: OpenBracket) -> Sequence[Decision]:
         decisions: Sequence[Decision] = ()

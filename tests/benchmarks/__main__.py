@@ -8,7 +8,19 @@ import sys
 
 from tests.benchmarks.figures import Figure, machine, render
 
-_BENCHMARKS = ("noop", "hyperband", "simulated", "scale", "comm")
+_BENCHMARKS = (
+    "noop",
+    "hyperband",
+    "trainer_overhead",
+    "throughput",
+    "elastic",
+    "elastic_simulated",
+    "gangs",
+    "large_batch",
+    "simulated",
+    "scale",
+    "comm",
+)
 
 
 def _main() -> None:

@@ -19,7 +19,7 @@ from hpsearch.study import Study
 from hpsearch.study_directory import StudyDirectory
 from hpsearch.study_run import Run, create_study, run_study
 from hpsearch.sweep import Hyperband, Metric, Sweep
-from hpsearch.trial import Failure, Report
+from hpsearch.trial import Failure, Report, Segment
 
 __all__ = [
     "ScriptedBackend",
@@ -94,10 +94,10 @@ class ScriptedBackend(Backend):
         self.job = job
 
     def capacity(self) -> int:
-        return self.size - len(self.running)
+        return self.size - sum(task.segment.width for task in self.running)
 
     def start(self, task: Task) -> None:
-        assert self.capacity() > 0
+        assert self.capacity() >= task.segment.width
         self.running.append(task)
         self.tasks.append(task)
 
@@ -116,7 +116,7 @@ class ScriptedBackend(Backend):
         return self.clock
 
     def workers(self) -> Workers:
-        return Workers(self.size, len(self.running), self.size)
+        return Workers(self.size, self.size - self.capacity(), self.size)
 
     def close(self, kill: bool = False) -> None:
         self.closed.append(kill)
@@ -134,7 +134,7 @@ def done(
     """The task ran to its end, or to `at`; its reports up to `counted` were told of with a checkpoint before."""
     segment = task.segment
     end = at if at is not None else segment.end or segment.start + 1
-    reports = _reports(segment.trial, segment.start if counted is None else counted, end, loss)
+    reports = _reports(segment, segment.start if counted is None else counted, end, loss)
     checkpoint = f"{attempt_directory(segment)}/hpsearch-checkpoint-{end}" if checkpoints else None
     return Result(segment.trial, segment.attempt, SegmentResult(end, checkpoint, reports, cut, 1.0, None))
 
@@ -149,7 +149,7 @@ def cut_at_next_report(backend: ScriptedBackend, task: Task) -> list[Message]:
 def saved(task: Task, iteration: int, since: int | None = None) -> Progress:
     """The task wrote a checkpoint at an iteration."""
     segment = task.segment
-    reports = _reports(segment.trial, segment.start if since is None else since, iteration, lambda _, i: 9.0 / i)
+    reports = _reports(segment, segment.start if since is None else since, iteration, lambda _, i: 9.0 / i)
     checkpoint = f"{attempt_directory(segment)}/hpsearch-checkpoint-{iteration}"
     return Progress(segment.trial, segment.attempt, (), (iteration, checkpoint, reports))
 
@@ -172,5 +172,6 @@ def timed_out(task: Task) -> TimedOut:
     return TimedOut(task.segment.trial, task.segment.attempt, Failure("timeout", "ran over its trial_timeout", ""))
 
 
-def _reports(trial: int, start: int, end: int, loss: Callable[[int, int], float]) -> tuple[Report, ...]:
-    return tuple(Report(trial, i, {"loss": loss(trial, i)}, 0.5) for i in range(start + 1, end + 1))
+def _reports(segment: Segment, start: int, end: int, loss: Callable[[int, int], float]) -> tuple[Report, ...]:
+    trial, seconds = segment.trial, 0.5 / segment.width
+    return tuple(Report(trial, i, {"loss": loss(trial, i)}, seconds) for i in range(start + 1, end + 1))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpsearch.allocator import Demand, allocate
-from hpsearch.speedup import Speedup
+from hpsearch.speedup import Overhead, Speedup
 
 
 def ideal(width: int) -> float:
@@ -98,6 +98,55 @@ def test_a_width_that_does_not_help_is_stepped_over():
     assert allocate(3, [Demand(0, 1.0)], 1, 4, times.__getitem__) == [1]
 
 
+def test_a_trial_may_have_a_bound_of_its_own():
+    assert allocate(9, [Demand("capped", 1.0, most=1), Demand(0, 1.0), Demand(0, 1.0)], 1, 9, ideal) == [1, 4, 4]
+
+
+def test_what_takes_no_time_is_not_widened():
+    assert allocate(9, [Demand("known", 1.0), Demand("unknown", 0.0)], 1, 9, ideal) == [8, 1]
+
+
+def test_what_runs_keeps_its_workers_and_shares_in_the_free_ones():
+    running = Demand(0, 1.0, held=3)
+    assert allocate(0, [running, running], 1, 9, ideal) == [3, 3]
+    assert allocate(2, [running, running], 1, 9, ideal) == [4, 4]
+    assert allocate(4, [Demand(0, 1.0), running], 1, 9, ideal) == [3, 3]
+    assert allocate(5, [Demand(0, 1.0), running], 1, 9, ideal) == [4, 4]
+    assert allocate(2, [Demand(0, 1.0), running], 1, 9, ideal) == [2, 3]
+    assert allocate(4, [Demand(0, 9.0, held=5), Demand(0, 9.0, held=2)], 1, 9, ideal) == [5, 5]
+
+
+def test_wide_segments_must_make_up_for_what_else_they_take():
+    assert allocate(4, [Demand(0, 1.0)], 1, 4, ideal, extra=0.65) == [4]
+    assert allocate(3, [Demand(0, 1.0)], 1, 4, ideal, extra=0.65) == [1]
+    assert allocate(4, [Demand(0, 1.0)], 2, 4, ideal, extra=0.65) == [2]
+    assert allocate(4, [Demand("short", 1.0), Demand("long", 9.0)], 1, 4, ideal, extra=1.5) == [1, 3]
+
+
+@given(
+    st.integers(0, 60),
+    st.lists(st.tuples(st.integers(0, 3), st.floats(0.1, 100)), max_size=20),
+    st.lists(st.tuples(st.integers(0, 3), st.floats(0.1, 100), st.integers(1, 9)), max_size=20),
+    st.integers(1, 4),
+    st.integers(0, 8),
+    st.floats(0.0, 1.5),
+    st.sampled_from([0.0, 1.0]),
+)
+def test_what_always_holds_beside_others_that_run(free, pairs, held, least, extra, share, overhead):
+    starts = [Demand(rung, seconds) for rung, seconds in pairs][: free // least]
+    running = [Demand(rung, seconds, held=max(width, least)) for rung, seconds, width in held]
+    most = least + extra + 9
+    widths = allocate(free, [*starts, *running], least, most, lambda width: share + (1 - share) / width, overhead)
+    assert len(widths) == len(starts) + len(running)
+    assert sum(widths) - sum(demand.held for demand in running) <= free
+    assert all(
+        max(demand.held, least) <= width <= most for demand, width in zip([*starts, *running], widths, strict=True)
+    )
+    for rung in range(4):
+        alike = {width for demand, width in zip(starts, widths, strict=False) if demand.rung == rung}
+        assert len(alike) <= 1
+
+
 @given(
     st.integers(0, 60),
     st.lists(st.tuples(st.integers(0, 3), st.floats(0.1, 100)), max_size=20),
@@ -165,3 +214,37 @@ def test_any_two_widths_give_the_share(share, one, other, seconds):
     for width in (one, other):
         speedup.observe(0, width, seconds * (share + (1 - share) / width))
     assert speedup.share == pytest.approx(share, abs=1e-6)
+
+
+def test_first_iterations_are_compared_with_first_ones_only():
+    speedup = Speedup()
+    for width, first in ((1, 3.0), (2, 2.6)):
+        speedup.observe(0, width, first, first=True)
+    assert speedup.share == pytest.approx(2 * 2.6 / 3 - 1)
+    for width in (1, 2):
+        for _ in range(3):
+            speedup.observe(0, width, 0.2 + 0.8 / width)
+    assert speedup.share == pytest.approx(0.2)
+    assert speedup.seconds(0) == pytest.approx(1.0)
+
+
+def test_a_trial_that_has_not_run_is_taken_to_be_like_others():
+    speedup = Speedup()
+    assert speedup.seconds(7) == 1.0
+    speedup.observe(0, 2, 3.0)
+    assert speedup.seconds(7) == speedup.seconds(0) == 6.0
+    speedup.forget(0)
+    assert speedup.seconds(0) == 6.0
+
+
+def test_overhead_is_the_guess_until_it_is_measured():
+    overhead = Overhead(0.5)
+    assert (overhead.segment, overhead.extra) == (0.5, 0.0)
+    for seconds in (9.0, 2.0, 2.0):
+        overhead.observe(wide=False, seconds=seconds)
+    assert (overhead.segment, overhead.extra) == (2.0, 0.0)
+    overhead.observe(wide=True, seconds=5.0)
+    assert (overhead.segment, overhead.extra) == (5.0, 3.0)
+    for _ in range(20):
+        overhead.observe(wide=True, seconds=-1e-9)
+    assert (overhead.segment, overhead.extra) == (0.0, 0.0)

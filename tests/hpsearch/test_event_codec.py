@@ -9,7 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.event_codec import decode, encode
-from hpsearch.events import Ended, Event, Exhausted, Extended, Failed, Finished, Lost, Opened, Saved, Started
+from hpsearch.events import (
+    Dropped,
+    Ended,
+    Event,
+    Exhausted,
+    Extended,
+    Failed,
+    Finished,
+    Lost,
+    Opened,
+    Reverted,
+    Saved,
+    Started,
+)
 from hpsearch.trial import Failure, Report, Segment, Trial
 
 # Text as Python has it, halves of surrogate pairs included: a file's name that isn't UTF-8 gives them.
@@ -34,21 +47,25 @@ def _reports(draw, trial: int) -> tuple[Report, ...]:
 def events(draw) -> Event:
     trial = draw(counts)
     reports = _reports(trial)
-    failures = st.builds(Failure, st.sampled_from(["raised", "timeout", "died", "contract"]), texts, texts)
-    segments = st.builds(Segment, st.just(trial), counts, optional_counts, st.none() | texts, counts)
+    kinds = st.sampled_from(["raised", "timeout", "died", "contract", "checkpoint", "storage", "peer"])
+    failures = st.builds(Failure, kinds, texts, texts)
+    widths = st.integers(1, 2**20)
+    segments = st.builds(Segment, st.just(trial), counts, optional_counts, st.none() | texts, counts, widths)
     trials = st.builds(Trial, st.just(trial), st.dictionaries(texts, values, max_size=3), counts, texts)
     number = st.just(trial)
     event: Event = draw(
         st.one_of(
             st.builds(Opened, texts, optional_counts, texts, texts),
-            st.builds(Started, segments, st.none() | trials),
+            st.builds(Started, segments, st.none() | trials, texts),
             st.builds(Saved, number, counts, counts, texts, reports),
             st.builds(Finished, number, counts, counts, st.none() | texts, reports, st.booleans(), floats),
             st.builds(Failed, number, counts, failures, st.booleans(), reports),
-            st.builds(Lost, number, counts, texts),
+            st.builds(Lost, number, counts, texts, st.booleans()),
+            st.builds(Reverted, number, counts, counts, texts, floats, st.none() | texts),
+            st.builds(Dropped, number, texts),
             st.builds(Exhausted),
             st.builds(Extended, optional_counts, optional_counts),
-            st.builds(Ended, texts),
+            st.builds(Ended, texts, texts),
         )
     )
     return event
@@ -83,6 +100,12 @@ def test_a_row_says_of_which_trial_it_is_without_being_decoded():
     assert encode(Started(segment, None))[:2] == ("started", 7)
     assert encode(Lost(8, 1, "gone"))[:2] == ("lost", 8)
     assert encode(Exhausted()) == ("exhausted", None, "{}")
+
+
+def test_a_journal_from_before_there_were_widths_is_read():
+    body = json.dumps({"attempt": 2, "start": 1, "end": 3, "checkpoint": "c"})
+    assert decode("started", 7, body) == Started(Segment(7, 1, 3, "c", 2, 1), None, "")
+    assert json.loads(encode(Started(Segment(7, 1, 3, "c", 2), None))[2]) == json.loads(body)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from hpsearch.schedulers.base import Decision
 from hpsearch.study import Study, load
 from hpsearch.sweep import Checkpoints, Hyperband, Limits, Sweep
 from hpsearch.trial import Report, TrialState
+from hpsearch.widths import Widths
 from tests.hpsearch.scripted import (
     ScriptedBackend,
     cut_at_next_report,
@@ -132,7 +133,8 @@ def direct(sweep: Sweep, backend: ScriptedBackend, spent: float = 0.0) -> tuple[
     course.apply(opened)
     onlooker = Onlooker(journal)
     with journal:
-        orchestrator = Orchestrator(sweep, course, journal, backend, onlooker, Interrupts(), spent)
+        widths = Widths(sweep.resources, course.widest, course.bracket)
+        orchestrator = Orchestrator(sweep, course, widths, journal, backend, onlooker, Interrupts(), spent)
         state = orchestrator.run(Job("", "s", "", (), "loss", None, 9, 1))
         assert [event for _, event in journal.events()][1:] == onlooker.heard
     return state, onlooker, journal.batches

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import hpsearch
-from hpsearch.plan import make_plan, plan_text
+from hpsearch.errors import SweepError
+from hpsearch.plan import make_plan, plan_text, relative_time
 from hpsearch.running_trial import RunningTrial
 from hpsearch.space import Space, Uniform
 from hpsearch.sweep import Hyperband, Resources, SuccessiveHalving
@@ -117,3 +120,78 @@ def test_the_text_without_early_termination():
     text = plan_text(make_plan(sweep_of(early_terminate=None, run_cap=7), 1))
     assert "unknown: no max_iter is given" in text
     assert "trials       7\n" in text
+
+
+def elastic(early, workers: int, **resources):
+    """Plan a sweep whose trials may take all workers."""
+    given = Resources(max_workers_per_trial=workers, **resources)
+    return make_plan(sweep_of(early_terminate=early, resources=given), workers)
+
+
+def test_an_elastic_bracket_widens_rung_by_rung():
+    plan = elastic(SuccessiveHalving(27), 27)
+    assert plan.fixed.makespan == 27
+    assert plan.elastic is not None
+    # rungs of 1, 2, 6 and 18 iterations
+    assert plan.elastic.makespan == pytest.approx(
+        sum(n * relative_time(width) for n, width in ((1, 1), (2, 3), (6, 9), (18, 27)))
+    )
+    assert plan.elastic.widths == {(0, 0): [1], (0, 1): [3], (0, 2): [9], (0, 3): [27]}
+    assert plan.elastic.busy == pytest.approx(1.0)
+    text = plan_text(plan)
+    assert (
+        "bracket 0: 27 to iteration 1 (1 worker each), then 9 to iteration 3 (3 workers each), then 3 to iteration 9 "
+        "(9 workers each), then 1 to iteration 27 (27 workers)\n"
+    ) in text
+    assert "makespan     3.82 iterations long on 27 workers, 1 to 27 per trial, which are busy 100% of it\n" in text
+    assert "             27 iterations long on 27 workers, 1 worker per trial, which are busy 11% of it\n" in text
+    assert (
+        "elastic is 7.1 times as short, when each doubling of a trial's workers makes its iterations 1.8 times" in text
+    )
+
+
+@settings(deadline=None, max_examples=30)
+@given(sweeps(), st.integers(1, 9), st.integers(1, 3))
+def test_elastic_and_fixed_plans_run_the_same_and_elastic_is_never_much_longer(sweep, workers, least):
+    workers = max(workers, least)
+    resources = Resources(workers_per_trial=least, max_workers_per_trial=least + 6)
+    plan = make_plan(replace(sweep, resources=resources), workers)
+    fixed = make_plan(replace(sweep, resources=Resources(workers_per_trial=least)), workers)
+    assert (plan.trials, plan.segments, plan.iterations, plan.rungs) == (
+        fixed.trials,
+        fixed.segments,
+        fixed.iterations,
+        fixed.rungs,
+    )
+    assert plan.fixed == fixed.fixed
+    assert plan.elastic is not None
+    assert fixed.elastic is None
+    assert plan.elastic.busy <= 1 + 1e-9
+    assert plan.elastic.makespan <= 1.1 * plan.fixed.makespan
+    assert set(plan.elastic.widths) == {(rung.bracket, rung.rung) for rung in plan.rungs}
+    assert all(least <= width <= workers for widths in plan.elastic.widths.values() for width in widths)
+
+
+def test_a_fixed_width_above_one_counts():
+    plan = make_plan(sweep_of(early_terminate=SuccessiveHalving(9), resources=Resources(workers_per_trial=2)), 4)
+    assert plan.elastic is None
+    one = make_plan(sweep_of(early_terminate=SuccessiveHalving(9)), 2)
+    assert plan.makespan == pytest.approx(one.makespan * relative_time(2))
+    text = plan_text(plan)
+    assert "on 4 workers, 2 workers per trial, which are busy" in text
+    assert "makes its iterations 1.8 times as fast" in text
+    assert "each)" not in text
+
+
+def test_too_few_workers_for_a_trial_are_a_mistake():
+    sweep = sweep_of(resources=Resources(workers_per_trial=4))
+    with pytest.raises(SweepError, match=r"workers_per_trial = 4 workers at once, got 3 in all: .* \(--workers\)"):
+        make_plan(sweep, 3)
+    assert make_plan(sweep, 4).workers == 4
+
+
+def test_a_doubling_is_worth_what_it_is_said_to_be():
+    assert relative_time(1) == 1
+    assert relative_time(2) == pytest.approx(1 / 1.8)
+    assert relative_time(8, 0.5) == pytest.approx(1.0)
+    assert relative_time(4, 1.0) == 0.25

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 
 import numpy as np
@@ -42,6 +43,15 @@ def test_the_state_survives_a_file_that_is_read_with_weights_only() -> None:
     drawn = draw()
     buffer.seek(0)
     random_state.restore(torch.load(buffer, weights_only=True))
+    assert draw() == drawn
+
+
+def test_the_state_survives_json() -> None:
+    random_state.seed_all(1)
+    draw()
+    text = json.dumps(random_state.to_json(random_state.capture()))
+    drawn = draw()
+    random_state.restore(random_state.from_json(json.loads(text)))
     assert draw() == drawn
 
 

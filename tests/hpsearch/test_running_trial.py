@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+import hpsearch_comm
 from hpsearch import checkpoints, random_state
 from hpsearch.current import current_trial
 from hpsearch.errors import CheckpointError, TrainableError
+from hpsearch.failures import failure_of
 from hpsearch.running_trial import Assignment, RunningTrial, SegmentEnd, nest
+from tests.comm.thread_ranks import run_ranks
 
 
 class Listening:
@@ -23,6 +26,7 @@ class Listening:
         self.metrics: list[Mapping[str, float]] = []
         self.seconds: list[float] = []
         self.saves: list[tuple[int, str]] = []
+        self.cuts: list[int] = []
 
     def reported(self, iteration: int, metrics: Mapping[str, float], seconds: float) -> None:
         self.iterations.append(iteration)
@@ -31,6 +35,9 @@ class Listening:
 
     def cut_requested(self) -> bool:
         return self.iterations[-1] == self.cut_at
+
+    def was_cut(self) -> None:
+        self.cuts.append(self.iterations[-1])
 
     def saved(self, iteration: int, name: str) -> None:
         self.saves.append((iteration, name))
@@ -267,3 +274,47 @@ def test_outside_of_any_trial_there_is_no_current_one(monkeypatch: pytest.Monkey
     monkeypatch.delenv("HPSEARCH_TRIAL", raising=False)
     with pytest.raises(TrainableError, match="hpsearch run"):
         current_trial()
+
+
+# The group of a segment.
+
+
+def test_the_group_of_one_worker_is_made_when_it_is_asked_for(assignment: Assignment) -> None:
+    trial = RunningTrial(assignment, Listening())
+    assert (trial.rank, trial.world_size, trial.scaling) == (0, 1, {})
+    trial.leave_group()
+    group = trial.group
+    assert (group.rank, group.size, trial.group is group) == (0, 1, True)
+    trial.leave_group()
+    assert group.closed
+
+
+@pytest.mark.parametrize(("cut_at", "ended_at"), [(2, 2), (None, 4)])
+def test_all_ranks_end_where_rank_0_does(assignment: Assignment, cut_at: int | None, ended_at: int) -> None:
+    def work(group: hpsearch_comm.Group) -> tuple[Listening, list[str]]:
+        listening = Listening(cut_at if group.rank == 0 else 1)
+        trial = RunningTrial(replace(assignment, rank=group.rank, world_size=2), listening, lambda: group)
+        asked: list[str] = []
+        for iteration in trial.iterations():
+            metrics = {"loss": iteration} if group.rank == 0 else {"loss": "none of the others' counts"}
+            trial.report(metrics, checkpoint=lambda: asked.append("asked"))
+        assert trial.iteration == ended_at
+        return listening, asked
+
+    (first, asked_first), (second, asked_second) = run_ranks(2, work)
+    assert first.iterations == second.iterations == list(range(1, ended_at + 1))
+    assert first.cuts == second.cuts == ([] if cut_at is None else [2])
+    assert (asked_first, asked_second) == (["asked"], [])
+
+
+def test_a_wide_report_that_breaks_the_contract_is_told_on_rank_0(assignment: Assignment) -> None:
+    def work(group: hpsearch_comm.Group) -> str:
+        trial = RunningTrial(replace(assignment, rank=group.rank, world_size=2), Listening(), lambda: group)
+        try:
+            trial.report({})
+        except (TrainableError, hpsearch_comm.PeerLost) as error:
+            trial.leave_group(error)
+            return failure_of(error).kind
+        return "none"
+
+    assert run_ranks(2, work) == ["contract", "peer"]

@@ -24,6 +24,7 @@ from hpsearch.study_run import create_study
 from hpsearch.sweep import Metric
 from hpsearch.trial import TrialState
 from tests.hpsearch.scripted import ScriptedBackend, done, events_of, failed, run_scripted, saved, sweep_of
+from tests.hpsearch.wide_study import BUSY, CAPPED, HARM, WIDENED, write_wide_study
 
 FLAT = {"early_terminate": None, "max_iter": 3}
 
@@ -55,7 +56,7 @@ def test_what_a_finished_study_holds(tmp_path):
     assert repr(study).startswith(f"<Study s in {tmp_path / 's'}: finished; ")
     assert study.provenance["command"]
     frame = study.trials_dataframe()
-    assert list(frame.columns) == ["trial", "state", "iterations", "value", "params.x"]
+    assert list(frame.columns) == ["trial", "state", "iterations", "value", "params.x", "width"]
     assert len(frame) == 17
     assert "seconds" in study.trials_dataframe(times=True).columns
 
@@ -117,6 +118,82 @@ def test_curves_are_of_the_reports_that_count(tmp_path):
     study = run_scripted(tmp_path / "zero", sweep_of(), backend)
     assert study.curves()[0][-1][0] == max(row.iterations for row in study.trials if row.number == 0)
     assert all([i for i, _ in curve] == list(range(1, len(curve) + 1)) for curve in study.curves().values())
+
+
+def test_what_a_trial_reported_on_too_many_workers_counts_no_more(tmp_path):
+    place = write_wide_study(tmp_path / "s", ended=False)
+    study = load(place.path)
+    assert study.state == "interrupted"
+    assert study.curves() == {0: [(1, 0.5)], 1: [(1, 0.25)], 2: [(1, 0.75)]}
+    row = study.trials[1]
+    assert (row.iterations, row.value, row.checkpoint, row.width, row.reverted) == (1, 0.25, "c1", 1, HARM)
+    assert (study.best_trial.number, study.best_value) == (1, 0.25)
+    study = load(write_wide_study(tmp_path / "ended", ended=True).path)
+    assert study.curves()[1] == [(1, 0.25), (2, 0.2), (3, 0.125)]
+    row = study.trials[1]
+    assert (row.iterations, row.value, row.width, row.reverted, row.seconds) == (3, 0.125, 1, HARM, 6.0)
+    assert study.trials_dataframe()["width"].tolist() == [1, 1, 1]
+
+
+def test_segments_are_listed_while_they_run_and_when_they_were_interrupted(tmp_path):
+    place = write_wide_study(tmp_path / "s", ended=False)
+    with place.running("me@here:1"):
+        live = load(place.path).segments()
+    assert [(row.trial, row.attempt, row.width, row.reason, row.ended) for row in live] == [
+        (0, 1, 1, BUSY, "finished"),
+        (1, 1, 1, BUSY, "finished"),
+        (2, 1, 1, BUSY, "finished"),
+        (1, 2, 4, WIDENED, "reverted"),
+        (1, 3, 1, CAPPED, "running"),
+    ]
+    study = load(place.path)
+    assert study.segments() == [*live[:-1], replace(live[-1], ended="interrupted")]
+
+
+@pytest.mark.parametrize("asked", [sweep_of(), None])
+def test_a_study_from_before_there_were_widths_is_read_and_resumed(tmp_path, asked):
+    sweep = sweep_of().to_json()
+    del sweep["scaling"]
+    for key in ("workers_per_trial", "max_workers_per_trial", "elastic"):
+        del sweep["resources"][key]
+    StudyDirectory(tmp_path / "s").create({"sweep": sweep, "created": 0.0, "provenance": {}}, None)
+    assert load(tmp_path / "s").sweep == sweep_of()
+    study = run_scripted(tmp_path / "s", asked, ScriptedBackend(lambda task: [done(task)]))
+    assert study.state == "finished"
+
+
+def test_search_takes_the_widths_and_the_scaling(tmp_path):
+    def search(name: str, scaling: object) -> Study:
+        return hpsearch.search(
+            _walk,
+            parameters={"x": Uniform(0.0, 1.0)},
+            metric="loss",
+            max_iter=1,
+            run_cap=1,
+            max_workers_per_trial=3,
+            elastic=False,
+            scaling=scaling,  # type: ignore[arg-type]
+            directory=tmp_path / name,
+            backend="inline",
+            tensorboard=False,
+            progress=False,
+        )
+
+    wanted = hpsearch.Scaling(batch="per_worker", tolerance=0.5)
+    for name, scaling in (("scaling", wanted), ("mapping", {"batch": "per_worker", "tolerance": 0.5})):
+        sweep = search(name, scaling).sweep
+        assert sweep.scaling == wanted
+        assert sweep.resources == hpsearch.Resources(max_workers_per_trial=3, elastic=False)
+    assert search("none", None).sweep.scaling == hpsearch.Scaling()
+    with pytest.raises(hpsearch.SweepError, match=r"^scaling\.bacth: isn't a known key\n  did you mean batch\?"):
+        search("wrong", {"bacth": "global"})
+    with pytest.raises(hpsearch.SweepError, match=r"^scaling: must be a mapping with keys such as batch, lr"):
+        search("wrong", "linear")
+    assert not (tmp_path / "wrong").exists()
+
+
+def _walk(trial: RunningTrial) -> None:
+    trial.report({"loss": trial.params["x"]})
 
 
 RUN = """

@@ -17,6 +17,7 @@ from hpsearch.sweep import (
     Limits,
     Metric,
     Resources,
+    Scaling,
     SuccessiveHalving,
     Sweep,
 )
@@ -50,6 +51,7 @@ def wrong(value: Any) -> Any:
         ({"max_iter": 0}, "max_iter: must be at least 1, got 0"),
         ({"max_iter": 5, "early_terminate": Hyperband(27)}, "max_iter: must stand inside early_terminate"),
         ({"early_terminate": "hyperband"}, "early_terminate: must be a SuccessiveHalving or Hyperband, got"),
+        ({"scaling": {"batch": "global"}}, "scaling: must be a Scaling, got a mapping"),
         ({"metric": "accuracy"}, "metric: must be a Metric, got 'accuracy'"),
         ({"parameters": {"lr": 1}}, "parameters: must be a Space, got a mapping"),
         ({"method": "bayes"}, "method: must be random or grid, got 'bayes'"),
@@ -93,6 +95,18 @@ def test_impossible_sweeps_are_refused_with_key_and_value(changes, problem):
         (lambda: Resources(workers=0), "workers: must be at least 1, got 0"),
         (lambda: Resources(cpus_per_worker=0), "cpus_per_worker: must be at least 1, got 0"),
         (lambda: Resources(gpus_per_worker=1.5), "gpus_per_worker: must be a fraction up to 1 or a whole"),
+        (lambda: Resources(workers_per_trial=0), "workers_per_trial: must be at least 1, got 0"),
+        (
+            lambda: Resources(workers_per_trial=4, max_workers_per_trial=2),
+            r"max_workers_per_trial: must be at least workers_per_trial \(4\), got 2",
+        ),
+        (lambda: Resources(3, workers_per_trial=4), r"workers: must be at least workers_per_trial \(4\), got 3"),
+        (lambda: Resources(elastic=wrong(1)), "elastic: must be true or false, got 1"),
+        (lambda: Scaling(wrong("local")), "batch: must be global or per_worker, got 'local'"),
+        (lambda: Scaling(lr=wrong("cubic")), "lr: must be linear or sqrt or none, got 'cubic'"),
+        (lambda: Scaling(warmup_epochs=-1), "warmup_epochs: must be at least 0, got -1"),
+        (lambda: Scaling(max_global_batch=0), "max_global_batch: must be at least 1, got 0"),
+        (lambda: Scaling(tolerance=float("nan")), "tolerance: must be a finite number, got nan"),
         (lambda: Limits(max_time=0), "max_time: must be more than 0 seconds, got 0"),
         (lambda: Limits(trial_timeout=float("inf")), "trial_timeout: must be a finite number, got inf"),
         (lambda: Limits(max_retries=-1), "max_retries: must be at least 0, got -1"),
@@ -144,6 +158,10 @@ FULL = {
         resources=Resources(2, 3, 0.5),
         checkpoints=Checkpoints("all", 5),
     ),
+    "wide": sweep(
+        resources=Resources(8, workers_per_trial=2, max_workers_per_trial=4, elastic=False),
+        scaling=Scaling("per_worker", "none", 0.5, 4096, 0.0),
+    ),
 }
 
 
@@ -152,6 +170,15 @@ def test_json_gives_the_same_sweep_back(one):
     back = Sweep.from_json(json.loads(json.dumps(one.to_json())))
     assert back == one
     assert repr(back) == repr(one)
+
+
+def test_json_from_before_there_were_widths_is_read_with_the_defaults():
+    stored = json.loads(json.dumps(sweep().to_json()))
+    del stored["scaling"]
+    for key in ("workers_per_trial", "max_workers_per_trial", "elastic"):
+        del stored["resources"][key]
+    assert Sweep.from_json(stored) == sweep()
+    assert Sweep.from_json(stored).difference(sweep()) == []
 
 
 @pytest.mark.parametrize(
@@ -172,6 +199,17 @@ def changed_space(**changes) -> Space:
     [
         ({}, []),
         ({"resources": Resources(workers=8), "limits": Limits(5), "source": "elsewhere"}, []),
+        ({"resources": Resources(workers_per_trial=2, max_workers_per_trial=8, elastic=False)}, []),
+        (
+            {"scaling": Scaling("per_worker", "sqrt", 2, 64, 0.5)},
+            [
+                "scaling.batch: 'global' in the study, 'per_worker' here",
+                "scaling.warmup_epochs: 5.0 in the study, 2.0 here",
+                "scaling.tolerance: 0.1 in the study, 0.5 here",
+                "scaling.lr: not given in the study, 'sqrt' here",
+                "scaling.max_global_batch: not given in the study, 64 here",
+            ],
+        ),
         ({"seed": 1}, ["seed: 0 in the study, 1 here"]),
         (
             {"parameters": changed_space(lr=LogUniform(1e-4, 0.1, points=3))},

@@ -8,7 +8,7 @@ import pytest
 
 from hpsearch.errors import SweepError
 from hpsearch.space import Categorical, Constant, IntUniform, LogIntUniform, LogUniform, Normal, Uniform
-from hpsearch.sweep import Checkpoints, Hyperband, Limits, Metric, Resources, SuccessiveHalving, Sweep
+from hpsearch.sweep import Checkpoints, Hyperband, Limits, Metric, Resources, Scaling, SuccessiveHalving, Sweep
 from hpsearch.sweep_file import load_sweep, locate, sweep_from_mapping
 
 BASE = """\
@@ -60,7 +60,9 @@ def test_a_file_with_every_key_of_ours(write):
             points_to_try:
               - {lr: 0.5, model: {depth: 2}}
               - {model.depth: 3}
-            resources: {workers: 4, cpus_per_worker: 2, gpus_per_worker: 0.5}
+            resources: {workers: 4, cpus_per_worker: 2, gpus_per_worker: 0.5, workers_per_trial: 2,
+                        max_workers_per_trial: 4, elastic: false}
+            scaling: {batch: per_worker, lr: sqrt, warmup_epochs: 2, max_global_batch: 512, tolerance: 0.25}
             limits: {max_time: 1h30m, trial_timeout: 90, max_retries: 2}
             checkpoints: {keep: all, every: 5}
             seed: 7
@@ -78,7 +80,8 @@ def test_a_file_with_every_key_of_ours(write):
     assert sweep.metric == Metric("accuracy", "maximize")
     assert sweep.early_terminate == Hyperband(81, 3, 4, "table", 2)
     assert sweep.points_to_try == ({"lr": 0.5, "model.depth": 2}, {"model.depth": 3})
-    assert sweep.resources == Resources(4, 2, 0.5)
+    assert sweep.resources == Resources(4, 2, 0.5, 2, 4, False)
+    assert sweep.scaling == Scaling("per_worker", "sqrt", 2.0, 512, 0.25)
     assert sweep.limits == Limits(5400, 90, 2)
     assert sweep.checkpoints == Checkpoints("all", 5)
     assert (sweep.run_cap, sweep.seed, sweep.source) == (50, 7, "sweep.yaml")
@@ -93,6 +96,7 @@ def test_defaults_and_the_name_of_the_file(write):
     assert sweep.name == "sweep"
     assert sweep.metric == Metric("loss", "minimize")
     assert (sweep.resources, sweep.limits, sweep.checkpoints) == (Resources(), Limits(), Checkpoints())
+    assert sweep.scaling == Scaling("global", None, 5.0, None, 0.1)
     assert (sweep.seed, sweep.max_iter, sweep.early_terminate) == (0, None, None)
 
 
@@ -254,6 +258,8 @@ def test_overrides_stand_in_for_the_file(write):
             "parameters.opt.beta.max=0.8",
             "parameters.m.lr.value=[1, 2]",
             "resources.workers=3",
+            "resources.workers_per_trial=2",
+            "scaling.batch=per_worker",
             "early_terminate={type: successive_halving, max_iter: 9}",
             "metric.goal=maximize",
         ],
@@ -264,7 +270,8 @@ def test_overrides_stand_in_for_the_file(write):
         Uniform(0.5, 0.8),
         Constant([1, 2]),
     ]
-    assert sweep.resources.workers == 3
+    assert sweep.resources == Resources(3, workers_per_trial=2)
+    assert sweep.scaling == Scaling("per_worker")
     assert sweep.early_terminate == SuccessiveHalving(9)
     assert sweep.metric == Metric("loss", "maximize")
 
@@ -278,6 +285,11 @@ def test_null_takes_an_optional_key_away(write):
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
+        (
+            "resources.max_workers_per_trial=0",
+            "sweep.yaml: --set resources.max_workers_per_trial=0: resources.max_workers_per_trial: must be at least 1",
+        ),
+        ("scaling.lr=fast", "sweep.yaml: --set scaling.lr=fast: scaling.lr: must be linear or sqrt or none"),
         ("run_cap=0", "sweep.yaml: --set run_cap=0: run_cap: must be at least 1, got 0"),
         ("parameters.lr.max=0", "sweep.yaml: --set parameters.lr.max=0: parameters.lr.max: must be greater"),
         ("limits.max_retires=3", "sweep.yaml: --set limits.max_retires=3: limits.max_retires: isn't a known key"),

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from hpsearch.backends.base import Workers
 from hpsearch.course import Course
-from hpsearch.events import Event, Failed, Finished, Started
+from hpsearch.events import Event, Failed, Finished, Lost, Started
 from hpsearch.observers.base import Observer
 from hpsearch.observers.progress import Snapshot
 from hpsearch.schedulers.base import Decision, RungView
+from hpsearch.sweep import Resources
 from hpsearch.trial import Failure, Report
 from hpsearch.watching import Watching
 from tests.hpsearch.lives import OPENED
@@ -80,6 +82,22 @@ def test_the_screen_shows_where_the_course_stands():
     assert second.remaining == pytest.approx(20.0)  # 4 iterations took 10 s, 8 are left
     watching.close()
     assert screen.closed == [second]
+
+
+def test_the_screen_shows_the_widths_of_what_runs_where_they_can_differ():
+    for resources, widths in ((Resources(max_workers_per_trial=4), {1: 1, 4: 1}), (Resources(), {})):
+        sweep = sweep_of(resources=resources)
+        course, screen = Course(sweep), Screen()
+        course.apply(OPENED)
+        for width in (1, 4, 2):
+            event = course.next()
+            assert isinstance(event, Started)
+            course.apply(replace(event, segment=replace(event.segment, width=width)))
+        course.apply(Lost(2, 1, "gone"))
+        watching = Watching(sweep, [], screen)
+        watching.look(course, WORKERS, 0.0)
+        assert screen.shown[0].widths == widths
+        watching.close()
 
 
 def test_time_left_counts_only_what_this_run_did():

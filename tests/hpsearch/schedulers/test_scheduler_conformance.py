@@ -47,6 +47,9 @@ class Drive:
         self.decisions: dict[int, list[Decision]] = defaultdict(list)
         self.segments: list[tuple[int, int]] = []
         self.checks_left = 20
+        self.bracket: dict[int, int] = {}
+        self.ends: dict[int, int] = {}
+        """Of each bracket, where the rung ends that its trials run in."""
 
     def run(self, events: int | None = None) -> Drive:
         """Go on until `Done`, or until so many outcomes were observed."""
@@ -61,14 +64,19 @@ class Drive:
     def fill(self) -> bool:
         """Start what there is to start; False when that is nothing, ever."""
         while len(self.flying) < self.workers:
+            ready = self.scheduler.ready()
             answer = self.scheduler.next()
+            # One is counted at least where one is to come; a bracket that begins may hold more.
+            assert (ready > 0) == isinstance(answer, NewTrial | Run)
             if isinstance(answer, Wait | Done):
                 self.check_repeatable(answer)
                 assert bool(self.flying) == isinstance(answer, Wait)
                 return isinstance(answer, Wait)
+            assert self.scheduler.ready() >= ready - 1
             if isinstance(answer, Run):
                 assert self.state[answer.trial] == "promoted"
                 trial, until, before = answer.trial, answer.until, self.reached[answer.trial]
+                assert self.scheduler.bracket(trial) == self.bracket[trial]
             else:
                 assert isinstance(answer, NewTrial)
                 assert answer.number == len(self.state)
@@ -76,11 +84,15 @@ class Drive:
                     self.take(self.scheduler.exhausted())
                     continue
                 trial, until, before = answer.number, answer.until or TO_ITS_OWN_END, 0
+                self.bracket[trial] = self.scheduler.bracket(trial)
+                assert self.bracket[trial] >= self.bracket.get(trial - 1, 0)
             assert until > before
             self.segments.append((trial, until - before))
             self.reached[trial] = until
             self.state[trial] = "running"
             self.flying.append((trial, until))
+            assert self.ends.setdefault(self.bracket[trial], until) <= until
+            self.ends[self.bracket[trial]] = until
         return True
 
     def check_repeatable(self, answer: Wait | Done) -> None:
