@@ -14,17 +14,22 @@ if TYPE_CHECKING:
 __all__ = ["Attempt", "attempt_directory"]
 
 
-def attempt_directory(segment: Segment) -> str:
-    """Give the attempt's own directory, relative to the study's: `trials/00012/3`."""
-    return f"trials/{segment.trial:05d}/{segment.attempt}"
+def attempt_directory(segment: Segment, rank: int = 0) -> str:
+    """Give the attempt's own directory, relative to the study's: `trials/00012/3`, or `trials/00012/3/rank-1`."""
+    directory = f"trials/{segment.trial:05d}/{segment.attempt}"
+    return directory if rank == 0 else f"{directory}/rank-{rank}"
 
 
 class Attempt:
-    """Hears a running trial, and tells the channel what can't wait for the attempt's end."""
+    """Hears a running trial, and tells the channel what can't wait for the attempt's end.
 
-    def __init__(self, segment: Segment, channel: Channel) -> None:
+    Of a gang, rank 0 alone speaks with the channel; of the others it is known how far they came.
+    """
+
+    def __init__(self, segment: Segment, channel: Channel, rank: int = 0) -> None:
         self._segment = segment
         self._channel = channel
+        self._leads = rank == 0
         self._saved: tuple[int, str] | None = None
         self._returned = False
         self.iteration = segment.start
@@ -50,24 +55,21 @@ class Attempt:
 
     def reported(self, iteration: int, metrics: Mapping[str, float], seconds: float) -> None:
         """Take the report of an iteration."""
-        report = Report(self._segment.trial, iteration, metrics, seconds)
         self.iteration = iteration
+        if not self._leads:
+            return
+        report = Report(self._segment.trial, iteration, metrics, seconds)
         self.reports.append(report)
         with self._channel_at_fault():
             self._channel.reported(report)
 
     def cut_requested(self) -> bool:
-        """Ask the channel whether the segment is to end at the report just taken; a yes is acted on."""
-        self.cut = self.cut_awaited()
-        return self.cut
-
-    def cut_awaited(self) -> bool:
-        """Ask the channel whether a cut is to come with the next report."""
+        """Ask the channel whether the segment is to end early."""
         with self._channel_at_fault():
-            return self._channel.cut_requested()
+            return self._leads and self._channel.cut_requested()
 
     def was_cut(self) -> None:
-        """Take note that a script ended its segment at the report just taken, as it was told to."""
+        """Take note that the segment ended early at the report just taken, as the channel had asked."""
         self.cut = True
 
     def returned(self) -> None:

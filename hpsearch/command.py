@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from hpsearch import checkpoints
 from hpsearch.attempt import Attempt
 from hpsearch.errors import CheckpointError, TrainableError
+from hpsearch.gang import Seat
+from hpsearch.gang_store import Board, Ending, GangStore, StoreLostError
 from hpsearch.guardian import MARK, Guardian, kill_marked, start_guardian
 from hpsearch.macros import expand
 from hpsearch.metrics import to_numbers
@@ -46,22 +48,66 @@ class CommandRunner:
     """Runs each segment as a process, in a process group that ends with it.
 
     Where this process is no worker that has a guardian already, it gets one: a script must not outlive it.
+
+    Args:
+        command: What to run.
+        threads: Threads that a script is told to compute with.
+        store: Where the scripts of a gang meet; None where trials never have several workers.
     """
 
-    def __init__(self, command: CommandLine, threads: int) -> None:
+    def __init__(self, command: CommandLine, threads: int, store: GangStore | None) -> None:
         self._command = command
         self._threads = threads
+        self._store = store
         self._guardian: Guardian | None = None if MARK in os.environ else start_guardian(own_group=False)
 
-    def run(self, params: Params, assignment: Assignment, attempt: Attempt, log: Path) -> Failure | None:
-        """Run one segment; whatever is wrong with the script or its reports is the trial's failure."""
+    @property
+    def address(self) -> str:
+        """Where the next gang meets if this worker is its rank 0."""
+        return "" if self._store is None else self._store.address
+
+    def run(
+        self, params: Params, assignment: Assignment, attempt: Attempt, log: Path, seat: Seat | None
+    ) -> Failure | None:
+        """Run one segment; whatever is wrong with the script or its reports is the trial's failure.
+
+        The scripts of a gang end together: when one has failed, and when that of rank 0 is told to end.
+        """
+        meeting: dict[str, str] = {}
+        board = Board(None)
+        try:
+            if self._store is not None:
+                meeting = self._store.environment(seat)
+                board = self._store.board(seat)
+            failure = self._run(params, assignment, attempt, log, meeting, board)
+            if failure is None or failure.kind == "peer":
+                return failure
+            first = board.post(Ending(assignment.rank, True, failure.message))
+            if not first.failed:
+                return None  # rank 0's was told to end, and this one failed for want of it
+            return failure if first.rank == assignment.rank else _lost(first, _tail(log))
+        except StoreLostError as error:
+            return Failure("peer", str(error), "")
+        finally:
+            if self._store is not None and seat is not None:
+                self._store.renew()
+
+    def _run(
+        self,
+        params: Params,
+        assignment: Assignment,
+        attempt: Attempt,
+        log: Path,
+        meeting: Mapping[str, str],
+        board: Board,
+    ) -> Failure | None:
         directory = Path(assignment.directory)
         lines = directory / "reports.jsonl"
         for file in (lines, log):
             file.touch()
         (directory / "trial.json").write_text(json.dumps(dataclasses.asdict(assignment)), "utf-8")
         try:
-            environment = self._environment(assignment, lines)
+            environment = {**self._environment(assignment, lines), **meeting}
             words = expand(
                 self._command.command,
                 self._command.program,
@@ -72,10 +118,14 @@ class CommandRunner:
             )
             process = self._start(words, environment, log)
             try:
-                script = _Script(process, assignment, attempt, lines)
+                script = _Script(process, assignment, attempt, lines, board)
                 status = script.follow()
             finally:
                 _end(process, lines)
+            if script.told is not None:
+                return dataclasses.replace(script.told, traceback=_tail(log))
+            if script.ended_by is not None and script.ended_by.failed:
+                return _lost(script.ended_by, _tail(log))
             if status != 0:
                 return _failed(words, status, _tail(log))
             script.finish()
@@ -87,6 +137,8 @@ class CommandRunner:
         """Send the guardian away, where there is one of our own."""
         if self._guardian is not None:
             self._guardian.stop()
+        if self._store is not None:
+            self._store.close()
 
     def _environment(self, assignment: Assignment, lines: Path) -> dict[str, str]:
         checkpoint = assignment.checkpoint
@@ -136,12 +188,24 @@ class CommandRunner:
 class _Script:
     """A script that runs, and what its lines say."""
 
-    def __init__(self, process: subprocess.Popen[bytes], assignment: Assignment, attempt: Attempt, lines: Path) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        assignment: Assignment,
+        attempt: Attempt,
+        lines: Path,
+        board: Board,
+    ) -> None:
         self._process = process
         self._assignment = assignment
         self._attempt = attempt
         self._directory = Path(assignment.directory)
         self._lines = LineReader(lines)
+        self._board = board
+        self.ended_by: Ending | None = None
+        """What ended the gang's scripts, where it wasn't this one."""
+        self.told: Failure | None = None
+        """What the script said of its end, where it has the trial object."""
         self._offered: object = None
         """The last line's checkpoint, where it isn't written."""
         self._kill_at: float | None = None
@@ -154,11 +218,16 @@ class _Script:
             while not _has_ended(self._process.pid):
                 self._take_lines()
                 self._pass_on_cut()
+                self._heed_others()
                 if self._kill_at is not None and time.monotonic() >= self._kill_at:
                     os.killpg(self._process.pid, signal.SIGKILL)
                 time.sleep(nap)
                 nap = min(nap * 1.5, _LONGEST_NAP)
             self._take_lines(ended=self._kill_at is None)
+        except (TrainableError, CheckpointError) as error:
+            # Before this script is ended, for want of which the others' may fail.
+            self._board.post(Ending(self._assignment.rank, True, str(error)))
+            raise
         finally:
             self._lines.close()
         _kill_group(self._process)  # before it is reaped, so that its number can't be someone else's
@@ -169,7 +238,8 @@ class _Script:
         """Write the checkpoint that the last line offered, and see that there was a line."""
         self._attempt.returned()
         self._save_offered()
-        if self._attempt.iteration == 0:  # one that is continued may find that it has nothing left to do
+        # One that is continued may find that it has nothing left to do.
+        if self._attempt.iteration == 0 and self._assignment.rank == 0:
             raise TrainableError(
                 "a script must report at least once in a segment, but ended without: append a line such as "
                 f'{{"{self._assignment.metric}": 0.9}} to $HPSEARCH_REPORTS, or use hpsearch.current_trial()'
@@ -187,14 +257,21 @@ class _Script:
                 case "cut":
                     self._attempt.was_cut()
                 case "failed":
-                    raise TrainableError(line["message"])
+                    self._take_failure(Failure(line["kind"], line["message"], ""))
                 case _:
                     self._take_report(number, line)
+
+    def _take_failure(self, failure: Failure) -> None:
+        """Take a script's word of what ends it, and let it print its traceback."""
+        self.told = failure
+        if failure.kind != "peer":
+            self._board.post(Ending(self._assignment.rank, True, failure.message))
+        self._kill_at = time.monotonic() + _GRACE
 
     def _take_report(self, number: int, line: dict[str, Any]) -> None:
         iteration = self._attempt.iteration + 1
         if self._attempt.ended:
-            self._terminate()  # it goes on beyond its segment
+            self._end_all()  # it goes on beyond its segment
             return
         if line.get("iteration", iteration) != iteration:
             raise TrainableError(
@@ -202,16 +279,18 @@ class _Script:
                 f"{line['iteration']}: count on from $HPSEARCH_START, or leave `iteration` out"
             )
         metrics = {name: value for name, value in line.items() if name not in ("iteration", "checkpoint")}
-        numbers = to_numbers(metrics, self._assignment.metric)
+        numbers = to_numbers(metrics, self._assignment.metric) if self._assignment.rank == 0 else {}
         now = time.perf_counter()
         seconds, self._clock = now - self._clock, now
         self._attempt.reported(iteration, numbers, seconds)
-        self._offered = line.get("checkpoint")
+        self._offered = line.get("checkpoint") if self._assignment.rank == 0 else None
         cut = not self._attempt.ended and self._attempt.cut_requested()
+        if cut:
+            self._attempt.was_cut()
         if self._attempt.ended or self._assignment.due(iteration):
             self._save_offered()
         if cut:
-            self._terminate()
+            self._end_all()
 
     def _save_offered(self) -> None:
         offered, self._offered = self._offered, None
@@ -225,8 +304,22 @@ class _Script:
 
     def _pass_on_cut(self) -> None:
         """Ask a script that has the trial object to end at its next report; it answers with a line."""
-        if not self._attempt.ended and self._attempt.cut_awaited():
+        if not self._attempt.ended and self._attempt.cut_requested():
             (self._directory / CUT_FILE).touch()
+
+    def _heed_others(self) -> None:
+        """End this script where the gang's scripts are to end."""
+        if self._kill_at is None:
+            with contextlib.suppress(StoreLostError):  # rank 0's worker may be done, and this script about to be
+                self.ended_by = self._board.read()
+            if self.ended_by is not None:
+                self._terminate()
+
+    def _end_all(self) -> None:
+        """End this script, after the others' runners can know of it: theirs may fail for want of this one."""
+        if self._assignment.rank == 0:
+            self._board.post(Ending(0, False))
+        self._terminate()
 
     def _terminate(self) -> None:
         if self._kill_at is None:
@@ -259,6 +352,10 @@ def _tail(log: Path) -> str:
         file.seek(max(0, size - _TAIL))
         text = file.read().decode("utf-8", "replace")
     return text if size <= _TAIL else "...\n" + text.partition("\n")[2]
+
+
+def _lost(ending: Ending, tail: str) -> Failure:
+    return Failure("peer", f"the script of rank {ending.rank} failed first: {ending.message}"[:500], tail)
 
 
 def _failed(words: list[str], status: int, tail: str) -> Failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from pathlib import Path
 
@@ -13,9 +14,11 @@ __all__ = ["exception_line", "failure_of"]
 _HERE = Path(__file__).parent
 _OURS = frozenset(
     str(_HERE / f"{module}.py")
-    for module in ("checkpoints", "in_process", "metrics", "running_trial", "trainables", "unreadable")
+    for module in ("checkpoints", "gang_listener", "in_process", "metrics", "running_trial", "trainables", "unreadable")
 )
 _MAX_LINE = 500
+_PEERS = ("CommTimeoutError", "GroupClosedError", "PeerLost", "RefusedError", "RendezvousError")
+"""Errors of hpsearch_comm by which a rank ends because of the others."""
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -29,6 +32,8 @@ def failure_of(error: BaseException) -> Failure:
         return Failure("checkpoint", str(error), text)
     if isinstance(error, (TrainableError, CheckpointError)):
         return Failure("contract", str(error), text)
+    if (lost := _loss_of_peers(error)) is not None:
+        return Failure("peer", str(lost).partition("\n")[0], text)
     return Failure("raised", exception_line(error), text)
 
 
@@ -38,6 +43,17 @@ def exception_line(error: BaseException) -> str:
     # A SyntaxError shows the code first; of any other the message comes first, and may go on for pages.
     line = lines[-1] if isinstance(error, SyntaxError) else lines[0]
     return line if len(line) <= _MAX_LINE else line[: _MAX_LINE - 3] + "..."
+
+
+def _loss_of_peers(error: BaseException) -> BaseException | None:
+    """Find what a group raised behind what a trainable made of it."""
+    if (errors := sys.modules.get("hpsearch_comm.errors")) is None:  # importing it would import torch
+        return None
+    kinds = tuple(getattr(errors, name) for name in _PEERS)
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, kinds):
+        cause = cause.__cause__ or cause.__context__
+    return cause
 
 
 def _drop_our_frames(report: traceback.TracebackException) -> None:

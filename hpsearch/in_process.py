@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpsearch import random_state
 from hpsearch.attempt import Attempt
 from hpsearch.current import here, set_current_trial
 from hpsearch.errors import TrainableError
 from hpsearch.failures import failure_of
+from hpsearch.gang import Seat
+from hpsearch.gang_listener import GangListener
 from hpsearch.output import OutputRedirect
 from hpsearch.running_trial import Assignment, RunningTrial, SegmentEnd
 from hpsearch.trainables import Trainable, resolve_trainable
 from hpsearch.trial import Failure
+
+if TYPE_CHECKING:
+    from hpsearch_comm import Group
 
 __all__ = ["InProcess"]
 
@@ -30,11 +36,19 @@ class InProcess:
     fresh worker and in a warm one. (What a trainable imports only while it runs is out of reach: such an import may
     draw random numbers, once per worker. Imports belong to the top of its module.)
 
+    Args:
+        trainable: Its import path, or itself.
+        search_path: Folders put in front of `sys.path`.
+        threads: torch's, of each segment.
+        listener: Where gangs reach this process.
+
     Raises:
         TrainableError: The trainable can't be imported, or has another shape.
     """
 
-    def __init__(self, trainable: str | Trainable, search_path: Sequence[str], threads: int) -> None:
+    def __init__(
+        self, trainable: str | Trainable, search_path: Sequence[str], threads: int, listener: GangListener
+    ) -> None:
         import torch
 
         self._target = resolve_trainable(trainable, search_path)
@@ -42,9 +56,15 @@ class InProcess:
         self._threads_before = torch.get_num_threads()
         self._output = OutputRedirect()
         self._warm = _WarmObject()
+        self._listener = listener
         torch.set_num_threads(threads)
 
-    def run(self, assignment: Assignment, attempt: Attempt, log: Path) -> Failure | None:
+    @property
+    def address(self) -> str:
+        """Where the next gang reaches this process."""
+        return self._listener.address
+
+    def run(self, assignment: Assignment, attempt: Attempt, log: Path, seat: Seat | None) -> Failure | None:
         """Run one segment; whatever the trainable raises is its failure, KeyboardInterrupt aside."""
         import torch
 
@@ -54,7 +74,7 @@ class InProcess:
         failure = None
         with self._output.to(log):
             try:
-                self._run(self._target, assignment, attempt)
+                self._run(self._target, assignment, attempt, seat)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # SystemExit is a user's mistake like any other
@@ -74,26 +94,42 @@ class InProcess:
         import torch
 
         self._warm.close()
+        self._listener.close()
         torch.set_num_threads(self._threads_before)
 
-    def _run(self, target: Trainable, assignment: Assignment, attempt: Attempt) -> None:
-        if inspect.isclass(target):
-            self._warm.step(target, assignment, attempt)
-        else:
-            random_state.seed_all(assignment.seed)
-            trial = RunningTrial(assignment, attempt)
-            set_current_trial(trial)
-            try:
-                target(trial)
-            except SegmentEnd:
-                return
-            attempt.returned()
-            trial.save_offered()
+    def _run(self, target: Trainable, assignment: Assignment, attempt: Attempt, seat: Seat | None) -> None:
+        form = None if seat is None else functools.partial(self._listener.join, seat)
+        try:
+            if inspect.isclass(target):
+                self._warm.step(target, assignment, attempt, form)
+            else:
+                _call(target, RunningTrial(assignment, attempt, form), attempt)
+        finally:
+            if seat is not None:
+                self._listener.close()  # an address is good for one gang
         if attempt.iteration == 0:  # one that is continued may find that it has nothing left to do
             raise TrainableError(
                 f"a trainable must report at least once in a segment, but it returned without: call "
                 f'trial.report({{"{assignment.metric}": ...}}) at the end of each iteration'
             )
+
+
+def _call(target: Trainable, trial: RunningTrial, attempt: Attempt) -> None:
+    """Call a function; the group is closed when it ends."""
+    set_current_trial(trial)
+    try:
+        if trial.world_size > 1:
+            _ = trial.group
+        random_state.seed_all(trial.seed)
+        target(trial)
+        attempt.returned()
+        trial.save_offered()
+    except SegmentEnd:
+        pass
+    except BaseException as error:
+        trial.leave_group(error)
+        raise
+    trial.leave_group()
 
 
 class _WarmObject:
@@ -105,20 +141,31 @@ class _WarmObject:
         self._stands_at: tuple[int, str] | None = None
         """(trial number, absolute path of the checkpoint written at its last report)"""
 
-    def step(self, target: Trainable, assignment: Assignment, attempt: Attempt) -> None:
+    def step(
+        self, target: Trainable, assignment: Assignment, attempt: Attempt, form: Callable[[], Group] | None
+    ) -> None:
         """Step the object through a segment; the one at hand, where it stands at the segment's checkpoint."""
-        trial = self._continue(assignment, attempt) or self._build(target, assignment, attempt)
-        # From here to the end the object stands at no checkpoint: one that fails on the way is built afresh.
-        self._stands_at = None
-        offers = getattr(self._object, "state_dict", None)
-        for _ in trial.iterations():
-            trial.report(self._object.step(), offers)
-        if attempt.checkpoint is not None:
-            self._stands_at = (assignment.number, str(trial.directory / Path(attempt.checkpoint).name))
+        try:
+            trial = self._continue(assignment, attempt) or self._build(target, assignment, attempt, form)
+            # From here to the end the object stands at no checkpoint: one that fails on the way is built afresh.
+            self._stands_at = None
+            offers = getattr(self._object, "state_dict", None)
+            for _ in trial.iterations():
+                trial.report(self._object.step(), offers)
+            if attempt.checkpoint is not None:
+                self._stands_at = (assignment.number, str(trial.directory / Path(attempt.checkpoint).name))
+        except BaseException as error:
+            if self._trial is not None:
+                self._trial.leave_group(error)  # at once: the others may be waiting
+            raise
+        finally:
+            if assignment.world_size > 1:
+                self.close()  # the object belongs to this segment's group
 
     def close(self) -> None:
-        """Let go of the object; what its `close` raises is printed, and nobody's failure."""
-        former, self._object, self._trial, self._stands_at = self._object, None, None, None
+        """Let go of the object and its group; what its `close` raises is printed, and nobody's failure."""
+        former, trial = self._object, self._trial
+        self._object, self._trial, self._stands_at = None, None, None
         if callable(close := getattr(former, "close", None)):
             try:
                 close()
@@ -126,21 +173,29 @@ class _WarmObject:
                 raise
             except BaseException:  # SystemExit too: it would fail the next trial
                 traceback.print_exc()
+        if trial is not None:
+            trial.leave_group()
 
     def _continue(self, assignment: Assignment, attempt: Attempt) -> RunningTrial | None:
-        if self._trial is None or self._stands_at != (assignment.number, assignment.checkpoint):
+        """Take up the object at hand, where it stands at the checkpoint; a wide segment always builds its own."""
+        if assignment.world_size > 1 or self._trial is None:
+            return None
+        if self._stands_at != (assignment.number, assignment.checkpoint):
             return None
         self._trial.assign(assignment, attempt, self._trial.random_state)
         set_current_trial(self._trial)
         return self._trial
 
-    def _build(self, target: Trainable, assignment: Assignment, attempt: Attempt) -> RunningTrial:
+    def _build(
+        self, target: Trainable, assignment: Assignment, attempt: Attempt, form: Callable[[], Group] | None
+    ) -> RunningTrial:
         self.close()
-        random_state.seed_all(assignment.seed)
-        trial = RunningTrial(assignment, attempt)
+        trial = self._trial = RunningTrial(assignment, attempt, form)
         set_current_trial(trial)
+        if trial.world_size > 1:
+            _ = trial.group
+        random_state.seed_all(assignment.seed)
         self._object = target(trial)
-        self._trial = trial
         if assignment.checkpoint is not None:
             self._object.load_state_dict(trial.checkpoint)
         return trial

@@ -7,6 +7,7 @@ count once CUDA is initialised; before that, a seed waits for it.
 
 from __future__ import annotations
 
+import base64
 import random
 import sys
 from array import array
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["RandomState", "capture", "restore", "seed_all"]
+__all__ = ["RandomState", "capture", "from_json", "restore", "seed_all", "to_json"]
 
 RandomState = Mapping[str, Any]
 """Plain containers and tensors, as `torch.load(weights_only=True)` reads them."""
@@ -69,6 +70,28 @@ def restore(state: RandomState) -> None:
         # Else a seed that still waits for CUDA would come after this state.
         torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
+
+
+def to_json(state: Any) -> Any:
+    """Give a captured state as plain containers that JSON carries."""
+    if isinstance(state, Mapping):
+        return {name: to_json(value) for name, value in state.items()}
+    if isinstance(state, list):
+        return [to_json(value) for value in state]
+    if isinstance(state, (bool, int, float, str)) or state is None:
+        return state
+    return {"base64": base64.b64encode(state.numpy().tobytes()).decode("ascii")}
+
+
+def from_json(state: Any) -> Any:
+    """Undo `to_json`."""
+    if isinstance(state, list):
+        return [from_json(value) for value in state]
+    if not isinstance(state, dict):
+        return state
+    if state.keys() == {"base64"}:
+        return _tensor(array("B", base64.b64decode(state["base64"])))
+    return {name: from_json(value) for name, value in state.items()}
 
 
 def _tensor(words: array[int]) -> Tensor:

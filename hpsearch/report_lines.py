@@ -11,7 +11,7 @@ the script has checked the metrics, and saved what was to be saved.
     {"hpsearch": "report", "iteration": 3, "seconds": 0.2, "metrics": {"accuracy": 0.91}}
     {"hpsearch": "saved", "iteration": 3, "checkpoint": "hpsearch-checkpoint-3"}
     {"hpsearch": "cut"}
-    {"hpsearch": "failed", "message": "every report must hold ..."}
+    {"hpsearch": "failed", "kind": "contract", "message": "every report must hold ..."}
 """
 
 from __future__ import annotations

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hpsearch import checkpoints, random_state
 from hpsearch.errors import StorageError, TrainableError
 from hpsearch.metrics import to_numbers
 from hpsearch.random_state import RandomState
+
+if TYPE_CHECKING:
+    from hpsearch_comm import Group
 
 __all__ = [
     "Assignment",
@@ -49,6 +52,12 @@ class Assignment:
     """Name that every report must hold."""
     save_every: int | None
     """Iterations between checkpoints inside the segment."""
+    rank: int = 0
+    """This worker's among those that run the segment; rank 0 reports and saves."""
+    world_size: int = 1
+    """Workers that run the segment."""
+    scaling: dict[str, Any] = field(default_factory=dict)
+    """How batch and rate follow the number of workers, as the sweep has it."""
 
     def due(self, iteration: int) -> bool:
         """Say whether a checkpoint inside the segment is due at this iteration."""
@@ -62,7 +71,10 @@ class Listener(Protocol):
         """Take the report of an iteration."""
 
     def cut_requested(self) -> bool:
-        """Say whether the segment is to end at the report just taken; a yes is acted on."""
+        """Say whether the segment is to end at the report just taken."""
+
+    def was_cut(self) -> None:
+        """Take note that the segment ends at the report just taken, as it was requested."""
 
     def saved(self, iteration: int, name: str) -> None:
         """Take note of a checkpoint in the attempt's directory; it comes after its report."""
@@ -77,16 +89,31 @@ class RunningTrial:
         seed: The trial's own; Python's, NumPy's and torch's global generators are seeded with it already.
         start: Iterations that are done; the first report is that of iteration `start + 1`.
         end: Last iteration of this segment; None where the sweep names no `max_iter`.
+        rank: This worker's number among those that run the segment, from 0; rank 0's reports count.
+        world_size: Workers that run the segment; it may change from one segment to the next.
+        scaling: The sweep's `scaling`: how batch and rate follow the number of workers.
     """
 
-    def __init__(self, assignment: Assignment, listener: Listener) -> None:
+    def __init__(self, assignment: Assignment, listener: Listener, form: Callable[[], Group] | None = None) -> None:
+        """Begin a segment of a trial; called by the worker.
+
+        Args:
+            assignment: The segment.
+            listener: Who hears of it.
+            form: Forms the group of a wide segment; called once, when the group is first needed.
+        """
         self.number = assignment.number
         self.params = assignment.params
         self.seed = assignment.seed
+        self.rank = assignment.rank
+        self.world_size = assignment.world_size
+        self.scaling = assignment.scaling
+        self._form = _group_of_one if form is None else form
+        self._group: Group | None = None
         self.assign(assignment, listener, None)
 
     def assign(self, assignment: Assignment, listener: Listener, saved: RandomState | None) -> None:
-        """Begin a segment of this same trial; called by the worker.
+        """Begin another segment of this same trial, which is as wide; called by the worker.
 
         Args:
             assignment: The segment.
@@ -106,6 +133,29 @@ class RunningTrial:
         self._looped = False
         self._ended = False
         self._clock = time.perf_counter()
+
+    @property
+    def group(self) -> Group:
+        """The workers that run this segment, a `hpsearch_comm.Group`: a group of one where there is but one.
+
+        It is closed for you. Every rank calls its operations, `iterations()` and `report()` in the same order.
+
+        Raises:
+            hpsearch_comm.CommError: The ranks didn't come together.
+        """
+        if self._group is None:
+            self._group = self._form()
+        return self._group
+
+    def leave_group(self, error: BaseException | None = None) -> None:
+        """Close the group, where there is one; called by the worker.
+
+        Args:
+            error: Why this rank ends early, which the others are told.
+        """
+        group, self._group = self._group, None
+        if group is not None:
+            group.close(error)
 
     @property
     def directory(self) -> Path:
@@ -167,6 +217,9 @@ class RunningTrial:
 
         The last thing in an iteration: what comes after it, up to the next step, isn't in the checkpoint.
 
+        In a wide segment every rank reports. Rank 0's metrics count, and its checkpoint; the segment ends on all
+        ranks where it ends on rank 0, and all go on from rank 0's random state.
+
         Args:
             metrics: Names to numbers (NumPy's and torch's scalars too); the sweep's metric among them.
             checkpoint: What continues the trial from here: tensors and plain containers; or the path of a
@@ -180,13 +233,16 @@ class RunningTrial:
         """
         seconds = time.perf_counter() - self._clock
         self._check_turn()
-        numbers = to_numbers(metrics, self._assignment.metric)
+        numbers = to_numbers(metrics, self._assignment.metric) if self.rank == 0 else {}
         self._iteration += 1
         self._state = None  # the checkpoint that the segment started from isn't needed from here on
         self._listener.reported(self._iteration, numbers, seconds)
-        self._ended = self._iteration == self.end or self._listener.cut_requested()
-        self._offered = checkpoint
-        if checkpoint is not None:
+        cut = self._iteration != self.end and self._is_cut()
+        if cut:
+            self._listener.was_cut()
+        self._ended = cut or self._iteration == self.end
+        self._offered = checkpoint if self.rank == 0 else None
+        if self._offered is not None:
             import torch  # noqa: F401 (now: a script saves at its exit, too, and nothing is imported there)
         if self._ended or self._assignment.due(self._iteration):
             self.save_offered()
@@ -216,6 +272,22 @@ class RunningTrial:
         self.random_state = saved
         self._listener.saved(self._iteration, name)
 
+    def _is_cut(self) -> bool:
+        """Ask whether the segment ends early; all ranks get rank 0's answer, and its random state with it.
+
+        Else a checkpoint, which holds one state, would continue a rank that drew otherwise from another point than
+        where it stood.
+        """
+        if self.world_size == 1:
+            return self._listener.cut_requested()
+        word = None
+        if self.rank == 0:
+            word = [self._listener.cut_requested(), random_state.to_json(random_state.capture())]
+        cut, state = self.group.broadcast_object(word)
+        if self.rank > 0:
+            random_state.restore(random_state.from_json(state))
+        return bool(cut)
+
     def _restore_random_state(self) -> None:
         path = self._assignment.checkpoint
         if path is None or self._iteration != self.start:
@@ -238,6 +310,12 @@ class RunningTrial:
             )
         if self._ended:
             raise SegmentEnd(0)
+
+
+def _group_of_one() -> Group:
+    from hpsearch_comm import Group
+
+    return Group(0, 1)
 
 
 def _is_module(offered: object) -> bool:

@@ -10,12 +10,16 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from hpsearch import random_state
-from hpsearch.errors import CheckpointError, TrainableError
-from hpsearch.failures import exception_line
+from hpsearch.errors import CheckpointError
+from hpsearch.failures import exception_line, failure_of
 from hpsearch.report_lines import KIND, append_line
 from hpsearch.running_trial import Assignment, RunningTrial
+
+if TYPE_CHECKING:
+    from hpsearch_comm import Group
 
 __all__ = ["CUT_FILE", "open_script_trial"]
 
@@ -27,11 +31,18 @@ def open_script_trial(assignment: Path) -> RunningTrial:
     """Take up the trial that the worker described: seed the generators, and report through the file."""
     facts = Assignment(**json.loads(assignment.read_text("utf-8")))
     lines = Path(os.environ["HPSEARCH_REPORTS"])
-    trial = RunningTrial(facts, _LineWriter(lines, Path(facts.directory) / CUT_FILE))
+    form = _join_others if facts.world_size > 1 else None
+    trial = RunningTrial(facts, _LineWriter(lines, Path(facts.directory) / CUT_FILE), form)
     random_state.seed_all(facts.seed)
     _tell_of_uncaught_errors(lines)
     atexit.register(_save_at_exit, trial, lines)
     return trial
+
+
+def _join_others() -> Group:
+    from hpsearch_comm import init
+
+    return init()
 
 
 class _LineWriter:
@@ -45,10 +56,10 @@ class _LineWriter:
         self._write("report", iteration=iteration, seconds=seconds, metrics=metrics)
 
     def cut_requested(self) -> bool:
-        if not self._cut_file.exists():
-            return False
+        return self._cut_file.exists()
+
+    def was_cut(self) -> None:
         self._write("cut")
-        return True
 
     def saved(self, iteration: int, name: str) -> None:
         self._write("saved", iteration=iteration, checkpoint=name)
@@ -58,12 +69,13 @@ class _LineWriter:
 
 
 def _tell_of_uncaught_errors(lines: Path) -> None:
-    """Let the worker know a broken contract from an error of the script's own."""
+    """Let the worker know a broken contract, or the loss of a peer, from an error of the script's own."""
     former = sys.excepthook
 
     def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, (TrainableError, CheckpointError)):
-            append_line(lines, {KIND: "failed", "message": str(error)})
+        failure = failure_of(error)
+        if failure.kind in ("contract", "checkpoint", "peer"):
+            append_line(lines, {KIND: "failed", "kind": failure.kind, "message": failure.message})
         former(kind, error, trace)
 
     sys.excepthook = tell
@@ -76,4 +88,4 @@ def _save_at_exit(trial: RunningTrial, lines: Path) -> None:
     except Exception as error:  # the user's own function may raise anything
         traceback.print_exc()
         message = str(error) if isinstance(error, CheckpointError) else exception_line(error)
-        append_line(lines, {KIND: "failed", "message": message})
+        append_line(lines, {KIND: "failed", "kind": "contract", "message": message})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -9,7 +10,10 @@ from hpsearch.attempt import Attempt, attempt_directory
 from hpsearch.attempt_log import AttemptLog
 from hpsearch.checkpoints import user_path
 from hpsearch.command import CommandRunner
-from hpsearch.errors import UnreadableCheckpointError
+from hpsearch.errors import BackendError, UnreadableCheckpointError
+from hpsearch.gang import Seat
+from hpsearch.gang_listener import GangListener
+from hpsearch.gang_store import GangStore
 from hpsearch.in_process import InProcess
 from hpsearch.job import Channel, CommandLine, Job, SegmentResult
 from hpsearch.running_trial import Assignment, nest
@@ -26,34 +30,70 @@ class Worker:
         root: Where attempts write and checkpoints are read: the study's directory, or what stands for it on a
             machine that doesn't see that.
         log: A file for output meanwhile; an attempt's directory is then made only when something is to lie there.
+        node: Names the machine among those that gangs span: workers with the same name share memory. Empty: what
+            HPSEARCH_COMM_HOST says, or else those of one machine do.
+        interface: Interface, address or network by which other machines reach this one. None: what
+            HPSEARCH_COMM_INTERFACE says, or else routing.
 
     Raises:
         TrainableError: The trainable can't be imported, or has another shape.
     """
 
-    def __init__(self, job: Job, root: Path, log: Path | None = None) -> None:
+    def __init__(
+        self, job: Job, root: Path, log: Path | None = None, node: str = "", interface: str | None = None
+    ) -> None:
         self._job = job
         self._root = root.absolute()
         self._log = AttemptLog(None if isinstance(job.trainable, CommandLine) else log)
+        node = node or os.environ.get("HPSEARCH_COMM_HOST", "")
+        interface = interface or os.environ.get("HPSEARCH_COMM_INTERFACE") or None
         self._in_process: InProcess | None = None
         self._script: CommandRunner | None = None
         if isinstance(job.trainable, CommandLine):
-            self._script = CommandRunner(job.trainable, job.threads)
+            store = GangStore(node, interface) if job.widest > 1 else None
+            self._script = CommandRunner(job.trainable, job.threads, store)
         else:
-            self._in_process = InProcess(job.trainable, job.search_path, job.threads)
+            self._in_process = InProcess(job.trainable, job.search_path, job.threads, GangListener(node, interface))
 
-    def run(self, trial: Trial, segment: Segment, channel: Channel) -> SegmentResult:
+    @property
+    def address(self) -> str:
+        """Where the next gang reaches this worker: another one after each wide segment; empty where there is none.
+
+        Raises:
+            BackendError: It can't be reached by the interface that it was given.
+        """
+        if self._job.widest == 1:
+            return ""
+        from hpsearch_comm import ConfigurationError
+
+        runner = self._in_process or self._script
+        assert runner is not None
+        try:
+            return runner.address
+        except ConfigurationError as error:
+            raise BackendError(str(error)) from error
+
+    def run(self, trial: Trial, segment: Segment, channel: Channel, seat: Seat | None = None) -> SegmentResult:
         """Run one segment. Output goes to `output.log` in the attempt's directory.
 
         The user's mistakes are failures in the result, never exceptions; KeyboardInterrupt passes through, and so
         does what the channel raises.
+
+        Args:
+            trial: The trial.
+            segment: Its segment.
+            channel: Hears of it. Of a gang, rank 0's alone hears reports and checkpoints, and may ask for a cut.
+            seat: This worker's place in the gang that runs a wide segment. What rank 1 writes lies in `rank-1` within
+                the attempt's directory, and so on.
         """
         began = time.perf_counter()
-        directory = self._root / attempt_directory(segment)
-        assignment = self._assignment(trial, segment, directory)
-        attempt = Attempt(segment, channel)
+        assert segment.width == (1 if seat is None else seat.width), "a wide segment takes a gang of its width"
+        rank = 0 if seat is None else seat.rank
+        directory = self._root / attempt_directory(segment, rank)
+        assignment = self._assignment(trial, segment, directory, rank)
+        attempt = Attempt(segment, channel, rank)
         try:
-            failure = self._run(trial, assignment, attempt)
+            failure = self._run(trial, assignment, attempt, seat)
             self._log.end()
         except OSError as error:  # what the trainable raises is a failure already
             failure = Failure("storage", f"{directory} can't be written: {error}", "")
@@ -68,17 +108,17 @@ class Worker:
             failure=failure,
         )
 
-    def _run(self, trial: Trial, assignment: Assignment, attempt: Attempt) -> Failure | None:
+    def _run(self, trial: Trial, assignment: Assignment, attempt: Attempt, seat: Seat | None) -> Failure | None:
         log = self._log.begin(Path(assignment.directory))
         if self._in_process is not None:
-            return self._in_process.run(assignment, attempt, log)
+            return self._in_process.run(assignment, attempt, log, seat)
         assert self._script is not None
         if assignment.checkpoint is not None:
             try:
                 user_path(Path(assignment.checkpoint))
             except UnreadableCheckpointError as error:
                 return Failure("checkpoint", str(error), "")
-        return self._script.run(trial.params, assignment, attempt, log)
+        return self._script.run(trial.params, assignment, attempt, log, seat)
 
     def file_log(self) -> None:
         """Let the output of a long attempt be seen in its place while it runs; called from another thread."""
@@ -91,7 +131,7 @@ class Worker:
             if runner is not None:
                 runner.close()
 
-    def _assignment(self, trial: Trial, segment: Segment, directory: Path) -> Assignment:
+    def _assignment(self, trial: Trial, segment: Segment, directory: Path, rank: int) -> Assignment:
         return Assignment(
             number=trial.number,
             params=nest(trial.params, self._job.paths),
@@ -102,4 +142,7 @@ class Worker:
             checkpoint=None if segment.checkpoint is None else str(self._root / segment.checkpoint),
             metric=self._job.metric,
             save_every=self._job.save_every,
+            rank=rank,
+            world_size=segment.width,
+            scaling=dict(self._job.scaling),
         )

@@ -1,0 +1,36 @@
+"""A worker's place in the gang that runs a wide segment: plain data, which travels with the call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["Seat"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What one worker of a gang has to know of the others."""
+
+    rank: int
+    """This worker's, from 0; rank 0 reports and saves."""
+    addresses: tuple[str, ...]
+    """By rank: where each is reached, as it said itself before."""
+    nodes: tuple[str, ...]
+    """By rank: the node that each is on; those of one node stand together."""
+    secret: bytes = field(repr=False)
+    """32 bytes that this gang alone knows."""
+
+    @property
+    def width(self) -> int:
+        """Workers in the gang."""
+        return len(self.addresses)
+
+    @property
+    def local_rank(self) -> int:
+        """This worker's number among those of its node, from 0."""
+        return self.nodes[: self.rank].count(self.nodes[self.rank])
+
+    @property
+    def local_width(self) -> int:
+        """Workers of the gang on this worker's node."""
+        return self.nodes.count(self.nodes[self.rank])
