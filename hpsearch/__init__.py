@@ -35,6 +35,7 @@ from hpsearch.sweep import (
     Limits,
     Metric,
     Resources,
+    Scaling,
     SuccessiveHalving,
     Sweep,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "Normal",
     "Resources",
     "RunningTrial",
+    "Scaling",
     "Space",
     "Study",
     "StudyInUseError",

@@ -14,7 +14,8 @@ from hpsearch.space import Space
 from hpsearch.study import Study
 from hpsearch.study_directory import StudyDirectory
 from hpsearch.study_run import Run, create_study, run_study
-from hpsearch.sweep import Checkpoints, EarlyTerminate, Limits, Method, Metric, Resources, Sweep
+from hpsearch.sweep import Checkpoints, EarlyTerminate, Limits, Method, Metric, Resources, Scaling, Sweep
+from hpsearch.sweep_file import scaling_from_mapping
 from hpsearch.trial import Goal
 
 __all__ = ["search"]
@@ -35,6 +36,10 @@ def search(
     workers: int | None = None,
     cpus_per_worker: int = 1,
     gpus_per_worker: float = 0,
+    workers_per_trial: int = 1,
+    max_workers_per_trial: int | None = None,
+    elastic: bool = True,
+    scaling: Scaling | Mapping[str, Any] | None = None,
     max_time: float | None = None,
     trial_timeout: float | None = None,
     max_retries: int = 0,
@@ -64,9 +69,14 @@ def search(
         max_iter: Iterations of every trial, where nothing terminates early.
         run_cap: Most trials that are created.
         points_to_try: Params known to be good, tried first.
-        workers: Trials that run side by side; None: as many as there is room for.
+        workers: How many there are, each for a trial or a part of one; None: as many as there is room for.
         cpus_per_worker: CPUs of each; also torch's threads.
         gpus_per_worker: GPUs of each; a fraction shares a device.
+        workers_per_trial: Workers that train a trial together, at least.
+        max_workers_per_trial: Workers that a trial may get while nothing else can use them; None: no more than
+            `workers_per_trial`.
+        elastic: False: every trial runs on `workers_per_trial`.
+        scaling: How batch and learning rate follow the workers of a trial: a `Scaling`, or a mapping of its keys.
         max_time: Seconds after which the sweep ends; it can be resumed with more.
         trial_timeout: Seconds that one trial may run.
         max_retries: How often a trial that raises is tried again, from its newest checkpoint.
@@ -109,7 +119,10 @@ def search(
             max_iter=max_iter,
             run_cap=run_cap,
             points_to_try=tuple(points_to_try),
-            resources=Resources(workers, cpus_per_worker, gpus_per_worker),
+            resources=Resources(
+                workers, cpus_per_worker, gpus_per_worker, workers_per_trial, max_workers_per_trial, elastic
+            ),
+            scaling=scaling if isinstance(scaling, Scaling) else scaling_from_mapping(scaling or {}),
             limits=Limits(max_time, trial_timeout, max_retries),
             checkpoints=Checkpoints(keep_checkpoints, checkpoint_every),
             seed=seed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ class Watching:
 
     def __init__(self, sweep: Sweep, observers: Sequence[Observer], display: Display) -> None:
         self._sweep = sweep
+        self._wide = sweep.resources.widest > 1
         self._display = display
         self._thread = ObserverThread(observers, self.say)
         self._failures: deque[tuple[int, str]] = deque(maxlen=_RECENT_FAILURES)
@@ -93,4 +94,5 @@ class Watching:
             elapsed=elapsed,
             remaining=remaining,
             failures=tuple(self._failures),
+            widths=Counter(segment.width for segment in course.running()) if self._wide else {},
         )

@@ -49,6 +49,10 @@ def _limit(name: str, read: Callable[[Any], Any]) -> Callable[[Sweep, Any], Swee
     return lambda sweep, value: replace(sweep, limits=replace(sweep.limits, **{name: read(value)}))
 
 
+def _width(name: str) -> Callable[[Sweep, Any], Sweep]:
+    return lambda sweep, value: replace(sweep, resources=replace(sweep.resources, **{name: value}))
+
+
 def _seconds(key: str) -> Callable[[Any], Any]:
     return lambda value: None if value is None else duration(value, ("limits", key))
 
@@ -59,4 +63,5 @@ _CHANGES: Mapping[str, Callable[[Sweep, Any], Sweep]] = {
     "limits.max_time": _limit("max_time", _seconds("max_time")),
     "limits.trial_timeout": _limit("trial_timeout", _seconds("trial_timeout")),
     "limits.max_retries": _limit("max_retries", lambda value: value),
+    **{f"resources.{key}": _width(key) for key in ("workers_per_trial", "max_workers_per_trial", "elastic")},
 }

@@ -10,7 +10,7 @@ import sys
 
 from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.journal import Journal
-from hpsearch.study import load
+from hpsearch.study import Study, load
 from hpsearch.study_directory import StudyDirectory
 from hpsearch.study_run import write_tensorboard
 
@@ -27,10 +27,13 @@ def status(given: argparse.Namespace) -> int:
 
 
 def trials(given: argparse.Namespace) -> int:
-    """List the trials."""
+    """List the trials, or their segments."""
     from hpsearch.report.tables import rows_to_csv, rows_to_json, rows_to_table, table_text
 
     study = load(given.dir)
+    if given.segments:
+        print(_segments(study, given.format), end="")
+        return 0
     rows, names = study.trials, study.sweep.parameters.names
     if given.format == "csv":
         print(rows_to_csv(rows, names, given.times), end="")
@@ -39,6 +42,16 @@ def trials(given: argparse.Namespace) -> int:
     else:
         print(table_text(rows_to_table(rows, names, study.sweep.metric.name, given.times)), end="")
     return 0
+
+
+def _segments(study: Study, form: str) -> str:
+    from hpsearch.report.segments import segments_to_csv, segments_to_json, segments_to_table
+    from hpsearch.report.tables import table_text
+
+    rows = study.segments()
+    if form == "csv":
+        return segments_to_csv(rows)
+    return f"{segments_to_json(rows)}\n" if form == "json" else table_text(segments_to_table(rows))
 
 
 def best(given: argparse.Namespace) -> int:

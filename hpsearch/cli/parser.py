@@ -61,7 +61,7 @@ def _add_running(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="extend or loosen it: run_cap, early_terminate.brackets, limits.*",
+        help="extend or loosen it: run_cap, early_terminate.brackets, limits.*, resources.max_workers_per_trial, ...",
     )
     command.add_argument("--no-tensorboard", action="store_true", help="write no event files for TensorBoard")
     command.add_argument(
@@ -85,6 +85,9 @@ def _add_looking(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command.add_argument("dir", type=Path, metavar="DIR")
     command.add_argument("--format", choices=("table", "csv", "json"), default="table")
     command.add_argument("--times", action="store_true", help="add each trial's running time in seconds")
+    command.add_argument(
+        "--segments", action="store_true", help="list every started segment: its width, why, and how it ended"
+    )
     command.set_defaults(command=look.trials)
 
     command = commands.add_parser("best", help="show a study's best trial")
@@ -121,7 +124,7 @@ def _add_sweep(command: argparse.ArgumentParser) -> None:
 
 def _add_place(command: argparse.ArgumentParser, *, simulated: bool) -> None:
     backends = ["ray", "inline", "simulated"] if simulated else ["ray", "inline"]
-    command.add_argument("--workers", type=_positive, metavar="N", help="trials that run side by side")
+    command.add_argument("--workers", type=_positive, metavar="N", help="workers: each runs a trial, or a part of one")
     command.add_argument(
         "--backend",
         choices=backends,

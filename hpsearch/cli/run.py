@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hpsearch._sweep_checks import InvalidKey
 from hpsearch.backends import make_backend
 from hpsearch.cli.changes import change_sweep
-from hpsearch.errors import HpsearchError, JournalError, TrainableError
+from hpsearch.errors import HpsearchError, JournalError, SweepError, TrainableError
 from hpsearch.journal import Journal
 from hpsearch.observers.progress import choose_progress
 from hpsearch.plan import make_plan, plan_text
@@ -34,9 +35,7 @@ _LEADERS = 5
 
 def run(given: argparse.Namespace) -> int:
     """Run a sweep file: in a new directory, or on in one that holds the same sweep."""
-    sweep = load_sweep(given.sweep, given.overrides)
-    if given.workers is not None:
-        sweep = replace(sweep, resources=replace(sweep.resources, workers=given.workers))
+    sweep = _with_workers(load_sweep(given.sweep, given.overrides), given.workers)
     if given.backend == "simulated":
         print(plan_text(make_plan(sweep, sweep.resources.workers)), end="")
         return 0
@@ -54,9 +53,7 @@ def resume(given: argparse.Namespace) -> int:
     with Journal.read(place.journal) as journal:
         record = journal.study()
     stored = load(place.path).sweep
-    sweep = change_sweep(stored, given.overrides)
-    if given.workers is not None:
-        sweep = replace(sweep, resources=replace(sweep.resources, workers=given.workers))
+    sweep = _with_workers(change_sweep(stored, given.overrides), given.workers)
     if (sweep.trainable or "").startswith("__main__:"):
         raise JournalError(
             f"{place.path}: its trainable {sweep.trainable!r} was given from Python and can't be imported here; go on "
@@ -70,9 +67,20 @@ def resume(given: argparse.Namespace) -> int:
 
 def plan(given: argparse.Namespace) -> int:
     """Show what a sweep would run."""
-    sweep = load_sweep(given.sweep, given.overrides)
-    print(plan_text(make_plan(sweep, given.workers or sweep.resources.workers)), end="")
+    sweep = _with_workers(load_sweep(given.sweep, given.overrides), given.workers)
+    print(plan_text(make_plan(sweep, sweep.resources.workers)), end="")
     return 0
+
+
+def _with_workers(sweep: Sweep, workers: int | None) -> Sweep:
+    """Give the sweep with the `--workers` of the command line."""
+    if workers is None:
+        return sweep
+    try:
+        return replace(sweep, resources=replace(sweep.resources, workers=workers))
+    except InvalidKey as error:
+        advice = f"\n  {error.advice}: --set resources.workers_per_trial={workers}" if error.advice else ""
+        raise SweepError(f"--workers {workers}: {error.problem}{advice}") from None
 
 
 def _run(

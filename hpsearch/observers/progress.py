@@ -15,7 +15,7 @@ from rich.text import Text
 
 from hpsearch.backends.base import Workers
 from hpsearch.observers.rung_rows import RungRow, rung_rows
-from hpsearch.report.wording import duration, number, params_line, shortened
+from hpsearch.report.wording import by_width, duration, number, params_line, shortened
 from hpsearch.schedulers.base import RungView
 from hpsearch.trial import Goal, TrialRow, TrialState
 
@@ -49,6 +49,8 @@ class Snapshot:
     """Seconds, estimated; None where nothing can be said."""
     failures: Sequence[tuple[int, str]] = field(default=())
     """(trial, message) of the newest failures, the newest last."""
+    widths: Mapping[int, int] = field(default_factory=dict)
+    """Running trials by how many workers each has; empty where none can have more than one."""
 
 
 class Display(Protocol):
@@ -228,7 +230,7 @@ class PlainLines:
 
 def _line(snapshot: Snapshot) -> str:
     """Put a snapshot into one line."""
-    parts = [f"{duration(snapshot.elapsed):>10}", _trials(snapshot), _workers(snapshot.workers)]
+    parts = [f"{duration(snapshot.elapsed):>10}", _trials(snapshot), _busy(snapshot)]
     parts.append(_of("iterations", snapshot.iterations, snapshot.iterations_total))
     if snapshot.best is not None and snapshot.best.value is not None:
         parts.append(f"best {snapshot.metric} {snapshot.best.value:.6g} (trial {snapshot.best.number})")
@@ -248,7 +250,7 @@ def _picture(snapshot: Snapshot) -> RenderableType:
         lines.append(_rung_table(rung_rows(snapshot.rungs, MOST_RUNG_ROWS)))
     lines.append(Text(_trials(snapshot), no_wrap=True, overflow="ellipsis"))
     iterations = _of("iterations", snapshot.iterations, snapshot.iterations_total)
-    lines.append(Text(f"{iterations}, {_workers(snapshot.workers)}", no_wrap=True, overflow="ellipsis"))
+    lines.append(Text(f"{iterations}, {_busy(snapshot)}", no_wrap=True, overflow="ellipsis"))
     lines.extend(_best(snapshot))
     for trial, message in list(snapshot.failures)[-MOST_FAILURES:]:
         lines.append(Text(f"trial {trial} failed: {shortened(message, 200)}", "red", no_wrap=True))
@@ -283,6 +285,11 @@ def _trials(snapshot: Snapshot) -> str:
     states = ", ".join(f"{count} {state}" for state, count in counts if count)
     created = sum(count for _, count in counts)
     return _of("trials", created, snapshot.trials) + (f" ({states})" if states else "")
+
+
+def _busy(snapshot: Snapshot) -> str:
+    text = _workers(snapshot.workers)
+    return f"{text} ({by_width(snapshot.widths, 'trial')})" if snapshot.widths else text
 
 
 def _workers(workers: Workers) -> str:

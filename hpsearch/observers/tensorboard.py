@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpsearch.events import Event, Failed, Finished, Lost, Saved, Started
+from hpsearch.events import Event, Failed, Finished, Lost, Reverted, Saved, Started
 from hpsearch.observers.base import Observer
 from hpsearch.observers.domains import Domain
 from hpsearch.observers.event_file import EventFiles
@@ -17,9 +17,12 @@ from hpsearch.observers.hparams import HParams
 from hpsearch.schedulers.base import Decision, RungView
 from hpsearch.trial import Goal, Report, Segment, Trial
 
-__all__ = ["STUDY_RUN", "TensorBoardObserver", "best_tag", "rung_tag", "study_best_tag", "trial_run"]
+__all__ = ["STUDY_RUN", "WIDTH_TAG", "TensorBoardObserver", "best_tag", "rung_tag", "study_best_tag", "trial_run"]
 
 STUDY_RUN = "study"
+
+WIDTH_TAG = "hpsearch/width"
+"""Names the scalar that holds the workers of a trial, over iterations."""
 
 
 def trial_run(number: int) -> str:
@@ -53,6 +56,8 @@ class _Curve:
     """Highest iteration that stands there."""
     end: int | None
     """Where the newest segment ends."""
+    width: int | None
+    """Workers of the newest segment; None where it could have no more than one."""
     running: bool = True
     """An attempt is open, whose live reports are wanted."""
     last: float = math.nan
@@ -72,8 +77,9 @@ class TensorBoardObserver(Observer):
 
     Each trial is a run with its metrics over iterations and the best value so far. Live reports are written
     as they come; when a later attempt starts before an iteration that was written, the steps after its start
-    are taken back, so that a reader sees each step once. `study` is a run of its own: the best value, and the
-    trials that reached each rung, over the number of ended segments.
+    are taken back, so that a reader sees each step once; so are those of a trial that went wrong on more workers.
+    Where a trial can have more than one, their number is a scalar, too. `study` is a run of its own: the best
+    value, and the trials that reached each rung, over the number of ended segments.
 
     In the HParams dashboard a trial shows `success` when it ran to its end or was stopped by the scheduler,
     and `failure` when it failed. Until then its status is unknown and not `running`, because TensorBoard
@@ -99,6 +105,7 @@ class TensorBoardObserver(Observer):
     ) -> None:
         self._metric = metric
         self._best_tag = best_tag(metric)
+        self._own_tags = (self._best_tag, WIDTH_TAG)
         self._sign = 1.0 if goal == "maximize" else -1.0
         self._clock = clock
         self._hparams = HParams(domains)
@@ -118,7 +125,7 @@ class TensorBoardObserver(Observer):
         """Take an event that was journaled, and what the scheduler decided on it."""
         match event:
             case Started():
-                self._start(event.segment, event.new)
+                self._start(event.segment, event.new, event.reason)
             case Saved():
                 self._write(event.reports)
             case Finished():
@@ -132,6 +139,9 @@ class TensorBoardObserver(Observer):
                     self._end(event.trial, succeeded=False)
             case Lost():
                 self._pause(event.trial)
+            case Reverted():
+                self._pause(event.trial)
+                self._take_back(event.trial, event.iteration)
         for decision in decisions:
             if decision.action != "promote":
                 self._end(decision.trial, succeeded=True)
@@ -162,19 +172,19 @@ class TensorBoardObserver(Observer):
         """Write out what is held back; no file is open."""
         self._files.flush()
 
-    def _start(self, segment: Segment, new: Trial | None) -> None:
+    def _start(self, segment: Segment, new: Trial | None, reason: str) -> None:
+        # A reason is given exactly where it could have had another width.
+        width = segment.width if segment.width > 1 or reason else None
         curve = self._curves.get(segment.trial)
         if curve is None:
-            curve = self._curves[segment.trial] = _Curve(segment.start, segment.end)
+            curve = self._curves[segment.trial] = _Curve(segment.start, segment.end, width)
             if new is not None:
                 run = trial_run(new.number)
                 self._files.create(run)
                 self._files.summary(run, self._hparams.session_start(new.params, self._clock()))
-        elif segment.start < curve.written:
-            self._files.restart(trial_run(segment.trial), segment.start + 1)
-            curve.rewind(segment.start)
+        self._take_back(segment.trial, segment.start)
         curve.running = True
-        curve.end = segment.end
+        curve.end, curve.width = segment.end, width
 
     def _write(self, reports: Sequence[Report]) -> None:
         for report in reports:
@@ -182,12 +192,14 @@ class TensorBoardObserver(Observer):
             if curve is None or report.iteration <= curve.written:
                 continue
             curve.written = report.iteration
-            scalars = [(tag, value) for tag, value in report.metrics.items() if tag != self._best_tag]
+            scalars = [(tag, value) for tag, value in report.metrics.items() if tag not in self._own_tags]
             curve.last = report.metrics.get(self._metric, math.nan)
             if self._improves(curve.last, curve.bests[-1][1] if curve.bests else math.nan):
                 curve.bests.append((report.iteration, curve.last))
             if curve.bests:
                 scalars.append((self._best_tag, curve.bests[-1][1]))
+            if curve.width is not None:
+                scalars.append((WIDTH_TAG, curve.width))
             self._files.scalars(trial_run(report.trial), report.iteration, scalars)
 
     def _finish(self, event: Finished) -> None:
@@ -202,6 +214,13 @@ class TensorBoardObserver(Observer):
             self._best = curve.last
         if not math.isnan(self._best):
             self._files.scalars(STUDY_RUN, self._ended_segments, [(study_best_tag(self._metric), self._best)])
+
+    def _take_back(self, trial: int, iteration: int) -> None:
+        """Take back the steps after an iteration, where any were written."""
+        curve = self._curves.get(trial)
+        if curve is not None and iteration < curve.written:
+            self._files.restart(trial_run(trial), iteration + 1)
+            curve.rewind(iteration)
 
     def _pause(self, trial: int) -> None:
         curve = self._curves.get(trial)

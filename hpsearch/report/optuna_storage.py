@@ -116,8 +116,10 @@ def _trial(
     attributes = {
         "origin": row.origin,
         "iterations": row.iterations,
+        "width": row.width,
         "checkpoint": row.checkpoint,
         "reason": row.reason,
+        "reverted": row.reverted,
         "failure": None if row.failure is None else row.failure.message,
     }
     present = {name: parameter for name, parameter in parameters.items() if name in row.params}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
-from hpsearch.report.wording import duration, params_line, shortened
+from hpsearch.report.wording import by_width, duration, params_line, shortened
 from hpsearch.study import Study
 from hpsearch.trial import Failure, TrialRow, TrialState
 
 __all__ = ["status_text", "way_on"]
 
 _MOST_FAILURES = 5
+_MOST_REVERTED = 5
 _MOST_NAMED = 10
 
 _WIDTH = 160
@@ -35,7 +37,9 @@ def status_text(study: Study, holder: str | None) -> str:
     if best is not None:
         lines.append(f"best        trial {best.number}: {study.sweep.metric.name} {best.value!r} at {best.iterations}")
         lines.append(f"            {params_line(best.params)}")
+    lines += _widths(study)
     lines += _rungs(study)
+    lines += _reverted(study)
     lines += _failures(study)
     return "\n".join(lines) + "\n"
 
@@ -65,6 +69,26 @@ def _rungs(study: Study) -> list[str]:
         f"{rung.started} started"
         for rung in open_rungs[:8]
     ]
+    return lines
+
+
+def _widths(study: Study) -> list[str]:
+    """Count the segments by width, where a trial could have more than one worker."""
+    if study.sweep.resources.widest == 1 and all(row.width == 1 for row in study.trials):
+        return []
+    segments = study.segments()
+    told = by_width(Counter(segment.width for segment in segments), "segment")
+    running = Counter(segment.width for segment in segments if segment.ended == "running")
+    now = f"; running now: {by_width(running, 'trial')}" if running else ""
+    return [f"widths      {told or 'no segment yet'}{now}"]
+
+
+def _reverted(study: Study) -> list[str]:
+    """Show which trials were taken back from more workers, and why."""
+    rows = [row for row in study.trials if row.reverted]
+    lines = [f"taken back  trial {row.number}: {shortened(row.reverted, _WIDTH)}" for row in rows[:_MOST_REVERTED]]
+    if len(rows) > _MOST_REVERTED:
+        lines.append(f"            and {len(rows) - _MOST_REVERTED} more: hpsearch trials {study.directory}")
     return lines
 
 

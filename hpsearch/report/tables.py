@@ -1,6 +1,6 @@
 """The table of trials: as CSV and JSON for programs, for a terminal, and as a DataFrame.
 
-CSV and DataFrame have the columns `trial,state,iterations,value,params.<name>...`, and equal rows give equal
+CSV and DataFrame have the columns `trial,state,iterations,value,params.<name>...,width`, and equal rows give equal
 bytes: no times unless they are asked for.
 """
 
@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpsearch.report.wording import duration, number, shortened
@@ -25,6 +25,8 @@ __all__ = [
     "best_row",
     "column_names",
     "csv_field",
+    "csv_text",
+    "json_text",
     "rows_to_csv",
     "rows_to_json",
     "rows_to_table",
@@ -41,11 +43,14 @@ STATE_STYLES = {
 }
 """Rich's style of each state."""
 
+_LONGEST = 100
+"""Letters of a reason or message that a cell shows."""
+
 
 def column_names(names: Sequence[str], times: bool = False) -> list[str]:
     """Give the columns of the table of trials with these params."""
     fixed = ["trial", "state", "iterations", "value"]
-    return [*fixed, *(f"params.{name}" for name in names), *(["seconds"] if times else [])]
+    return [*fixed, *(f"params.{name}" for name in names), "width", *(["seconds"] if times else [])]
 
 
 def rows_to_csv(rows: Sequence[TrialRow], names: Sequence[str], times: bool = False) -> str:
@@ -58,14 +63,19 @@ def rows_to_csv(rows: Sequence[TrialRow], names: Sequence[str], times: bool = Fa
         names: The params, in the order of the columns.
         times: Add the column `seconds`.
     """
+    return csv_text(column_names(names, times), [_values(row, names, times) for row in rows])
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Value]]) -> str:
+    r"""Give rows below their columns' names as CSV with `\n` line ends."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     # A carriage return inside a value ends the line for most readers unless it is quoted; whether csv quotes
     # it by itself depends on Python's version.
     careful = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
-    writer.writerow(column_names(names, times))
+    writer.writerow(columns)
     for row in rows:
-        fields = [csv_field(value) for value in _values(row, names, times)]
+        fields = [csv_field(value) for value in row]
         chosen = careful if any("\r" in field for field in fields) else writer
         chosen.writerow(fields)
     return text.getvalue()
@@ -73,7 +83,7 @@ def rows_to_csv(rows: Sequence[TrialRow], names: Sequence[str], times: bool = Fa
 
 def rows_to_json(rows: Sequence[TrialRow], names: Sequence[str], times: bool = False) -> str:
     """Give the trials as a JSON array of objects, the params as an object in each, one trial per line."""
-    lines = []
+    entries = []
     for row in rows:
         entry: dict[str, Value] = {
             "trial": row.number,
@@ -81,17 +91,28 @@ def rows_to_json(rows: Sequence[TrialRow], names: Sequence[str], times: bool = F
             "iterations": row.iterations,
             "value": row.value if row.value is not None and math.isfinite(row.value) else None,
             "params": {name: row.params.get(name) for name in names},
+            "width": row.width,
         }
+        if row.reverted:
+            entry["reverted"] = row.reverted
         if row.failure is not None:
             entry["failure"] = {"kind": row.failure.kind, "message": row.failure.message}
         if times:
             entry["seconds"] = row.seconds
-        lines.append(json.dumps(entry, ensure_ascii=False))
+        entries.append(entry)
+    return json_text(entries)
+
+
+def json_text(entries: Iterable[Mapping[str, Value]]) -> str:
+    """Give objects as a JSON array, each on a line."""
+    lines = [json.dumps(entry, ensure_ascii=False) for entry in entries]
     return "[\n" + ",\n".join(lines) + "\n]" if lines else "[]"
 
 
 def rows_to_table(rows: Sequence[TrialRow], names: Sequence[str], metric: str = "value", times: bool = False) -> Table:
-    """Give the trials for a terminal; a failed one shows its message in one line.
+    """Give the trials for a terminal; a failed one shows its message in one line, one that was taken back the reason.
+
+    The width is shown where some trial ran on more than one worker.
 
     Args:
         rows: The trials, in the order of the lines.
@@ -110,8 +131,14 @@ def rows_to_table(rows: Sequence[TrialRow], names: Sequence[str], metric: str = 
     table.add_column(Text(metric), justify="right", no_wrap=True)
     for name in names:
         table.add_column(Text(name))
+    wide = any(row.width != 1 for row in rows)
+    if wide:
+        table.add_column("width", justify="right", no_wrap=True)
     if times:
         table.add_column("time", justify="right", no_wrap=True)
+    reverted = any(row.reverted for row in rows)
+    if reverted:
+        table.add_column("taken back")
     failures = any(row.failure is not None for row in rows)
     if failures:
         table.add_column("failure")
@@ -123,10 +150,14 @@ def rows_to_table(rows: Sequence[TrialRow], names: Sequence[str], metric: str = 
             Text("" if _not_nan(row.value) is None else f"{row.value:.6g}"),
             *(Text(_cell(row.params.get(name))) for name in names),
         ]
+        if wide:
+            cells.append(Text(str(row.width)))
         if times:
             cells.append(Text(duration(row.seconds)))
+        if reverted:
+            cells.append(Text(shortened(row.reverted, _LONGEST), style="yellow"))
         if failures:
-            cells.append(Text(shortened(row.failure.message, 100) if row.failure else "", style="red"))
+            cells.append(Text(shortened(row.failure.message, _LONGEST) if row.failure else "", style="red"))
         table.add_row(*cells)
     return table
 
@@ -148,7 +179,7 @@ def trials_dataframe(rows: Sequence[TrialRow], names: Sequence[str], times: bool
     columns = column_names(names, times)
     values = [_values(row, names, times) for row in rows]
     frame = pd.DataFrame({name: _series([row[i] for row in values]) for i, name in enumerate(columns)})
-    return frame.astype({"value": "float64", "trial": "int64", "iterations": "int64"})
+    return frame.astype({"value": "float64", "trial": "int64", "iterations": "int64", "width": "int64"})
 
 
 def best_row(rows: Sequence[TrialRow], goal: Goal) -> TrialRow | None:
@@ -160,7 +191,7 @@ def best_row(rows: Sequence[TrialRow], goal: Goal) -> TrialRow | None:
 
 def _values(row: TrialRow, names: Sequence[str], times: bool) -> list[Value]:
     fixed = [row.number, str(row.state), row.iterations, _not_nan(row.value)]
-    return [*fixed, *(row.params.get(name) for name in names), *([row.seconds] if times else [])]
+    return [*fixed, *(row.params.get(name) for name in names), row.width, *([row.seconds] if times else [])]
 
 
 def _not_nan(value: float | None) -> float | None:

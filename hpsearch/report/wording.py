@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from hpsearch.trial import Params, Value
 
-__all__ = ["duration", "number", "params_line", "shortened"]
+__all__ = ["by_width", "duration", "number", "params_line", "shortened"]
 
 
 def duration(seconds: float) -> str:
@@ -36,10 +37,24 @@ def params_line(params: Params) -> str:
     return "  ".join(f"{name}={_value(value)}" for name, value in params.items())
 
 
+def by_width(counts: Mapping[int, int], what: str) -> str:
+    """Put counts by width into words: `27 segments on 1 worker, 1 on 3`."""
+    parts = [f"{count} on {width}" for width, count in sorted(counts.items())]
+    if not parts:
+        return ""
+    width, count = min(counts.items())
+    parts[0] = f"{_count(count, what)} on {_count(width, 'worker')}"
+    return ", ".join(parts)
+
+
 def shortened(text: str, width: int) -> str:
     """Give the first line of a text, at most `width` characters of it."""
     line = next(iter(text.splitlines()), "")
     return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _value(value: Value) -> str:

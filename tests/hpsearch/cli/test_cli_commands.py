@@ -16,6 +16,7 @@ import hpsearch
 from hpsearch.cli.parser import build_parser
 from hpsearch.report.export import CSV_NAME, OPTUNA_NAME, PARQUET_NAME
 from tests.hpsearch.cli.command_line import Call, write_sweep
+from tests.hpsearch.wide_study import HARM, WIDENED, write_wide_study
 
 COMMANDS = ["run", "plan", "resume", "stop", "status", "trials", "best", "export", "tensorboard", "doctor"]
 
@@ -125,22 +126,74 @@ def test_status_shows_each_kind_of_failure_once(here, hpsearch_command):
     assert "trainables.py" in text
 
 
+def test_status_counts_the_widths_and_says_who_was_taken_back(here, hpsearch_command):
+    place = write_wide_study(here / "wide", ended=False)
+    with place.running("me@here:1"):
+        lines = hpsearch_command("status", "wide").out.splitlines()
+    assert "widths      4 segments on 1 worker, 1 on 4; running now: 1 trial on 1 worker" in lines
+    assert f"taken back  trial 1: {HARM}" in lines
+    lines = hpsearch_command("status", "wide").out.splitlines()
+    assert "widths      4 segments on 1 worker, 1 on 4" in lines
+
+
+def test_status_says_nothing_of_widths_where_all_are_1(study, hpsearch_command):
+    text = hpsearch_command("status", study).out
+    assert "widths" not in text
+    assert "taken back" not in text
+
+
+def test_segments_are_listed_with_their_widths_and_the_reasons(here, hpsearch_command):
+    write_wide_study(here / "wide", ended=True)
+    head, _, *lines = hpsearch_command("trials", "wide", "--segments").out.strip().splitlines()
+    assert head.split() == ["trial", "attempt", "start", "end", "width", "reason", "ended", "time"]
+    assert [line.split()[:5] for line in lines] == [
+        ["0", "1", "0", "1", "1"],
+        ["1", "1", "0", "1", "1"],
+        ["2", "1", "0", "1", "1"],
+        ["1", "2", "1", "3", "4"],
+        ["1", "3", "1", "3", "1"],
+    ]
+    assert [cell.strip() for cell in lines[3].split("  ") if cell][-3:] == [WIDENED, f"reverted: {HARM}", "3.0 s"]
+    text = hpsearch_command("trials", "wide", "--segments", "--format", "csv").out
+    rows = json.loads(hpsearch_command("trials", "wide", "--segments", "--format", "json").out)
+    assert text.splitlines()[0] == ",".join(rows[0]) == "trial,attempt,start,end,width,reason,ended,message,seconds"
+    assert text.splitlines()[4] == f"1,2,1,3,4,{WIDENED},reverted,{HARM},3.0"
+    assert [row["ended"] for row in rows] == ["finished", "finished", "finished", "reverted", "finished"]
+
+
+def test_trials_tell_who_was_taken_back(here, hpsearch_command):
+    write_wide_study(here / "wide", ended=True)
+    rows = json.loads(hpsearch_command("trials", "wide", "--format", "json").out)
+    assert [row.get("reverted") for row in rows] == [None, HARM, None]
+    assert [row["width"] for row in rows] == [1, 1, 1]
+    assert HARM in hpsearch_command("trials", "wide").out
+
+
+def test_widths_may_change_on_resume(study, hpsearch_command):
+    sets = ("run_cap=5", "resources.max_workers_per_trial=4", "resources.elastic=false")
+    answer = hpsearch_command(
+        "resume", study, "--backend", "inline", "--workers", 3, *(word for text in sets for word in ("--set", text))
+    )
+    assert answer.code == 0
+    assert len(hpsearch.load(study).trials) == 5
+
+
 def test_trials_as_csv_has_the_columns_of_the_dataframe_and_no_times(study, hpsearch_command):
     text = hpsearch_command("trials", study, "--format", "csv").out
     rows = list(csv.DictReader(io.StringIO(text)))
-    assert text.startswith("trial,state,iterations,value,params.x\n")
+    assert text.startswith("trial,state,iterations,value,params.x,width\n")
     assert [row["trial"] for row in rows] == ["0", "1", "2", "3"]
     frame = hpsearch.load(study).trials_dataframe()
     assert ",".join(frame.columns) == text.splitlines()[0]
     assert [float(row["value"]) for row in rows] == frame["value"].to_list()
     timed = hpsearch_command("trials", study, "--format", "csv", "--times").out
-    assert timed.splitlines()[0].endswith(",params.x,seconds")
+    assert timed.splitlines()[0].endswith(",params.x,width,seconds")
 
 
 def test_trials_as_json_and_as_a_table(study, hpsearch_command):
     rows = json.loads(hpsearch_command("trials", study, "--format", "json").out)
     assert [row["trial"] for row in rows] == [0, 1, 2, 3]
-    assert set(rows[0]) == {"trial", "state", "iterations", "value", "params"}
+    assert set(rows[0]) == {"trial", "state", "iterations", "value", "params", "width"}
     head, _, *lines = hpsearch_command("trials", study).out.strip().splitlines()
     assert head.split() == ["trial", "state", "iterations", "loss", "x"]
     assert [line.split()[0] for line in lines] == ["0", "1", "2", "3"]

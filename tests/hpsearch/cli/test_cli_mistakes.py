@@ -10,7 +10,8 @@ import yaml
 
 import hpsearch
 from hpsearch.study_directory import StudyDirectory
-from hpsearch.study_run import write_tensorboard
+from hpsearch.study_run import create_study, write_tensorboard
+from hpsearch.sweep_file import load_sweep
 from tests.hpsearch.cli.command_line import write_sweep
 
 INLINE = ("--backend", "inline")
@@ -143,6 +144,10 @@ def test_a_different_sweep_is_refused_with_the_difference(here, hpsearch_command
         ("run_cap=3", "run_cap: 4 in the study, 3 here"),
         ("limits.max_time=soon", "must be seconds or a time such as 90m, 1h30m or 45s, got 'soon'"),
         ("limits.max_retries=-1", "max_retries: must be at least 0, got -1"),
+        ("resources.max_workers_per_trial=0", "max_workers_per_trial: must be at least 1, got 0"),
+        ("resources.workers_per_trial=2.0", "workers_per_trial: must be an integer, got 2.0"),
+        ("resources.elastic=1", "elastic: must be true or false, got 1"),
+        ("scaling.batch=per_worker", "a study that has begun takes run_cap"),
         ("early_terminate.brackets=5", "early_terminate.brackets belongs to early_terminate.type: hyperband"),
     ],
 )
@@ -151,6 +156,27 @@ def test_resume_changes_only_what_may_change(here, hpsearch_command, override, e
     answer = hpsearch_command("resume", "study", *INLINE, "--set", override)
     assert answer.code == 1
     assert expected in answer.err
+
+
+@pytest.mark.parametrize("command", ["run sweep.yaml --backend inline", "run sweep.yaml", "plan sweep.yaml"])
+def test_fewer_workers_than_a_trial_takes_are_refused(here, hpsearch_command, command):
+    change(here / "sweep.yaml", resources={"workers": 4, "workers_per_trial": 3})
+    answer = hpsearch_command(*command.split(), "--workers", 2)
+    assert answer.code == 1
+    assert answer.err == (
+        "hpsearch: --workers 2: must be at least workers_per_trial (3), got 2: a trial takes 3 at once\n"
+        "  raise it, or lower workers_per_trial: --set resources.workers_per_trial=2\n"
+    )
+    assert not (here / "runs").exists()
+
+
+def test_a_study_whose_trials_take_more_workers_says_how_to_resume_with_fewer(here, hpsearch_command):
+    change(here / "sweep.yaml", resources={"workers_per_trial": 3})
+    create_study(load_sweep(here / "sweep.yaml"), here / "study")
+    answer = hpsearch_command("resume", "study", *INLINE, "--workers", 1)
+    assert answer.code == 1
+    advised = answer.err.splitlines()[1].partition("--set ")[2]
+    assert hpsearch_command("resume", "study", *INLINE, "--workers", 1, "--set", advised).code == 0
 
 
 @pytest.mark.parametrize("command", [("run", "sweep.yaml", "--dir", "study"), ("resume", "study")])

@@ -76,6 +76,16 @@ def test_plain_lines_come_every_ten_seconds():
     assert [line.strip().split("  ")[0] for line in lines[1:]] == ["10 s", "20 s", "30 s"]
 
 
+def test_widths_of_running_trials_stand_beside_the_workers():
+    wide = replace(START, widths={4: 1, 1: 2}, workers=Workers(6, 6, 6))
+    assert (
+        plain(wide, replace(wide, best=BEST))[1].split("  ")[-3] == "6 of 6 workers busy (2 trials on 1 worker, 1 on 4)"
+    )
+    terminal = Terminal()
+    LiveTable(terminal).close(wide)
+    assert "2 of 357 iterations, 6 of 6 workers busy (2 trials on 1 worker, 1 on 4)" in terminal.getvalue()
+
+
 def test_plain_line_comes_at_once_when_the_best_improves():
     better = replace(START, best=BEST, remaining=75.0)
     same = replace(better, elapsed=0.7)

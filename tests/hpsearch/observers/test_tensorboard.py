@@ -18,10 +18,11 @@ from tensorboard.plugins.hparams import (
     list_session_groups,
 )
 
-from hpsearch.events import Failed, Finished, Lost, Opened, Saved, Started
+from hpsearch.events import Failed, Finished, Lost, Opened, Reverted, Saved, Started
 from hpsearch.observers.domains import Choices, Domain, Interval
 from hpsearch.observers.tensorboard import (
     STUDY_RUN,
+    WIDTH_TAG,
     TensorBoardObserver,
     best_tag,
     rung_tag,
@@ -57,9 +58,11 @@ def observer(directory: Path, goal="maximize") -> TensorBoardObserver:
     return TensorBoardObserver(directory, DOMAINS, "accuracy", goal, name="digits")
 
 
-def started(trial: int, start: int, end: int | None, attempt: int = 1, params: Params = PARAMS) -> Started:
+def started(
+    trial: int, start: int, end: int | None, attempt: int = 1, params: Params = PARAMS, width: int = 1, reason: str = ""
+) -> Started:
     new = Trial(trial, params, 0, "random") if attempt == 1 else None
-    return Started(Segment(trial, start, end, None, attempt), new)
+    return Started(Segment(trial, start, end, None, attempt, width), new, reason)
 
 
 def reports(trial: int, start: int, values: list[float]) -> tuple[Report, ...]:
@@ -237,6 +240,49 @@ def test_promotion_that_starts_from_zero_takes_back_all_steps(tmp_path):
     assert curve(tmp_path, trial_run(0), best_tag("accuracy")) == [(1, 0.25), (2, 0.75), (3, 0.75)]
     _, groups = dashboard(tmp_path)
     assert groups[trial_run(0)].sessions[0].status == api_pb2.STATUS_SUCCESS
+
+
+def test_widths_are_a_curve_where_they_could_differ(tmp_path):
+    tensorboard = observer(tmp_path)
+    tensorboard.observe(started(0, 0, 2, reason="no more are free"), ())
+    tensorboard.observe(finished(0, 2, reports(0, 0, [0.5, 0.5])), ())
+    tensorboard.observe(started(0, 2, 6, 2, width=4, reason="nothing else can start"), ())
+    tensorboard.observe(Saved(0, 2, 3, "c", reports(0, 2, [0.5])), ())
+    tensorboard.observe(Lost(0, 2, "node lost"), ())
+    tensorboard.observe(started(0, 3, 6, 3, width=3, reason="nothing else can start"), ())
+    tensorboard.observe(finished(0, 6, reports(0, 3, [0.5, 0.5, 0.5]), 3), [stop(0)])
+    tensorboard.observe(started(1, 0, 1, width=2), ())  # always two, and so no reason is given
+    tensorboard.observe(finished(1, 1, reports(1, 0, [0.5])), [stop(1)])
+    tensorboard.observe(started(2, 0, 1), ())
+    tensorboard.observe(finished(2, 1, reports(2, 0, [0.5])), [stop(2)])
+    tensorboard.close()
+    assert curve(tmp_path, trial_run(0), WIDTH_TAG) == [(1, 1), (2, 1), (3, 4), (4, 3), (5, 3), (6, 3)]
+    assert curve(tmp_path, trial_run(1), WIDTH_TAG) == [(1, 2)]
+    assert WIDTH_TAG not in EventAccumulator(str(tmp_path / trial_run(2))).Reload().Tags()["scalars"]
+    experiment, groups = dashboard(tmp_path)
+    assert set(groups[trial_run(0)].hparams) == set(PARAMS)
+    assert [info.name.tag for info in experiment.metric_infos] == ["accuracy", "best/accuracy"]
+
+
+def test_a_trial_that_is_taken_back_loses_the_steps_since_at_once(tmp_path):
+    tensorboard = observer(tmp_path)
+    tensorboard.observe(started(0, 0, 1, reason="no more are free"), ())
+    tensorboard.observe(finished(0, 1, reports(0, 0, [0.5])), ())
+    tensorboard.observe(started(0, 1, 4, 2, width=4, reason="nothing else can start"), ())
+    tensorboard.observe(Saved(0, 2, 2, "c", reports(0, 1, [0.875])), ())
+    tensorboard.report(reports(0, 2, [0.125, math.nan]))
+    tensorboard.observe(Reverted(0, 2, 1, "width 4: accuracy NaN after 0.5", 1.0), ())
+    tensorboard.report(reports(0, 1, [0.75]))  # nothing runs: it belongs to nobody
+    tensorboard.flush()
+    assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.5)]
+    assert curve(tmp_path, trial_run(0), best_tag("accuracy")) == [(1, 0.5)]
+    tensorboard.observe(started(0, 1, 4, 3, reason="it went wrong on more workers"), ())
+    tensorboard.observe(finished(0, 4, reports(0, 1, [0.25, 0.5, 0.625]), 3), [stop(0)])
+    tensorboard.close()
+    assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.5), (2, 0.25), (3, 0.5), (4, 0.625)]
+    assert curve(tmp_path, trial_run(0), best_tag("accuracy")) == [(1, 0.5), (2, 0.5), (3, 0.5), (4, 0.625)]
+    assert curve(tmp_path, trial_run(0), WIDTH_TAG) == [(1, 1), (2, 1), (3, 1), (4, 1)]
+    assert curve(tmp_path, STUDY_RUN, study_best_tag("accuracy")) == [(1, 0.5), (2, 0.625)]
 
 
 def test_best_ignores_nan_and_follows_the_goal(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,7 @@ def load(path: Path) -> optuna.Study:
 
 def test_optuna_reads_states_values_params_and_curves(tmp_path):
     rows = study_rows()
+    rows[1] = replace(rows[1], width=4, reverted="on 8 workers: accuracy NaN after 0.5")
     files = export(tmp_path / "export", rows)
     assert [file.name for file in files] == ["trials.csv", "trials.parquet", "optuna.db"]
     study = load(files[2])
@@ -105,7 +107,9 @@ def test_optuna_reads_states_values_params_and_curves(tmp_path):
     assert math.isnan(trials[1].intermediate_values[1])
     assert trials[7].intermediate_values == {1: math.inf, 2: -math.inf}
     assert trials[2].user_attrs["failure"] == "ValueError: no"
-    assert trials[0].user_attrs == {"origin": "random", "iterations": 2, "reason": "rung 1: 1st of 3"}
+    assert trials[0].user_attrs == {"origin": "random", "iterations": 2, "width": 1, "reason": "rung 1: 1st of 3"}
+    assert trials[1].user_attrs["width"] == 4
+    assert trials[1].user_attrs["reverted"] == "on 8 workers: accuracy NaN after 0.5"
     assert trials[0].duration is not None
     assert trials[0].duration.total_seconds() == pytest.approx(60)
     for name in ("opt.lr", "opt.momentum", "layers", "width", "noise", "decay", "activation", "batch"):
@@ -161,13 +165,14 @@ def test_bulk_writing_gives_what_optunas_own_way_gives(tmp_path, monkeypatch):
 
 
 def test_csv_and_parquet_hold_the_table(tmp_path):
-    rows = study_rows()
+    rows = [replace(row, width=row.number % 3 + 1) for row in study_rows()]
     csv_file, parquet_file, _ = export(tmp_path, rows)
     assert csv_file.read_text(encoding="utf-8") == rows_to_csv(rows, SPACE.names)
     frame = pd.read_parquet(parquet_file)
     assert list(frame.columns) == rows_to_csv([], SPACE.names).strip().split(",")
     assert frame["params.opt.lr"].tolist() == [row.params["opt.lr"] for row in rows]
     assert frame["params.layers"].dtype == "int64"
+    assert frame["width"].tolist() == [row.width for row in rows]
     widths = {"[8]": [8], "[8, 4]": [8, 4]}
     assert [widths[text] for text in frame["params.widths"]] == [row.params["widths"] for row in rows]
 

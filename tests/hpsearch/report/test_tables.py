@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -23,6 +24,7 @@ from hpsearch.report.tables import (
 from hpsearch.trial import Failure, Params, TrialRow, TrialState
 
 NAMES = ["lr", "opt.name"]
+REVERTED = "width 4: loss NaN after 0.5"
 
 
 def row(
@@ -44,21 +46,21 @@ def test_csv_has_exactly_the_columns_in_the_order_of_the_sweep():
     rows = [
         row(0, 0.1 + 0.2, params={"opt.name": "a,b", "lr": 1e-05}),
         row(1, None, TrialState.FAILED, params={"lr": None, "opt.name": [1, "é", None]}),
-        row(2, math.nan, TrialState.STOPPED, params={"lr": 3, "opt.name": True}),
+        replace(row(2, math.nan, TrialState.STOPPED, params={"lr": 3, "opt.name": True}), width=4),
         row(3, 2.0, TrialState.WAITING, params={"lr": 0.5}),
     ]
     assert rows_to_csv(rows, NAMES) == (
-        "trial,state,iterations,value,params.lr,params.opt.name\n"
-        '0,complete,3,0.30000000000000004,1e-05,"a,b"\n'
-        '1,failed,3,,,"[1, ""é"", null]"\n'
-        "2,stopped,3,,3,True\n"
-        "3,waiting,3,2.0,0.5,\n"
+        "trial,state,iterations,value,params.lr,params.opt.name,width\n"
+        '0,complete,3,0.30000000000000004,1e-05,"a,b",1\n'
+        '1,failed,3,,,"[1, ""é"", null]",1\n'
+        "2,stopped,3,,3,True,4\n"
+        "3,waiting,3,2.0,0.5,,1\n"
     )
 
 
 def test_times_are_there_only_when_asked_for():
     assert rows_to_csv([row(0, 0.5)], ["lr"], times=True) == (
-        "trial,state,iterations,value,params.lr,seconds\n0,complete,3,0.5,0.1,1.5\n"
+        "trial,state,iterations,value,params.lr,width,seconds\n0,complete,3,0.5,0.1,1,1.5\n"
     )
 
 
@@ -76,7 +78,7 @@ def test_json_holds_the_params_as_values_and_is_strict():
     failure = Failure("raised", "ValueError: no", "Traceback")
     rows = [
         row(0, math.inf, params={"lr": [1, 2], "opt.name": None}),
-        row(1, None, TrialState.FAILED, failure=failure),
+        replace(row(1, None, TrialState.FAILED, failure=failure), width=2, reverted=REVERTED),
     ]
 
     def refuse(constant: str) -> None:
@@ -90,6 +92,7 @@ def test_json_holds_the_params_as_values_and_is_strict():
             "iterations": 3,
             "value": None,
             "params": {"lr": [1, 2], "opt.name": None},
+            "width": 1,
         },
         {
             "trial": 1,
@@ -97,6 +100,8 @@ def test_json_holds_the_params_as_values_and_is_strict():
             "iterations": 3,
             "value": None,
             "params": {"lr": 0.1, "opt.name": "sgd"},
+            "width": 2,
+            "reverted": REVERTED,
             "failure": {"kind": "raised", "message": "ValueError: no"},
         },
     ]
@@ -119,6 +124,22 @@ def test_table_has_no_failure_column_without_failures():
     assert "failure" not in table_text(rows_to_table([row(0, 0.5)], NAMES))
 
 
+def test_table_shows_widths_only_where_some_trial_had_another_than_1():
+    rows = [row(0, 0.5), row(1, 0.25)]
+    assert "width" not in table_text(rows_to_table(rows, NAMES))
+    head, _, first, second = table_text(rows_to_table([rows[0], replace(rows[1], width=4)], NAMES)).strip().splitlines()
+    assert head.split()[-1] == "width"
+    assert [line.split()[-1] for line in (first, second)] == ["1", "4"]
+
+
+def test_table_says_why_a_trial_was_taken_back():
+    rows = [row(0, 0.5), replace(row(1, 0.25), reverted=f"{REVERTED}\nmore")]
+    head, _, first, second = table_text(rows_to_table(rows, NAMES)).strip().splitlines()
+    assert head.endswith("taken back")
+    assert second.endswith(REVERTED)
+    assert first.split()[-1] == "sgd"
+
+
 def test_dataframe_has_the_csvs_columns_and_types_that_fit():
     rows = [
         row(0, 0.5, params={"lr": 0.1, "opt.name": "sgd", "n": 3, "x": None}),
@@ -138,7 +159,8 @@ def test_dataframe_has_the_csvs_columns_and_types_that_fit():
 
 def test_dataframe_of_no_trials_has_the_columns():
     frame = trials_dataframe([], ["lr"])
-    assert list(frame.columns) == ["trial", "state", "iterations", "value", "params.lr"]
+    assert list(frame.columns) == ["trial", "state", "iterations", "value", "params.lr", "width"]
+    assert frame["width"].dtype == "int64"
     assert len(frame) == 0
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpsearch.report.wording import duration, number, params_line, shortened
+from hpsearch.report.wording import by_width, duration, number, params_line, shortened
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,19 @@ def test_numbers_are_short_and_integers_whole():
         "1e-09",
         "123456789",
     ]
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ({}, ""),
+        ({1: 1}, "1 segment on 1 worker"),
+        ({3: 9, 1: 27}, "27 segments on 1 worker, 9 on 3"),
+        ({12: 1, 4: 2}, "2 segments on 4 workers, 1 on 12"),
+    ],
+)
+def test_counts_by_width_go_from_narrow_to_wide(counts, text):
+    assert by_width(counts, "segment") == text
 
 
 def test_params_stand_in_one_line():

@@ -1,0 +1,125 @@
+"""The table of segments: every one that was started, how wide it ran and why, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Literal
+
+from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Reverted, Started
+from hpsearch.report.tables import csv_text, json_text
+from hpsearch.report.wording import duration, shortened
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["SegmentRow", "segment_rows", "segments_to_csv", "segments_to_json", "segments_to_table"]
+
+_LONGEST = 100
+"""Letters of a reason or message that a cell shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRow:
+    """One started segment, as tables show it."""
+
+    trial: int
+    attempt: int
+    start: int
+    """Iterations done before it."""
+    end: int | None
+    """Iteration that it was to run to; None: until the trainable returns."""
+    width: int
+    """Workers that ran it together."""
+    reason: str
+    """Why it had this width; empty where it could have no other."""
+    ended: Literal["running", "finished", "cut", "failed", "lost", "reverted", "interrupted"] = "running"
+    """`cut`: told to end early, the rest is owed; `reverted`: it went wrong on more workers than before and counts
+    no more; `interrupted`: the process that ran the sweep ended first."""
+    message: str = ""
+    """What failed, was lost, or went wrong."""
+    seconds: float | None = None
+    """Wall time in the worker; None where none was told."""
+
+
+def segment_rows(events: Iterable[Event], live: bool) -> list[SegmentRow]:
+    """Give the started segments, in the order of starting.
+
+    Args:
+        events: Of a journal, in their order.
+        live: A process runs the study now, so what hasn't ended is running.
+    """
+    rows: list[SegmentRow] = []
+    places: dict[tuple[int, int], int] = {}
+    """Of each open (trial, attempt), its place in `rows`."""
+    for event in events:
+        match event:
+            case Started(segment=segment, reason=reason):
+                places[segment.trial, segment.attempt] = len(rows)
+                rows.append(
+                    SegmentRow(segment.trial, segment.attempt, segment.start, segment.end, segment.width, reason)
+                )
+            case Finished() | Failed() | Lost() | Reverted():
+                place = places.pop((event.trial, event.attempt))
+                rows[place] = _ended(rows[place], event)
+            case Opened() | Ended():
+                _interrupt(rows, places)
+    if not live:
+        _interrupt(rows, places)
+    return rows
+
+
+def segments_to_csv(rows: Sequence[SegmentRow]) -> str:
+    r"""Give the segments as CSV with `\n` line ends; None is empty."""
+    columns = [field.name for field in fields(SegmentRow)]
+    return csv_text(columns, [list(asdict(row).values()) for row in rows])
+
+
+def segments_to_json(rows: Sequence[SegmentRow]) -> str:
+    """Give the segments as a JSON array of objects, one on a line."""
+    return json_text(asdict(row) for row in rows)
+
+
+def segments_to_table(rows: Sequence[SegmentRow]) -> Table:
+    """Give the segments for a terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("trial", "attempt", "start", "end", "width"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("reason")
+    table.add_column("ended")
+    table.add_column("time", justify="right", no_wrap=True)
+    for row in rows:
+        ended = f"{row.ended}: {row.message}" if row.message else row.ended
+        cells = [
+            *(str(count) for count in (row.trial, row.attempt, row.start)),
+            "" if row.end is None else str(row.end),
+            str(row.width),
+            shortened(row.reason, _LONGEST),
+            shortened(ended, _LONGEST),
+            "" if row.seconds is None else duration(row.seconds),
+        ]
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _ended(row: SegmentRow, event: Finished | Failed | Lost | Reverted) -> SegmentRow:
+    match event:
+        case Finished(seconds=seconds):
+            cut = event.cut and (row.end is None or event.iteration < row.end)
+            return replace(row, ended="cut" if cut else "finished", seconds=seconds)
+        case Failed(failure=failure):
+            return replace(row, ended="failed", message=failure.message)
+        case Lost(reason=reason):
+            return replace(row, ended="lost", message=reason)
+        case Reverted(reason=reason, seconds=seconds):
+            return replace(row, ended="reverted", message=reason, seconds=seconds)
+
+
+def _interrupt(rows: list[SegmentRow], places: dict[tuple[int, int], int]) -> None:
+    for place in places.values():
+        rows[place] = replace(rows[place], ended="interrupted")
+    places.clear()
