@@ -21,9 +21,20 @@ def make_backend(name: str, resources: Resources, address: str | None = None) ->
         SweepError: There is no backend of this name.
     """
     if name == "inline":
+        if resources.workers_per_trial > 1:
+            raise SweepError(
+                f"resources.workers_per_trial is {resources.workers_per_trial}, but the inline backend is this one "
+                "process: run it on ray, or lower workers_per_trial"
+            )
         return InlineBackend()
     if name == "ray":
         from hpsearch.backends.ray import RayBackend
 
-        return RayBackend(resources.workers, resources.cpus_per_worker, resources.gpus_per_worker, address)
+        return RayBackend(
+            resources.workers,
+            resources.cpus_per_worker,
+            resources.gpus_per_worker,
+            address,
+            workers_per_trial=resources.workers_per_trial,
+        )
     raise SweepError(f"backend must be ray or inline here, got {name!r}")

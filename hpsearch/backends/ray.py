@@ -1,62 +1,42 @@
-"""Run segments on Ray: one warm pool of actors, one call per segment."""
+"""Run segments on Ray: one warm pool of actors, one call per segment and worker."""
 
 from __future__ import annotations
 
 import functools
 import os
 import pickle
-import queue
 import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray import cloudpickle
 from ray.exceptions import RayError
 
 from hpsearch.attempt import attempt_directory
-from hpsearch.attempt_log import LOG, file_log
-from hpsearch.backends.base import (
-    Backend,
-    Gone,
-    Message,
-    Notice,
-    Progress,
-    Result,
-    Task,
-    TimedOut,
-    Workers,
-)
-from hpsearch.backends.mailbox import Key, Letter, Save
-from hpsearch.backends.ray_session import Shape, connect, why_no_workers
-from hpsearch.backends.ray_worker import Delivery, Greeting, Order, RayWorker
-from hpsearch.backends.slots import Flight, Slot, Slots
-from hpsearch.checkpoints import pack, unpack
-from hpsearch.errors import BackendError, TrainableError
+from hpsearch.attempt_log import file_log
+from hpsearch.backends.base import Backend, Gone, Message, Notice, Task, Workers
+from hpsearch.backends.gangs import Gang, Loss, LossKind
+from hpsearch.backends.inbox import Inbox
+from hpsearch.backends.mailbox import Key, Letter
+from hpsearch.backends.post import read_delivery, read_letter
+from hpsearch.backends.ray_crew import Crew, first_line
+from hpsearch.backends.ray_session import Shape, connect
+from hpsearch.backends.ray_worker import Delivery, Order
+from hpsearch.backends.slots import Flight, Slot
+from hpsearch.checkpoints import pack
+from hpsearch.gang import Seat
 from hpsearch.job import Job
-from hpsearch.provenance import process_name
-from hpsearch.trial import Failure
 
 __all__ = ["RayBackend"]
 
 _HOUSEKEEPING_SECONDS = 0.25
 
-_IDLE_SECONDS = 30.0
-"""On a cluster that others share, a worker that had nothing to do for this long is given back."""
-
-_MOST_BAD_STARTS = 3
-"""Workers that may die in a row before any of them could greet."""
-
 _LEAK_BYTES = 2 << 30
 """A worker that grew by more than this since its first segment is replaced."""
-
-_NOTICE_SECONDS = 3.0, 30.0
-"""When to say that workers are missing: first, and then every so often."""
 
 
 class RayBackend(Backend):
@@ -70,6 +50,7 @@ class RayBackend(Backend):
         cpus_per_worker: int = 1,
         gpus_per_worker: float = 0,
         address: str | None = None,
+        workers_per_trial: int = 1,
     ) -> None:
         """Describe the pool.
 
@@ -78,77 +59,57 @@ class RayBackend(Backend):
             cpus_per_worker: CPUs that each reserves.
             gpus_per_worker: GPUs that each reserves; a fraction shares a device.
             address: A cluster to join; None: `RAY_ADDRESS`, or a local Ray.
+            workers_per_trial: How many a segment needs at least.
         """
         self._asked = workers
         self._shape = Shape(cpus_per_worker, gpus_per_worker)
         self._address = address
-        self._wanted = workers or 0
-        self._slots: Slots[Any] = Slots()
+        self._least = workers_per_trial
+        self._crew: Crew | None = None
         self._flights: dict[tuple[int, int], tuple[Slot[Any], Flight]] = {}
+        """By (trial, attempt): where rank 0 runs."""
         self._waiting: deque[Task] = deque()
-        self._inbox: queue.SimpleQueue[Callable[[], Sequence[Message]]] = queue.SimpleQueue()
-        self._given_back = 0
-        self._bad_starts = 0
-        self._closed = False
+        self._inbox = Inbox()
         self._next_look = 0.0
-        self._next_notice = 0.0
 
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
         """Connect, and start the workers; they greet one by one, through `wait`."""
-        cpus = max((self._asked or 0) * self._shape.cpus, os.cpu_count() or 1)
-        self._pool = connect(self._address, cpus)
+        cpus = max((self._asked or self._least) * self._shape.cpus, os.cpu_count() or 1)
+        pool = connect(self._address, cpus)
         self._study = Path(job.study)
-        self._owner = f"{job.name} ({process_name()})"
-        self._payload = ray.put(cloudpickle.dumps(job))
-        self._search_path = job.search_path
-        self._token = (str(self._study / "sight.token"), secrets.token_hex(16))
-        Path(self._token[0]).write_text(self._token[1], encoding="utf-8")
-        self._mailbox = self._pool.mailbox()
-        warning = self._shape.check()
+        self._mailbox = pool.mailbox()
+        warning = self._shape.check(self._asked, self._least)
         if warning is not None:
-            self._inbox.put(lambda: [Notice(warning)])
-        if self._asked is None:
-            self._wanted = self._shape.room()
-        for _ in range(self._wanted):
-            self._add_worker()
+            self._inbox.put(Notice(warning))
+        self._crew = Crew(self._shape, self._asked, job, pool, self._inbox, self._send_waiting, self._lose)
+        self._slots = self._crew.slots
         self._collect()
-        self._next_notice = time.monotonic() + _NOTICE_SECONDS[0]
 
     def capacity(self) -> int:
         """Count the ready workers that are free, and those that were given back and can be had again."""
-        starting = sum(1 for slot in self._slots.all if not slot.ready)
-        spoken_for = max(len(self._waiting) - starting, 0)
-        return max(self._slots.capacity() + self._given_back - spoken_for, 0)
+        return self._opened.capacity(self._missing())
 
     def start(self, task: Task) -> None:
-        """Send a task to the best worker."""
-        slot = self._slots.choose(task.segment.trial)
-        if slot is not None:
-            self._send(slot, task)
-            return
+        """Send a task to the best worker, or to as many as its segment is wide."""
         self._waiting.append(task)
-        if self._given_back > 0:
-            self._given_back -= 1
-            self._add_worker()
+        self._send_waiting()
+        if self._waiting:
+            self._opened.fetch(self._missing())
 
     def cut(self, trial: int, attempt: int) -> None:
         """Leave word in the mailbox; the worker reads it at its next beat."""
         for task in list(self._waiting):
             if (task.segment.trial, task.segment.attempt) == (trial, attempt):
                 self._waiting.remove(task)
-                self._inbox.put(lambda: [Gone(trial, attempt, "it was cut before it began", innocent=True)])
+                self._inbox.put(Gone(trial, attempt, "it was cut before it began", innocent=True))
+                self._send_waiting()
                 return
         self._mailbox.cut.remote((str(self._study), trial, attempt))
 
     def wait(self, timeout: float | None) -> Sequence[Message]:
         """Give what came from the workers."""
-        messages = list(self._housekeeping())
-        try:
-            messages += self._inbox.get(timeout=0.0 if messages else timeout)()
-            while True:
-                messages += self._inbox.get_nowait()()
-        except queue.Empty:
-            return messages
+        messages = self._housekeeping()
+        return messages + self._inbox.take(0.0 if messages else timeout)
 
     def now(self) -> float:
         """Seconds of the driver's monotonic clock."""
@@ -157,105 +118,63 @@ class RayBackend(Backend):
     def workers(self) -> Workers:
         """Count the workers."""
         ready = sum(1 for slot in self._slots.all if slot.ready)
-        return Workers(ready, self._slots.busy(), self._wanted)
+        return Workers(ready, self._slots.busy(), self._opened.wanted)
 
     def close(self, kill: bool = False) -> None:
         """Keep idle workers for the next search of this process; end the others."""
-        self._closed = True
-        for slot in list(self._slots.all):
-            if slot.ready and not slot.flights and not kill:
-                slot.handle.release.remote()
-                self._pool.give(self._shape, slot.handle, slot.name)
-            elif ray.is_initialized():
-                ray.kill(slot.handle, no_restart=True)
-        if self._slots.all and ray.is_initialized():
-            self._mailbox.clear.remote()
-            Path(self._token[0]).unlink(missing_ok=True)
-        self._slots = Slots()
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.close(kill)
+            if ray.is_initialized():
+                self._mailbox.clear.remote()
 
-    # Workers come and go.
+    @property
+    def _opened(self) -> Crew:
+        assert self._crew is not None, "open comes first"
+        return self._crew
 
-    def _add_worker(self) -> None:
-        known = self._pool.take(self._shape)
-        if known is None:
-            name = f"{self._owner} #{secrets.token_hex(4)}"
-            actor = ray.remote(RayWorker).options(
-                num_cpus=self._shape.cpus, num_gpus=self._shape.gpus, max_restarts=0, name=name
-            )
-            slot = Slot(actor.remote(name, self._mailbox), name)
-        else:
-            slot = Slot(*known)
-        self._slots.add(slot)
-        greeting = slot.handle.open.remote(self._payload, self._search_path, self._token)
-        self._when_done(greeting, functools.partial(self._greeted, slot, known is None))
+    # Tasks go out.
 
-    def _greeted(self, slot: Slot[Any], new: bool, future: Future[Greeting]) -> Sequence[Message]:
-        try:
-            greeting = future.result()
-        except RayError as error:
-            self._bad_starts += new  # one of the pool may have died there
-            if self._bad_starts >= _MOST_BAD_STARTS:
-                raise BackendError(
-                    f"{_MOST_BAD_STARTS} workers in a row died before they could run anything; the last one: "
-                    f"{_first_line(error)}. Is hpsearch installed on every node, in the same version?"
-                ) from error
-            return self._lose(slot, _first_line(error))
-        if greeting.mistake is not None:
-            raise TrainableError(greeting.mistake)
-        self._bad_starts = 0
-        slot.sees, slot.log = greeting.sees, greeting.log
-        self._slots.make_ready(slot, self.now())
-        self._send_waiting()
-        if greeting.sees:
-            return ()
-        return [Notice(f"node {greeting.host} doesn't see {self._study}: its checkpoints travel through Ray")]
-
-    def _lose(self, slot: Slot[Any], reason: str, innocent: bool = False) -> Sequence[Message]:
-        """Forget a worker that is gone, make another, and say what went with it."""
-        head, *_ = [*slot.flights, None]
-        lost = self._slots.remove(slot)
-        if head is not None and slot.log:
-            file_log(self._study / slot.log, self._study / attempt_directory(head.task.segment))
-        messages: list[Message] = []
-        for flight in lost:
-            del self._flights[flight.key]
-            if flight is slot.timed_out:
-                failure = Failure("timeout", f"killed: it ran over its trial_timeout ({reason})", "")
-                messages.append(TimedOut(*flight.key, failure))
-            else:
-                messages.append(Gone(*flight.key, reason, innocent or flight is not head))
-        if not self._closed and len(self._slots.all) + self._given_back < self._wanted:
-            self._add_worker()
-        return messages
-
-    def _replace(self, slot: Slot[Any], reason: str) -> Sequence[Message]:
-        """Take a worker down that is not to run anything more."""
-        ray.kill(slot.handle, no_restart=True)
-        return self._lose(slot, reason, innocent=True)
-
-    # Tasks go out and results come in.
-
-    def _send(self, slot: Slot[Any], task: Task) -> None:
-        packed = None
-        if task.segment.checkpoint is not None and not slot.sees:
-            checkpoint = self._study / task.segment.checkpoint
-            packed = pack(checkpoint) if checkpoint.is_dir() else None  # the worker says that it is missing
-        order = Order(task.trial, task.segment, packed)
-        ticket = slot.handle.run.remote(pickle.dumps(order, pickle.HIGHEST_PROTOCOL))
-        flight = Flight(task, ticket, 0.0)
-        self._slots.send(slot, flight, self.now())
-        self._flights[flight.key] = (slot, flight)
-        self._when_done(ticket, functools.partial(self._landed, slot, flight))
+    def _missing(self) -> int:
+        """Count the workers that tasks wait for."""
+        return sum(task.segment.width for task in self._waiting)
 
     def _send_waiting(self) -> None:
+        """Send what can be sent, in order: what is narrow doesn't overtake what is wide, which would wait for ever."""
         while self._waiting:
-            slot = self._slots.choose(self._waiting[0].segment.trial)
-            if slot is None:
+            segment = self._waiting[0].segment
+            if segment.width == 1:
+                slot = self._slots.choose(segment.trial)
+                slots: Sequence[Slot[Any]] = () if slot is None else (slot,)
+            else:
+                slots = self._slots.choose_gang(segment.trial, segment.width)
+            if not slots:
                 return
-            self._send(slot, self._waiting.popleft())
+            self._send(slots, self._waiting.popleft())
 
-    def _when_done(self, ref: Any, take: Callable[[Future[Any]], Sequence[Message]]) -> None:
-        ref.future().add_done_callback(lambda future: self._inbox.put(lambda: take(future)))
+    def _send(self, slots: Sequence[Slot[Any]], task: Task) -> None:
+        packed = None
+        if task.segment.checkpoint is not None and not all(slot.sees for slot in slots):
+            checkpoint = self._study / task.segment.checkpoint
+            packed = pack(checkpoint) if checkpoint.is_dir() else None  # the worker says that it is missing
+        gang = Gang(task)
+        for rank, (slot, seat) in enumerate(zip(slots, _seats(slots), strict=True)):
+            order = Order(task.trial, task.segment, None if slot.sees else packed, seat)
+            ticket = slot.handle.run.remote(pickle.dumps(order, pickle.HIGHEST_PROTOCOL))
+            flight = Flight(gang, rank, ticket, 0.0)
+            self._slots.send(slot, flight, self.now())
+            if rank == 0:
+                self._flights[flight.key] = (slot, flight)
+            self._inbox.when_done(ticket, functools.partial(self._landed, slot, flight))
+
+    def _take_back(self, slot: Slot[Any], flight: Flight) -> None:
+        """Send a task elsewhere that waited behind a long one and hasn't begun."""
+        del self._flights[flight.key]
+        self._slots.land(slot, flight, self.now(), None)
+        self._waiting.appendleft(flight.task)
+        self._send_waiting()
+
+    # Results come in.
 
     def _landed(self, slot: Slot[Any], flight: Flight, future: Future[bytes]) -> Sequence[Message]:
         if flight not in slot.flights:
@@ -263,50 +182,61 @@ class RayBackend(Backend):
         try:
             delivery: Delivery | None = pickle.loads(future.result())
         except RayError as error:
-            ray.kill(slot.handle, no_restart=True)  # perhaps it is only out of reach
-            return self._lose(slot, _first_line(error))
+            self._opened.end(slot)  # perhaps it is only out of reach
+            return self._lose(slot, first_line(error))
         if delivery is None:  # taken back, and its worker was done before it could say so in a letter
             self._take_back(slot, flight)
             return ()
-        messages = self._unpack(slot, flight, delivery)
-        del self._flights[flight.key]
-        self._slots.land(slot, flight, self.now(), delivery.result.seconds)
+        told, result = read_delivery(self._study, flight, delivery, slot.sees)
+        messages: list[Message] = [*told]
+        self._slots.land(slot, flight, self.now(), result.seconds)
+        flight.gang.landed(flight.rank, result, self.now())
+        messages += self._ended(flight)
+        slot.address = delivery.address
         if slot.memory is None:
             slot.memory = delivery.memory
-        if delivery.result.failure is not None and delivery.result.failure.kind == "raised":
+        if slot.timed_out is not None:
+            messages += self._replace(slot, "its worker was killed: the trial before it ran over its timeout")
+        elif result.failure is not None and result.failure.kind == "raised":
             messages += self._replace(slot, "its worker was replaced: the trial before it raised there")
         elif delivery.memory - slot.memory > _LEAK_BYTES:
             messages += self._replace(slot, "its worker was replaced: it kept growing")
         self._send_waiting()
         return messages
 
-    def _unpack(self, slot: Slot[Any], flight: Flight, delivery: Delivery) -> list[Message]:
-        """Write what travelled through Ray, and tell of checkpoints whose letters haven't come."""
-        result = delivery.result
-        if delivery.log is not None:
-            directory = self._study / attempt_directory(flight.task.segment)
-            directory.mkdir(parents=True, exist_ok=True)
-            (directory / LOG).write_bytes(delivery.log)
-        saves = [save for save in delivery.saves if save.iteration > flight.counted]
-        newest = result.checkpoint or (saves[-1].checkpoint if saves else None)
-        if delivery.packed is not None and newest is not None:
-            unpack(delivery.packed, self._study / newest)
+    def _ended(self, flight: Flight) -> Sequence[Message]:
+        """Note that a worker is done with a task; give the outcome where it was the last one."""
+        if flight.rank == 0:
+            del self._flights[flight.key]
+        outcome = flight.gang.outcome()
+        return () if outcome is None else (outcome,)
+
+    def _lose(self, slot: Slot[Any], reason: str, kind: LossKind = "died") -> Sequence[Message]:
+        """Forget a worker that is gone, make another, and say what went with it."""
         messages: list[Message] = []
-        held: tuple[Any, ...] = ()
-        for save in saves:
-            held += save.reports
-            if slot.sees or save.checkpoint == newest:
-                messages.append(Progress(*flight.key, (), (save.iteration, save.checkpoint, held)))
-                held = ()
-        if held:
-            result = replace(result, reports=held + result.reports)
-        return [*messages, Result(*flight.key, result)]
+        for place, flight in enumerate(self._slots.remove(slot)):
+            if place == 0 and slot.log:
+                directory = attempt_directory(flight.task.segment, flight.rank)
+                file_log(self._study / slot.log, self._study / directory)
+            # What waited behind the first hadn't begun.
+            how: LossKind = "timeout" if flight is slot.timed_out else "innocent" if place else kind
+            flight.gang.lost(flight.rank, Loss(reason, how), self.now())
+            messages += self._ended(flight)
+        self._opened.refill()
+        return messages
+
+    def _replace(self, slot: Slot[Any], reason: str, kind: LossKind = "innocent") -> Sequence[Message]:
+        """Take a worker down that is not to run anything more."""
+        self._opened.end(slot)
+        return self._lose(slot, reason, kind)
+
+    # Letters come in.
 
     def _collect(self) -> None:
-        self._when_done(self._mailbox.collect.remote(), self._read)
+        self._inbox.when_done(self._mailbox.collect.remote(), self._read)
 
     def _read(self, future: Future[list[Letter]]) -> Sequence[Message]:
-        if self._closed:
+        if self._crew is None:
             return ()
         self._collect()
         try:
@@ -321,80 +251,56 @@ class RayBackend(Backend):
                     self._take_back(*recalled)
             known = self._flight(letter.key)
             if known is not None:
-                messages += self._read_letter(letter, known[1])
+                messages += read_letter(self._study, known[1], letter)
         return messages
 
     def _flight(self, key: Key) -> tuple[Slot[Any], Flight] | None:
         study, trial, attempt = key
         return self._flights.get((trial, attempt)) if study == str(self._study) else None
 
-    def _take_back(self, slot: Slot[Any], flight: Flight) -> None:
-        """Send a task elsewhere that waited behind a long one and hasn't begun."""
-        del self._flights[flight.key]
-        self._slots.land(slot, flight, self.now(), None)
-        self._waiting.appendleft(flight.task)
-        self._send_waiting()
-
-    def _read_letter(self, letter: Letter, flight: Flight) -> Sequence[Message]:
-        if not letter.saves:
-            return [Progress(*flight.key, letter.reports, None)]
-        if letter.packed is not None:
-            unpack(letter.packed, self._study / letter.saves[-1].checkpoint)
-        flight.counted = letter.saves[-1].iteration
-        saves = letter.saves if letter.packed is None else (_merged(letter.saves),)
-        told = [Progress(*flight.key, (), (save.iteration, save.checkpoint, save.reports)) for save in saves]
-        return [Progress(*flight.key, letter.reports, None), *told]
-
     # Now and then.
 
-    def _housekeeping(self) -> Sequence[Message]:
+    def _housekeeping(self) -> list[Message]:
         now = self.now()
         if now < self._next_look:
-            return ()
+            return []
         self._next_look = now + _HOUSEKEEPING_SECONDS
-        self._kill_late(now)
+        messages = self._end_late(now)
         for slot, flight in self._slots.stuck(now):
             flight.recalled = True
             self._mailbox.recall.remote(slot.name, (str(self._study), *flight.key))
-        if not self._pool.shared:
-            return ()
-        self._give_back_idle(now)
-        self._grow()
-        nobody = bool(self._slots.all) and not any(slot.ready for slot in self._slots.all)
-        if not nobody or now < self._next_notice:
-            return ()
-        self._next_notice = now + _NOTICE_SECONDS[1]
-        return [Notice(why_no_workers(self._shape, self._owner))]
+        needed = self._waiting[0].segment.width if self._waiting else self._least
+        messages += self._opened.share(now, needed, bool(self._waiting))
+        if self._opened.is_stuck(now, needed):
+            if needed > self._least:  # the orchestrator may make it narrower
+                segment = self._waiting.popleft().segment
+                reason = f"there is no place for {needed} workers at present"
+                messages.append(Gone(segment.trial, segment.attempt, reason, innocent=True))
+            else:
+                self._opened.give_way(now)
+        return messages
 
-    def _kill_late(self, now: float) -> None:
-        for slot in self._slots.all:
+    def _end_late(self, now: float) -> list[Message]:
+        """Kill what ran for too long; those that their gang waits for in vain are forgotten at once."""
+        messages: list[Message] = []
+        for slot in list(self._slots.all):
             head = slot.flights[0] if slot.flights else None
-            timeout = None if head is None else head.task.timeout
-            if timeout is not None and head is not None and now - head.since > timeout and slot.timed_out is None:
+            if head is None or slot.timed_out is not None:
+                continue
+            timeout = head.task.timeout
+            if timeout is not None and now - head.since > timeout:
                 slot.timed_out = head
-                ray.kill(slot.handle, no_restart=True)
-
-    def _grow(self) -> None:
-        """Use the room of nodes that joined, where the number of workers was left to the cluster."""
-        room = 0 if self._asked is not None else self._shape.room()
-        for _ in range(room - self._wanted):
-            self._add_worker()
-        self._wanted = max(self._wanted, room)
-
-    def _give_back_idle(self, now: float) -> None:
-        for slot in self._slots.free():
-            if now - slot.idle_since > _IDLE_SECONDS:
-                self._slots.remove(slot)
-                ray.kill(slot.handle, no_restart=True)
-                self._given_back += 1
+                self._opened.end(slot)
+            elif head.gang.is_late(now):
+                messages += self._replace(slot, "it went on without the others of its gang", "late")
+        return messages
 
 
-def _merged(saves: Sequence[Save]) -> Save:
-    """Give the newest of several checkpoints, with the reports of all: only that one travelled."""
-    return replace(saves[-1], reports=tuple(report for save in saves for report in save.reports))
-
-
-def _first_line(error: BaseException) -> str:
-    error = getattr(error, "cause", None) or error  # what was raised in the worker, without Ray's own words
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else ''}"
+def _seats(slots: Sequence[Slot[Any]]) -> Sequence[Seat | None]:
+    """Give the places of a gang, by rank; a worker that is alone needs none."""
+    if len(slots) == 1:
+        return (None,)
+    addresses = tuple(slot.address for slot in slots)
+    nodes = tuple(slot.node for slot in slots)
+    secret = secrets.token_bytes(32)
+    return [Seat(rank, addresses, nodes, secret) for rank in range(len(slots))]

@@ -1,6 +1,6 @@
 """This process's connection to Ray, and the idle workers that outlive a search.
 
-With `ray.py` beside it, this is the only place that imports Ray.
+With `ray.py` and `ray_crew.py` beside it, this is the only place that imports Ray.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hpsearch.backends.mailbox import Mailbox
+from hpsearch.backends.ray_worker import Place
 from hpsearch.errors import BackendError
 
-__all__ = ["Pool", "Shape", "connect", "shut_down", "why_no_workers"]
+__all__ = ["Pool", "Shape", "connect", "here", "live_nodes", "others", "shut_down", "why_no_workers"]
 
 _NAMESPACE = "hpsearch"
 
@@ -57,20 +58,37 @@ class Shape:
 
     def room(self) -> int:
         """Count the workers that the live nodes hold, whoever uses them now."""
-        return sum(self.fit(node["Resources"]) for node in ray.nodes() if node["Alive"])
+        return sum(self.fit(node["Resources"]) for node in live_nodes())
 
-    def check(self) -> str | None:
+    def check(self, workers: int | None, needed: int) -> str | None:
         """Answer a warning where GPUs would lie idle.
 
+        Args:
+            workers: How many the sweep asked for; None: as many as there is room for.
+            needed: How many a trial needs at once.
+
         Raises:
-            BackendError: No live node could hold such a worker.
+            BackendError: No live node could hold such a worker, or all nodes together too few for a trial.
         """
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if workers is not None and workers < needed:
+            raise BackendError(
+                f"a trial needs {needed} workers at once, but the sweep asks for {workers} in all. Raise "
+                "resources.workers, or lower resources.workers_per_trial."
+            )
+        alive = live_nodes()
+        nodes = [node["Resources"] for node in alive]
         if not any(self.fit(node) for node in nodes):
             most = {kind: max((node.get(kind, 0) for node in nodes), default=0) for kind in ("CPU", "GPU")}
             raise BackendError(
                 f"a worker needs {self} on one node; the largest node has {most['CPU']:g} CPUs and "
                 f"{most['GPU']:g} GPUs. Lower resources.cpus_per_worker or resources.gpus_per_worker."
+            )
+        if self.room() < needed:
+            held = " + ".join(f"{self.fit(node['Resources'])} ({_described(node)})" for node in alive)
+            raise BackendError(
+                f"a trial needs {needed} workers at once, each of {self}; the nodes hold {held} = {self.room()} of "
+                "them, busy ones included. Lower resources.workers_per_trial or resources.cpus_per_worker (or "
+                "gpus_per_worker), or add nodes."
             )
         gpus = sum(node.get("GPU", 0) for node in nodes)
         if not gpus or self.gpus:
@@ -179,12 +197,36 @@ def _session() -> str:
     return str(ray.get_runtime_context().get_session_name())
 
 
-def why_no_workers(shape: Shape, owner: str) -> str:
-    """Say what `owner` waits for while none of its workers has started, and who holds it."""
+def live_nodes() -> list[dict[str, Any]]:
+    """Give Ray's descriptions of the nodes that are there."""
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def here() -> Place:
+    """Say where this process runs, inside a worker."""
+    interface = os.environ.get("HPSEARCH_COMM_INTERFACE") or ray.util.get_node_ip_address()
+    return Place(ray.get_runtime_context().get_node_id(), interface)
+
+
+def others(owner: str) -> Counter[str]:
+    """Count the workers that other sweeps of this cluster hold, or wait for, by their owners."""
     named = ray.util.list_named_actors(all_namespaces=True)
     owners = Counter(actor["name"].rpartition(" #")[0] for actor in named if actor["namespace"] == _NAMESPACE)
-    held = ", ".join(f"{count} of {name}" for name, count in sorted(owners.items()) if name != owner)
+    del owners[owner]
+    return owners
+
+
+def why_no_workers(shape: Shape, owner: str, needed: int) -> str:
+    """Say what `owner` waits for while fewer than the `needed` workers have started, and who holds the others."""
+    held = ", ".join(f"{count} of {name}" for name, count in sorted(others(owner).items()))
     free = ray.available_resources()
     gpus = f" and {free.get('GPU', 0):g} GPUs" if shape.gpus else ""
-    need = f"a worker needs {shape}; {free.get('CPU', 0):g} CPUs{gpus} are free"
+    who = "a worker needs" if needed == 1 else f"a trial needs {needed} workers, each"
+    need = f"{who} {shape}; {free.get('CPU', 0):g} CPUs{gpus} are free"
     return f"waiting for workers of other sweeps: {need}; taken: {held}" if held else f"workers are starting: {need}"
+
+
+def _described(node: dict[str, Any]) -> str:
+    resources = node["Resources"]
+    gpus = f", {resources['GPU']:g} GPUs" if resources.get("GPU") else ""
+    return f"{node['NodeManagerAddress']}: {resources.get('CPU', 0):g} CPUs{gpus}"

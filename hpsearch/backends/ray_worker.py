@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -18,13 +19,14 @@ from hpsearch.attempt_log import LOG
 from hpsearch.backends.mailbox import Key, Letter, Orders, Save
 from hpsearch.checkpoints import pack, unpack
 from hpsearch.errors import HpsearchError
+from hpsearch.gang import Seat
 from hpsearch.guardian import start_guardian
 from hpsearch.job import CommandLine, Job, SegmentResult
 from hpsearch.study_directory import OUTPUT_AT_HAND, hold_as_worker
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker import Worker
 
-__all__ = ["BEAT_SECONDS", "Delivery", "Greeting", "Order", "RayWorker"]
+__all__ = ["BEAT_SECONDS", "Delivery", "Greeting", "Order", "Place", "RayWorker"]
 
 BEAT_SECONDS = 0.5
 """Time between two letters of a running segment."""
@@ -37,6 +39,16 @@ _LARGEST_LOG = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a worker runs."""
+
+    node: str
+    """Of workers with the same one, all see each other's memory."""
+    interface: str
+    """The address by which other nodes reach this one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Greeting:
     """A worker's answer to a study."""
 
@@ -45,6 +57,8 @@ class Greeting:
     """It sees the study's directory."""
     log: str
     """Where its output lies until it is filed under an attempt, relative to the study's directory."""
+    address: str
+    """Where the others of its next gang reach it; empty where no segment is wide."""
     mistake: str | None
     """Why it can't run this study's trainable."""
 
@@ -57,6 +71,8 @@ class Order:
     segment: Segment
     packed: bytes | None
     """The segment's checkpoint, for a worker that doesn't see the study's directory."""
+    seat: Seat | None
+    """Its place in the gang; None where it runs the segment alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +88,17 @@ class Delivery:
     """The output, likewise."""
     memory: int
     """Resident bytes of the worker."""
+    address: str
+    """Where the others of its next gang reach it."""
 
 
 class RayWorker:
     """The actor's class. Its methods are called one at a time, in its main thread."""
 
-    def __init__(self, name: str, mailbox: Any) -> None:
+    def __init__(self, name: str, mailbox: Any, place: Callable[[], Place]) -> None:
         self._name = name
         self._mailbox = mailbox
+        self._place = place()
         self._stand_in = Path(tempfile.mkdtemp(prefix="hpsearch-"))
         self._guardian = start_guardian(self._stand_in)
         self._study = ""
@@ -94,6 +113,10 @@ class RayWorker:
         self._begun: Key = ("", 0, 0)
         self._recalled: set[Key] = set()
         threading.Thread(target=self._beat, name="hpsearch-beat", daemon=True).start()
+
+    def node(self) -> str:
+        """Say where this worker runs: it has its place, though it isn't ready yet."""
+        return self._place.node
 
     def open(self, payload: bytes, search_path: tuple[str, ...], token: tuple[str, str]) -> Greeting:
         """Get ready for a study.
@@ -114,7 +137,7 @@ class RayWorker:
         try:
             job: Job = pickle.loads(payload)
         except Exception as error:
-            return Greeting(host, self._sees, log, _unreachable_code(error))
+            return Greeting(host, self._sees, log, "", _unreachable_code(error))
         self._study = job.study
         if self._sees:
             self._lock = hold_as_worker(Path(job.study))
@@ -125,10 +148,10 @@ class RayWorker:
             job = replace(job, trainable=replace(job.trainable, directory=str(Path.cwd())))
         try:
             (self._root / "trials").mkdir(exist_ok=True)
-            self._worker = Worker(job, self._root, self._root / log)
+            self._worker = Worker(job, self._root, self._root / log, self._place.node, self._place.interface)
+            return Greeting(host, self._sees, log, self._worker.address, None)
         except HpsearchError as error:
-            return Greeting(host, self._sees, log, str(error))
-        return Greeting(host, self._sees, log, None)
+            return Greeting(host, self._sees, log, "", str(error))
 
     def run(self, order: bytes) -> bytes:
         """Run a segment: a pickled `Order` comes in, a pickled `Delivery` goes out, or None: it was taken back.
@@ -151,17 +174,17 @@ class RayWorker:
         channel = _Channel(self._name, key, self._root, self._sees)
         self._channel = channel
         try:
-            result = self._worker.run(trial, segment, channel)
+            result = self._worker.run(trial, segment, channel, order.seat)
         finally:
             self._channel = None
         saves = tuple(channel.saves)
         if self._sees:
-            return Delivery(result, saves, None, None, self._weigh())
+            return Delivery(result, saves, None, None, self._weigh(), self._worker.address)
         newest = result.checkpoint or (saves[-1].checkpoint if saves else None)
         packed = None if newest is None else pack(self._root / newest)
-        directory = self._root / attempt_directory(segment)
-        delivery = Delivery(result, saves, packed, _end_of_log(directory), self._weigh())
-        shutil.rmtree(directory, ignore_errors=True)
+        log = _end_of_log(self._root / attempt_directory(segment, 0 if order.seat is None else order.seat.rank))
+        delivery = Delivery(result, saves, packed, log, self._weigh(), self._worker.address)
+        shutil.rmtree(self._root / attempt_directory(segment), ignore_errors=True)
         return delivery
 
     def _weigh(self) -> int:

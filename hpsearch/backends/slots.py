@@ -2,16 +2,18 @@
 
 A worker runs one segment at a time. While segments are very short a second one is sent ahead, so that the worker
 doesn't idle while the driver hears of the first; a task sent ahead that gets stuck behind a long one is taken back.
+Where segments may be wide nothing is sent ahead: they need workers that are free, and the count of these must be exact.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from hpsearch.backends.base import Task
+from hpsearch.backends.gangs import Gang
 
 __all__ = ["SEND_AHEAD_SECONDS", "STUCK_SECONDS", "Flight", "Slot", "Slots"]
 
@@ -29,9 +31,10 @@ H = TypeVar("H")
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """A task that was sent to a worker."""
+    """A task that was sent to a worker, which may be one of a gang."""
 
-    task: Task
+    gang: Gang
+    rank: int
     ticket: Any
     """What the backend got for it when it sent it."""
     since: float
@@ -39,6 +42,11 @@ class Flight:
     recalled: bool = False
     counted: int = 0
     """Highest iteration whose checkpoint the orchestrator was told of."""
+
+    @property
+    def task(self) -> Task:
+        """What it is to run."""
+        return self.gang.task
 
     @property
     def key(self) -> tuple[int, int]:
@@ -52,6 +60,10 @@ class Slot(Generic[H]):
 
     handle: H
     name: str
+    node: str = ""
+    """Where it runs; empty until it has a process."""
+    address: str = ""
+    """Where the others of its next gang reach it."""
     ready: bool = False
     dead: bool = False
     sees: bool = True
@@ -68,14 +80,19 @@ class Slot(Generic[H]):
 
 
 class Slots(Generic[H]):
-    """The workers of one pool."""
+    """The workers of one pool.
 
-    def __init__(self) -> None:
+    Args:
+        ahead: Whether a second task may be sent ahead.
+    """
+
+    def __init__(self, ahead: bool = True) -> None:
         self.all: list[Slot[H]] = []
+        self._ahead = ahead
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._free: dict[int, Slot[H]] = {}  # by identity, in the order in which they became free
         self._single: dict[int, Slot[H]] = {}  # those with exactly one flight
-        self._by_warm: dict[int, Slot[H]] = {}
+        self._by_warm: dict[int, Slot[H]] = {}  # by trial: the worker that was its last one, or rank 0 of several
 
     def add(self, slot: Slot[H]) -> None:
         """Take a new worker in; it isn't ready yet."""
@@ -116,11 +133,32 @@ class Slots(Generic[H]):
             return next(iter(self._single.values()))
         return None
 
+    def choose_gang(self, trial: int, width: int) -> Sequence[Slot[H]]:
+        """Choose the workers for a trial's next wide segment, by rank; empty where too few are free.
+
+        Those of one node, if some node has enough: that of the worker that ran the trial last, else the one with the
+        fewest to spare. Otherwise of the nodes with most, so that the ranks of a node stand together. The worker that
+        ran the trial last becomes rank 0, where it is among them.
+        """
+        if len(self._free) < width:
+            return ()
+        warm = self._by_warm.get(trial)
+        nodes: dict[str, list[Slot[H]]] = {}
+        for slot in sorted(self._free.values(), key=lambda slot: (slot is not warm, slot.warm != trial)):
+            nodes.setdefault(slot.node, []).append(slot)
+        enough = [slots for slots in nodes.values() if len(slots) >= width]
+        if enough:
+            return min(enough, key=lambda slots: (slots[0] is not warm, len(slots)))[:width]
+        fullest = sorted(nodes.values(), key=len, reverse=True)
+        chosen = [slot for slots in fullest for slot in slots][:width]
+        first = warm.node if warm in chosen and warm is not None else chosen[0].node
+        return sorted(chosen, key=lambda slot: slot.node != first)
+
     def send(self, slot: Slot[H], flight: Flight, now: float) -> None:
         """Note that a task was sent to a worker."""
         flight.since = now if not slot.flights else float("inf")
         slot.flights.append(flight)
-        self._warm(slot, flight.task.segment.trial)
+        self._warm(slot, flight.task.segment.trial, flight.rank)
         self._place(slot)
 
     def land(self, slot: Slot[H], flight: Flight, now: float, seconds: float | None) -> None:
@@ -147,13 +185,14 @@ class Slots(Generic[H]):
         return sum(1 for slot in self.all if slot.flights)
 
     def _short(self) -> bool:
-        return len(self._recent) == _RECENT and max(self._recent) < SEND_AHEAD_SECONDS
+        return self._ahead and len(self._recent) == _RECENT and max(self._recent) < SEND_AHEAD_SECONDS
 
-    def _warm(self, slot: Slot[H], trial: int) -> None:
+    def _warm(self, slot: Slot[H], trial: int, rank: int) -> None:
         if slot.warm is not None and self._by_warm.get(slot.warm) is slot:
             del self._by_warm[slot.warm]
         slot.warm = trial
-        self._by_warm[trial] = slot
+        if rank == 0:
+            self._by_warm[trial] = slot
 
     def _place(self, slot: Slot[H]) -> None:
         self._free.pop(id(slot), None)

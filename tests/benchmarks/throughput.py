@@ -144,7 +144,7 @@ class _Trial:
 
 
 class _Convolutions(Trainer):
-    """Two convolutions and a large layer: 813,000 parameters, on images of 28 x 28 pixels."""
+    """Three convolutions, 53,000 parameters, on images of 28 x 28 pixels."""
 
     def build(self, params: Mapping[str, Any]) -> Parts:
         model = _network()
@@ -172,9 +172,10 @@ class _Distributed:
 
 def _network() -> nn.Module:
     return nn.Sequential(
-        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(1568, 512), nn.ReLU(), nn.Linear(512, 10)),
+        *(nn.Conv2d(1, 24, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(24, 48, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(48, 96, 3, padding=1), nn.ReLU(), nn.MaxPool2d(7)),
+        *(nn.Flatten(), nn.Linear(96, 10)),
     )
 
 

@@ -33,7 +33,9 @@ class Place:
         self.messages.append(message)
         self.on_message()
 
-    def open(self, trainable: Callable[..., object] = trainables.total, save_every: int | None = None) -> None:
+    def open(
+        self, trainable: Callable[..., object] = trainables.total, save_every: int | None = None, widest: int = 1
+    ) -> None:
         self.backend.open(
             Job(
                 study=str(self.study),
@@ -44,13 +46,16 @@ class Place:
                 save_every=save_every,
                 max_iter=None,
                 threads=1,
+                widest=widest,
             ),
             self.deliver,
         )
 
-    def start(self, number: int, start: int, end: int, checkpoint: str | None = None, attempt: int = 1) -> None:
+    def start(
+        self, number: int, start: int, end: int, checkpoint: str | None = None, attempt: int = 1, width: int = 1
+    ) -> None:
         trial = Trial(number, {"x": X, "folder": str(self.study)}, seed=number, origin="random")
-        self.backend.start(Task(trial, Segment(number, start, end, checkpoint, attempt), timeout=None))
+        self.backend.start(Task(trial, Segment(number, start, end, checkpoint, attempt, width), timeout=None))
 
     def wait_for(self, met: Callable[[list[Message]], bool]) -> list[Message]:
         """Wait until the messages of this test meet a condition; the test's own time limit bounds it."""
@@ -62,8 +67,8 @@ class Place:
         self.wait_for(lambda messages: sum(isinstance(m, Result) for m in messages) >= count)
         return {m.trial: m for m in self.messages if isinstance(m, Result)}
 
-    def wait_for_capacity(self) -> None:
-        self.wait_for(lambda _: self.backend.capacity() > 0)
+    def wait_for_capacity(self, width: int = 1) -> None:
+        self.wait_for(lambda _: self.backend.capacity() >= width)
 
 
 def make_place(kind: str, request: pytest.FixtureRequest, study: StudyDirectory) -> Place:
@@ -106,6 +111,14 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 @pytest.fixture(params=["inline", RAY])
 def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Every backend that runs trainables."""
+    made = make_place(request.param, request, StudyDirectory(tmp_path / "study"))
+    yield made
+    made.backend.close()
+
+
+@pytest.fixture(params=["simulated", RAY])
+def wide(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Every backend that has several workers for a trial."""
     made = make_place(request.param, request, StudyDirectory(tmp_path / "study"))
     yield made
     made.backend.close()
@@ -182,6 +195,39 @@ def test_the_clock_never_goes_back(place: Place):
         place.results(number + 1)
         times.append(place.backend.now())
     assert times == sorted(times)
+
+
+def test_a_wide_task_takes_as_many_workers_as_its_width_and_gives_one_result(wide: Place):
+    wide.open(trainables.total, widest=2)
+    wide.wait_for_capacity(2)
+    wide.start(0, 0, 3, width=2)
+    assert wide.backend.capacity() == 0
+    assert wide.backend.workers().busy == 2
+    result = wide.results(1)[0].result
+    assert [dict(report.metrics) for report in result.reports] == [{"value": X}, {"value": 2 * X}, {"value": 3 * X}]
+    assert wide.backend.capacity() == 2
+    assert sum(isinstance(message, Result) for message in wide.messages) == 1
+
+
+def test_a_trial_goes_on_from_its_checkpoint_at_any_width(wide: Place):
+    wide.open(trainables.total, widest=2)
+    checkpoint, values = None, []
+    for attempt, width in enumerate([1, 2, 1, 2]):
+        wide.wait_for_capacity(width)
+        wide.start(0, attempt, attempt + 1, checkpoint, attempt + 1, width)
+        result = wide.results(1)[0].result
+        checkpoint = result.checkpoint
+        values += [report.metrics["value"] for report in result.reports]
+        wide.messages.clear()
+    assert values == [X, 2 * X, 3 * X, 4 * X]
+
+
+def test_wide_and_narrow_tasks_share_the_workers(wide: Place):
+    wide.open(trainables.total, widest=2)
+    for number, width in enumerate([1, 2, 1, 1, 2]):
+        wide.wait_for_capacity(width)
+        wide.start(number, 0, 1, width=width)
+    assert sorted(wide.results(5)) == list(range(5))
 
 
 def test_a_cut_ends_an_attempt_at_a_report_with_a_checkpoint(real: Place):

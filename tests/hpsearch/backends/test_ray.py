@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import hpsearch
@@ -23,6 +20,7 @@ from hpsearch.study import Study
 from hpsearch.study_directory import StudyDirectory
 from hpsearch.trial import TrialState
 from tests.hpsearch.backends import trainables
+from tests.hpsearch.backends.conditions import alive_nodes, gone, wait_until
 
 pytestmark = pytest.mark.ray
 
@@ -50,25 +48,6 @@ def csv(study: Study) -> str:
 def events(study: Path, *kinds: type) -> list[Any]:
     with Journal.read(StudyDirectory(study).journal) as journal:
         return [event for _, event in journal.events() if isinstance(event, kinds)]
-
-
-def wait_until(met: Callable[[], bool]) -> None:
-    """Wait for a condition; the test's own time limit bounds it."""
-    while not met():
-        time.sleep(0.02)
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
-def alive_nodes() -> int:
-    import ray
-
-    return sum(node["Alive"] for node in ray.nodes())
 
 
 @pytest.fixture
@@ -164,6 +143,7 @@ def test_a_sweep_on_a_full_cluster_says_whose_workers_it_waits_for(ray_cluster, 
 import hpsearch, sys
 sys.path.insert(0, {str(ROOT)!r})
 from tests.hpsearch.backends import trainables
+from tests.hpsearch.backends.conditions import alive_nodes, gone, wait_until
 hpsearch.search(trainables.total, parameters={{"x": hpsearch.Uniform(0.0, 1.0)}}, metric="value", run_cap=1, max_iter=1,
                 workers=1, directory={str(tmp_path / "second")!r}, address={ray_cluster.address!r})
 """
@@ -181,39 +161,6 @@ hpsearch.search(trainables.total, parameters={{"x": hpsearch.Uniform(0.0, 1.0)}}
 def test_a_worker_that_no_node_can_hold_is_one_clear_error(ray_cluster, tmp_path):
     with pytest.raises(hpsearch.BackendError, match=r"needs 64 CPUs.*largest node has 2 CPUs"):
         search(trainables.total, tmp_path / "ray", cpus_per_worker=64)
-
-
-@pytest.fixture
-def blind_node(ray_cluster, tmp_path) -> Iterator[str]:
-    """A node whose processes see an empty directory where this test's files are; gives its mount namespace."""
-    command = (
-        f"mount -t tmpfs none {tmp_path} && readlink /proc/self/ns/mnt && "
-        f"exec {Path(sys.executable).parent / 'ray'} start --address={ray_cluster.address} --num-cpus=1 --block"
-    )
-    process = subprocess.Popen(
-        ["unshare", "--mount", "sh", "-c", command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    namespace = process.stdout.readline().strip()
-    if not namespace.startswith("mnt:"):
-        process.wait()
-        process.stdout.close()
-        pytest.skip(f"no mount namespace of its own can be made here: {namespace}")
-    threading.Thread(target=process.stdout.read, daemon=True).start()
-    # Two nodes that start on one host at once may choose the same names for their sockets.
-    wait_until(lambda: alive_nodes() == 2)
-    yield namespace
-    for child in psutil.Process(process.pid).children(recursive=True):
-        if child.name() == "raylet":
-            child.terminate()  # it says goodbye to the cluster, which would take half a minute to miss it
-    wait_until(lambda: alive_nodes() == 1)
-    os.killpg(process.pid, signal.SIGTERM)
-    process.wait()
-    process.stdout.close()
 
 
 def test_three_nodes_one_blind_one_lost_give_the_same_table(ray_cluster, tmp_path, expected, blind_node):

@@ -5,66 +5,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hpsearch
-from hpsearch.backends import ray as ray_backend
-from hpsearch.backends import slots
+from hpsearch.backends import ray_crew, slots
 from hpsearch.backends.base import Message, Result, Task
 from hpsearch.backends.ray import RayBackend
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.course import Course
 from hpsearch.events import Event, Finished, Started
-from hpsearch.job import Job
 from hpsearch.journal import Journal
 from hpsearch.plan import simulate
 from hpsearch.schedulers.base import Decision
 from hpsearch.study import stored_sweep
 from hpsearch.study_directory import StudyDirectory
-from hpsearch.trial import Segment, Trial
 from tests.hpsearch.backends import trainables
+from tests.hpsearch.backends.driver import Driver
 
 pytestmark = pytest.mark.ray
 
-ROOT = Path(__file__).parents[3]
-
-
-class Driver:
-    """Drives a backend by hand, as the orchestrator does."""
-
-    def __init__(self, backend: RayBackend, study: Path, trainable: str) -> None:
-        self.backend = backend
-        self.messages: list[Any] = []
-        StudyDirectory(study).create({"sweep": {}}, None)
-        job = Job(
-            study=str(study),
-            name="pool",
-            trainable=f"tests.hpsearch.backends.trainables:{trainable}",
-            search_path=(str(ROOT),),
-            metric="value",
-            save_every=None,
-            max_iter=None,
-            threads=1,
-        )
-        backend.open(job, self.messages.append)
-
-    def wait_for(self, met: Any) -> None:
-        while not met():
-            self.messages += self.backend.wait(0.1)
-
-    def start(self, number: int, params: dict[str, Any], end: int = 1) -> None:
-        trial = Trial(number, params, seed=number, origin="random")
-        self.backend.start(Task(trial, Segment(number, 0, end, None, 1), None))
-
-    def results(self) -> list[int]:
-        return [message.trial for message in self.messages if isinstance(message, Result)]
-
 
 def test_idle_workers_are_given_back_and_had_again(ray_cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_backend, "_IDLE_SECONDS", 0.5)
+    monkeypatch.setattr(ray_crew, "_IDLE_SECONDS", 0.5)
     driver = Driver(RayBackend(workers=2), tmp_path / "study", "total")
     driver.wait_for(lambda: driver.backend.workers().ready == 0 and driver.backend.capacity() == 2)
     driver.start(0, {"x": 1.0})

@@ -4,12 +4,14 @@ import random
 import time
 import tracemalloc
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.backends.base import Result, Task
+from hpsearch.backends.base import Progress, Result, Task
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.course import Course
+from hpsearch.errors import BackendError
 from hpsearch.job import Job
 from hpsearch.plan import simulate
 from hpsearch.report.tables import rows_to_csv
@@ -19,20 +21,20 @@ from tests.hpsearch.lives import sweeps
 from tests.hpsearch.scripted import sweep_of
 
 
-def backend(workers: int = 2, checkpoints: bool = True) -> SimulatedBackend:
+def backend(workers: int = 2, checkpoints: bool = True, widest: int = 1) -> SimulatedBackend:
     made = SimulatedBackend(
         workers,
         metric=lambda trial, iteration: trial.params["x"] / iteration,
-        seconds=lambda trial, segment: trial.params["seconds"] * ((segment.end or 1) - segment.start),
+        seconds=lambda trial, segment: trial.params["seconds"] * ((segment.end or 1) - segment.start) / segment.width,
         checkpoints=checkpoints,
     )
-    made.open(Job("", "s", "", (), "loss", None, None, 1), lambda message: None)
+    made.open(Job("", "s", "", (), "loss", None, None, 1, widest=widest), lambda message: None)
     return made
 
 
-def task(number: int, seconds: float, start: int = 0, end: int | None = 2) -> Task:
+def task(number: int, seconds: float, start: int = 0, end: int | None = 2, width: int = 1) -> Task:
     trial = Trial(number, {"x": 8.0, "seconds": seconds}, 0, "random")
-    return Task(trial, Segment(number, start, end, None, 1), None)
+    return Task(trial, Segment(number, start, end, None, 1, width), None)
 
 
 def test_the_clock_jumps_from_end_to_end():
@@ -100,6 +102,39 @@ def test_a_cut_in_the_last_iteration_changes_nothing():
     (message,) = simulated.wait(None)
     assert isinstance(message, Result)
     assert (message.result.iteration, message.result.cut, simulated.now()) == (2, False, 20.0)
+
+
+def test_a_wide_task_takes_as_many_workers():
+    simulated = backend(5)
+    simulated.start(task(0, 6.0, width=3))
+    assert simulated.capacity() == 2
+    assert simulated.workers().busy == 3
+    with pytest.raises(BackendError, match="trial 1 asks for 3 where 2 are free"):
+        simulated.start(task(1, 1.0, width=3))
+    assert simulated.capacity() == 2
+    (message,) = simulated.wait(None)
+    assert isinstance(message, Result)
+    assert (simulated.now(), simulated.capacity()) == (4.0, 5)
+    assert [report.seconds for report in message.result.reports] == [2.0, 2.0]
+
+
+def test_where_trials_may_be_wide_others_tell_how_far_they_have_come():
+    simulated = backend(3, widest=2)
+    simulated.start(task(0, 10.0, start=1, end=9))
+    simulated.start(task(1, 25.0, end=1))
+    simulated.start(task(2, 30.0, end=2))
+    result, progress = simulated.wait(None)
+    assert isinstance(result, Result)
+    assert isinstance(progress, Progress)
+    assert (result.trial, progress.trial, progress.attempt, progress.saved) == (1, 0, 1, None)
+    assert [report.iteration for report in progress.reports] == [2, 3]
+    result, progress = simulated.wait(None)
+    assert isinstance(result, Result)
+    assert isinstance(progress, Progress)
+    assert [report.iteration for report in progress.reports] == [4, 5, 6, 7]
+    (result,) = simulated.wait(None)
+    assert isinstance(result, Result)
+    assert [report.iteration for report in result.result.reports] == list(range(2, 10))
 
 
 @settings(deadline=None, max_examples=60)

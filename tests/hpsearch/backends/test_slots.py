@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import itertools
 import math
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hpsearch.backends.base import Task
+from hpsearch.backends.gangs import Gang
 from hpsearch.backends.slots import SEND_AHEAD_SECONDS, STUCK_SECONDS, Flight, Slot, Slots
 from hpsearch.trial import Segment, Trial
 
@@ -16,15 +18,15 @@ SHORT = SEND_AHEAD_SECONDS / 4
 class Pool:
     """Slots with a clock, told of whole steps."""
 
-    def __init__(self, workers: int = 0) -> None:
-        self.slots: Slots[int] = Slots()
+    def __init__(self, workers: int = 0, nodes: str = "", ahead: bool = True) -> None:
+        self.slots: Slots[int] = Slots(ahead)
         self.clock = 0.0
         self.trials = 0
-        for _ in range(workers):
-            self.add()
+        for node in nodes or " " * workers:
+            self.add(node)
 
-    def add(self) -> Slot[int]:
-        slot = Slot(len(self.slots.all), f"worker {len(self.slots.all)}")
+    def add(self, node: str = " ") -> Slot[int]:
+        slot = Slot(len(self.slots.all), f"worker {len(self.slots.all)}", node)
         self.slots.add(slot)
         self.slots.make_ready(slot, self.clock)
         return slot
@@ -35,9 +37,13 @@ class Pool:
             self.trials += 1
         slot = self.slots.choose(trial)
         assert slot is not None
-        flight = Flight(Task(Trial(trial, {}, 0, "random"), Segment(trial, 0, 1, None, 1), None), object(), 0.0)
+        flight = self.flight(trial)
         self.slots.send(slot, flight, self.clock)
         return slot, flight
+
+    def flight(self, trial: int) -> Flight:
+        task = Task(Trial(trial, {}, 0, "random"), Segment(trial, 0, 1, None, 1), None)
+        return Flight(Gang(task), 0, object(), 0.0)
 
     def land(self, slot: Slot[int], flight: Flight, after: float = 0.0) -> None:
         self.clock += after
@@ -165,6 +171,87 @@ def test_a_worker_that_is_gone_gives_back_what_it_had_and_takes_nothing_more():
     assert slot not in pool.slots.all
     assert pool.slots.choose(head.task.segment.trial) is not slot
     assert pool.slots.remove(slot) == []
+
+
+def test_nothing_is_sent_ahead_where_segments_may_be_wide():
+    pool = Pool(1, ahead=False)
+    pool.warm_up()
+    pool.send()
+    assert pool.slots.capacity() == 0
+    assert pool.slots.choose(99) is None
+
+
+def gang_of(pool: Pool, trial: int, width: int) -> list[int]:
+    """Choose a gang and send its task; give the workers' numbers by rank."""
+    chosen = pool.slots.choose_gang(trial, width)
+    gang = Gang(Task(Trial(trial, {}, 0, "random"), Segment(trial, 0, 1, None, 1, width), None))
+    for rank, slot in enumerate(chosen):
+        pool.slots.send(slot, Flight(gang, rank, object(), 0.0), pool.clock)
+    return [slot.handle for slot in chosen]
+
+
+def free_all(pool: Pool) -> None:
+    for slot in pool.slots.all:
+        for flight in list(slot.flights):
+            pool.land(slot, flight)
+
+
+def test_a_gang_takes_free_workers_of_one_node_and_leaves_large_nodes_to_others():
+    pool = Pool(nodes="aaabb")
+    assert gang_of(pool, 0, 2) == [3, 4]
+    assert gang_of(pool, 1, 2) == [0, 1]
+    assert gang_of(pool, 2, 2) == []
+    assert pool.slots.capacity() == 1
+
+
+def test_a_gang_goes_back_to_its_node_and_its_workers_and_rank_0_leads():
+    pool = Pool(nodes="bbaaa")
+    assert gang_of(pool, 0, 3) == [2, 3, 4]
+    free_all(pool)
+    assert gang_of(pool, 1, 1) == [0]
+    free_all(pool)
+    assert gang_of(pool, 0, 2) == [2, 3]
+    free_all(pool)
+    slot, flight = pool.send(0)
+    assert slot.handle == 2
+    pool.land(slot, flight)
+    assert gang_of(pool, 0, 4) == [2, 4, 3, 1]
+
+
+def test_the_ranks_of_a_node_stand_together_and_the_fullest_nodes_are_taken():
+    pool = Pool(nodes="abcbcbd")
+    assert gang_of(pool, 0, 5) == [1, 3, 5, 2, 4]
+    free_all(pool)
+    pool.send(1)  # worker 0, of node a
+    assert [slot.node for slot in pool.slots.choose_gang(1, 6)] == ["b", "b", "b", "c", "c", "d"]
+
+
+def test_the_node_that_ran_the_trial_last_comes_first_though_another_is_fuller():
+    pool = Pool(nodes="abb")
+    slot, flight = pool.send(5)
+    assert slot.node == "a"
+    pool.land(slot, flight)
+    assert [slot.node for slot in pool.slots.choose_gang(5, 3)] == ["a", "b", "b"]
+    assert [slot.node for slot in pool.slots.choose_gang(5, 2)] == ["b", "b"]
+
+
+@given(st.lists(st.sampled_from("abcd"), max_size=12), st.integers(2, 12), st.none() | st.integers(0, 11))
+def test_a_gang_is_of_one_node_where_it_can_be_and_ranks_stand_together(nodes, width, last):
+    pool = Pool(nodes="".join(nodes))
+    if last is not None and last < len(nodes):
+        slot = pool.slots.all[last]
+        pool.slots.send(slot, flight := pool.flight(0), pool.clock)
+        pool.land(slot, flight)
+    chosen = pool.slots.choose_gang(0, width)
+    assert len(chosen) == (width if width <= len(nodes) else 0)
+    assert len({slot.handle for slot in chosen}) == len(chosen)
+    stand = [slot.node for slot in chosen]
+    changes = sum(one != other for one, other in itertools.pairwise(stand))
+    assert changes == max(len(set(stand)) - 1, 0)
+    if chosen:
+        assert (len(set(stand)) == 1) == (max(nodes.count(node) for node in nodes) >= width)
+    if last is not None and last < len(nodes) and nodes.count(nodes[last]) >= width:
+        assert chosen[0].handle == last
 
 
 class SlotsMachine(RuleBasedStateMachine):

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import torch
+
 
 def total(trial):
     """Adds `x` up; its value at an iteration is known without running it."""
@@ -100,4 +102,29 @@ def waits(trial):
     for _ in trial.iterations():
         while "folder" in trial.params and not (Path(trial.params["folder"]) / "go").exists():
             time.sleep(0.02)
+        trial.report({"value": 1.0})
+
+
+def together(trial):
+    """Adds `x` up over ranks and iterations; `pause` is what an iteration takes.
+
+    Rank `raises` does so in the second iteration, and rank `stays` doesn't come back at the end.
+    """
+    so_far = 0.0 if trial.checkpoint is None else trial.checkpoint["total"]
+    group = trial.group
+    known = {"size": group.size, "hosts": len(group.hosts)}
+    known |= {f"pid{rank}": pid for rank, pid in enumerate(group.allgather_object(os.getpid()))}
+    for iteration in trial.iterations():
+        time.sleep(trial.params.get("pause", 0.0))
+        if iteration == 2 and trial.params.get("raises") == group.rank:
+            raise ValueError("this rank can't go on")
+        so_far += float(group.allreduce(torch.tensor([trial.params["x"]]), op="sum"))
+        print(f"rank {group.rank}")
+        trial.report({"value": so_far, **known}, checkpoint=lambda: {"total": so_far})
+    if trial.params.get("stays") == group.rank:
+        time.sleep(1000)
+
+
+def reports_once(trial):
+    for _ in trial.iterations():
         trial.report({"value": 1.0})

@@ -1,0 +1,104 @@
+"""What becomes of a segment that several workers run together: how each of them ended, and what follows for the trial.
+
+A segment of width 1 is a gang of one. No process is in here, and no clock but the one that is handed in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from hpsearch.backends.base import Gone, Result, Task, TimedOut
+from hpsearch.job import SegmentResult
+from hpsearch.trial import Failure
+
+__all__ = ["GRACE_SECONDS", "Gang", "Loss", "LossKind"]
+
+LossKind = Literal["died", "innocent", "timeout", "late"]
+
+GRACE_SECONDS = 10.0
+"""How long the others of a gang may go on alone; one that uses its group hears of the end at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A worker of a gang was lost before it came back."""
+
+    reason: str
+    kind: LossKind = "died"
+    """`innocent`: what it was to run hadn't begun; `timeout` and `late`: it was killed, for running over the trial's
+    timeout, or for going on alone."""
+
+
+class Gang:
+    """The workers that run one task, by rank, and how they ended."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._results: dict[int, SegmentResult] = {}
+        self._losses: dict[int, Loss] = {}  # in the order in which they were heard of
+        self._alone_since: float | None = None
+
+    def landed(self, rank: int, result: SegmentResult, now: float) -> None:
+        """Note that a worker came back."""
+        self._results[rank] = result
+        if rank == 0 or result.failure is not None:
+            self._leave_alone(now)
+
+    def lost(self, rank: int, loss: Loss, now: float) -> None:
+        """Note that a worker won't come back."""
+        self._losses[rank] = loss
+        self._leave_alone(now)
+
+    def is_late(self, now: float) -> bool:
+        """Say whether those that haven't ended should have: rank 0 is done, or the gang is broken, for too long."""
+        return self._alone_since is not None and now - self._alone_since > GRACE_SECONDS
+
+    def outcome(self) -> Result | TimedOut | Gone | None:
+        """Give what became of the task; None while a worker of the gang hasn't ended."""
+        segment = self.task.segment
+        if len(self._results) + len(self._losses) < segment.width:
+            return None
+        key = (segment.trial, segment.attempt)
+        for rank, loss in self._losses.items():
+            if loss.kind == "timeout":
+                message = f"killed: it ran over its trial_timeout ({loss.reason})"
+                return TimedOut(*key, Failure("timeout", message, ""))
+            if loss.kind != "late":
+                return Gone(*key, self._of(rank, loss.reason), loss.kind == "innocent")
+        failures = {rank: result.failure for rank, result in sorted(self._results.items()) if result.failure}
+        for rank, failure in failures.items():
+            if failure.kind != "peer":
+                return self._failed(rank, replace(failure, message=self._of(rank, failure.message)))
+        if not failures:
+            return Result(*key, self._results[0])
+        rank, failure = next(iter(failures.items()))
+        in_order = [rank for rank in sorted(self._results) if rank not in failures]
+        if in_order:
+            return self._failed(in_order[0], self._unlike(in_order[0], rank))
+        return Gone(*key, self._of(rank, failure.message))
+
+    def _leave_alone(self, now: float) -> None:
+        if self._alone_since is None:
+            self._alone_since = now
+
+    def _failed(self, rank: int, failure: Failure) -> Result:
+        """Join the failure of a rank with what rank 0 reported, where that came back."""
+        result = self._results.get(0, self._results[rank])
+        segment = self.task.segment
+        return Result(segment.trial, segment.attempt, replace(result, checkpoint=None, cut=False, failure=failure))
+
+    def _unlike(self, ended: int, other: int) -> Failure:
+        there = self._results[other]
+        assert there.failure is not None, "it was chosen for its failure"
+        message = (
+            f"all workers of a trial must run the same iterations and call the same operations, but rank {ended} ended "
+            f"after iteration {self._results[ended].iteration} and rank {other}, at iteration {there.iteration}, still "
+            f"needed it ({there.failure.message}): call trial.report() and the group's operations alike on every rank"
+        )
+        return Failure("contract", message, there.failure.traceback)
+
+    def _of(self, rank: int, reason: str) -> str:
+        """Say whose reason it is, where there are several workers."""
+        width = self.task.segment.width
+        return reason if width == 1 else f"rank {rank} of {width}: {reason}"

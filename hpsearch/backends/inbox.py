@@ -1,0 +1,37 @@
+"""What came from the workers, to be taken in the driver's own thread."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from hpsearch.backends.base import Message
+
+__all__ = ["Inbox"]
+
+
+class Inbox:
+    """Answers that came, and what is to be done with each; filled from any thread."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], Sequence[Message]]] = queue.SimpleQueue()
+
+    def put(self, message: Message) -> None:
+        """Add a message of the driver's own."""
+        self._queue.put(lambda: [message])
+
+    def when_done(self, ref: Any, take: Callable[[Future[Any]], Sequence[Message]]) -> None:
+        """Let `take` have the answer of a remote call, an `ObjectRef`, once it is there."""
+        ref.future().add_done_callback(lambda future: self._queue.put(lambda: take(future)))
+
+    def take(self, timeout: float | None) -> list[Message]:
+        """Give the messages of all that came; wait for the first up to `timeout` seconds."""
+        messages: list[Message] = []
+        try:
+            messages += self._queue.get(timeout=timeout)()
+            while True:
+                messages += self._queue.get_nowait()()
+        except queue.Empty:
+            return messages

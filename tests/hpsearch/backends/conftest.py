@@ -1,0 +1,49 @@
+"""What tests on Ray share beside the cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.hpsearch.backends.conditions import alive_nodes, wait_until
+
+
+@pytest.fixture
+def blind_node(ray_cluster, tmp_path) -> Iterator[str]:
+    """A node whose processes see an empty directory where this test's files are; gives its mount namespace."""
+    command = (
+        f"mount -t tmpfs none {tmp_path} && readlink /proc/self/ns/mnt && "
+        f"exec {Path(sys.executable).parent / 'ray'} start --address={ray_cluster.address} --num-cpus=1 --block"
+    )
+    process = subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    namespace = process.stdout.readline().strip()
+    if not namespace.startswith("mnt:"):
+        process.wait()
+        process.stdout.close()
+        pytest.skip(f"no mount namespace of its own can be made here: {namespace}")
+    threading.Thread(target=process.stdout.read, daemon=True).start()
+    # Two nodes that start on one host at once may choose the same names for their sockets.
+    wait_until(lambda: alive_nodes() == 2)
+    yield namespace
+    for child in psutil.Process(process.pid).children(recursive=True):
+        if child.name() == "raylet":
+            child.terminate()  # it says goodbye to the cluster, which would take half a minute to miss it
+    wait_until(lambda: alive_nodes() == 1)
+    os.killpg(process.pid, signal.SIGTERM)
+    process.wait()
+    process.stdout.close()
