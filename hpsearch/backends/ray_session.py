@@ -180,7 +180,8 @@ def connect(address: str | None, cpus: int) -> Pool:
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise BackendError(
             f"Ray can't be reached at {address or 'this machine'}: {error}. Check with `ray status`, name another "
-            "--address, or leave --address away to start a local Ray."
+            "--address, or leave --address away to start a local Ray. A cluster that asks for a token (one begun by "
+            "`ray start` does) needs RAY_AUTH_MODE=token here, and the head's ~/.ray/auth_token."
         ) from error
     return _pools.setdefault(_session(), Pool(shared=not local))
 
