@@ -35,8 +35,8 @@ from tests.benchmarks.figures import Figure
 __all__ = ["measure"]
 
 WORKERS = 2
-BATCH = 64
-STEPS = 20
+BATCH = 128
+STEPS = 10
 """Of one worker's epoch."""
 ROWS = BATCH * STEPS
 

@@ -297,10 +297,8 @@ class Rows(Dataset[Any]):
 
 
 @pytest.mark.parametrize("width", [1, 4])
-def test_a_map_style_data_set_is_read_ahead_by_a_thread(width):
-    before = threading.active_count()
+def test_a_map_style_data_set_gives_what_its_tensors_would(width):
     assert of(curve(2, width, train=Rows()), "loss") == pytest.approx(of(curve(2), "loss"), abs=1e-5)
-    assert threading.active_count() == before
 
 
 @pytest.mark.slow

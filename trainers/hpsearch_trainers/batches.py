@@ -1,10 +1,7 @@
-"""From row numbers to batches on the device, read ahead of the training."""
+"""From row numbers to batches on the device."""
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -16,23 +13,25 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.parts import Data
+from hpsearch_trainers.row_randomness import SeededRows, generators_kept
 
 __all__ = ["Batches"]
 
 _AHEAD = 2
-"""Batches that are ready before they are asked for."""
+"""Batches that each loader has ready before they are asked for."""
 
 
 class Batches:
     """Reads batches of a data set.
 
-    Of tensors the rows are gathered in this thread: that costs less than handing them over would. Of other data sets a
-    thread reads ahead, or processes do.
+    Of tensors the rows are gathered at once: that costs less than handing them over would. Of other data sets processes
+    read ahead, so that the device is busy; what is random in a row doesn't depend on who reads it.
 
     Args:
         data: Pairs of input and target.
         device: Where batches go.
-        loaders: Processes that read, but no more than torch has threads here; 0 for a thread.
+        loaders: Processes that read, but no more than torch has threads here; 0: this one does. None: as many as torch
+            has threads for a GPU, and none on the CPU, where they would take the training's cores.
 
     Attributes:
         device: Where batches go.
@@ -42,10 +41,11 @@ class Batches:
         ConfigurationError: The data has no length, or its tensors have different ones.
     """
 
-    def __init__(self, data: Data, device: torch.device, loaders: int = 0) -> None:
+    def __init__(self, data: Data, device: torch.device, loaders: int | None = None) -> None:
         self.waited = 0.0
         self.device = device
-        self._loaders = loaders
+        most = torch.get_num_threads()
+        self._loaders = min(most, loaders) if loaders is not None else most if device.type == "cuda" else 0
         self._tensors: Sequence[Tensor] | None = None
         self._data: Any = data
         if isinstance(data, TensorDataset):
@@ -54,11 +54,12 @@ class Batches:
             self._tensors = [tensor.to(device) for tensor in data]
         self.rows = self._count()
 
-    def read(self, indices: Iterable[Tensor]) -> Iterator[Any]:
+    def read(self, indices: Iterable[Tensor], seed: int = 0) -> Iterator[Any]:
         """Give the batch of each set of row numbers.
 
         Args:
             indices: int64, 1-D; an empty one gives a batch without rows.
+            seed: What is random in a row of a data set follows from it and the row's number.
 
         Yields:
             A pair of input and target, or whatever the data set's rows are made of.
@@ -68,7 +69,8 @@ class Batches:
                 chosen = rows.to(self.device, non_blocking=True)
                 yield tuple(tensor.index_select(0, chosen) for tensor in self._tensors)
             return
-        source = self._in_processes(indices) if self._loaders else _ahead(self._fetch, indices)
+        rows_of = SeededRows(self._data, seed)
+        source = self._in_processes(rows_of, indices) if self._loaders else _here(rows_of, indices)
         with closing(source) as batches:
             while True:
                 began = time.perf_counter()
@@ -92,56 +94,31 @@ class Batches:
             raise ConfigurationError(f"tensors of a data set must be equally long, got {lengths or 'none'}")
         return lengths[0]
 
-    def _fetch(self, rows: Tensor) -> Any:
-        if len(rows) == 0:
-            return _slice(default_collate([self._data[0]]))
-        return default_collate([self._data[row] for row in rows.tolist()])
-
-    def _in_processes(self, indices: Iterable[Tensor]) -> Generator[Any, None, None]:
+    def _in_processes(self, data: SeededRows, indices: Iterable[Tensor]) -> Generator[Any, None, None]:
         chosen = [rows.tolist() for rows in indices]
         full = [rows for rows in chosen if rows]
         yield from DataLoader(
-            self._data,
+            data,
             batch_sampler=full,
-            num_workers=min(self._loaders, torch.get_num_threads()),
+            num_workers=self._loaders,
             prefetch_factor=_AHEAD,
             pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # else it would draw from the one that the training draws from
         )
         for _ in chosen[len(full) :]:
-            yield self._fetch(torch.empty(0, dtype=torch.int64))
+            yield _fetch(data, [])
 
 
-def _ahead(fetch: Callable[[Tensor], Any], indices: Iterable[Tensor]) -> Generator[Any, None, None]:
-    """Fetch in a thread, some batches ahead; what it raises is raised here."""
-    ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(_AHEAD)
-    stopped = threading.Event()
+def _here(data: SeededRows, indices: Iterable[Tensor]) -> Generator[Any, None, None]:
+    for rows in indices:
+        yield _fetch(data, rows.tolist())
 
-    def work() -> None:
-        try:
-            for rows in indices:
-                ready.put((fetch(rows), None))
-                if stopped.is_set():
-                    return
-            ready.put((None, None))
-        except BaseException as error:
-            ready.put((None, error))
 
-    thread = threading.Thread(target=work, name="hpsearch-batches", daemon=True)
-    thread.start()
-    try:
-        while True:
-            batch, error = ready.get()
-            if error is not None:
-                raise error
-            if batch is None:
-                return
-            yield batch
-    finally:
-        stopped.set()
-        with contextlib.suppress(queue.Empty):
-            while True:  # room for what the thread is about to put
-                ready.get_nowait()
-        thread.join()
+def _fetch(data: SeededRows, rows: Sequence[int]) -> Any:
+    with generators_kept():
+        if not rows:
+            return _slice(default_collate([data[0]]))
+        return default_collate([data[row] for row in rows])
 
 
 def _to(batch: Any, device: torch.device) -> Any:

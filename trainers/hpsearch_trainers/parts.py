@@ -56,14 +56,15 @@ class Parts:
     `sync`: all workers normalize by the rows of all."""
     freeze_batch_norm: float | None = None
     """Epochs after which batch normalization keeps its statistics as they are."""
-    loaders: int = 0
-    """Processes that read a map-style data set; 0: a thread beside the training. There are never more than the worker's
-    share of cores, which is torch's number of threads there (`cpus_per_worker`)."""
+    loaders: int | None = None
+    """Processes that read a map-style data set ahead, at most as many as the worker has cores; 0: the worker reads.
+    None: as many as it has cores where it trains on a GPU, and 0 where it trains on these cores."""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "validation_batch_size", "accumulate"):
             _check(name, getattr(self, name), least=1, whole=True)
-        _check("loaders", self.loaders, least=0, whole=True)
+        if self.loaders is not None:
+            _check("loaders", self.loaders, least=0, whole=True)
         for name in ("clip_norm", "average", "freeze_batch_norm"):
             if getattr(self, name) is not None:
                 _check(name, getattr(self, name), least=0, whole=False)

@@ -101,6 +101,12 @@ class Trainer(ABC):
         self._shard = Shard(self._train.rows, batch, self._seed, rank, width)
         self._target = self._scaling.target(parts.batch_size, width, rule_for(self.optimizer))
         self._stages = [Stage(0.0, self._target)]
+        if rank == 0 and self._scaling.lr is None and self._target != 1.0:
+            rule = f"{rule_for(self.optimizer)}, the rule for {type(self.optimizer).__name__}"
+            print(
+                f"{width} workers: a step has {self._shard.batch} rows in place of {parts.batch_size}, and the rate "
+                f"goes to {self._target:g} times its own ({rule}; scaling.lr names another)"
+            )
 
     @abstractmethod
     def build(self, params: Mapping[str, Any]) -> Parts:
@@ -119,7 +125,7 @@ class Trainer(ABC):
         if frozen is not None and self.epoch >= frozen:
             hold_statistics(self.model)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        for step, (inputs, targets) in enumerate(self._train.read(self._shard.epoch(self.epoch))):
+        for step, (inputs, targets) in enumerate(self._train.read(self._shard.epoch(self.epoch), self._drawn("rows"))):
             self._set_rate(self.epoch + step / self._shard.steps)
             self._step(inputs, targets, loss)
         self.epoch += 1
@@ -214,12 +220,16 @@ class Trainer(ABC):
         self._rates.apply(factor)
 
     def _seed_epoch(self) -> None:
-        digest = hashlib.sha256(f"rank {self._shard.rank} in epoch {self.epoch} of {self._seed}".encode()).digest()
-        seed = int.from_bytes(digest[:8], "little") & 0x7FFF_FFFF_FFFF_FFFF
+        seed = self._drawn(f"rank {self._shard.rank}")
         # Not torch.manual_seed, which asks every kind of device that this torch knows: half a step of a small model.
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
+
+    def _drawn(self, what: str) -> int:
+        """Give the seed of something in this epoch, from 0 to 2**63 - 1."""
+        digest = hashlib.sha256(f"{what} in epoch {self.epoch} of {self._seed}".encode()).digest()
+        return int.from_bytes(digest[:8], "little") & 0x7FFF_FFFF_FFFF_FFFF
 
     def _sum(self, value: Tensor) -> float:
         """Add up over all workers."""
