@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 BENCH_STAMP := $(VENV)/installed-bench
 
-.PHONY: install demo test test-search test-comm check bench clean
+.PHONY: install demo test test-search test-ray test-comm check bench clean
 
 install: $(STAMP)
 
@@ -25,12 +25,17 @@ $(BENCH_STAMP): $(STAMP)
 demo: $(STAMP)
 	$(BIN)/hpsearch run configs/digits.yaml
 
-# Two at a time: much of their time tests wait for other processes.
+# Side by side: much of their time tests wait for other processes.
 test: $(STAMP)
-	$(MAKE) --no-print-directory --jobs=2 test-search test-comm
+	$(MAKE) --no-print-directory --jobs=3 test-search test-ray test-comm
+
+ON_RAY := tests/hpsearch/backends tests/hpsearch/cli
 
 test-search: $(STAMP)
-	$(BIN)/python -m pytest tests --ignore=tests/comm | sed --unbuffered 's/^/search: /'
+	$(BIN)/python -m pytest tests --ignore=tests/comm $(ON_RAY:%=--ignore=%) | sed --unbuffered 's/^/search: /'
+
+test-ray: $(STAMP)
+	$(BIN)/python -m pytest $(ON_RAY) | sed --unbuffered 's/^/ray: /'
 
 test-comm: $(STAMP)
 	$(BIN)/python -m pytest tests/comm | sed --unbuffered 's/^/comm: /'

@@ -84,6 +84,8 @@ class Course:
                 self._standings.revert(event.trial, event.reason, event.checkpoint)
                 self.iterations -= before - standing.iterations
             case Opened() | Ended():
+                if isinstance(event, Opened) and event.workers_per_trial is not None:
+                    self._standings.least_width = event.workers_per_trial
                 for trial in sorted(self._standings.running):
                     self._owe(trial)
             case Dropped():

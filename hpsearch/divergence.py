@@ -25,6 +25,6 @@ def diverged(value: float | None, before: float | None, goal: Goal, tolerance: f
     if tolerance is None or before is None or math.isnan(before):
         return None
     worse = value - before if goal == "minimize" else before - value
-    if worse <= tolerance * abs(before):
+    if not worse > tolerance * abs(before):  # two infinities differ by NaN: one is no worse than the other
         return None
     return f"{value:.6g} after {before:.6g}, worse by more than the {tolerance:.0%} of scaling.tolerance"

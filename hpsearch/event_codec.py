@@ -91,6 +91,7 @@ _TO_BODY: Mapping[type, Callable[[Any], _Body]] = {
         "workers": e.workers,
         "process": e.process,
         "command": e.command,
+        "workers_per_trial": e.workers_per_trial,
     },
     Started: _started,
     Saved: lambda e: {
@@ -123,7 +124,7 @@ _TO_BODY: Mapping[type, Callable[[Any], _Body]] = {
 }
 
 _FROM_BODY: Mapping[str, Callable[[Any, _Body], Event]] = {
-    "opened": lambda t, b: Opened(b["backend"], b["workers"], b["process"], b["command"]),
+    "opened": lambda t, b: Opened(b["backend"], b["workers"], b["process"], b["command"], b.get("workers_per_trial")),
     "started": _read_started,
     "saved": lambda t, b: Saved(t, b["attempt"], b["iteration"], b["checkpoint"], _read_reports(t, b["reports"])),
     "finished": lambda t, b: Finished(

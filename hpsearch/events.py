@@ -34,6 +34,8 @@ class Opened:
     process: str
     """`user@host:pid`."""
     command: str
+    workers_per_trial: int | None = None
+    """Workers that a trial needs in this run; None: as many as the study's sweep says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,8 +134,10 @@ class Orchestrator:
             if not isinstance(answer, Exhausted):
                 return isinstance(answer, Done)
             self._note(answer)
-        self._note_starts(starts, free, self._course.ready())
-        return False
+        ready = self._course.ready()
+        self._note_starts(starts, free, ready)
+        # Also without a worker: they may all have gone with the last trial, and nobody has to wait for new ones.
+        return ready == 0 and isinstance(self._course.next(), Done)
 
     def _note_starts(self, starts: Sequence[Started], free: int, waiting: int) -> int:
         """Give segments their widths, and note them; answer how many workers they take."""

@@ -117,7 +117,7 @@ def make_plan(sweep: Sweep, workers: int | None) -> Plan:
             f"got {workers} in all: plan for more (--workers), or lower workers_per_trial"
         )
     fixed, course, counter = _schedule(replace(sweep, resources=replace(resources, elastic=False)), workers)
-    widened = resources.widest > resources.workers_per_trial
+    widened = min(resources.widest, workers) > resources.workers_per_trial
     return Plan(
         sweep=sweep,
         rungs=course.rungs(),

@@ -40,10 +40,12 @@ class _Times:
     first: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
     """Of the first one in each segment."""
     later: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    typical: float = 0.0
+    """The median of the later ones, or of the first ones where there are no others."""
 
-    @property
-    def typical(self) -> float:
-        return median(self.later or self.first)
+    def add(self, seconds: float, first: bool) -> None:
+        (self.first if first else self.later).append(seconds)
+        self.typical = median(self.later or self.first)
 
 
 class Speedup:
@@ -66,7 +68,7 @@ class Speedup:
             first: It was the first one of its segment.
         """
         times = self._times[trial]
-        (times[width].first if first else times[width].later).append(seconds)
+        times[width].add(seconds, first)
         if len(times) > 1:
             self._shares.pop(trial, None)
             self._shares[trial] = _share_of(times)

@@ -157,7 +157,8 @@ class Standings:
     """The standings of all trials, with the best and the counts kept up as they change."""
 
     def __init__(self, goal: Goal, least_width: int = 1) -> None:
-        self._least_width = least_width
+        self.least_width = least_width
+        """Workers that a trial needs: as many are never too many."""
         self._sign = 1.0 if goal == "minimize" else -1.0
         self._all: list[Standing] = []
         self._ranking: list[tuple[float, int]] = []  # heap of (signed value, number), stale ones among them
@@ -191,7 +192,7 @@ class Standings:
             self.counts[TrialState.WAITING] += 1
         standing = self._all[segment.trial]
         standing.attempts, standing.segment, standing.until = segment.attempt, segment, segment.end
-        standing.widen(segment.width, self._least_width)
+        standing.widen(segment.width, self.least_width)
         self.running.add(segment.trial)
         self._change(standing, TrialState.RUNNING)
 

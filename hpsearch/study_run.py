@@ -126,16 +126,20 @@ def _go_on(
     run.display.note(f"study: {place.path}")
     place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
     course = Course(stored_sweep(record))
-    replayed = list(course.replay(event for _, event in history))
+    widths = Widths(sweep.resources, course.widest, course.bracket)
+    replayed = []
+    for event, decisions in course.replay(event for _, event in history):
+        widths.observe(event, decisions)  # in step: it asks the course where trials stand
+        replayed.append((event, decisions))
     course.obsolete()
     backend = run.backend(sweep)
-    widths = Widths(sweep.resources, course.widest, course.bracket)
     watching = Watching(sweep, [_tensorboard(place, sweep)] if run.tensorboard else [], run.display)
     try:
         for event, decisions in replayed:
-            widths.observe(event, decisions)
             watching.observe(event, decisions)
-        news: list[Event] = [Opened(backend.name, sweep.resources.workers, process_name(), command_line())]
+        resources = sweep.resources
+        opened = Opened(backend.name, resources.workers, process_name(), command_line(), resources.workers_per_trial)
+        news: list[Event] = [opened]
         if more is not None:
             news.append(more)
         for event in news:

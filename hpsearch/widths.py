@@ -29,18 +29,21 @@ _SURE = 2
 """Iterations that a wide segment runs before it may be found too wide: the first one has caches to fill."""
 
 
+_Rung = tuple[int, int | None, int | None]
+"""Bracket, end, and the workers that a trial may have: equal for those that run alike."""
+
+
 @dataclass(slots=True)
 class _Running:
     """A segment that runs."""
 
     segment: Segment
+    rung: _Rung
     reached: int
     told: float = 0.0
     """Seconds that its reports add up to."""
     cut: bool = False
     """It was told to end early."""
-    promise: int = 0
-    """Workers that it was cut to go on with; 0: it was cut so that others get some of its own."""
 
     @property
     def left(self) -> int:
@@ -77,7 +80,7 @@ class Widths:
         self._wide: set[int] = set()
         """Running trials that could give workers back."""
         self._promises: dict[int, int] = {}
-        """Trials that were cut to be widened and have ended, to the workers that they are to go on with."""
+        """Trials that were cut to be widened, to the workers that they are to go on with."""
         self._saves = False
 
     def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
@@ -86,21 +89,22 @@ class Widths:
             return
         match event:
             case Started(segment=segment):
-                self._running[segment.trial] = _Running(segment, segment.start)
+                self._running[segment.trial] = _Running(segment, self._rung(segment), segment.start)
                 if segment.width > self.least:
                     self._wide.add(segment.trial)
             case Saved(reports=reports):
                 self._saves = True
                 self.report(reports)
-            case Finished(trial=trial, checkpoint=checkpoint, reports=reports, cut=cut, seconds=seconds):
+            case Finished(trial=trial, checkpoint=checkpoint, reports=reports, seconds=seconds):
                 self._saves = checkpoint is not None
                 self.report(reports)
                 running = self._running.get(trial)
-                if running is not None:
-                    if cut and running.promise:
-                        self._promises[trial] = running.promise
-                    self._overhead.observe(running.segment.width > self.least, seconds - running.told)
+                promise = self._promises.get(trial)
                 self._end(trial)
+                if running is not None:
+                    self._overhead.observe(running.segment.width > self.least, seconds - running.told)
+                    if promise is not None and event.cut and event.iteration != running.segment.end:
+                        self._promises[trial] = promise  # the rest of the segment is owed
             case Failed(trial=trial, retry=retry):
                 self._end(trial)
                 if not retry:
@@ -141,7 +145,7 @@ class Widths:
         if waiting or not starts:
             return [_with_width(start, self.least, "other trials wait for workers") for start in starts]
         demands = [
-            self._demand(start.segment, start.segment.start, promise)
+            self._demand(start.segment, self._rung(start.segment), start.segment.start, promise)
             for start, promise in zip(starts, promises, strict=True)
         ]
         widths, _ = self._share(free, demands)
@@ -164,8 +168,7 @@ class Widths:
             chosen = self._for_others(free, waiting)
         else:
             _, wider = self._share(free, []) if free else ([], [])
-            for other, promise in wider:
-                other.promise = promise
+            self._promises.update({other.segment.trial: width for other, width in wider})
             chosen = [*self._too_wide(free), *(other for other, _ in wider)]
         for other in chosen:
             other.cut = True
@@ -180,13 +183,13 @@ class Widths:
             return []
         targets = self._targets(running, workers, new)
         missing = new * self.least - free
-        rungs: dict[object, list[tuple[int, _Running]]] = {}
+        rungs: dict[_Rung, list[tuple[int, _Running]]] = {}
         for other, target in zip(running, targets, strict=False):
             given = other.segment.width - target
             if other.cut:
                 missing -= max(given, 0)
             elif given > 0 and self._seconds_left(other, other.segment.width) > self._overhead.segment:
-                rungs.setdefault(self._rung(other.segment), []).append((given, other))
+                rungs.setdefault(other.rung, []).append((given, other))
         chosen: list[_Running] = []
         # The rung that gives the most comes first, so that the fewest are disturbed.
         for members in sorted(rungs.values(), key=lambda members: -sum(given for given, _ in members)):
@@ -213,7 +216,7 @@ class Widths:
 
     def _targets(self, running: Sequence[_Running], workers: int, new: int = 0) -> list[int]:
         """Divide all workers anew among segments that run, and so many that are to start."""
-        demands = [self._demand(other.segment, other.reached) for other in running]
+        demands = [self._demand(other.segment, other.rung, other.reached) for other in running]
         return self._allocate(workers, [*demands, *[Demand(None, 0.0)] * new])
 
     def _share(self, free: int, starts: Sequence[Demand]) -> tuple[list[int], list[tuple[_Running, int]]]:
@@ -222,15 +225,17 @@ class Widths:
         Returns:
             The widths of those that are to start; those that run and are to be cut, and what they are to go on with.
         """
-        promised = sum(start.held for start in starts)
-        promised += sum(other.promise - other.segment.width for other in self._running.values() if other.promise)
-        spare = free - promised
-        if spare < self.least * sum(start.held == 0 for start in starts):
-            # Workers went, or others took them: promises can't be kept.
-            spare, starts = free, [replace(start, held=0) for start in starts]
-        able = [other for other in self._running.values() if not other.cut and self._saves]
+        room = max(free - self._reserved(), self.least * len(starts))
+        kept = [max(start.held, self.least) for start in starts]
+        if room == sum(kept):
+            return kept, []
+        if room < sum(kept):
+            # Workers went, or new trials took them: promises can't be kept.
+            return self._allocate(room, [replace(start, held=0) for start in starts]), []
+        spare = room - sum(start.held for start in starts)
+        able = self._able(room - sum(kept)) if self._saves else []
         while True:
-            running = [self._demand(other.segment, other.reached, held=other.segment.width) for other in able]
+            running = [self._demand(o.segment, o.rung, o.reached, held=o.segment.width) for o in able]
             widths = self._allocate(spare, [*starts, *running])
             wider = [
                 (other, width)
@@ -242,17 +247,36 @@ class Widths:
             # Those that keep their width take no share: there may be more for the rest than with them.
             able = [other for other, _ in wider]
 
+    def _able(self, spare: int) -> list[_Running]:
+        """Give the segments whose rung could be wider by one, if it got all the workers that are to spare."""
+        rungs: dict[_Rung, list[_Running]] = {}
+        for other in self._running.values():
+            if not other.cut:
+                rungs.setdefault(other.rung, []).append(other)
+        able: list[_Running] = []
+        for (_, _, widest), members in rungs.items():
+            widths = [other.segment.width for other in members]
+            narrowest = min(widths)
+            if narrowest < (widest or self._most) and widths.count(narrowest) <= spare:
+                able += members
+        return able
+
+    def _reserved(self) -> int:
+        """Count the free workers that are promised to trials which still run."""
+        running = ((self._running.get(trial), promise) for trial, promise in self._promises.items())
+        return sum(promise - other.segment.width for other, promise in running if other is not None)
+
     def _allocate(self, workers: int, demands: Sequence[Demand]) -> list[int]:
         return allocate(
             workers, demands, self.least, self._most, self._speedup.relative_time, extra=self._overhead.extra
         )
 
-    def _demand(self, segment: Segment, reached: int, held: int = 0) -> Demand:
+    def _demand(self, segment: Segment, rung: _Rung, reached: int, held: int = 0) -> Demand:
         left = 1 if segment.end is None else segment.end - reached
         seconds = left * self._speedup.seconds(segment.trial)
-        return Demand(self._rung(segment), seconds, self._widest(segment.trial), held)
+        return Demand(rung, seconds, rung[-1], held)
 
-    def _rung(self, segment: Segment) -> tuple[int, int | None, int | None]:
+    def _rung(self, segment: Segment) -> _Rung:
         """Give what those have in common that run alike: the rung, but for trials that may not be as wide as others."""
         return self._bracket(segment.trial), segment.end, self._widest(segment.trial)
 
@@ -268,6 +292,7 @@ class Widths:
     def _end(self, trial: int) -> None:
         self._running.pop(trial, None)
         self._wide.discard(trial)
+        self._promises.pop(trial, None)
 
     def _reason(self, trial: int, width: int, left: int) -> str:
         if width == self.least:

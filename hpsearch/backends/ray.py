@@ -276,6 +276,7 @@ class RayBackend(Backend):
                 segment = self._waiting.popleft().segment
                 reason = f"there is no place for {needed} workers at present"
                 messages.append(Gone(segment.trial, segment.attempt, reason, innocent=True))
+                self._send_waiting()  # what waited behind it may have a place
             else:
                 self._opened.give_way(now)
         return messages

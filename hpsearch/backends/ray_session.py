@@ -8,9 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import socket
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -172,11 +175,12 @@ def connect(address: str | None, cpus: int) -> Pool:
         if address is not None and _HOST_AND_PORT.fullmatch(address):
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
-        if local:
-            ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
-        else:
-            code = {"working_dir": str(Path.cwd()), "excludes": _KEPT_HERE}
-            ray.init(address=address, runtime_env=code, **quiet)
+        with _sigterm_kept():
+            if local:
+                ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+            else:
+                code = {"working_dir": str(Path.cwd()), "excludes": _KEPT_HERE}
+                ray.init(address=address, runtime_env=code, **quiet)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise BackendError(
             f"Ray can't be reached at {address or 'this machine'}: {error}. Check with `ray status`, name another "
@@ -184,6 +188,17 @@ def connect(address: str | None, cpus: int) -> Pool:
             "`ray start` does) needs RAY_AUTH_MODE=token here, and the head's ~/.ray/auth_token."
         ) from error
     return _pools.setdefault(_session(), Pool(shared=not local))
+
+
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Put the handler of SIGTERM back: Ray sets its own, which ends the process at once."""
+    former = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, former)
 
 
 def shut_down() -> None:

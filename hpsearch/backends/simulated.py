@@ -41,6 +41,7 @@ class SimulatedBackend(Backend):
         self._checkpoints = checkpoints
         self._clock = 0.0
         self._running: list[tuple[float, int, _Attempt]] = []  # heap: end, order of start
+        self._untold: list[tuple[float, int, _Attempt]] = []  # heap: end of the next iteration, order of start
         self._started = 0
         self._name = ""
         self._tells = False
@@ -73,6 +74,8 @@ class SimulatedBackend(Backend):
         running = _Attempt(task, self._clock, last, seconds / (last - segment.start), segment.start)
         self._attempts[segment.trial, segment.attempt] = running
         self._push(running, self._clock + seconds)
+        if self._tells and running.each > 0:
+            heapq.heappush(self._untold, (running.next_report, self._started, running))
 
     def cut(self, trial: int, attempt: int) -> None:
         """End an attempt at its next report."""
@@ -118,11 +121,16 @@ class SimulatedBackend(Backend):
     def _progress(self) -> list[Message]:
         """Give the iterations that running attempts have ended since they were asked last."""
         news: list[Message] = []
-        for (trial, attempt), running in self._attempts.items():
-            reached = running.reached(self._clock) if running.each > 0 else running.told
-            if reached > running.told:
-                news.append(Progress(trial, attempt, self._reports(running, running.told, reached), None))
-                running.told = reached
+        while self._untold and self._untold[0][0] <= self._clock:
+            _, order, running = self._untold[0]
+            key = (running.task.segment.trial, running.task.segment.attempt)
+            if key not in self._attempts:
+                heapq.heappop(self._untold)
+                continue
+            reached = max(running.reached(self._clock), running.told + 1)
+            news.append(Progress(*key, self._reports(running, running.told, reached), None))
+            running.told = reached
+            heapq.heapreplace(self._untold, (running.next_report, order, running))
         return news
 
     def _reports(self, running: _Attempt, start: int, end: int) -> tuple[Report, ...]:
@@ -158,6 +166,11 @@ class _Attempt:
     told: int
     """The last iteration that was told of."""
     cut: bool = False
+
+    @property
+    def next_report(self) -> float:
+        """When the first iteration ends that was not told of."""
+        return self.began + (self.told + 1 - self.task.segment.start) * self.each
 
     def reached(self, clock: float) -> int:
         """Give the iteration that has ended last at a time before its end."""

@@ -115,7 +115,7 @@ class Slots(Generic[H]):
         return lost
 
     def capacity(self) -> int:
-        """Count the tasks that can be sent now."""
+        """Count the workers that would take a task now."""
         return len(self._free) + (len(self._single) if self._short() else 0)
 
     def free(self) -> Iterable[Slot[H]]:

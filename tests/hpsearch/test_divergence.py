@@ -42,6 +42,8 @@ def test_without_values_there_is_nothing_to_compare():
         (math.inf, 1.0, "minimize", True),
         (-math.inf, 1.0, "maximize", True),
         (-math.inf, 1.0, "minimize", False),
+        (math.inf, math.inf, "minimize", False),
+        (-math.inf, -math.inf, "maximize", False),
     ],
 )
 def test_worse_by_more_than_the_tolerance_is_divergence(value: float, before: float, goal: Goal, bad: bool):

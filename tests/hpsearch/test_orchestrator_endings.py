@@ -9,9 +9,11 @@ from collections.abc import Sequence
 import pytest
 
 from hpsearch.backends.base import Message, Task
+from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import BackendError
 from hpsearch.events import Ended, Finished
 from hpsearch.journal import Journal
+from hpsearch.plan import simulate
 from hpsearch.study import load
 from hpsearch.sweep import Limits
 from hpsearch.trial import TrialState
@@ -135,3 +137,23 @@ def test_a_bug_in_the_backend_passes_through_and_kills_what_runs(tmp_path):
     with pytest.raises(ZeroDivisionError):
         run_scripted(tmp_path / "s", sweep_of(), backend)
     assert backend.closed == [True]
+
+
+class LastWorkersGone(SimulatedBackend):
+    """Its workers go with the last trial."""
+
+    def __init__(self, trials: int) -> None:
+        super().__init__(1, metric=lambda trial, iteration: 0.0, seconds=lambda trial, segment: 1.0)
+        self._left = trials
+
+    def start(self, task: Task) -> None:
+        super().start(task)
+        self._left -= 1
+
+    def capacity(self) -> int:
+        return super().capacity() if self._left else 0
+
+
+def test_a_sweep_that_has_nothing_more_to_run_waits_for_no_worker():
+    course = simulate(sweep_of(**FLAT, run_cap=3), LastWorkersGone(3))
+    assert [row.state for row in course.rows()] == [TrialState.COMPLETE] * 3

@@ -153,7 +153,7 @@ def test_an_elastic_bracket_widens_rung_by_rung():
 @settings(deadline=None, max_examples=30)
 @given(sweeps(), st.integers(1, 9), st.integers(1, 3))
 def test_elastic_and_fixed_plans_run_the_same_and_elastic_is_never_much_longer(sweep, workers, least):
-    workers = max(workers, least)
+    workers = max(workers, least + 1)
     resources = Resources(workers_per_trial=least, max_workers_per_trial=least + 6)
     plan = make_plan(replace(sweep, resources=resources), workers)
     fixed = make_plan(replace(sweep, resources=Resources(workers_per_trial=least)), workers)
@@ -195,3 +195,9 @@ def test_a_doubling_is_worth_what_it_is_said_to_be():
     assert relative_time(2) == pytest.approx(1 / 1.8)
     assert relative_time(8, 0.5) == pytest.approx(1.0)
     assert relative_time(4, 1.0) == 0.25
+
+
+def test_nothing_is_said_of_widening_where_there_are_no_workers_for_it():
+    sweep = sweep_of(early_terminate=SuccessiveHalving(9), resources=Resources(max_workers_per_trial=4))
+    assert make_plan(sweep, 1).elastic is None
+    assert make_plan(sweep, 2).elastic is not None

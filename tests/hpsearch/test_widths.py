@@ -209,6 +209,39 @@ def test_what_a_cut_trial_was_promised_goes_to_others_if_they_wait_or_if_workers
     assert pool.start(0) == [2]
 
 
+def test_workers_that_new_trials_took_from_a_promise_are_not_promised_again():
+    """Six more are promised to trial 0; two that were promoted find one free worker beside these."""
+    pool = Pool(9)
+    pool.brackets |= {1: 1, 2: 1, 3: 2, 4: 2}
+    pool.start(0, end=20, waiting=1)
+    pool.start(1, 2, waiting=1)
+    pool.run(0, 1)
+    pool.run(1, 8)
+    pool.run(2, 8)
+    pool.save(0)
+    assert pool.cut() == [0]
+    pool.finish(1)
+    assert pool.start(3, 4) == [1, 1]
+    pool.run(3, 1)
+    pool.run(4, 1)
+    assert pool.cut() == []  # all that is free is promised
+    pool.finish(0, cut=True)
+    assert pool.start(0, end=20) == [6]
+    assert pool.free == 0
+
+
+def test_a_promise_ends_with_its_segment():
+    """Trial 0 is told to end early at its last report: what it gets in its next rung is what its rung gets."""
+    pool = Pool(8, max_workers_per_trial=4)
+    pool.start(0, waiting=1)
+    pool.run(0, 1)
+    pool.save(0)
+    assert pool.cut() == [0]
+    pool.run(0, 8)
+    pool.finish(0, cut=True)
+    assert pool.start(0, 1, 2, end=27) == [2, 2, 2]
+
+
 def test_the_rest_is_widened_where_the_rung_that_ends_last_has_too_many_trials():
     pool = Pool(8)
     pool.brackets[9] = 1

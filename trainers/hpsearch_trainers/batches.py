@@ -15,7 +15,7 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.parts import Data
 from hpsearch_trainers.row_randomness import SeededRows, generators_kept
 
-__all__ = ["Batches"]
+__all__ = ["Batches", "cut"]
 
 _AHEAD = 2
 """Batches that each loader has ready before they are asked for."""
@@ -38,7 +38,8 @@ class Batches:
         waited: Seconds for which the training has waited for data so far.
 
     Raises:
-        ConfigurationError: The data has no length, or its tensors have different ones.
+        ConfigurationError: The data is no pair of tensors and no map-style data set, or its tensors have different
+            lengths.
     """
 
     def __init__(self, data: Data, device: torch.device, loaders: int | None = None) -> None:
@@ -48,10 +49,9 @@ class Batches:
         self._loaders = min(most, loaders) if loaders is not None else most if device.type == "cuda" else 0
         self._tensors: Sequence[Tensor] | None = None
         self._data: Any = data
-        if isinstance(data, TensorDataset):
-            self._tensors = [tensor.to(device) for tensor in data.tensors]
-        elif not isinstance(data, Dataset):
-            self._tensors = [tensor.to(device) for tensor in data]
+        if isinstance(data, TensorDataset) or not isinstance(data, Dataset):
+            pair = _pair(data.tensors if isinstance(data, TensorDataset) else data)
+            self._tensors = [tensor.to(device) for tensor in pair]
         self.rows = self._count()
 
     def read(self, indices: Iterable[Tensor], seed: int = 0) -> Iterator[Any]:
@@ -90,8 +90,8 @@ class Batches:
                     "use a map-style data set"
                 ) from None
         lengths = [len(tensor) for tensor in self._tensors]
-        if not lengths or len(set(lengths)) > 1:
-            raise ConfigurationError(f"tensors of a data set must be equally long, got {lengths or 'none'}")
+        if len(set(lengths)) > 1:
+            raise ConfigurationError(f"tensors of a data set must be equally long, got {lengths}")
         return lengths[0]
 
     def _in_processes(self, data: SeededRows, indices: Iterable[Tensor]) -> Generator[Any, None, None]:
@@ -109,6 +109,22 @@ class Batches:
             yield _fetch(data, [])
 
 
+def cut(batch: Any, rows: range) -> Any:
+    """Give some rows of a batch: the same run of each tensor in it."""
+    return _map(batch, lambda tensor: tensor[rows.start : rows.stop])
+
+
+def _pair(data: Any) -> Sequence[Tensor]:
+    """Refuse what is no input and target."""
+    if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+        return data
+    kinds = f" of {', '.join(type(part).__name__ for part in data[:3])}" if isinstance(data, tuple | list) else ""
+    raise ConfigurationError(
+        f"data must be two tensors, inputs and targets, or a map-style torch.utils.data.Dataset, got "
+        f"{type(data).__name__}{kinds}"
+    )
+
+
 def _here(data: SeededRows, indices: Iterable[Tensor]) -> Generator[Any, None, None]:
     for rows in indices:
         yield _fetch(data, rows.tolist())
@@ -117,16 +133,12 @@ def _here(data: SeededRows, indices: Iterable[Tensor]) -> Generator[Any, None, N
 def _fetch(data: SeededRows, rows: Sequence[int]) -> Any:
     with generators_kept():
         if not rows:
-            return _slice(default_collate([data[0]]))
+            return cut(default_collate([data[0]]), range(0))
         return default_collate([data[row] for row in rows])
 
 
 def _to(batch: Any, device: torch.device) -> Any:
     return _map(batch, lambda tensor: tensor.to(device, non_blocking=True))
-
-
-def _slice(batch: Any) -> Any:
-    return _map(batch, lambda tensor: tensor[:0])
 
 
 def _map(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:

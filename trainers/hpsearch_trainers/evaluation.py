@@ -59,7 +59,8 @@ def evaluate(
     return dict(zip(("validation_loss", *metrics), (totals / data.rows).tolist(), strict=True))
 
 
-def _add(name: str, values: Tensor, rows: int, total: Tensor) -> None:
+def _add(name: str, given: Any, rows: int, total: Tensor) -> None:
+    values = torch.as_tensor(given)
     if values.dim() == 0:
         total.add_(values, alpha=rows)
     elif values.shape[0] == rows and values.numel() == rows:

@@ -22,7 +22,7 @@ def normalizations(model: nn.Module) -> Iterator[_BatchNorm]:
 def average_statistics(model: nn.Module, group: Group) -> None:
     """Make the running statistics the mean over the workers', each of which has seen its own rows; a collective.
 
-    Of synchronized layers they are equal already.
+    The same for those of a moving average of the model. Of synchronized layers they are equal already.
     """
     for layer in normalizations(model):
         if isinstance(layer, SyncBatchNorm):

@@ -19,6 +19,7 @@ Data = Dataset[Any] | Sequence[Tensor]
 """Pairs of input and target: tensors whose first dimension counts the rows, or a map-style data set that gives them."""
 
 _BATCH_NORMS = ("local", "sync")
+_REPORTED = ("loss", "validation_loss", "learning_rate", "global_batch", "data_wait")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,11 @@ class Parts:
             raise ConfigurationError(f"autocast must be torch.bfloat16 or None, got {self.autocast!r}")
         if self.batch_norm not in _BATCH_NORMS:
             raise ConfigurationError(f"batch_norm must be one of {', '.join(_BATCH_NORMS)}, got {self.batch_norm!r}")
+        if not isinstance(self.metrics, Mapping):
+            raise ConfigurationError(f"metrics must be functions by name, got {type(self.metrics).__name__}")
+        for name in self.metrics:
+            if name in _REPORTED:
+                raise ConfigurationError(f"a metric must have a name of its own, got {name!r}, which a Trainer reports")
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
             raise ConfigurationError("model must have a parameter to train, got none that requires a gradient")
 

@@ -31,13 +31,13 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from hpsearch_comm import DataParallel, Group, convert_sync_batchnorm
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_trainers.batches import Batches
+from hpsearch_trainers.batches import Batches, cut
 from hpsearch_trainers.evaluation import evaluate
 from hpsearch_trainers.normalization import average_statistics, hold_statistics
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.rates import Rates
 from hpsearch_trainers.scaling import Scaling, Stage, rate_factor, rule_for
-from hpsearch_trainers.shards import Shard
+from hpsearch_trainers.shards import Shard, rows_of_rank
 from hpsearch_trainers.trial import Parametrized
 
 __all__ = ["Trainer"]
@@ -85,6 +85,11 @@ class Trainer(ABC):
             self.model = convert_sync_batchnorm(self.model, self.group)
         made = parts.optimizer
         self.optimizer = made if isinstance(made, torch.optim.Optimizer) else made(self.model)
+        if not isinstance(self.optimizer, torch.optim.Optimizer):
+            raise ConfigurationError(
+                f"optimizer must be a torch.optim.Optimizer, or a function that makes one of the model, got one that "
+                f"gives {type(self.optimizer).__name__}"
+            )
         self._rates = Rates(self.optimizer)
         self._average = None
         if parts.average is not None:
@@ -97,6 +102,8 @@ class Trainer(ABC):
         self._validation = None
         if parts.validation is not None:
             self._validation = Batches(parts.validation, self.device, parts.loaders)
+            if self._validation.rows < 1:
+                raise ConfigurationError("validation data must have at least one row, got 0: leave `validation` out")
         batch = self._scaling.global_batch(parts.batch_size, width)
         self._shard = Shard(self._train.rows, batch, self._seed, rank, width)
         self._target = self._scaling.target(parts.batch_size, width, rule_for(self.optimizer))
@@ -125,9 +132,9 @@ class Trainer(ABC):
         if frozen is not None and self.epoch >= frozen:
             hold_statistics(self.model)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        for step, (inputs, targets) in enumerate(self._train.read(self._shard.epoch(self.epoch), self._drawn("rows"))):
+        for step, batch in enumerate(self._train.read(self._shard.epoch(self.epoch), self._drawn("rows"))):
             self._set_rate(self.epoch + step / self._shard.steps)
-            self._step(inputs, targets, loss)
+            self._step(batch, self._shard.rows_of(step), loss)
         self.epoch += 1
         metrics = {
             "loss": self._sum(loss) / self._shard.rows,
@@ -136,7 +143,9 @@ class Trainer(ABC):
             "data_wait": (self._train.waited - waited) / (time.perf_counter() - began),
         }
         if self.group is not None:
-            average_statistics(self.model, self.group)
+            for model in (self.model, self._average):
+                if model is not None:
+                    average_statistics(model, self.group)
             metrics["data_wait"] = self._sum(torch.tensor(metrics["data_wait"])) / self.group.size
         return metrics | self.validate()
 
@@ -179,20 +188,25 @@ class Trainer(ABC):
         if self._stages[-1].target != self._target:
             self._stages.append(Stage(float(self.epoch), self._target))
 
-    def _step(self, inputs: Any, targets: Any, total: Tensor) -> None:
+    def _step(self, batch: Any, rows_of_all: int, total: Tensor) -> None:
         """Take one optimizer step; add the losses of this worker's rows to the total."""
-        rows = len(targets)
+        rows = len(batch[1])
         self.optimizer.zero_grad()
         if self._parallel is not None:
             self._parallel.set_weight(rows)
         if rows == 0:
             # The others have the epoch's last rows. This worker's pass counts for nothing, in statistics neither.
             hold_statistics(self.model, local_only=True)
-        pieces = self._pieces(inputs, targets)
+        pieces = self._pieces(batch, rows, rows_of_all)
         for number, (some, wanted) in enumerate(pieces):
             with self._without_averaging(number < len(pieces) - 1):
                 with self._autocast():
                     loss = self.parts.loss(self.model(some), wanted)
+                if loss.dim() > 0:
+                    raise ConfigurationError(
+                        f"loss must give one number, the mean over a batch's rows, got the shape {list(loss.shape)}: "
+                        "end it with .mean(), or reduction='mean'"
+                    )
                 share = loss * (len(wanted) / rows) if len(pieces) > 1 else loss
                 share.backward()  # type: ignore[no-untyped-call]
             if rows > 0:  # of none, the mean is no number
@@ -203,12 +217,11 @@ class Trainer(ABC):
         if self._average is not None:
             self._average.update_parameters(self.model)
 
-    def _pieces(self, inputs: Any, targets: Any) -> list[tuple[Any, Any]]:
-        """Cut a batch into as many pieces as it takes backward passes."""
-        count = min(self.parts.accumulate, len(targets))
-        if count < 2:
-            return [(inputs, targets)]
-        return list(zip(torch.tensor_split(inputs, count), torch.tensor_split(targets, count), strict=True))
+    def _pieces(self, batch: Any, rows: int, rows_of_all: int) -> list[Any]:
+        """Cut a batch into as many pieces as it takes backward passes: on each worker as many, as all meet in them."""
+        fewest = rows_of_all // self._shard.width
+        count = max(1, min(self.parts.accumulate, fewest))
+        return [batch] if count == 1 else [cut(batch, rows_of_rank(rows, count, number)) for number in range(count)]
 
     def _without_averaging(self, wanted: bool) -> contextlib.AbstractContextManager[None]:
         return self._parallel.no_sync() if wanted and self._parallel is not None else contextlib.nullcontext()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 import hpsearch
-from hpsearch.events import Lost, Started
+from hpsearch.errors import JournalError
+from hpsearch.events import Lost, Saved, Started
 from hpsearch.trial import TrialState
 from tests.hpsearch.backends.conditions import alive_nodes, wait_until
 from tests.hpsearch.backends.trainables import together
@@ -17,24 +20,37 @@ from tests.hpsearch.scripted import events_of
 WIDTH, ITERATIONS = 3, 4
 
 
-def ranks_that_printed(directory: Path) -> int:
-    return len(list(directory.glob("trials/*/*/rank-*/output.log")))
+def workers_seen(directory: Path) -> set[int]:
+    """Give the processes of the ranks whose reports are in the journal."""
+    try:
+        saved = [event for event in events_of(directory) if isinstance(event, Saved)]
+    except JournalError:
+        return set()
+    metrics = [report.metrics for event in saved for report in event.reports]
+    return {int(each[f"pid{rank}"]) for each in metrics for rank in range(WIDTH)}
+
+
+def runs_one_of(node: Any, pids: set[int]) -> bool:
+    """Say whether some of these processes belong to a node: they are its raylet's children."""
+    children = psutil.Process(node.all_processes["raylet"][0].process.pid).children(recursive=True)
+    return not pids.isdisjoint(child.pid for child in children)
 
 
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_node_lost_in_the_middle_of_a_wide_segment_costs_an_attempt_and_no_trial(ray_cluster, tmp_path):
-    """Three workers of two nodes train each trial; when one node is gone, another takes its place."""
+    """Three workers of two nodes train each trial; when one node is gone, the third takes its place."""
     before = alive_nodes()
-    lost = ray_cluster.add_node(num_cpus=1, include_dashboard=False)
-    wait_until(lambda: alive_nodes() == before + 1)
+    nodes = []
+    for _ in range(2):
+        nodes.append(ray_cluster.add_node(num_cpus=1, include_dashboard=False))
+        wait_until(lambda: alive_nodes() == before + len(nodes))
     directory = tmp_path / "study"
-    spare = []
 
     def lose_a_node() -> None:
-        wait_until(lambda: directory.exists() and ranks_that_printed(directory) >= WIDTH - 1)
-        spare.append(ray_cluster.add_node(num_cpus=1, include_dashboard=False))
-        wait_until(lambda: alive_nodes() == before + 2)
+        wait_until(lambda: any(runs_one_of(node, workers_seen(directory)) for node in nodes))
+        lost = next(node for node in nodes if runs_one_of(node, workers_seen(directory)))
+        nodes.remove(lost)
         ray_cluster.remove_node(lost, allow_graceful=False)
 
     thread = threading.Thread(target=lose_a_node, daemon=True)
@@ -47,7 +63,6 @@ def test_a_node_lost_in_the_middle_of_a_wide_segment_costs_an_attempt_and_no_tri
         method="random",
         max_iter=ITERATIONS,
         run_cap=6,
-        workers=WIDTH,
         workers_per_trial=WIDTH,
         checkpoint_every=1,
         directory=directory,
@@ -55,7 +70,8 @@ def test_a_node_lost_in_the_middle_of_a_wide_segment_costs_an_attempt_and_no_tri
         progress=False,
     )
     thread.join()
-    ray_cluster.remove_node(spare[0])
+    ray_cluster.remove_node(nodes.pop())
+    assert not nodes, "none was lost"
     assert {row.state for row in study.trials} == {TrialState.COMPLETE}
     for row in study.trials:
         assert row.value == pytest.approx(WIDTH * ITERATIONS * row.params["x"], rel=1e-6)

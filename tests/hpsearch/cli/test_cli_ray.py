@@ -117,3 +117,16 @@ def test_a_run_that_is_killed_twice_is_resumed_to_the_table_of_a_run_without_ray
     assert set(ran) == set(whole)
     assert not first & set(ran[before:]), "a finished segment ran again"
     assert not second & set(ran[between:]), "a finished segment ran again"
+
+
+@pytest.mark.ray
+def test_sigterm_ends_at_the_next_reports_on_ray_too(tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "sweep.yaml").write_text(SWEEP)
+    with begin("run", "sweep.yaml", "--workers", "1", "--dir", "study", cwd=tmp_path) as process:
+        wait_for((tmp_path / "epochs.txt").exists, process)
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "ending at the next reports" in out
+    assert hpsearch.load(tmp_path / "study").state == "interrupted"

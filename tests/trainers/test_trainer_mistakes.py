@@ -1,0 +1,50 @@
+"""What a trainer says of parts that it can't use, in place of an error from deep inside torch."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from hpsearch_comm.errors import ConfigurationError
+from tests.trainers.test_trainer import correct, curve, data
+
+INPUTS, TARGETS = data(20)
+
+
+@pytest.mark.parametrize(
+    ("train", "got"),
+    [
+        ((INPUTS.numpy(), TARGETS.numpy()), "tuple of ndarray, ndarray"),
+        ((INPUTS,), "tuple of Tensor$"),
+        (INPUTS, "Tensor$"),
+        ((INPUTS, TARGETS, TARGETS), "tuple of Tensor, Tensor, Tensor"),
+        ([(INPUTS[0], TARGETS[0])], "list of tuple"),
+        (iter(()), "tuple_iterator"),
+        (TensorDataset(INPUTS), "tuple of Tensor$"),
+        (DataLoader(TensorDataset(INPUTS, TARGETS)), "DataLoader"),
+    ],
+)
+def test_data_that_is_no_input_and_target(train, got):
+    with pytest.raises(ConfigurationError, match=f"data must be two tensors, .* got {got}"):
+        curve(1, train=train)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"validation": data(0)}, "validation data must have at least one row, got 0"),
+        ({"metrics": [correct]}, "metrics must be functions by name, got list"),
+        ({"metrics": {"validation_loss": correct}}, "a metric must have a name of its own, got 'validation_loss'"),
+        ({"optimizer": lambda model: None}, "optimizer must be a torch.optim.Optimizer, .* gives NoneType"),
+        ({"loss": nn.CrossEntropyLoss(reduction="none")}, r"loss must give one number, .* got the shape \[20\]"),
+    ],
+)
+def test_other_parts(options, words):
+    with pytest.raises(ConfigurationError, match=words):
+        curve(1, **options)
+
+
+def test_a_metric_may_be_a_plain_number():
+    plain = {"accuracy": lambda output, target: float(correct(output, target).mean())}
+    assert curve(1, metrics=plain)[0]["accuracy"] == pytest.approx(curve(1)[0]["accuracy"])
