@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Seat"]
+__all__ = ["PATIENCE_SECONDS", "Seat"]
+
+PATIENCE_SECONDS = 300.0
+"""What an operation of a gang's group may take without progress, where HPSEARCH_COMM_TIMEOUT says nothing else.
+
+A death is noticed at once anyhow. This is for ranks that hang, and must be longer than what one does while the others
+wait: to write a large checkpoint, say.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hpsearch.gang import Seat
+from hpsearch.gang import PATIENCE_SECONDS, Seat
 
 if TYPE_CHECKING:
     from hpsearch_comm import Group, Listener
@@ -50,6 +50,7 @@ class GangListener:
 
         # Nothing else: what another launcher has set for the process that started this one isn't meant here.
         variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+        variables.setdefault("HPSEARCH_COMM_TIMEOUT", str(PATIENCE_SECONDS))
         seated = {
             "rank": seat.rank,
             "size": seat.width,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from hpsearch.gang import Seat
+from hpsearch.gang import PATIENCE_SECONDS, Seat
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -105,6 +106,7 @@ class GangStore:
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
             "HPSEARCH_COMM_SECRET": seat.secret.hex(),
+            "HPSEARCH_COMM_TIMEOUT": os.environ.get("HPSEARCH_COMM_TIMEOUT", str(PATIENCE_SECONDS)),
         }
         if self._node:
             environment["HPSEARCH_COMM_HOST"] = self._node

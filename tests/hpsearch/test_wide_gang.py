@@ -8,8 +8,9 @@ import torch
 
 import hpsearch_comm
 from hpsearch.errors import BackendError
-from hpsearch.gang import Seat
+from hpsearch.gang import PATIENCE_SECONDS, Seat
 from hpsearch.gang_listener import GangListener
+from hpsearch.gang_store import GangStore
 from hpsearch.job import CommandLine, Job
 from hpsearch.worker import Worker
 
@@ -83,3 +84,18 @@ def test_an_interface_that_isnt_there_is_named(tmp_path: Path, trainable: object
             _ = worker.address
     finally:
         worker.close()
+
+
+@pytest.mark.parametrize(("given", "timeout"), [(None, PATIENCE_SECONDS), ("7", 7.0)])
+def test_ranks_wait_longer_for_each_other_than_in_a_group_of_ones_own(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, timeout: float
+) -> None:
+    monkeypatch.delenv("HPSEARCH_COMM_TIMEOUT", raising=False)
+    if given is not None:
+        monkeypatch.setenv("HPSEARCH_COMM_TIMEOUT", given)
+    listener = GangListener("", None)
+    with listener.join(Seat(0, (listener.address,), ("",), bytes(32))) as group:
+        assert group._options.timeout == timeout
+    seat = Seat(0, ("127.0.0.1:1", "127.0.0.1:2"), ("", ""), bytes(32))
+    store = GangStore("", "127.0.0.1")
+    assert float(store.environment(seat)["HPSEARCH_COMM_TIMEOUT"]) == timeout
