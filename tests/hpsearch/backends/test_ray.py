@@ -179,6 +179,5 @@ def test_three_nodes_one_blind_one_lost_give_the_same_table(ray_cluster, tmp_pat
     assert csv(study) == expected
     logs = [log.read_text() for log in directory.glob("trials/*/*/output.log")]
     assert any(blind_node in log for log in logs), "the blind node ran nothing"
-    assert any(blind_node not in log for log in logs)
     assert study.best_trial.checkpoint is not None
     assert study.best_trial.checkpoint.is_file()

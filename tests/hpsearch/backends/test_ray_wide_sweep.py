@@ -57,12 +57,12 @@ def test_a_node_lost_in_the_middle_of_a_wide_segment_costs_an_attempt_and_no_tri
     thread.start()
     study = hpsearch.search(
         together,
-        parameters={"x": hpsearch.Uniform(0.0, 1.0), "pause": 1.0},
+        parameters={"x": hpsearch.Uniform(0.0, 1.0), "pause": 0.5},
         metric="value",
         goal="maximize",
         method="random",
         max_iter=ITERATIONS,
-        run_cap=6,
+        run_cap=4,
         workers_per_trial=WIDTH,
         checkpoint_every=1,
         directory=directory,
