@@ -17,6 +17,9 @@ from hpsearch.errors import (
     TrainableError,
 )
 from hpsearch.running_trial import RunningTrial
+from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import (
     Categorical,
     Constant,
@@ -29,16 +32,7 @@ from hpsearch.space import (
     Uniform,
 )
 from hpsearch.study import BestTrial, Study, load
-from hpsearch.sweep import (
-    Checkpoints,
-    Hyperband,
-    Limits,
-    Metric,
-    Resources,
-    Scaling,
-    SuccessiveHalving,
-    Sweep,
-)
+from hpsearch.sweep import Checkpoints, Limits, Metric, Resources, Scaling, Sweep
 from hpsearch.sweep_file import load_sweep
 
 __version__ = "0.1.0"
@@ -50,6 +44,7 @@ __all__ = [
     "CheckpointError",
     "Checkpoints",
     "Constant",
+    "EarlyTerminate",
     "HpsearchError",
     "Hyperband",
     "IntUniform",

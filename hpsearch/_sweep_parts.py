@@ -1,4 +1,4 @@
-"""The parts of a sweep besides its space: metric, early termination, resources, limits, checkpoints."""
+"""The parts of a sweep besides its space: metric, resources, limits, checkpoints."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from hpsearch._sweep_checks import InvalidKey, at_least, boolean, number, one_of, text
-from hpsearch.schedulers.brackets import Variant, rung_count
 from hpsearch.trial import Goal
 
-__all__ = ["Checkpoints", "Hyperband", "Limits", "Metric", "Resources", "Scaling", "SuccessiveHalving"]
+__all__ = ["Checkpoints", "Limits", "Metric", "Resources", "Scaling"]
 
 Keep = Literal["best", "all"]
 
@@ -35,69 +34,6 @@ class Metric:
     def __post_init__(self) -> None:
         text(self.name, ("name",))
         one_of(self.goal, get_args(Goal), ("goal",))
-
-
-@dataclass(frozen=True)
-class SuccessiveHalving:
-    """One bracket: all trials run `min_iter` iterations, the best 1/eta of them eta times as many, and so on.
-
-    Jamieson and Talwalkar, AISTATS 2016.
-    """
-
-    max_iter: int
-    """Iterations of the last rung."""
-    min_iter: int = 1
-    """Iterations of the first rung."""
-    eta: int = 3
-    trials: int | None = None
-    """Trials that start in the bracket; None: as many as leave one for the last rung, eta**(rungs - 1)."""
-
-    def __post_init__(self) -> None:
-        _check_rungs(self)
-        _optional_int(self, "trials", 1)
-
-    @property
-    def rungs(self) -> int:
-        """Number of rungs."""
-        return rung_count(self.min_iter, self.max_iter, self.eta)
-
-
-@dataclass(frozen=True)
-class Hyperband:
-    """Rounds of brackets that trade the number of trials for how early they are judged.
-
-    Li et al., JMLR 18 (2018), Algorithm 1.
-    """
-
-    max_iter: int
-    """Iterations that a trial may get: R."""
-    min_iter: int = 1
-    """Iterations of the first rung of the widest bracket."""
-    eta: int = 3
-    variant: Variant = "paper"
-    """Trials per bracket: `paper` rounds up as Algorithm 1 does (81, 34, 15, 8, 5 for R=81), `table` down
-    as the table of its first version does (81, 27, 9, 6, 5)."""
-    brackets: int | None = None
-    """Brackets to run in all, over all rounds; None: one round, or as many as `run_cap` fills."""
-
-    def __post_init__(self) -> None:
-        _check_rungs(self)
-        one_of(self.variant, get_args(Variant), ("variant",))
-        _optional_int(self, "brackets", 1)
-
-    @property
-    def rungs(self) -> int:
-        """Rungs of the widest bracket, which is also the number of brackets in a round."""
-        return rung_count(self.min_iter, self.max_iter, self.eta)
-
-
-def _check_rungs(given: SuccessiveHalving | Hyperband) -> None:
-    _int(given, "max_iter", 1)
-    _int(given, "min_iter", 1)
-    _int(given, "eta", 2)
-    if given.min_iter > given.max_iter:
-        problem = f"must be at most max_iter ({given.max_iter}), got {given.min_iter}"
-        raise InvalidKey(("min_iter",), problem)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Table:
         """
         if not isinstance(value, Mapping):
             raise InvalidKey(path, f"must be a mapping with keys such as {', '.join(keys[:3])}, got {shown(value)}")
-        self._value = value
+        self.value = value
         self._renamed = renamed or {}
         self.path = path
         for key in value:
@@ -55,14 +55,14 @@ class Table:
 
     def has(self, key: str) -> bool:
         """Say whether a key is given; null is as good as leaving it out."""
-        return self._value.get(key) is not None
+        return self.value.get(key) is not None
 
     def get(self, key: str, kind: Kind[T], example: str | None = None) -> T:
         """Read a key that must be given; `example` is the line to add where it isn't."""
-        if key not in self._value:
+        if key not in self.value:
             add: Add | None = None if example is None else (self.path, example)
             raise InvalidKey((*self.path, key), "is required", add=add)
-        return kind(self._value[key], (*self.path, key))
+        return kind(self.value[key], (*self.path, key))
 
     def get_or(self, key: str, kind: Kind[T], default: D) -> T | D:
         """Read a key that may be left out, or be null."""

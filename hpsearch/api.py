@@ -10,11 +10,12 @@ from typing import Any, Literal
 from hpsearch.backends import make_backend
 from hpsearch.errors import SweepError
 from hpsearch.observers.progress import Silent, choose_progress
+from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.space import Space
 from hpsearch.study import Study
 from hpsearch.study_directory import StudyDirectory
 from hpsearch.study_run import Run, create_study, run_study
-from hpsearch.sweep import Checkpoints, EarlyTerminate, Limits, Method, Metric, Resources, Scaling, Sweep
+from hpsearch.sweep import Checkpoints, Limits, Method, Metric, Resources, Scaling, Sweep
 from hpsearch.sweep_file import scaling_from_mapping
 from hpsearch.trial import Goal
 

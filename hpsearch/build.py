@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from hpsearch.schedulers.base import Scheduler
-from hpsearch.schedulers.brackets import hyperband_brackets, successive_halving_bracket
 from hpsearch.schedulers.full import FullLength
-from hpsearch.schedulers.halving import BracketScheduler
 from hpsearch.searchers import GridSearcher, PointsToTry, RandomSearcher, Searcher
-from hpsearch.sweep import Hyperband, SuccessiveHalving, Sweep
+from hpsearch.sweep import Sweep
 
 __all__ = ["build_scheduler", "build_searcher"]
 
@@ -30,13 +28,6 @@ def build_scheduler(sweep: Sweep) -> Scheduler:
     Raises:
         SweepError: Their numbers leave nothing to run.
     """
-    goal = sweep.metric.goal
-    match sweep.early_terminate:
-        case None:
-            return FullLength(sweep.max_iter, sweep.run_cap)
-        case SuccessiveHalving(max_iter=max_iter, min_iter=min_iter, eta=eta, trials=trials):
-            bracket = successive_halving_bracket(max_iter, min_iter, eta, trials)
-            return BracketScheduler((bracket,), eta, goal, sweep.run_cap)
-        case Hyperband(max_iter=max_iter, min_iter=min_iter, eta=eta, variant=variant, brackets=brackets):
-            cycle = hyperband_brackets(max_iter, min_iter, eta, variant)
-            return BracketScheduler(cycle, eta, goal, sweep.run_cap, brackets)
+    if sweep.early_terminate is None:
+        return FullLength(sweep.max_iter, sweep.run_cap)
+    return sweep.early_terminate.scheduler(sweep.metric.goal, sweep.run_cap)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from hpsearch.build import build_scheduler, build_searcher
+from hpsearch.decision import Decision
 from hpsearch.errors import JournalError
 from hpsearch.events import (
     Dropped,
@@ -27,7 +28,7 @@ from hpsearch.events import (
     Saved,
     Started,
 )
-from hpsearch.schedulers.base import Decision, Done, NewTrial, Outcome, RungView, Wait
+from hpsearch.schedulers.base import Done, NewTrial, Outcome, RungView, Wait
 from hpsearch.searchers.base import Suggestion
 from hpsearch.seeds import trial_seed
 from hpsearch.standing import Standing, Standings
@@ -61,8 +62,8 @@ class Course:
     def apply(self, event: Event) -> Sequence[Decision]:
         """Move on by an event; answer what the scheduler decided on it."""
         match event:
-            case Started(segment=segment, new=new):
-                self._standings.start(segment, new)
+            case Started():
+                self._standings.start(event)
             case Saved():
                 standing = self._standings.of(event.trial)
                 standing.save(event.iteration, event.checkpoint)
@@ -92,8 +93,8 @@ class Course:
                 self._standings.of(event.trial).drop_checkpoint()
             case Exhausted():
                 return self._decide(self._scheduler.exhausted())
-            case Extended(run_cap=run_cap, brackets=brackets):
-                self._scheduler.extend(run_cap, brackets)
+            case Extended(run_cap=run_cap, settings=settings):
+                self._scheduler.extend(run_cap, settings)
         return ()
 
     def replay(self, events: Iterable[Event]) -> Iterator[tuple[Event, Sequence[Decision]]]:
@@ -109,6 +110,8 @@ class Course:
                     # How wide it was, and why, was decided by who was free then.
                     segment = replace(expected.segment, width=event.segment.width)
                     expected = replace(expected, segment=segment, reason=event.reason)
+                    if event.bracket is None:  # a journal of a former version
+                        event = replace(event, bracket=expected.bracket, rung=expected.rung)
                 if expected != event:
                     raise _misfit(event, f"this sweep gives {expected}")
             elif isinstance(event, _OF_ATTEMPTS) and not self._runs(event.trial, event.attempt):
@@ -126,10 +129,6 @@ class Course:
     def widest(self, trial: int) -> int | None:
         """Give the workers that a trial may have at most; None: as many as any."""
         return self._standings.widest(trial)
-
-    def bracket(self, trial: int) -> int:
-        """Give the bracket of a trial whose segment runs or is owed, or that `next` just gave."""
-        return self._scheduler.bracket(trial)
 
     def running(self) -> Sequence[Segment]:
         """Give the segments that run, by trial number."""
@@ -181,7 +180,8 @@ class Course:
     def _next(self, suggest: Callable[[int], Suggestion | None]) -> Started | Exhausted | Wait | Done:
         if self._owed:
             trial = heapq.heappop(self._owed)
-            return Started(self._standings.of(trial).again(), None)
+            standing = self._standings.of(trial)
+            return Started(standing.again(), None, bracket=standing.bracket, rung=standing.rung)
         answer = self._scheduler.next()
         if isinstance(answer, NewTrial):
             suggestion = suggest(answer.number)
@@ -189,10 +189,12 @@ class Course:
                 return Exhausted()
             seed = trial_seed(self._sweep.seed, answer.number)
             trial_ = Trial(answer.number, suggestion.params, seed, suggestion.origin)
-            return Started(Segment(answer.number, 0, answer.until, None, 1), trial_)
+            segment = Segment(answer.number, 0, answer.until, None, 1)
+            return Started(segment, trial_, bracket=answer.bracket, rung=answer.rung)
         if isinstance(answer, Wait | Done):
             return answer
-        return Started(self._standings.of(answer.trial).on(answer.until), None)
+        segment = self._standings.of(answer.trial).on(answer.until)
+        return Started(segment, None, bracket=answer.bracket, rung=answer.rung)
 
     def _runs(self, trial: int, attempt: int) -> bool:
         if trial not in self._standings.running:

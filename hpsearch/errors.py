@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 __all__ = [
     "BackendError",
     "CheckpointError",
@@ -12,7 +14,10 @@ __all__ = [
     "SweepError",
     "TrainableError",
     "UnreadableCheckpointError",
+    "exception_line",
 ]
+
+_MAX_LINE = 500
 
 
 class HpsearchError(Exception):
@@ -49,3 +54,11 @@ class StudyInUseError(JournalError):
 
 class BackendError(HpsearchError):
     """The place where trials run can't be reached or can't hold a worker of the size asked for."""
+
+
+def exception_line(error: BaseException) -> str:
+    """Give the line that names an exception: `ValueError: the rate must be positive`."""
+    lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
+    # A SyntaxError shows the code first; of any other the message comes first, and may go on for pages.
+    line = lines[-1] if isinstance(error, SyntaxError) else lines[0]
+    return line if len(line) <= _MAX_LINE else line[: _MAX_LINE - 3] + "..."

@@ -63,6 +63,8 @@ def _started(event: Started) -> _Body:
         body["width"] = segment.width
     if event.reason:
         body["reason"] = event.reason
+    if event.bracket is not None:
+        body["bracket"], body["rung"] = event.bracket, event.rung
     if event.new is not None:
         body["new"] = {"params": event.new.params, "seed": event.new.seed, "origin": event.new.origin}
     return body
@@ -72,7 +74,12 @@ def _read_started(trial: int, body: _Body) -> Started:
     segment = Segment(trial, body["start"], body["end"], body.get("checkpoint"), body["attempt"], body.get("width", 1))
     new = body.get("new")
     created = None if new is None else Trial(trial, new["params"], new["seed"], new["origin"])
-    return Started(segment, created, body.get("reason", ""))
+    return Started(segment, created, body.get("reason", ""), body.get("bracket"), body.get("rung"))
+
+
+def _read_extended(trial: int | None, body: _Body) -> Extended:
+    former = body.get("brackets")  # all that could be raised in the first journals
+    return Extended(body["run_cap"], body.get("settings", {}) if former is None else {"brackets": former})
 
 
 def _failed(event: Failed) -> _Body:
@@ -119,7 +126,7 @@ _TO_BODY: Mapping[type, Callable[[Any], _Body]] = {
     },
     Dropped: lambda e: {"reason": e.reason},
     Exhausted: lambda e: {},
-    Extended: lambda e: {"run_cap": e.run_cap, "brackets": e.brackets},
+    Extended: lambda e: {"run_cap": e.run_cap, "settings": e.settings},
     Ended: lambda e: {"state": e.state, "message": e.message},
 }
 
@@ -141,6 +148,6 @@ _FROM_BODY: Mapping[str, Callable[[Any, _Body], Event]] = {
     "reverted": lambda t, b: Reverted(t, b["attempt"], b["iteration"], b["reason"], b["seconds"], b["checkpoint"]),
     "dropped": lambda t, b: Dropped(t, b["reason"]),
     "exhausted": lambda t, b: Exhausted(),
-    "extended": lambda t, b: Extended(b["run_cap"], b["brackets"]),
+    "extended": _read_extended,
     "ended": lambda t, b: Ended(b["state"], b["message"]),
 }

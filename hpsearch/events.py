@@ -5,7 +5,9 @@ Replaying these events in their order through the searcher and the scheduler giv
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from hpsearch.trial import Failure, Report, Segment, Trial
 
@@ -47,6 +49,10 @@ class Started:
     """The trial, when this is its first segment."""
     reason: str = ""
     """Why the segment has this width, in words; empty where it could have no other."""
+    bracket: int | None = None
+    """Of the scheduler's brackets, from 0; None in journals of former versions, which didn't tell."""
+    rung: int | None = None
+    """Of the bracket's rungs, from 0; None likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +145,9 @@ class Extended:
     """The sweep was given more to do, from here on."""
 
     run_cap: int | None
-    brackets: int | None
+    """How many trials may be created in all; None: as many as before."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Those of `early_terminate` that were raised, by their names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,16 @@ import sys
 import traceback
 from pathlib import Path
 
-from hpsearch.errors import CheckpointError, StorageError, TrainableError, UnreadableCheckpointError
+from hpsearch.errors import CheckpointError, StorageError, TrainableError, UnreadableCheckpointError, exception_line
 from hpsearch.trial import Failure
 
-__all__ = ["exception_line", "failure_of"]
+__all__ = ["failure_of"]
 
 _HERE = Path(__file__).parent
 _OURS = frozenset(
     str(_HERE / f"{module}.py")
     for module in ("checkpoints", "gang_listener", "in_process", "metrics", "running_trial", "trainables", "unreadable")
 )
-_MAX_LINE = 500
 _PEERS = ("CommTimeoutError", "GroupClosedError", "PeerLost", "RefusedError", "RendezvousError")
 """Errors of hpsearch_comm by which a rank ends because of the others."""
 
@@ -35,14 +34,6 @@ def failure_of(error: BaseException) -> Failure:
     if (lost := _loss_of_peers(error)) is not None:
         return Failure("peer", str(lost).partition("\n")[0], text)
     return Failure("raised", exception_line(error), text)
-
-
-def exception_line(error: BaseException) -> str:
-    """Give the line that names an exception: `ValueError: the rate must be positive`."""
-    lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
-    # A SyntaxError shows the code first; of any other the message comes first, and may go on for pages.
-    line = lines[-1] if isinstance(error, SyntaxError) else lines[0]
-    return line if len(line) <= _MAX_LINE else line[: _MAX_LINE - 3] + "..."
 
 
 def _loss_of_peers(error: BaseException) -> BaseException | None:

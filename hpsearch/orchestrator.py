@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from hpsearch.backends.base import Backend, Gone, Message, Notice, Progress, Result, Task, TimedOut
 from hpsearch.course import Course
+from hpsearch.decision import Decision
 from hpsearch.divergence import diverged
 from hpsearch.errors import HpsearchError, StorageError, TrainableError
 from hpsearch.events import Dropped, Ended, Event, Exhausted, Failed, Finished, Lost, Reverted, Saved, Started
@@ -14,7 +15,7 @@ from hpsearch.interrupts import Interrupts
 from hpsearch.job import Job, SegmentResult
 from hpsearch.journal import Journal
 from hpsearch.observers.base import Audience
-from hpsearch.schedulers.base import Decision, Done
+from hpsearch.schedulers.base import Done
 from hpsearch.sweep import Sweep
 from hpsearch.trial import Failure
 from hpsearch.widths import Widths

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from hpsearch.backends.base import Workers
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.course import Course
+from hpsearch.decision import Decision
 from hpsearch.errors import SweepError
 from hpsearch.events import Event, Finished, Opened, Started
 from hpsearch.interrupts import Interrupts
@@ -18,7 +19,7 @@ from hpsearch.journal import Journal
 from hpsearch.observers.base import Audience
 from hpsearch.orchestrator import Orchestrator
 from hpsearch.provenance import command_line, process_name
-from hpsearch.schedulers.base import Decision, RungView
+from hpsearch.schedulers.base import RungView
 from hpsearch.sweep import Limits, Sweep
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.widths import Widths
@@ -74,23 +75,25 @@ class _Counter:
     """An audience that counts segments, the iterations they would take from zero, and the workers' time."""
 
     def __init__(self) -> None:
-        self.segments: dict[tuple[int, int], set[int]] = {}
-        """(trial, until) to the widths that it had on its way there."""
+        self.segments: set[tuple[int, int]] = set()
+        """(trial, until): one for each rung that a trial ran in."""
+        self.widths: dict[tuple[int, int], set[int]] = {}
+        """(bracket, rung) to the widths that its segments had."""
         self.from_zero = 0
         self.worked = 0.0
-        self._widths: dict[int, int] = {}
+        self._running: dict[int, int] = {}  # trial to its width
 
     def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
         if isinstance(event, Started):
             segment = event.segment
             until = segment.end or 1
-            self._widths[segment.trial] = segment.width
+            self._running[segment.trial] = segment.width
             if (segment.trial, until) not in self.segments:
-                self.segments[segment.trial, until] = set()
+                self.segments.add((segment.trial, until))
                 self.from_zero += until
-            self.segments[segment.trial, until].add(segment.width)
+            self.widths.setdefault((event.bracket or 0, event.rung or 0), set()).add(segment.width)
         elif isinstance(event, Finished):
-            self.worked += event.seconds * self._widths[event.trial]
+            self.worked += event.seconds * self._running[event.trial]
 
     def report(self, reports: Sequence[Report]) -> None: ...
 
@@ -145,17 +148,8 @@ def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, Course, _Counter]:
     counter = _Counter()
     backend = SimulatedBackend(workers, _made_up_metric, _seconds)
     course = simulate(sweep, backend, counter)
-    rungs = course.rungs()
-    # New trials are numbered in the order of brackets.
-    firsts = [rung for rung in rungs if rung.rung == 0]
-    bracket_of = [rung.bracket for rung in firsts for _ in range(rung.started)]
-    rung_of = {(rung.bracket, rung.until or 1): rung.rung for rung in rungs}
-    widths: dict[tuple[int, int], set[int]] = {}
-    for (trial, until), found in counter.segments.items():
-        bracket = bracket_of[trial]
-        widths.setdefault((bracket, rung_of[bracket, until]), set()).update(found)
     makespan = backend.now()
-    shown = {place: sorted(found) for place, found in widths.items()}
+    shown = {place: sorted(found) for place, found in counter.widths.items()}
     return Schedule(makespan, counter.worked / (workers * makespan), shown), course, counter
 
 
@@ -170,7 +164,7 @@ def simulate(sweep: Sweep, backend: SimulatedBackend, audience: Audience | None 
         orchestrator = Orchestrator(
             replace(sweep, limits=Limits()),
             course,
-            Widths(sweep.resources, course.widest, course.bracket, restart=0.0),
+            Widths(sweep.resources.workers_per_trial, sweep.resources.widest, course.widest, restart=0.0),
             journal,
             backend,
             audience or _Counter(),
@@ -253,8 +247,7 @@ def _method(sweep: Sweep) -> str:
     early = sweep.early_terminate
     if early is None:
         return f"{how}, every trial to its end"
-    kind = type(early).__name__
-    return f"{how}, {kind} from {early.min_iter} to {early.max_iter} iterations by {early.eta}"
+    return f"{how}, {early.summary()}"
 
 
 def _job(sweep: Sweep) -> Job:

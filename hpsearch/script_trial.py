@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hpsearch import random_state
-from hpsearch.errors import CheckpointError
-from hpsearch.failures import exception_line, failure_of
+from hpsearch.errors import CheckpointError, exception_line
+from hpsearch.failures import failure_of
 from hpsearch.report_lines import KIND, append_line
 from hpsearch.running_trial import Assignment, RunningTrial
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hpsearch.events import Started
 from hpsearch.trial import Failure, Goal, Report, Segment, Trial, TrialRow, TrialState
 
 __all__ = ["Footing", "Standing", "Standings"]
@@ -33,6 +34,7 @@ class Standing:
     __slots__ = (
         "_superseded",
         "attempts",
+        "bracket",
         "checkpoint",
         "checkpoint_iteration",
         "failure",
@@ -42,6 +44,7 @@ class Standing:
         "losses",
         "reason",
         "reverted",
+        "rung",
         "seconds",
         "segment",
         "state",
@@ -68,6 +71,8 @@ class Standing:
         self.losses = 0
         """Attempts lost in a row, without a checkpoint or a finished segment between them."""
         self.seconds = 0.0
+        self.bracket: int | None = None
+        self.rung: int | None = None
         self.until: int | None = None
         self.segment: Segment | None = None
         """What runs now."""
@@ -185,12 +190,14 @@ class Standings:
         running = (self._all[trial].segment for trial in sorted(self.running))
         return [segment for segment in running if segment is not None]
 
-    def start(self, segment: Segment, new: Trial | None) -> None:
+    def start(self, event: Started) -> None:
         """Note that a segment runs."""
-        if new is not None:
-            self._all.append(Standing(new))
+        segment = event.segment
+        if event.new is not None:
+            self._all.append(Standing(event.new))
             self.counts[TrialState.WAITING] += 1
         standing = self._all[segment.trial]
+        standing.bracket, standing.rung = event.bracket, event.rung
         standing.attempts, standing.segment, standing.until = segment.attempt, segment, segment.end
         standing.widen(segment.width, self.least_width)
         self.running.add(segment.trial)

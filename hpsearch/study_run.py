@@ -126,7 +126,7 @@ def _go_on(
     run.display.note(f"study: {place.path}")
     place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
     course = Course(stored_sweep(record))
-    widths = Widths(sweep.resources, course.widest, course.bracket)
+    widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, course.widest)
     replayed = []
     for event, decisions in course.replay(event for _, event in history):
         widths.observe(event, decisions)  # in step: it asks the course where trials stand

@@ -8,33 +8,26 @@ from typing import Any, Literal, get_args
 
 from hpsearch._sweep_checks import InvalidKey, at_least, integer, one_of, plain, shown, text
 from hpsearch._sweep_difference import difference
-from hpsearch._sweep_parts import Checkpoints, Hyperband, Limits, Metric, Resources, Scaling, SuccessiveHalving
+from hpsearch._sweep_parts import Checkpoints, Limits, Metric, Resources, Scaling
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.macros import check_command
+from hpsearch.schedulers import early_terminate_from_json
+from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.seeds import SEED_LIMIT
 from hpsearch.space import Space
 from hpsearch.trial import Params, Value
 
 __all__ = [
     "Checkpoints",
-    "EarlyTerminate",
-    "Hyperband",
     "Limits",
     "Method",
     "Metric",
     "Resources",
     "Scaling",
-    "SuccessiveHalving",
     "Sweep",
 ]
 
 Method = Literal["random", "grid"]
-EarlyTerminate = SuccessiveHalving | Hyperband
-
-_EARLY_TERMINATE: Mapping[str, type[EarlyTerminate]] = {
-    "successive_halving": SuccessiveHalving,
-    "hyperband": Hyperband,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +89,7 @@ class Sweep:
         kinds: dict[str, tuple[type, ...]] = {
             "metric": (Metric,),
             "parameters": (Space,),
-            "early_terminate": (SuccessiveHalving, Hyperband, type(None)),
+            "early_terminate": (EarlyTerminate, type(None)),
             "resources": (Resources,),
             "scaling": (Scaling,),
             "limits": (Limits,),
@@ -169,9 +162,6 @@ class Sweep:
 
     def to_json(self) -> dict[str, Any]:
         """Give the sweep as JSON; `from_json` reads it back."""
-        early = None
-        if self.early_terminate is not None:
-            early = {"type": _type_of(self.early_terminate), **asdict(self.early_terminate)}
         return {
             "name": self.name,
             "trainable": self.trainable,
@@ -180,7 +170,7 @@ class Sweep:
             "metric": asdict(self.metric),
             "method": self.method,
             "parameters": self.parameters.to_json(),
-            "early_terminate": early,
+            "early_terminate": None if self.early_terminate is None else self.early_terminate.to_json(),
             "max_iter": self.max_iter,
             "run_cap": self.run_cap,
             "points_to_try": [dict(point) for point in self.points_to_try],
@@ -224,13 +214,3 @@ class Sweep:
         Workers, limits and the source don't count: they are about how it is run, not about what.
         """
         return difference(self.to_json(), other.to_json())
-
-
-def early_terminate_from_json(given: Mapping[str, Any]) -> EarlyTerminate:
-    """Read back the `early_terminate` of `Sweep.to_json`."""
-    fields = dict(given)
-    return _EARLY_TERMINATE[fields.pop("type")](**fields)
-
-
-def _type_of(early: EarlyTerminate) -> str:
-    return next(name for name, cls in _EARLY_TERMINATE.items() if type(early) is cls)

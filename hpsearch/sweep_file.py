@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from hpsearch._sweep_checks import InvalidKey, KeyPath, boolean, integer, key_text, number, shown, text
+from hpsearch._sweep_fields import settings_fields
 from hpsearch._sweep_overrides import Override, apply_overrides, dotted_path
 from hpsearch._sweep_parameters import read_parameters
-from hpsearch._sweep_parts import Checkpoints, Hyperband, Limits, Metric, Resources, Scaling, SuccessiveHalving
+from hpsearch._sweep_parts import Checkpoints, Limits, Metric, Resources, Scaling
 from hpsearch._sweep_reader import Table, choice, duration, listed, raw, words
 from hpsearch._sweep_wandb import HINTS, IGNORED, METHOD_HINT
 from hpsearch._sweep_yaml import Document, read_document
 from hpsearch.errors import SweepError
-from hpsearch.sweep import EarlyTerminate, Sweep
+from hpsearch.schedulers import KNOWN, settings_named
+from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.sweep import Sweep
 from hpsearch.trial import Params
 
 __all__ = ["load_sweep", "locate", "scaling_from_mapping", "sweep_from_mapping"]
@@ -44,8 +47,6 @@ _KEYS = (
     "seed",
     *IGNORED,
 )
-_SHARED_EARLY = ("type", "max_iter", "min_iter", "eta")
-_EARLY_KEYS = {"hyperband": ("variant", "brackets"), "successive_halving": ("trials",)}
 
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
@@ -133,20 +134,39 @@ def _metric(value: object, path: KeyPath) -> Metric:
 
 def _early_terminate(top: Table) -> EarlyTerminate:
     path = (*top.path, "early_terminate")
-    every_key = (*_SHARED_EARLY, *_EARLY_KEYS["hyperband"], *_EARLY_KEYS["successive_halving"])
-    table = top.get("early_terminate", lambda value, path: Table(value, path, every_key, HINTS["early_terminate"]))
-    kind = table.get("type", choice(tuple(_EARLY_KEYS)), "type: hyperband")
-    for other, keys in _EARLY_KEYS.items():
-        for key in keys if other != kind else ():
-            if table.has(key):
-                raise InvalidKey((*path, key), f"has no meaning for {kind}; it belongs to {other}")
-    min_iter, eta = table.get_or("min_iter", integer, 1), table.get_or("eta", integer, 3)
-    max_iter = table.get("max_iter", integer, f"max_iter: {_likely_max_iter(top, min_iter, eta)}")
-    if kind == "successive_halving":
-        return table.build(SuccessiveHalving, max_iter, min_iter, eta, table.get_or("trials", integer, None))
-    variant = table.get_or("variant", choice(("paper", "table")), "paper")
-    brackets = table.get_or("brackets", integer, None)
-    return table.build(Hyperband, max_iter, min_iter, eta, cast(Any, variant), brackets)
+    section = top.get("early_terminate", _mapping)
+    kind = Table(section, path, tuple(section), HINTS["early_terminate"]).get("type", text, "type: hyperband")
+    try:
+        settings = settings_named(kind)
+    except InvalidKey as error:
+        raise error.under(path) from None
+    mine = settings_fields(settings)
+    for other, owner in KNOWN.items():
+        for key in section.keys() & settings_fields(owner).keys() - mine.keys():
+            raise InvalidKey((*path, key), f"has no meaning for {kind}; it belongs to {other}")
+    table = Table(section, path, ("type", *mine), HINTS["early_terminate"])
+    given: dict[str, Any] = {}
+    for key, field in mine.items():
+        if field.required:
+            given[key] = table.get(key, field.read, f"{key}: {_likely(key, top, table)}")
+        elif table.has(key):
+            given[key] = table.get(key, field.read)
+    return table.build(settings, **given)
+
+
+def _mapping(value: object, path: KeyPath) -> Mapping[str, object]:
+    return Table(value, path, tuple(value) if isinstance(value, Mapping) else ("type", "max_iter", "eta")).value
+
+
+def _likely(key: str, top: Table, section: Table) -> str:
+    """Guess what a file that lacks a setting should say."""
+    if key != "max_iter":
+        return "..."
+    try:
+        low, eta = section.get_or("min_iter", integer, 1), section.get_or("eta", integer, 3)
+    except InvalidKey:
+        low, eta = 1, 3
+    return str(_likely_max_iter(top, low, eta))
 
 
 def _likely_max_iter(top: Table, min_iter: int, eta: int) -> int:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import inspect
-import pkgutil
-import sys
-import traceback
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
 from hpsearch.errors import TrainableError
-from hpsearch.failures import exception_line
+from hpsearch.imports import import_object
 
 __all__ = ["Trainable", "resolve_trainable"]
 
@@ -34,63 +28,7 @@ def resolve_trainable(spec: str | Trainable, search_path: Sequence[str] = ()) ->
     """
     if not isinstance(spec, str):
         return _checked(spec, getattr(spec, "__qualname__", repr(spec)))
-    module_name, colon, attribute = spec.partition(":")
-    if not (colon and module_name and attribute):
-        raise TrainableError(
-            f"`trainable` must be written `package.module:name`, but is {spec!r}: put a colon before the "
-            "name of the function or class"
-        )
-    sys.path[:0] = [folder for folder in search_path if folder not in sys.path]
-    return _checked(_attribute(_import(module_name, spec, search_path), attribute, spec), spec)
-
-
-def _import(module_name: str, spec: str, search_path: Sequence[str]) -> ModuleType:
-    try:
-        return importlib.import_module(module_name)
-    except KeyboardInterrupt:
-        raise
-    except ModuleNotFoundError as error:
-        missing = error.name or module_name
-        if module_name != missing and not module_name.startswith(f"{missing}."):
-            raise _import_error(module_name, spec, error) from error
-        folders = ", ".join(map(repr, search_path)) or "no folder of the sweep's"
-        raise TrainableError(
-            f"`trainable: {spec}` names the module {missing!r}, which isn't there{_nearest_module(missing)}: "
-            f"run from the folder that holds it, or install it (looked in {folders}, then where Python looks)"
-        ) from error
-    except BaseException as error:  # a module may raise anything, SystemExit included
-        raise _import_error(module_name, spec, error) from error
-
-
-def _import_error(module_name: str, spec: str, error: BaseException) -> TrainableError:
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
-    where = f", at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    if isinstance(error, SyntaxError):
-        where = f", at {error.filename}:{error.lineno}"
-    return TrainableError(
-        f"`trainable: {spec}` can't be had: importing {module_name!r} raised {exception_line(error)}{where}"
-    )
-
-
-def _nearest_module(missing: str) -> str:
-    parent, _, last = missing.rpartition(".")
-    folders = getattr(sys.modules.get(parent), "__path__", ()) if parent else sys.path
-    names = [module.name for module in pkgutil.iter_modules(list(folders))]
-    nearest = difflib.get_close_matches(last, names, n=1)
-    return f" (did you mean {nearest[0]!r}?)" if nearest else ""
-
-
-def _attribute(module: ModuleType, attribute: str, spec: str) -> Any:
-    value: Any = module
-    for part in attribute.split("."):
-        if not hasattr(value, part):
-            names = [name for name, entry in vars(value).items() if callable(entry) and name[0] != "_"]
-            nearest = difflib.get_close_matches(part, names, n=1)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else f"it has {', '.join(names) or 'no functions'}"
-            owner = getattr(value, "__file__", None) or getattr(value, "__name__", repr(value))
-            raise TrainableError(f"`trainable: {spec}` names {part!r}, which isn't in {owner}: {hint}")
-        value = getattr(value, part)
-    return value
+    return _checked(import_object(spec, "trainable", TrainableError, search_path), spec)
 
 
 def _checked(target: Any, named: str) -> Trainable:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hpsearch.backends.base import Workers
+from hpsearch.decision import Decision
 from hpsearch.events import Event, Failed
 from hpsearch.observers.base import Observer
 from hpsearch.observers.progress import Display, Snapshot
 from hpsearch.observers.thread import ObserverThread
-from hpsearch.schedulers.base import Decision
 from hpsearch.sweep import Sweep
 from hpsearch.trial import Report
 

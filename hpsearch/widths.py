@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from hpsearch._sweep_parts import Resources
 from hpsearch.allocator import Demand, allocate
+from hpsearch.decision import Decision
 from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Reverted, Saved, Started
-from hpsearch.schedulers.base import Decision
 from hpsearch.speedup import Overhead, Speedup
 from hpsearch.trial import Report, Segment
 
@@ -56,24 +55,23 @@ class Widths:
 
     def __init__(
         self,
-        resources: Resources,
+        least: int,
+        most: int,
         widest: Callable[[int], int | None] = lambda trial: None,
-        bracket: Callable[[int], int] = lambda trial: 0,
         restart: float = RESTART_SECONDS,
     ) -> None:
         """Join the parts.
 
         Args:
-            resources: How many workers a trial needs, and may have.
-            widest: Gives the workers that a trial may have at most; None: as many as any.
-            bracket: Gives the bracket that a trial runs in; its trials are compared with each other.
+            least: Workers that a trial needs.
+            most: Workers that a trial may have.
+            widest: Gives the workers that this trial may have at most; None: as many as any.
             restart: Seconds that it costs to cut a segment and go on with it, while nothing is measured.
         """
-        self.least = resources.workers_per_trial
+        self.least = least
         """Workers that a trial needs."""
-        self._most = resources.widest
+        self._most = most
         self._widest = widest
-        self._bracket = bracket
         self._speedup = Speedup()
         self._overhead = Overhead(restart)
         self._running: dict[int, _Running] = {}
@@ -89,7 +87,7 @@ class Widths:
             return
         match event:
             case Started(segment=segment):
-                self._running[segment.trial] = _Running(segment, self._rung(segment), segment.start)
+                self._running[segment.trial] = _Running(segment, self._rung(event), segment.start)
                 if segment.width > self.least:
                     self._wide.add(segment.trial)
             case Saved(reports=reports):
@@ -145,7 +143,7 @@ class Widths:
         if waiting or not starts:
             return [_with_width(start, self.least, "other trials wait for workers") for start in starts]
         demands = [
-            self._demand(start.segment, self._rung(start.segment), start.segment.start, promise)
+            self._demand(start.segment, self._rung(start), start.segment.start, promise)
             for start, promise in zip(starts, promises, strict=True)
         ]
         widths, _ = self._share(free, demands)
@@ -276,9 +274,9 @@ class Widths:
         seconds = left * self._speedup.seconds(segment.trial)
         return Demand(rung, seconds, rung[-1], held)
 
-    def _rung(self, segment: Segment) -> _Rung:
+    def _rung(self, start: Started) -> _Rung:
         """Give what those have in common that run alike: the rung, but for trials that may not be as wide as others."""
-        return self._bracket(segment.trial), segment.end, self._widest(segment.trial)
+        return start.bracket or 0, start.segment.end, self._widest(start.segment.trial)
 
     def _seconds_left(self, running: _Running, width: int) -> float:
         """Seconds from its next report to its end, at a width."""

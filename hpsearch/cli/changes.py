@@ -10,9 +10,11 @@ from hpsearch._sweep_checks import InvalidKey
 from hpsearch._sweep_reader import duration
 from hpsearch._sweep_yaml import parse_value
 from hpsearch.errors import SweepError
-from hpsearch.sweep import Hyperband, Sweep
+from hpsearch.sweep import Sweep
 
 __all__ = ["change_sweep"]
+
+_Change = Callable[[Sweep, Any], Sweep]
 
 
 def change_sweep(sweep: Sweep, overrides: Sequence[str]) -> Sweep:
@@ -27,29 +29,38 @@ def change_sweep(sweep: Sweep, overrides: Sequence[str]) -> Sweep:
     """
     for given in overrides:
         key, equals, text = given.partition("=")
-        if not equals or key not in _CHANGES:
+        changes = _changes(sweep)
+        if not equals or key not in changes:
             raise SweepError(
-                f"--set {given}: a study that has begun takes {', '.join(_CHANGES)} as KEY=VALUE, and no other key; "
+                f"--set {given}: this study has begun and takes {', '.join(changes)} as KEY=VALUE, and no other key; "
                 "run another sweep in a directory of its own"
             )
         try:
-            sweep = _CHANGES[key](sweep, parse_value(text, f"--set {given}"))
+            sweep = changes[key](sweep, parse_value(text, f"--set {given}"))
         except InvalidKey as error:
             raise SweepError(f"--set {given}: {error}") from None
     return sweep
 
 
-def _brackets(sweep: Sweep, value: Any) -> Sweep:
-    if not isinstance(sweep.early_terminate, Hyperband):
-        raise SweepError("early_terminate.brackets belongs to early_terminate.type: hyperband; set run_cap instead")
-    return replace(sweep, early_terminate=replace(sweep.early_terminate, brackets=value))
+def _changes(sweep: Sweep) -> Mapping[str, _Change]:
+    """Give what may be changed of this sweep, by key."""
+    raisable = () if sweep.early_terminate is None else sweep.early_terminate.raisable
+    return _CHANGES | {f"early_terminate.{key}": _setting(key) for key in raisable}
 
 
-def _limit(name: str, read: Callable[[Any], Any]) -> Callable[[Sweep, Any], Sweep]:
+def _setting(name: str) -> _Change:
+    def change(sweep: Sweep, value: Any) -> Sweep:
+        assert sweep.early_terminate is not None, "the key is one of its settings"
+        return replace(sweep, early_terminate=sweep.early_terminate.with_settings({name: value}))
+
+    return change
+
+
+def _limit(name: str, read: Callable[[Any], Any]) -> _Change:
     return lambda sweep, value: replace(sweep, limits=replace(sweep.limits, **{name: read(value)}))
 
 
-def _width(name: str) -> Callable[[Sweep, Any], Sweep]:
+def _width(name: str) -> _Change:
     return lambda sweep, value: replace(sweep, resources=replace(sweep.resources, **{name: value}))
 
 
@@ -57,9 +68,8 @@ def _seconds(key: str) -> Callable[[Any], Any]:
     return lambda value: None if value is None else duration(value, ("limits", key))
 
 
-_CHANGES: Mapping[str, Callable[[Sweep, Any], Sweep]] = {
+_CHANGES: dict[str, _Change] = {
     "run_cap": lambda sweep, value: replace(sweep, run_cap=value),
-    "early_terminate.brackets": _brackets,
     "limits.max_time": _limit("max_time", _seconds("max_time")),
     "limits.trial_timeout": _limit("trial_timeout", _seconds("trial_timeout")),
     "limits.max_retries": _limit("max_retries", lambda value: value),

@@ -8,8 +8,9 @@ from typing import Protocol
 
 from hpsearch.backends.base import Workers
 from hpsearch.course import Course
+from hpsearch.decision import Decision
 from hpsearch.events import Event
-from hpsearch.schedulers.base import Decision, RungView
+from hpsearch.schedulers.base import RungView
 from hpsearch.trial import Report
 
 __all__ = ["Audience", "Observer"]

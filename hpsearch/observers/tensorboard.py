@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpsearch.decision import Decision
 from hpsearch.events import Event, Failed, Finished, Lost, Reverted, Saved, Started
 from hpsearch.observers.base import Observer
 from hpsearch.observers.domains import Domain
 from hpsearch.observers.event_file import EventFiles
 from hpsearch.observers.hparams import HParams
-from hpsearch.schedulers.base import Decision, RungView
+from hpsearch.schedulers.base import RungView
 from hpsearch.trial import Goal, Report, Segment, Trial
 
 __all__ = ["STUDY_RUN", "WIDTH_TAG", "TensorBoardObserver", "best_tag", "rung_tag", "study_best_tag", "trial_run"]

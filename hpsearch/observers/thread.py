@@ -7,9 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from hpsearch.decision import Decision
 from hpsearch.events import Event
 from hpsearch.observers.base import Observer
-from hpsearch.schedulers.base import Decision, RungView
+from hpsearch.schedulers.base import RungView
 from hpsearch.trial import Report
 
 __all__ = ["ObserverThread"]

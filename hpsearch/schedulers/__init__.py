@@ -1,1 +1,50 @@
-"""Schedulers: how far each trial goes."""
+"""Schedulers: how far each trial goes.
+
+A scheduler is added in two files: its own, which holds its settings and builds it, and a line in `KNOWN` below. Sweep
+files, the Python API, `plan`, `--set` and the docs' test read that line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpsearch._sweep_checks import InvalidKey, nearest
+from hpsearch.errors import SweepError
+from hpsearch.imports import import_object
+from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.successive_halving import SuccessiveHalving
+
+__all__ = ["KNOWN", "early_terminate_from_json", "settings_named"]
+
+KNOWN: Mapping[str, type[EarlyTerminate]] = {cls.kind: cls for cls in (Hyperband, SuccessiveHalving)}
+"""The `type` of `early_terminate` to its settings."""
+
+
+def settings_named(kind: str) -> type[EarlyTerminate]:
+    """Give the settings of a `type`: a known word, or the import path `package.module:Class` of a third party's.
+
+    Raises:
+        InvalidKey: There is none of this name.
+    """
+    if kind in KNOWN:
+        return KNOWN[kind]
+    if ":" not in kind:
+        advice = f"{nearest(kind, KNOWN)}; one of your own is named as package.module:Class"
+        raise InvalidKey(("type",), f"must be a known scheduler, got {kind!r}", advice)
+    try:
+        found = import_object(kind, "early_terminate.type", SweepError, [str(Path.cwd())])
+    except SweepError as error:
+        raise InvalidKey(("type",), str(error)) from error
+    if not (isinstance(found, type) and issubclass(found, EarlyTerminate)):
+        problem = f"must be a class of settings derived from hpsearch.EarlyTerminate, but {kind} is {found!r}"
+        raise InvalidKey(("type",), problem)
+    return found
+
+
+def early_terminate_from_json(given: Mapping[str, Any]) -> EarlyTerminate:
+    """Read back what `EarlyTerminate.to_json` gave."""
+    fields = dict(given)
+    return settings_named(fields.pop("type"))(**fields)

@@ -7,11 +7,13 @@ what makes resuming a replay. `next` that answers `Wait` or `Done` changes nothi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
-__all__ = ["Answer", "Decision", "Done", "NewTrial", "Outcome", "Run", "RungView", "Scheduler", "Wait"]
+from hpsearch.decision import Decision
+
+__all__ = ["Answer", "Done", "NewTrial", "Outcome", "Run", "RungView", "Scheduler", "Wait"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,10 @@ class NewTrial:
     number: int
     """The new trial's number: always one more than the last."""
     until: int | None
+    bracket: int = 0
+    """Counts from 0 over all rounds. Trials of one bracket that run at the same time are compared with each other."""
+    rung: int = 0
+    """Counts from 0 in the bracket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,9 @@ class Run:
 
     trial: int
     until: int
+    bracket: int = 0
+    """That of the trial's `NewTrial`."""
+    rung: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +61,6 @@ class Outcome:
     iteration: int
     value: float | None
     """The metric; NaN where it is not a number, None where the trial failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What the scheduler made of a trial."""
-
-    trial: int
-    action: Literal["promote", "stop", "complete"]
-    reason: str
-    """In words, never empty: `"rung 2: 7th of 9, top 3 go on"`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +93,6 @@ class Scheduler(ABC):
         """
 
     @abstractmethod
-    def bracket(self, trial: int) -> int:
-        """Give the bracket of a trial that was answered and whose outcome was not observed yet.
-
-        The trials of a bracket that run at the same time are in the same rung.
-        """
-
-    @abstractmethod
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
         """Take a trial's outcome; answer the decisions that follow, in a fixed order.
 
@@ -112,8 +104,16 @@ class Scheduler(ABC):
         """The searcher had no params for the last `NewTrial`: take that answer back and ask for no more."""
 
     @abstractmethod
-    def extend(self, run_cap: int | None, brackets: int | None) -> None:
-        """Raise the bounds from here on; None leaves one as it is. Undoes `exhausted`."""
+    def extend(self, run_cap: int | None, settings: Mapping[str, Any]) -> None:
+        """Raise the bounds from here on. Undoes `exhausted`.
+
+        Args:
+            run_cap: How many trials may be created in all; None: as many as before.
+            settings: Those of this scheduler's own that are raised, by their names.
+
+        Raises:
+            ValueError: A bound would become lower, or isn't one of this scheduler's.
+        """
 
     @abstractmethod
     def rungs(self) -> Sequence[RungView]:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from hpsearch.decision import Decision
 from hpsearch.errors import SweepError
-from hpsearch.schedulers.base import (
-    Answer,
-    Decision,
-    Done,
-    NewTrial,
-    Outcome,
-    RungView,
-    Scheduler,
-    Wait,
-)
+from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, RungView, Scheduler, Wait
 from hpsearch.schedulers.reasons import ran
 
 __all__ = ["FullLength"]
@@ -54,10 +47,6 @@ class FullLength(Scheduler):
             return 0
         return 1 if self._run_cap is None else self._run_cap - self._numbered
 
-    def bracket(self, trial: int) -> int:
-        """Give the one bracket that there is."""
-        return 0
-
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
         """Take a trial's outcome: it is complete, or it failed and there is nothing to decide.
 
@@ -85,16 +74,14 @@ class FullLength(Scheduler):
         self._exhausted = True
         return ()
 
-    def extend(self, run_cap: int | None, brackets: int | None) -> None:
+    def extend(self, run_cap: int | None, settings: Mapping[str, Any]) -> None:
         """Raise `run_cap` from here on. Undoes `exhausted`.
 
         Raises:
-            ValueError: The bound would become lower, or `brackets` is set: there are none.
+            ValueError: The bound would become lower, or there are settings: it has none that could be raised.
         """
-        if brackets is not None:
-            raise ValueError(
-                f"`brackets` must stay unset where nothing terminates early, got {brackets}; raise `run_cap`"
-            )
+        if settings:
+            raise ValueError(f"only `run_cap` can be raised where nothing terminates early, got {', '.join(settings)}")
         if run_cap is not None:
             if self._run_cap is None:
                 raise ValueError(f"bounds can only be raised: `run_cap` has no bound so far, got {run_cap}")

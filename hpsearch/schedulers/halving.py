@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import chain
+from typing import Any
 
+from hpsearch.decision import Decision
 from hpsearch.errors import SweepError
-from hpsearch.schedulers.base import (
-    Answer,
-    Decision,
-    Done,
-    NewTrial,
-    Outcome,
-    Run,
-    RungView,
-    Scheduler,
-    Wait,
-)
+from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
 from hpsearch.schedulers.brackets import Bracket, cut, iterations, thin, upcoming
 from hpsearch.schedulers.open_bracket import OpenBracket
 from hpsearch.schedulers.ranking import rank
@@ -89,13 +81,13 @@ class BracketScheduler(Scheduler):
         if self._promoted:
             _, trial, bracket = heappop(self._promoted)
             self._start(trial, bracket)
-            return Run(trial, bracket.rung.until)
+            return Run(trial, bracket.rung.until, bracket.index, bracket.position)
         filling = self._bracket_to_fill()
         if filling is not None:
             trial = self._numbered
             self._numbered += 1
             self._start(trial, filling)
-            return NewTrial(trial, filling.rung.until)
+            return NewTrial(trial, filling.rung.until, filling.index)
         return Wait() if self._running else Done()
 
     def ready(self) -> int:
@@ -104,10 +96,6 @@ class BracketScheduler(Scheduler):
         if newest is not None and newest.position == 0 and newest.started < newest.rung.size:
             return len(self._promoted) + newest.rung.size - newest.started
         return len(self._promoted) + (self._plan_to_begin() is not None)
-
-    def bracket(self, trial: int) -> int:
-        """Give the bracket of a trial that runs."""
-        return self._running[trial].index
 
     def observe(self, outcome: Outcome) -> Sequence[Decision]:
         """Take a trial's outcome; answer the decisions that follow, from the best trial to the worst.
@@ -146,15 +134,19 @@ class BracketScheduler(Scheduler):
             return ()
         return self._decide(bracket)
 
-    def extend(self, run_cap: int | None, brackets: int | None) -> None:
-        """Raise the bounds from here on; None leaves one as it is. Undoes `exhausted`.
+    def extend(self, run_cap: int | None, settings: Mapping[str, Any]) -> None:
+        """Raise `run_cap`, and `brackets` of the settings, from here on. Undoes `exhausted`.
 
         Brackets already begun stay as they are, those that were cut too: what is added begins with the next
         one of the cycle. A `run_cap` set for the first time lets rounds repeat if `brackets` was never set.
 
         Raises:
-            ValueError: A bound, or the number of trials that follows from both, would become lower.
+            ValueError: A bound, or the number of trials that follows from both, would become lower; or another
+                setting is to be raised.
         """
+        if unknown := settings.keys() - {"brackets"}:
+            raise ValueError(f"only `run_cap` and `brackets` can be raised, got {', '.join(sorted(unknown))}")
+        brackets: int | None = settings.get("brackets")
         run_cap_before, brackets_before = self._bounds()
         trials = self._total_within(run_cap_before, brackets_before)[0]
         after = (

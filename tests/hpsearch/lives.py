@@ -11,10 +11,14 @@ from hypothesis import strategies as st
 
 from hpsearch.attempt import attempt_directory
 from hpsearch.course import Course
+from hpsearch.decision import Decision
 from hpsearch.events import Event, Failed, Finished, Lost, Opened, Saved, Started
-from hpsearch.schedulers.base import Decision, Done, Wait
+from hpsearch.schedulers.base import Done, Wait
+from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
-from hpsearch.sweep import Checkpoints, EarlyTerminate, Hyperband, Metric, SuccessiveHalving, Sweep
+from hpsearch.sweep import Checkpoints, Metric, Sweep
 from hpsearch.trial import Failure, Report, Segment
 from tests.hpsearch.scripted import sweep_of
 

@@ -14,11 +14,12 @@ from hpsearch.events import Event
 from hpsearch.job import Job, SegmentResult
 from hpsearch.journal import Journal
 from hpsearch.observers.progress import Silent
+from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.space import Space, Uniform
 from hpsearch.study import Study
 from hpsearch.study_directory import StudyDirectory
 from hpsearch.study_run import Run, create_study, run_study
-from hpsearch.sweep import Hyperband, Metric, Sweep
+from hpsearch.sweep import Metric, Sweep
 from hpsearch.trial import Failure, Report, Segment
 
 __all__ = [

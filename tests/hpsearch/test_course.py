@@ -12,8 +12,9 @@ from hpsearch.errors import JournalError, SweepError
 from hpsearch.events import Ended, Event, Exhausted, Extended, Failed, Finished, Lost, Saved, Started
 from hpsearch.extension import extended, extension
 from hpsearch.schedulers.base import Done
+from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.space import Space, Uniform
-from hpsearch.sweep import Hyperband, Sweep
+from hpsearch.sweep import Sweep
 from hpsearch.trial import Failure, TrialRow, TrialState
 from tests.hpsearch.lives import OPENED, Life, lives, sweeps
 from tests.hpsearch.scripted import sweep_of
@@ -255,7 +256,7 @@ def test_a_journal_of_another_sweep_doesnt_replay(other, told):
         (-1, Finished(99, 1, 1, None, (), False, 1.0), "that attempt doesn't run"),
         (2, Saved(0, 2, 1, "c", ()), "that attempt doesn't run"),
         (2, Exhausted(), "where this sweep gives Wait"),
-        (-1, Extended(3, None), "bounds can only be raised"),
+        (-1, Extended(3), "bounds can only be raised"),
     ],
 )
 def test_events_that_cant_have_happened_dont_replay(place, event, told):

@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.course import Course
+from hpsearch.decision import Decision
 from hpsearch.errors import JournalError
 from hpsearch.events import Event, Finished, Reverted, Saved, Started
-from hpsearch.schedulers.base import Decision
-from hpsearch.sweep import Hyperband, Metric, Resources, SuccessiveHalving
+from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.sweep import Metric, Resources
 from hpsearch.trial import Report, Segment, TrialState
 from tests.hpsearch.lives import OPENED, Life
 from tests.hpsearch.scripted import sweep_of
@@ -148,7 +150,7 @@ def test_a_trial_that_is_taken_back_is_owed_from_its_footing_and_nothing_is_deci
     assert course.apply(Reverted(0, 1, 0, HARM, 2.5)) == ()
     assert course.rows()[0].state is TrialState.WAITING
     assert course.rows()[0].seconds == 2.5
-    assert course.next() == Started(replace(first.segment, attempt=2), None)
+    assert course.next() == Started(replace(first.segment, attempt=2), None, bracket=0, rung=0)
 
 
 def test_the_best_is_the_one_that_a_trial_goes_back_to():

@@ -12,9 +12,11 @@ from hpsearch.backends.base import Message, Task
 from hpsearch.errors import SweepError
 from hpsearch.events import Ended, Extended, Opened, Started
 from hpsearch.report.tables import rows_to_csv
+from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
 from hpsearch.study import Study, load
-from hpsearch.sweep import Hyperband, Limits, Resources, SuccessiveHalving, Sweep
+from hpsearch.sweep import Limits, Resources, Sweep
 from tests.hpsearch.scripted import ScriptedBackend, done, events_of, run_scripted, sweep_of
 
 FLAT = {"early_terminate": None, "max_iter": 2}
@@ -138,7 +140,7 @@ def test_it_is_extended_again_and_the_former_sizes_are_refused(tmp_path):
         assert len(study.trials) == cap
     with pytest.raises(SweepError, match="run_cap: 7 in the study, 4 here"):
         run(path, sweep_of(**FLAT, run_cap=4))
-    assert [event for event in events_of(path) if isinstance(event, Extended)] == [Extended(4, None), Extended(7, None)]
+    assert [event for event in events_of(path) if isinstance(event, Extended)] == [Extended(4), Extended(7)]
     study, _ = run(path, None)
     assert study.sweep.run_cap == 7
 

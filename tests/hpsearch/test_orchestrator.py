@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hpsearch.backends.base import Message, Notice, Progress, Task, Workers
 from hpsearch.course import Course
+from hpsearch.decision import Decision
 from hpsearch.errors import TrainableError
 from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Saved, Started
 from hpsearch.interrupts import Interrupts
@@ -18,9 +19,9 @@ from hpsearch.job import Job
 from hpsearch.journal import Journal
 from hpsearch.orchestrator import MOST_LOSSES, Orchestrator
 from hpsearch.report.tables import rows_to_csv
-from hpsearch.schedulers.base import Decision
+from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.study import Study, load
-from hpsearch.sweep import Checkpoints, Hyperband, Limits, Sweep
+from hpsearch.sweep import Checkpoints, Limits, Sweep
 from hpsearch.trial import Report, TrialState
 from hpsearch.widths import Widths
 from tests.hpsearch.scripted import (
@@ -133,7 +134,7 @@ def direct(sweep: Sweep, backend: ScriptedBackend, spent: float = 0.0) -> tuple[
     course.apply(opened)
     onlooker = Onlooker(journal)
     with journal:
-        widths = Widths(sweep.resources, course.widest, course.bracket)
+        widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, course.widest)
         orchestrator = Orchestrator(sweep, course, widths, journal, backend, onlooker, Interrupts(), spent)
         state = orchestrator.run(Job("", "s", "", (), "loss", None, 9, 1))
         assert [event for _, event in journal.events()][1:] == onlooker.heard

@@ -17,9 +17,11 @@ from hpsearch.course import Course
 from hpsearch.events import Event, Exhausted, Failed, Finished, Lost, Reverted, Started
 from hpsearch.orchestrator import MOST_LOSSES
 from hpsearch.plan import relative_time, simulate
+from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
 from hpsearch.study import load
-from hpsearch.sweep import Hyperband, Limits, Resources, Scaling, SuccessiveHalving, Sweep
+from hpsearch.sweep import Limits, Resources, Scaling, Sweep
 from hpsearch.trial import Segment, Trial, TrialState
 from tests.hpsearch.lives import sweeps
 from tests.hpsearch.scripted import (

@@ -11,8 +11,10 @@ import hpsearch
 from hpsearch.errors import SweepError
 from hpsearch.plan import make_plan, plan_text, relative_time
 from hpsearch.running_trial import RunningTrial
+from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
-from hpsearch.sweep import Hyperband, Resources, SuccessiveHalving
+from hpsearch.sweep import Resources
 from tests.hpsearch.lives import sweeps
 from tests.hpsearch.scripted import sweep_of
 

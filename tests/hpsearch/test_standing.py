@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from hpsearch.events import Started
 from hpsearch.standing import Standings
 from hpsearch.trial import Failure, Goal, Report, Segment, Trial, TrialState
 
@@ -23,7 +24,7 @@ class Table:
         new = trial >= len(standings.rows())
         segment = Segment(trial, 0, 9, None, 1) if new else standings.of(trial).again()
         segment = replace(segment, width=width)
-        standings.start(segment, Trial(trial, {"x": trial}, trial, "random") if new else None)
+        standings.start(Started(segment, Trial(trial, {"x": trial}, trial, "random") if new else None))
 
     def report(self, trial: int, iteration: int, value: float, checkpoint: bool = False) -> None:
         self.standings.count(trial, (Report(trial, iteration, {"loss": value}, 0.1),), "loss")
@@ -281,9 +282,9 @@ def test_a_trial_that_was_wide_from_the_start_goes_back_to_nothing():
 
 def test_the_least_width_of_the_sweep_needs_no_footing():
     standings = Standings("minimize", least_width=2)
-    standings.start(Segment(0, 0, 9, None, 1, width=2), Trial(0, {}, 0, "random"))
+    standings.start(Started(Segment(0, 0, 9, None, 1, width=2), Trial(0, {}, 0, "random")))
     assert standings.of(0).footing is None
-    standings.start(Segment(1, 0, 9, None, 1, width=3), Trial(1, {}, 0, "random"))
+    standings.start(Started(Segment(1, 0, 9, None, 1, width=3), Trial(1, {}, 0, "random")))
     assert standings.of(1).footing is not None
 
 

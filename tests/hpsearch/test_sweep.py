@@ -10,17 +10,10 @@ import pytest
 from hpsearch.errors import SweepError
 from hpsearch.events import Extended
 from hpsearch.extension import extension as extension_of
+from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Categorical, LogUniform, Space, Uniform
-from hpsearch.sweep import (
-    Checkpoints,
-    Hyperband,
-    Limits,
-    Metric,
-    Resources,
-    Scaling,
-    SuccessiveHalving,
-    Sweep,
-)
+from hpsearch.sweep import Checkpoints, Limits, Metric, Resources, Scaling, Sweep
 
 SPACE = Space.from_parameters({"lr": LogUniform(1e-4, 1.0, points=3), "opt": {"name": ["adam", "sgd"]}})
 
@@ -50,7 +43,7 @@ def wrong(value: Any) -> Any:
         ({"run_cap": True}, "run_cap: must be an integer, got True"),
         ({"max_iter": 0}, "max_iter: must be at least 1, got 0"),
         ({"max_iter": 5, "early_terminate": Hyperband(27)}, "max_iter: must stand inside early_terminate"),
-        ({"early_terminate": "hyperband"}, "early_terminate: must be a SuccessiveHalving or Hyperband, got"),
+        ({"early_terminate": "hyperband"}, "early_terminate: must be a EarlyTerminate, got"),
         ({"scaling": {"batch": "global"}}, "scaling: must be a Scaling, got a mapping"),
         ({"metric": "accuracy"}, "metric: must be a Metric, got 'accuracy'"),
         ({"parameters": {"lr": 1}}, "parameters: must be a Space, got a mapping"),
@@ -249,13 +242,13 @@ BRACKETS = Hyperband(27, brackets=6)
     [
         (sweep(), sweep(), None),
         (sweep(), sweep(limits=Limits(9), resources=Resources(workers=4)), None),
-        (sweep(), sweep(run_cap=11), Extended(11, None)),
-        (HYPERBAND, replace(HYPERBAND, run_cap=49), Extended(49, None)),
-        (HYPERBAND, replace(HYPERBAND, early_terminate=BRACKETS), Extended(None, 6)),
+        (sweep(), sweep(run_cap=11), Extended(11)),
+        (HYPERBAND, replace(HYPERBAND, run_cap=49), Extended(49)),
+        (HYPERBAND, replace(HYPERBAND, early_terminate=BRACKETS), Extended(None, {"brackets": 6})),
         (
             replace(HYPERBAND, early_terminate=BRACKETS, run_cap=60),
             replace(HYPERBAND, early_terminate=replace(BRACKETS, brackets=8), run_cap=70),
-            Extended(70, 8),
+            Extended(70, {"brackets": 8}),
         ),
     ],
 )

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from hpsearch.errors import SweepError
+from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Categorical, Constant, IntUniform, LogIntUniform, LogUniform, Normal, Uniform
-from hpsearch.sweep import Checkpoints, Hyperband, Limits, Metric, Resources, Scaling, SuccessiveHalving, Sweep
+from hpsearch.sweep import Checkpoints, Limits, Metric, Resources, Scaling, Sweep
 from hpsearch.sweep_file import load_sweep, locate, sweep_from_mapping
 
 BASE = """\

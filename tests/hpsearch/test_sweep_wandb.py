@@ -8,8 +8,8 @@ import textwrap
 import pytest
 
 from hpsearch.errors import SweepError
+from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.space import Categorical, Constant, IntUniform, LogNormal, LogUniform, Normal, Uniform
-from hpsearch.sweep import Hyperband
 from hpsearch.sweep_file import load_sweep
 
 WANDB = textwrap.dedent("""\

@@ -7,10 +7,11 @@ import pytest
 
 from hpsearch.backends.base import Workers
 from hpsearch.course import Course
+from hpsearch.decision import Decision
 from hpsearch.events import Event, Failed, Finished, Lost, Started
 from hpsearch.observers.base import Observer
 from hpsearch.observers.progress import Snapshot
-from hpsearch.schedulers.base import Decision, RungView
+from hpsearch.schedulers.base import RungView
 from hpsearch.sweep import Resources
 from hpsearch.trial import Failure, Report
 from hpsearch.watching import Watching

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpsearch.decision import Decision
 from hpsearch.events import Ended, Failed, Lost, Opened, Reverted
-from hpsearch.schedulers.base import Decision
 from hpsearch.trial import Failure
 from tests.hpsearch.width_pool import Pool
 

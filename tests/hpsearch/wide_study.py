@@ -8,9 +8,10 @@ from pathlib import Path
 from hpsearch.course import Course
 from hpsearch.events import Ended, Event, Finished, Reverted, Saved, Started
 from hpsearch.journal import Journal
+from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.study_directory import StudyDirectory
 from hpsearch.study_run import create_study
-from hpsearch.sweep import Resources, SuccessiveHalving
+from hpsearch.sweep import Resources
 from hpsearch.trial import Report
 from tests.hpsearch.lives import OPENED
 from tests.hpsearch.scripted import sweep_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from hpsearch.decision import Decision
 from hpsearch.events import Finished, Saved, Started
-from hpsearch.schedulers.base import Decision
 from hpsearch.sweep import Resources
 from hpsearch.trial import Report, Segment
 from hpsearch.widths import Widths
@@ -20,13 +20,9 @@ class Pool:
         given: dict[str, object] = {"max_workers_per_trial": workers, **resources}
         self.capped: dict[int, int] = {}
         self.brackets: dict[int, int] = {}
-        self.widths = Widths(
-            Resources(**given),  # type: ignore[arg-type]
-            self.capped.get,
-            lambda trial: self.brackets.get(trial, 0),
-            restart=restart,
-        )
-        self.least, self.most = self.widths.least, Resources(**given).widest  # type: ignore[arg-type]
+        asked = Resources(**given)  # type: ignore[arg-type]
+        self.least, self.most = asked.workers_per_trial, asked.widest
+        self.widths = Widths(self.least, self.most, self.capped.get, restart)
         self.free = workers
         self.running: dict[int, Segment] = {}
         self.reached: dict[int, int] = {}
@@ -39,7 +35,8 @@ class Pool:
         for trial in trials:
             self.attempts[trial] = self.attempts.get(trial, 0) + 1
             at = self.reached.setdefault(trial, 0)
-            starts.append(Started(Segment(trial, at, end, None, self.attempts[trial]), None))
+            segment = Segment(trial, at, end, None, self.attempts[trial])
+            starts.append(Started(segment, None, bracket=self.brackets.get(trial, 0), rung=0))
         assigned = self.widths.assign(starts, self.free, waiting)
         assert [start.segment.trial for start in assigned] == list(trials)
         for start in assigned:

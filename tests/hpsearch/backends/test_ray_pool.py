@@ -15,10 +15,10 @@ from hpsearch.backends.base import Message, Result, Task
 from hpsearch.backends.ray import RayBackend
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.course import Course
+from hpsearch.decision import Decision
 from hpsearch.events import Event, Finished, Started
 from hpsearch.journal import Journal
 from hpsearch.plan import simulate
-from hpsearch.schedulers.base import Decision
 from hpsearch.study import stored_sweep
 from hpsearch.study_directory import StudyDirectory
 from tests.hpsearch.backends import trainables

@@ -15,7 +15,8 @@ from hpsearch.errors import BackendError
 from hpsearch.job import Job
 from hpsearch.plan import simulate
 from hpsearch.report.tables import rows_to_csv
-from hpsearch.sweep import Hyperband, Sweep
+from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.sweep import Sweep
 from hpsearch.trial import Segment, Trial
 from tests.hpsearch.lives import sweeps
 from tests.hpsearch.scripted import sweep_of

@@ -138,7 +138,7 @@ def test_a_different_sweep_is_refused_with_the_difference(here, hpsearch_command
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("seed=3", "a study that has begun takes run_cap, early_terminate.brackets, limits.max_time"),
+        ("seed=3", "this study has begun and takes run_cap, limits.max_time"),
         ("run_cap", "as KEY=VALUE"),
         ("run_cap=many", "--set run_cap=many: run_cap: must be an integer, got 'many'"),
         ("run_cap=3", "run_cap: 4 in the study, 3 here"),
@@ -147,8 +147,8 @@ def test_a_different_sweep_is_refused_with_the_difference(here, hpsearch_command
         ("resources.max_workers_per_trial=0", "max_workers_per_trial: must be at least 1, got 0"),
         ("resources.workers_per_trial=2.0", "workers_per_trial: must be an integer, got 2.0"),
         ("resources.elastic=1", "elastic: must be true or false, got 1"),
-        ("scaling.batch=per_worker", "a study that has begun takes run_cap"),
-        ("early_terminate.brackets=5", "early_terminate.brackets belongs to early_terminate.type: hyperband"),
+        ("scaling.batch=per_worker", "this study has begun and takes run_cap"),
+        ("early_terminate.brackets=5", "this study has begun and takes run_cap"),
     ],
 )
 def test_resume_changes_only_what_may_change(here, hpsearch_command, override, expected):

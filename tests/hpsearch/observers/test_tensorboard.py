@@ -18,6 +18,7 @@ from tensorboard.plugins.hparams import (
     list_session_groups,
 )
 
+from hpsearch.decision import Decision
 from hpsearch.events import Failed, Finished, Lost, Opened, Reverted, Saved, Started
 from hpsearch.observers.domains import Choices, Domain, Interval
 from hpsearch.observers.tensorboard import (
@@ -29,7 +30,7 @@ from hpsearch.observers.tensorboard import (
     study_best_tag,
     trial_run,
 )
-from hpsearch.schedulers.base import Decision, RungView
+from hpsearch.schedulers.base import RungView
 from hpsearch.trial import Failure, Params, Report, Segment, Trial
 
 DOMAINS: dict[str, Domain] = {

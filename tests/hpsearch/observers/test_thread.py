@@ -3,10 +3,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from hpsearch.decision import Decision
 from hpsearch.events import Event, Exhausted, Lost
 from hpsearch.observers.base import Observer
 from hpsearch.observers.thread import ObserverThread
-from hpsearch.schedulers.base import Decision, RungView
+from hpsearch.schedulers.base import RungView
 from hpsearch.trial import Report
 
 REPORT = Report(0, 1, {"loss": 1.0}, 0.1)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 
 from hpsearch.build import build_scheduler
-from hpsearch.schedulers.base import Decision, NewTrial, Outcome
+from hpsearch.decision import Decision
+from hpsearch.schedulers.base import NewTrial, Outcome
+from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.full import FullLength
+from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Parameter, Space, Uniform
-from hpsearch.sweep import EarlyTerminate, Hyperband, Metric, SuccessiveHalving, Sweep
+from hpsearch.sweep import Metric, Sweep
 from hpsearch.trial import Goal
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hpsearch.decision import Decision
 from hpsearch.errors import SweepError
-from hpsearch.schedulers.base import Decision, Done, NewTrial, Outcome, RungView, Wait
+from hpsearch.schedulers.base import Done, NewTrial, Outcome, RungView, Wait
 from hpsearch.schedulers.full import FullLength
 
 
@@ -56,7 +57,7 @@ def test_a_larger_run_cap_goes_on_after_the_end():
     scheduler.next()
     scheduler.observe(Outcome(0, 2, 0.5))
     assert scheduler.next() == Done()
-    scheduler.extend(2, None)
+    scheduler.extend(2, {})
     assert scheduler.next() == NewTrial(1, 2)
     assert scheduler.next() == Wait()
 
@@ -66,18 +67,18 @@ def test_an_extension_undoes_exhausted():
     scheduler.next()
     scheduler.exhausted()
     assert scheduler.next() == Done()
-    scheduler.extend(None, None)
+    scheduler.extend(None, {})
     assert scheduler.next() == NewTrial(0, 2)
 
 
 def test_bounds_cannot_be_lowered():
     scheduler = FullLength(2, run_cap=5)
     with pytest.raises(ValueError, match="`run_cap` is 5, got 4"):
-        scheduler.extend(4, None)
-    with pytest.raises(ValueError, match="`brackets` must stay unset"):
-        scheduler.extend(None, 2)
+        scheduler.extend(4, {})
+    with pytest.raises(ValueError, match="only `run_cap` can be raised where nothing terminates early, got brackets"):
+        scheduler.extend(None, {"brackets": 2})
     with pytest.raises(ValueError, match="no bound so far, got 100"):
-        FullLength(2).extend(100, None)
+        FullLength(2).extend(100, {})
     assert scheduler.total() == (5, 10)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import nan
 
 import pytest
 
+from hpsearch.decision import Decision
 from hpsearch.errors import SweepError
-from hpsearch.schedulers.base import Answer, Decision, Done, NewTrial, Outcome, Run, RungView, Wait
+from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Wait
 from hpsearch.schedulers.brackets import Bracket, hyperband_brackets, successive_halving_bracket
 from hpsearch.schedulers.halving import BracketScheduler
 
@@ -21,8 +23,13 @@ def hyperband(max_iter=9, **bounds) -> BracketScheduler:
     return BracketScheduler(hyperband_brackets(max_iter), 3, "maximize", **bounds)
 
 
+def plain(answer: Answer) -> Answer:
+    """Leave out in which bracket and rung."""
+    return replace(answer, bracket=0, rung=0) if isinstance(answer, NewTrial | Run) else answer
+
+
 def start(scheduler: BracketScheduler, count: int) -> list[Answer]:
-    return [scheduler.next() for _ in range(count)]
+    return [plain(scheduler.next()) for _ in range(count)]
 
 
 def finish(scheduler: BracketScheduler, iteration: int, values: Sequence[float | None]) -> list[tuple[int, str]]:
@@ -94,9 +101,9 @@ def test_failed_trials_never_go_on_and_later_rungs_hold_fewer():
         RungView(0, 2, 9, 1, 0, 0),
     ]
     assert scheduler.total() == (18, 18 + 2 + 6)
-    assert scheduler.next() == Run(17, 3)
+    assert plain(scheduler.next()) == Run(17, 3)
     assert scheduler.observe(Outcome(17, 3, 0.5)) == [Decision(17, "promote", "rung 1: 1st of 1, top 1 goes on")]
-    assert scheduler.next() == Run(17, 9)
+    assert plain(scheduler.next()) == Run(17, 9)
     assert scheduler.observe(Outcome(17, 9, None)) == []
     assert scheduler.next() == Done()
 
@@ -106,7 +113,7 @@ def test_a_bracket_whose_trials_all_fail_is_over():
     start(scheduler, 3)
     assert finish(scheduler, 1, [None] * 3) == []
     assert scheduler.rungs() == [RungView(0, 0, 1, 3, 3, 3)]
-    assert scheduler.next() == NewTrial(3, 1)
+    assert plain(scheduler.next()) == NewTrial(3, 1)
 
 
 def test_a_trial_that_ended_by_itself_ranks_like_any_other():
@@ -120,7 +127,7 @@ def test_a_trial_that_ended_by_itself_ranks_like_any_other():
         (2, "stop"),
         (0, "stop"),
     ]
-    assert scheduler.next() == Run(1, 4)
+    assert plain(scheduler.next()) == Run(1, 4)
     assert scheduler.observe(Outcome(1, 2, 0.9)) == [
         Decision(1, "complete", "last rung: ended by itself after 2 of 4 iterations")
     ]
@@ -244,7 +251,7 @@ def test_more_brackets_go_on_after_the_end_with_the_next_of_the_cycle():
     for trial in (3, 4):
         scheduler.observe(Outcome(trial, 3, 0.5))
     assert scheduler.next() == Done()
-    scheduler.extend(None, 3)
+    scheduler.extend(None, {"brackets": 3})
     assert start(scheduler, 4) == [NewTrial(5, 1), NewTrial(6, 1), NewTrial(7, 1), Wait()]
     assert scheduler.total() == (8, 3 + 6 + 3 + 2)
 
@@ -252,14 +259,14 @@ def test_more_brackets_go_on_after_the_end_with_the_next_of_the_cycle():
 def test_a_larger_run_cap_leaves_the_cut_bracket_as_it_is():
     scheduler = halving(9, run_cap=5)
     start(scheduler, 5)
-    scheduler.extend(16, None)
+    scheduler.extend(16, {})
     assert start(scheduler, 12) == [*(NewTrial(number, 1) for number in range(5, 16)), Wait()]
     assert [view.size for view in scheduler.rungs()] == [5, 1, 9, 3, 1, 2]
 
 
 def test_a_first_run_cap_lets_rounds_repeat():
     scheduler = halving(3, max_iter=3)
-    scheduler.extend(7, None)
+    scheduler.extend(7, {})
     assert scheduler.total() == (7, (3 + 2) * 2 + 1)
 
 
@@ -268,20 +275,20 @@ def test_an_extension_undoes_exhausted():
     start(scheduler, 3)
     scheduler.exhausted()
     assert scheduler.next() == Wait()
-    scheduler.extend(None, None)
-    assert scheduler.next() == NewTrial(2, 1)
+    scheduler.extend(None, {})
+    assert plain(scheduler.next()) == NewTrial(2, 1)
     assert [view.size for view in scheduler.rungs() if view.rung == 0] == [2, 9]
 
 
 @pytest.mark.parametrize(
     ("bounds", "raised", "message"),
     [
-        ({"run_cap": 20}, (19, None), "`run_cap` must be at least 20, got 19"),
-        ({"brackets": 4}, (None, 3), "`brackets` must be at least 4, got 3"),
-        ({}, (None, 2), "`brackets` must be at least 3, got 2"),
-        ({}, (16, None), "`run_cap` must be at least 17, got 16"),
-        ({"run_cap": 20}, (None, 3), "holds 17 trials of the 20 that there are to be"),
-        ({"run_cap": 20}, (30, 3), "holds 17 trials of the 20 that there are to be"),
+        ({"run_cap": 20}, (19, {}), "`run_cap` must be at least 20, got 19"),
+        ({"brackets": 4}, (None, {"brackets": 3}), "`brackets` must be at least 4, got 3"),
+        ({}, (None, {"brackets": 2}), "`brackets` must be at least 3, got 2"),
+        ({}, (16, {}), "`run_cap` must be at least 17, got 16"),
+        ({"run_cap": 20}, (None, {"brackets": 3}), "holds 17 trials of the 20 that there are to be"),
+        ({"run_cap": 20}, (30, {"brackets": 3}), "holds 17 trials of the 20 that there are to be"),
     ],
 )
 def test_bounds_cannot_be_lowered(bounds, raised, message):
@@ -296,12 +303,27 @@ def test_brackets_cannot_be_bounded_below_those_begun():
     scheduler = hyperband(run_cap=17)
     start(scheduler, 17)
     with pytest.raises(ValueError, match="`brackets` must be at least 3, got 2"):
-        scheduler.extend(None, 2)
+        scheduler.extend(None, {"brackets": 2})
+
+
+def test_another_setting_cannot_be_raised():
+    with pytest.raises(ValueError, match="only `run_cap` and `brackets` can be raised, got eta"):
+        hyperband().extend(None, {"eta": 4})
+
+
+def test_an_answer_says_its_bracket_and_rung():
+    scheduler = hyperband()
+    brackets = [0] * 9 + [1] * 5 + [2] * 3
+    for number, bracket in enumerate(brackets):
+        assert scheduler.next() == NewTrial(number, (1, 3, 9)[bracket], bracket, 0)
+    for trial in range(9):
+        scheduler.observe(Outcome(trial, 1, float(trial)))
+    assert scheduler.next() == Run(6, 3, 0, 1)
 
 
 def test_bounds_that_change_nothing_are_taken():
     scheduler = hyperband(run_cap=17)
-    scheduler.extend(17, 3)
+    scheduler.extend(17, {"brackets": 3})
     assert scheduler.total() == hyperband().total()
 
 
@@ -325,7 +347,7 @@ def test_calls_out_of_turn_are_refused():
     finish(scheduler, 1, [0.1, 0.2, 0.3])
     with pytest.raises(ValueError, match="trial 2 is not running"):
         scheduler.observe(Outcome(2, 1, 0.5))
-    assert scheduler.next() == Run(2, 3)
+    assert plain(scheduler.next()) == Run(2, 3)
     with pytest.raises(ValueError, match="not in its first segment"):
         scheduler.exhausted()
 

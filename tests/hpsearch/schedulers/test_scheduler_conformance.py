@@ -13,7 +13,8 @@ from typing import get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.schedulers.base import Decision, Done, NewTrial, Outcome, Run, Scheduler, Wait
+from hpsearch.decision import Decision
+from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, Scheduler, Wait
 from hpsearch.schedulers.brackets import Variant, hyperband_brackets, successive_halving_bracket
 from hpsearch.schedulers.full import FullLength
 from hpsearch.schedulers.halving import BracketScheduler
@@ -48,6 +49,7 @@ class Drive:
         self.segments: list[tuple[int, int]] = []
         self.checks_left = 20
         self.bracket: dict[int, int] = {}
+        self.rung: dict[int, int] = {}
         self.ends: dict[int, int] = {}
         """Of each bracket, where the rung ends that its trials run in."""
 
@@ -76,7 +78,8 @@ class Drive:
             if isinstance(answer, Run):
                 assert self.state[answer.trial] == "promoted"
                 trial, until, before = answer.trial, answer.until, self.reached[answer.trial]
-                assert self.scheduler.bracket(trial) == self.bracket[trial]
+                assert answer.bracket == self.bracket[trial]
+                assert answer.rung == self.rung[trial] + 1
             else:
                 assert isinstance(answer, NewTrial)
                 assert answer.number == len(self.state)
@@ -84,9 +87,11 @@ class Drive:
                     self.take(self.scheduler.exhausted())
                     continue
                 trial, until, before = answer.number, answer.until or TO_ITS_OWN_END, 0
-                self.bracket[trial] = self.scheduler.bracket(trial)
+                self.bracket[trial] = answer.bracket
+                assert answer.rung == 0
                 assert self.bracket[trial] >= self.bracket.get(trial - 1, 0)
             assert until > before
+            self.rung[trial] = answer.rung
             self.segments.append((trial, until - before))
             self.reached[trial] = until
             self.state[trial] = "running"
@@ -264,7 +269,7 @@ def test_an_extension_goes_on_at_any_moment(recipe, table, count, seed, supply, 
     promised = recipe.build().total()
     run_cap = max(recipe.run_cap or 0, promised[0] if promised else 0) + more
     drive.supply = None
-    scheduler.extend(run_cap, None if recipe.name == "full" else 1000)
+    scheduler.extend(run_cap, {} if recipe.name == "full" else {"brackets": 1000})
     drive.run().check_end()
     assert len(drive.state) == run_cap
 
@@ -275,7 +280,7 @@ def test_an_extension_after_done_creates_what_was_added(recipe, more):
     scheduler = recipe.build()
     drive = Drive(scheduler, fine, workers=4).run()
     before = len(drive.state)
-    scheduler.extend(max(recipe.run_cap or 0, before) + more, None if recipe.name == "full" else 1000)
+    scheduler.extend(max(recipe.run_cap or 0, before) + more, {} if recipe.name == "full" else {"brackets": 1000})
     drive.run().check_end()
     assert len(drive.state) > before
 

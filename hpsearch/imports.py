@@ -1,0 +1,86 @@
+"""Follow an import path, and say which part of it can't be followed."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+import sys
+import traceback
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from hpsearch.errors import HpsearchError, exception_line
+
+__all__ = ["import_object"]
+
+
+def import_object(spec: str, key: str, error_type: type[HpsearchError], search_path: Sequence[str] = ()) -> Any:
+    """Import what `package.module:name` leads to.
+
+    Args:
+        spec: The import path.
+        key: The sweep's key that holds it, for errors.
+        error_type: What is raised.
+        search_path: Folders put in front of `sys.path`, and left there: what is imported later must be found as well.
+
+    Raises:
+        HpsearchError: Of the type asked for; names the part that can't be followed, and the nearest one that could.
+    """
+    module_name, colon, attribute = spec.partition(":")
+    if not (colon and module_name and attribute):
+        raise error_type(
+            f"`{key}` must be written `package.module:name`, but is {spec!r}: put a colon before the name of the "
+            "function or class"
+        )
+    sys.path[:0] = [folder for folder in search_path if folder not in sys.path]
+    named = f"`{key}: {spec}`"
+    return _attribute(_import(module_name, named, error_type, search_path), attribute, named, error_type)
+
+
+def _import(module_name: str, named: str, error_type: type[HpsearchError], search_path: Sequence[str]) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except KeyboardInterrupt:
+        raise
+    except ModuleNotFoundError as error:
+        missing = error.name or module_name
+        if module_name != missing and not module_name.startswith(f"{missing}."):
+            raise error_type(_import_mistake(module_name, named, error)) from error
+        folders = ", ".join(map(repr, search_path)) or "no folder of the sweep's"
+        raise error_type(
+            f"{named} names the module {missing!r}, which isn't there{_nearest_module(missing)}: "
+            f"run from the folder that holds it, or install it (looked in {folders}, then where Python looks)"
+        ) from error
+    except BaseException as error:  # a module may raise anything, SystemExit included
+        raise error_type(_import_mistake(module_name, named, error)) from error
+
+
+def _import_mistake(module_name: str, named: str, error: BaseException) -> str:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+    where = f", at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    if isinstance(error, SyntaxError):
+        where = f", at {error.filename}:{error.lineno}"
+    return f"{named} can't be had: importing {module_name!r} raised {exception_line(error)}{where}"
+
+
+def _nearest_module(missing: str) -> str:
+    parent, _, last = missing.rpartition(".")
+    folders = getattr(sys.modules.get(parent), "__path__", ()) if parent else sys.path
+    names = [module.name for module in pkgutil.iter_modules(list(folders))]
+    nearest = difflib.get_close_matches(last, names, n=1)
+    return f" (did you mean {nearest[0]!r}?)" if nearest else ""
+
+
+def _attribute(module: ModuleType, attribute: str, named: str, error_type: type[HpsearchError]) -> Any:
+    value: Any = module
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            names = [name for name, entry in vars(value).items() if callable(entry) and name[0] != "_"]
+            nearest = difflib.get_close_matches(part, names, n=1)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"it has {', '.join(names) or 'no functions'}"
+            owner = getattr(value, "__file__", None) or getattr(value, "__name__", repr(value))
+            raise error_type(f"{named} names {part!r}, which isn't in {owner}: {hint}")
+        value = getattr(value, part)
+    return value

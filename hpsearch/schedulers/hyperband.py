@@ -1,0 +1,64 @@
+"""Hyperband as a sweep asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, get_args
+
+from hpsearch._sweep_checks import one_of
+from hpsearch.schedulers.base import Scheduler
+from hpsearch.schedulers.brackets import Variant, hyperband_brackets, rung_count
+from hpsearch.schedulers.early_terminate import EarlyTerminate, check_integer
+from hpsearch.schedulers.halving import BracketScheduler
+from hpsearch.schedulers.successive_halving import check_rungs
+from hpsearch.trial import Goal
+
+__all__ = ["Hyperband"]
+
+
+@dataclass(frozen=True)
+class Hyperband(EarlyTerminate):
+    """Rounds of brackets that trade the number of trials for how early they are judged.
+
+    Li et al., JMLR 18 (2018), Algorithm 1.
+    """
+
+    kind: ClassVar[str] = "hyperband"
+    raisable: ClassVar[tuple[str, ...]] = ("brackets",)
+
+    max_iter: int
+    """Iterations that a trial may get: R."""
+    min_iter: int = 1
+    """Iterations of the first rung of the widest bracket."""
+    eta: int = 3
+    variant: Variant = "paper"
+    """Trials per bracket: `paper` rounds up as Algorithm 1 does (81, 34, 15, 8, 5 for R=81), `table` down
+    as the table of its first version does (81, 27, 9, 6, 5)."""
+    brackets: int | None = None
+    """Brackets to run in all, over all rounds; None: one round, or as many as `run_cap` fills."""
+
+    def __post_init__(self) -> None:
+        check_rungs(self, self.min_iter)
+        one_of(self.variant, get_args(Variant), ("variant",))
+        check_integer(self, "brackets", 1)
+
+    @property
+    def rungs(self) -> int:
+        """Rungs of the widest bracket, which is also the number of brackets in a round."""
+        return rung_count(self.min_iter, self.max_iter, self.eta)
+
+    def scheduler(self, goal: Goal, run_cap: int | None) -> Scheduler:
+        """Build the scheduler."""
+        cycle = hyperband_brackets(self.max_iter, self.min_iter, self.eta, self.variant)
+        return BracketScheduler(cycle, self.eta, goal, run_cap, self.brackets)
+
+    def summary(self) -> str:
+        """Say from where to where."""
+        return f"Hyperband from {self.min_iter} to {self.max_iter} iterations by {self.eta}"
+
+    def raised(self, stored: Self, run_cap: int | None) -> Mapping[str, Any]:
+        """Give `brackets` where it is more; unset it is one round, or with `run_cap` no bound at all."""
+        if self.brackets is None or (stored.brackets is None and run_cap is not None):
+            return {}
+        return {"brackets": self.brackets} if self.brackets > (stored.brackets or stored.rungs) else {}
