@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 from hpsearch.errors import SweepError
@@ -13,7 +14,9 @@ from hpsearch.trial import Value
 __all__ = [
     "Add",
     "InvalidKey",
+    "InvalidKeys",
     "KeyPath",
+    "Mistakes",
     "at_least",
     "boolean",
     "integer",
@@ -62,6 +65,46 @@ class InvalidKey(SweepError):
             section, line = self.add
             lines.append(f"  add {f'under {key_text(section)}' if section else 'at the top level'}:  {line}")
         return "\n".join(lines)
+
+
+class InvalidKeys(SweepError):
+    """Several keys of a sweep are wrong."""
+
+    def __init__(self, mistakes: Sequence[InvalidKey]) -> None:
+        super().__init__(mistakes)
+        self.mistakes = tuple(mistakes)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.mistakes))
+
+
+class Mistakes:
+    """Collects mistakes, so that a person hears of all at once."""
+
+    def __init__(self) -> None:
+        self.found: list[InvalidKey] = []
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Go on behind a mistake."""
+        try:
+            yield
+        except InvalidKeys as error:
+            self.found += error.mistakes
+        except InvalidKey as error:
+            self.found.append(error)
+
+    def refuse(self) -> None:
+        """Raise what was found, if anything was.
+
+        Raises:
+            InvalidKey: One key is wrong.
+            InvalidKeys: Several are.
+        """
+        if len(self.found) == 1:
+            raise self.found[0]
+        if self.found:
+            raise InvalidKeys(self.found)
 
 
 def refuse(subject: object, key: str | KeyPath, problem: str, advice: str = "") -> NoReturn:

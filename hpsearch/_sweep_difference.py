@@ -6,19 +6,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpsearch._sweep_checks import KeyPath, key_text
+from hpsearch._sweep_parts import Limits, Resources
+from hpsearch.settings import settings_fields
 from hpsearch.trial import Value
 
 __all__ = ["difference"]
 
 _ABSENT = object()
 
-_WORKERS = ("workers", "workers_per_trial", "max_workers_per_trial", "elastic")
+_HOW = {
+    name: {key for key, field in settings_fields(part).items() if field.how}
+    for name, part in (("resources", Resources), ("limits", Limits))
+}
+"""By section, the keys that say how a sweep is run."""
 
 
 def difference(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """List what differs between a study's sweep and a new one: `"seed: 0 in the study, 1 here"`.
 
-    Workers, limits and the source don't count: they are about how it is run, not about what.
+    What says how it is run, and the source, don't count.
     """
     there, here = _leaves(stored), _leaves(new)
     pairs = {key: (there.get(key, _ABSENT), here.get(key, _ABSENT)) for key in [*there, *here]}
@@ -36,8 +42,9 @@ def difference(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def _leaves(sweep: Mapping[str, Any]) -> dict[KeyPath, Value]:
     """Flatten what counts to key paths and values."""
-    counted = {key: value for key, value in sweep.items() if key not in ("limits", "source")}
-    counted["resources"] = {key: value for key, value in sweep["resources"].items() if key not in _WORKERS}
+    counted = {key: value for key, value in sweep.items() if key != "source"}
+    for name, how in _HOW.items():
+        counted[name] = {key: value for key, value in sweep[name].items() if key not in how}
     counted["parameters"] = {
         ".".join(item["path"]): {key: value for key, value in item.items() if key != "path"}
         for item in sweep["parameters"]

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from hpsearch._sweep_checks import InvalidKey, KeyPath, integer, number, shown
+from hpsearch._sweep_checks import InvalidKey, KeyPath, Mistakes, integer, number, shown
 from hpsearch._sweep_reader import Kind, Table, choice, listed, raw
 from hpsearch._sweep_wandb import REFUSED_DISTRIBUTIONS
 from hpsearch.space import (
@@ -33,7 +33,7 @@ from hpsearch.space import (
     Uniform,
 )
 
-__all__ = ["read_parameters"]
+__all__ = ["PARAMETER_FORMS", "read_parameters"]
 
 _PARAMETER_KEYS = (
     "value",
@@ -58,14 +58,16 @@ def read_parameters(value: object, path: KeyPath) -> Space:
     Raises:
         InvalidKey: A parameter is wrong.
     """
-    leaves = tuple(_leaves(value, path, ()))
+    mistakes = Mistakes()
+    leaves = tuple(_leaves(value, path, (), mistakes))
+    mistakes.refuse()
     try:
         return Space(leaves)
     except InvalidKey as error:
         raise error.under(path) from None
 
 
-def _leaves(value: object, path: KeyPath, names: tuple[str, ...]) -> Iterator[Parameter]:
+def _leaves(value: object, path: KeyPath, names: tuple[str, ...], mistakes: Mistakes) -> Iterator[Parameter]:
     if not isinstance(value, Mapping):
         raise InvalidKey(path, f"must be a mapping of names to parameters, got {shown(value)}")
     if not value:
@@ -76,11 +78,12 @@ def _leaves(value: object, path: KeyPath, names: tuple[str, ...]) -> Iterator[Pa
         if not isinstance(name, str):
             raise InvalidKey(path, f"must have strings as keys, got {shown(name)}")
         here = (*path, name)
-        if isinstance(given, Mapping) and "parameters" in given:
-            group = Table(given, here, ("parameters",))
-            yield from _leaves(given["parameters"], (*group.path, "parameters"), (*names, name))
-        else:
-            yield Parameter((*names, name), _read_distribution(given, here))
+        with mistakes.kept():
+            if isinstance(given, Mapping) and "parameters" in given:
+                Table(given, here, ("parameters",)).mistakes.refuse()
+                yield from _leaves(given["parameters"], (*here, "parameters"), (*names, name), mistakes)
+            else:
+                yield Parameter((*names, name), _read_distribution(given, here))
 
 
 def _read_distribution(value: object, path: KeyPath) -> Distribution:
@@ -90,6 +93,7 @@ def _read_distribution(value: object, path: KeyPath) -> Distribution:
             path, f"must be a mapping, such as {{{kind}: ...}} or {{min: ..., max: ...}}, got {shown(value)}"
         )
     table = Table(value, path, _PARAMETER_KEYS, renamed=_RENAMED)
+    table.mistakes.refuse()
     if table.has("distribution"):
         name = table.get("distribution", choice(tuple(_FORMS), REFUSED_DISTRIBUTIONS))
     else:
@@ -228,3 +232,6 @@ _FORMS: Mapping[str, _Form] = {
     "log_normal": _Form(_log_normal, _BELL),
     "q_log_normal": _Form(lambda table: _log_normal(table, quantized=True), _BELL),
 }
+
+PARAMETER_FORMS: Mapping[str, tuple[str, ...]] = {name: form.keys for name, form in _FORMS.items()}
+"""The names that `distribution` may have, and the keys that each takes."""

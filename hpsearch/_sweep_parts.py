@@ -1,90 +1,64 @@
-"""The parts of a sweep besides its space: metric, resources, limits, checkpoints."""
+"""The parts of a sweep besides its space: metric, resources, scaling, limits, checkpoints."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from hpsearch._sweep_checks import InvalidKey, at_least, boolean, number, one_of, text
+from hpsearch._sweep_checks import InvalidKey
+from hpsearch.settings import HOW, AtLeast, Count, Seconds, Settings
 from hpsearch.trial import Goal
 
 __all__ = ["Checkpoints", "Limits", "Metric", "Resources", "Scaling"]
 
-Keep = Literal["best", "all"]
-
-
-def _int(part: object, key: str, lowest: int) -> None:
-    """Check an integer of a part, and keep it as a plain int."""
-    object.__setattr__(part, key, at_least(getattr(part, key), lowest, (key,)))
-
-
-def _optional_int(part: object, key: str, lowest: int) -> None:
-    if getattr(part, key) is not None:
-        _int(part, key, lowest)
-
 
 @dataclass(frozen=True)
-class Metric:
+class Metric(Settings):
     """What makes one trial better than another."""
 
     name: str
     """A key of the mapping that the trainable reports."""
     goal: Goal = "minimize"
-
-    def __post_init__(self) -> None:
-        text(self.name, ("name",))
-        one_of(self.goal, get_args(Goal), ("goal",))
+    """Which values are better: `minimize` or `maximize`."""
 
 
 @dataclass(frozen=True)
-class Resources:
+class Resources(Settings):
     """What the sweep may use. How many workers there are changes no result; what each has may."""
 
-    workers: int | None = None
-    """None: as many as fit."""
-    cpus_per_worker: int = 1
-    """Also the number of torch's threads, which changes bits."""
-    gpus_per_worker: float = 0
-    """A fraction shares a GPU."""
-    workers_per_trial: int = 1
-    """Workers that train a trial together, at least."""
-    max_workers_per_trial: int | None = None
-    """Workers that a trial may get while there is nothing else to run; None: `workers_per_trial`, so none widens."""
-    elastic: bool = True
-    """False: every trial runs on `workers_per_trial`, whatever the others say."""
+    workers: Annotated[Count | None, HOW] = None
+    """Workers in all; none: as many as fit. Their number changes no result while each trial has one."""
+    cpus_per_worker: Count = 1
+    """CPUs that a worker reserves; also torch's threads, which change bits."""
+    gpus_per_worker: Annotated[float, AtLeast(0)] = 0
+    """GPUs of each; a fraction shares a GPU."""
+    workers_per_trial: Annotated[Count, HOW] = 1
+    """Workers that train a trial together, at least: it starts when so many are free."""
+    max_workers_per_trial: Annotated[Count | None, HOW] = None
+    """Workers that a trial may get while nothing else can use them; none: `workers_per_trial`, so none widens."""
+    elastic: Annotated[bool, HOW] = True
+    """`false`: every trial runs on `workers_per_trial`, whatever `max_workers_per_trial` says."""
 
-    def __post_init__(self) -> None:
-        _optional_int(self, "workers", 1)
-        _int(self, "cpus_per_worker", 1)
-        _int(self, "workers_per_trial", 1)
-        _optional_int(self, "max_workers_per_trial", 1)
-        object.__setattr__(self, "elastic", boolean(self.elastic, ("elastic",)))
-        self._check_widths()
-        gpus = number(self.gpus_per_worker, ("gpus_per_worker",))
-        object.__setattr__(self, "gpus_per_worker", gpus)
-        if gpus < 0 or (gpus > 1 and not gpus.is_integer()):
-            raise InvalidKey(
-                ("gpus_per_worker",),
-                f"must be a fraction up to 1 or a whole number, got {gpus}",
-            )
-
-    @property
-    def widest(self) -> int:
-        """Workers that a trial may get."""
-        return (self.max_workers_per_trial or self.workers_per_trial) if self.elastic else self.workers_per_trial
-
-    def _check_widths(self) -> None:
-        least, most = self.workers_per_trial, self.max_workers_per_trial
+    def check(self) -> None:
+        """Check that the widths fit each other, and that a worker's GPUs can be had."""
+        least, most, gpus = self.workers_per_trial, self.max_workers_per_trial, self.gpus_per_worker
         if most is not None and most < least:
             problem = f"must be at least workers_per_trial ({least}), got {most}"
             raise InvalidKey(("max_workers_per_trial",), problem)
         if self.workers is not None and self.workers < least:
             problem = f"must be at least workers_per_trial ({least}), got {self.workers}: a trial takes {least} at once"
             raise InvalidKey(("workers",), problem, "raise it, or lower workers_per_trial")
+        if gpus > 1 and not float(gpus).is_integer():
+            raise InvalidKey(("gpus_per_worker",), f"must be a fraction up to 1 or a whole number, got {gpus}")
+
+    @property
+    def widest(self) -> int:
+        """Workers that a trial may get."""
+        return (self.max_workers_per_trial or self.workers_per_trial) if self.elastic else self.workers_per_trial
 
 
 @dataclass(frozen=True)
-class Scaling:
+class Scaling(Settings):
     """How batch and rate follow the number of workers of a trial, and when more workers do harm.
 
     Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", section 2. A Trainer keeps to it;
@@ -92,25 +66,19 @@ class Scaling:
     """
 
     batch: Literal["global", "per_worker"] = "global"
-    """`global`: the batch is divided among the workers; `per_worker`: each has one, and the global batch grows."""
+    """`global`: the batch is divided among the workers, so that their number only changes how long it takes.
+    `per_worker`: each has a batch of its own, so the global one grows with them, and the result is another."""
     lr: Literal["linear", "sqrt", "none"] | None = None
-    """What the rate is multiplied by when the global batch is; None: what suits the optimizer."""
-    warmup_epochs: float = 5
-    """Epochs in which the rate rises after the width has grown."""
-    max_global_batch: int | None = None
-    """Rows beyond which a global batch doesn't grow."""
-    tolerance: float = 0.1
-    """With `per_worker`, a widened trial whose metric is worse than before by more than this share of it goes back."""
-
-    def __post_init__(self) -> None:
-        one_of(self.batch, ("global", "per_worker"), ("batch",))
-        if self.lr is not None:
-            one_of(self.lr, ("linear", "sqrt", "none"), ("lr",))
-        for key in ("warmup_epochs", "tolerance"):
-            object.__setattr__(self, key, number(getattr(self, key), (key,)))
-            if getattr(self, key) < 0:
-                raise InvalidKey((key,), f"must be at least 0, got {getattr(self, key)}")
-        _optional_int(self, "max_global_batch", 1)
+    """What the learning rate is multiplied by when the global batch is multiplied by k: `linear` k, `sqrt` its square
+    root, `none` 1. Left out: `sqrt` for Adam and its kin, `linear` for the others."""
+    warmup_epochs: Annotated[float, AtLeast(0)] = 5
+    """Epochs in which the rate rises after the workers have become more, or from the start on several; 0 for at
+    once."""
+    max_global_batch: Count | None = None
+    """Rows beyond which the global batch doesn't grow."""
+    tolerance: Annotated[float, AtLeast(0)] = 0.1
+    """With `per_worker`: a trial whose metric is worse than before it was widened, by more than this share of it, goes
+    back."""
 
     def for_trainers(self) -> dict[str, Any]:
         """Give what a trial gets to see."""
@@ -118,36 +86,22 @@ class Scaling:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """When to give up. Seconds; None: never."""
+class Limits(Settings):
+    """When to give up."""
 
-    max_time: float | None = None
-    """Seconds that the sweep may run, over all processes that run it in turn."""
-    trial_timeout: float | None = None
-    """Seconds that a trial may run, over all its segments that counted and the one that runs."""
-    max_retries: int = 0
-    """How often a trial that failed by its own fault is tried again."""
-
-    def __post_init__(self) -> None:
-        for name in ("max_time", "trial_timeout"):
-            given = getattr(self, name)
-            if given is None:
-                continue
-            object.__setattr__(self, name, number(given, (name,)))
-            if getattr(self, name) <= 0:
-                raise InvalidKey((name,), f"must be more than 0 seconds, got {given}")
-        _int(self, "max_retries", 0)
+    max_time: Annotated[Seconds | None, HOW] = None
+    """After so long the sweep ends (exit code 3). Former runs of the study count."""
+    trial_timeout: Annotated[Seconds | None, HOW] = None
+    """A trial that runs for longer, over all its segments, is killed and failed."""
+    max_retries: Annotated[int, AtLeast(0), HOW] = 0
+    """How often a trial that raised is tried again, from its newest checkpoint."""
 
 
 @dataclass(frozen=True)
-class Checkpoints:
+class Checkpoints(Settings):
     """Which checkpoints are kept, and how often a long segment writes one."""
 
-    keep: Keep = "best"
-    """`best`: the best trial's and those that a trial may still need; `all`: every one that counts."""
-    every: int | None = None
-    """Iterations between checkpoints inside a segment; None: only at its end."""
-
-    def __post_init__(self) -> None:
-        one_of(self.keep, get_args(Keep), ("keep",))
-        _optional_int(self, "every", 1)
+    keep: Literal["best", "all"] = "best"
+    """`best`: what a trial may still need, and the best trial's; `all`: every one that counts."""
+    every: Count | None = None
+    """Iterations between checkpoints inside a segment; there is always one at its end."""

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 
-from hpsearch._sweep_checks import Add, InvalidKey, KeyPath, nearest, number, plain, shown
+from hpsearch._sweep_checks import Add, InvalidKey, InvalidKeys, KeyPath, Mistakes, nearest, plain, shown
+from hpsearch.settings import Settings, settings_fields
 
-__all__ = ["Kind", "Table", "choice", "duration", "listed", "raw", "words"]
+__all__ = ["Kind", "Table", "choice", "listed", "raw", "section", "words"]
 
 T = TypeVar("T")
 D = TypeVar("D")
 P = ParamSpec("P")
+S = TypeVar("S", bound=Settings)
 
 Kind = Callable[[object, KeyPath], T]
 """Takes a value and its path, and gives the value as the type it must be."""
-
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
-_UNIT_SECONDS = (86_400.0, 3_600.0, 60.0, 1.0)
 
 
 class Table:
@@ -32,7 +30,7 @@ class Table:
         hints: Mapping[str, str] | None = None,
         renamed: Mapping[str, str] | None = None,
     ) -> None:
-        """Check the keys.
+        """Check the keys; those that aren't known are told of by `build`, with the other mistakes.
 
         Args:
             value: What stands at `path`.
@@ -46,12 +44,15 @@ class Table:
         self.value = value
         self._renamed = renamed or {}
         self.path = path
+        self.mistakes = Mistakes()
+        self._misspelt: set[str] = set()
         for key in value:
             if not isinstance(key, str):
                 raise InvalidKey(path, f"must have strings as keys, got {shown(key)}")
             if key not in keys:
                 advice = (hints or {}).get(key) or nearest(key, keys)
-                raise InvalidKey((*path, key), "isn't a known key", advice)
+                self._misspelt.update(known for known in keys if advice == f"did you mean {known}?")
+                self.mistakes.found.append(InvalidKey((*path, key), "isn't a known key", advice))
 
     def has(self, key: str) -> bool:
         """Say whether a key is given; null is as good as leaving it out."""
@@ -60,6 +61,8 @@ class Table:
     def get(self, key: str, kind: Kind[T], example: str | None = None) -> T:
         """Read a key that must be given; `example` is the line to add where it isn't."""
         if key not in self.value:
+            if key in self._misspelt:
+                raise InvalidKeys(())  # told already, of the key that is probably meant to be this one
             add: Add | None = None if example is None else (self.path, example)
             raise InvalidKey((*self.path, key), "is required", add=add)
         return kind(self.value[key], (*self.path, key))
@@ -69,7 +72,12 @@ class Table:
         return self.get(key, kind) if self.has(key) else default
 
     def build(self, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a constructor; where it refuses an argument, name the key that the argument came from."""
+        """Call a constructor; where it refuses an argument, name the key that the argument came from.
+
+        Raises:
+            InvalidKey, InvalidKeys: It does, or mistakes were found before.
+        """
+        self.mistakes.refuse()
         try:
             return make(*args, **kwargs)
         except InvalidKey as error:
@@ -118,11 +126,31 @@ def words(value: object, path: KeyPath) -> tuple[str, ...]:
     return tuple(out)
 
 
-def duration(value: object, path: KeyPath) -> float:
-    """Take a time in seconds: a number, or text such as 90m, 1h30m or 45s."""
-    if not isinstance(value, str):
-        return number(value, path)
-    match = _DURATION.fullmatch(value.strip())
-    if match is None or not value.strip() or len(value) > 30:
-        raise InvalidKey(path, f"must be seconds or a time such as 90m, 1h30m or 45s, got {shown(value)}")
-    return sum(float(part) * unit for part, unit in zip(match.groups(), _UNIT_SECONDS, strict=True) if part)
+def section(
+    settings: type[S],
+    value: object,
+    path: KeyPath,
+    hints: Mapping[str, str] | None = None,
+    also: Sequence[str] = (),
+    example: Callable[[str, Table], str] = lambda key, table: f"{key}: ...",
+) -> S:
+    """Read a section by the fields of its settings; all mistakes in it are told of at once.
+
+    Args:
+        settings: What to build.
+        value: What stands at `path`.
+        path: Where it stands.
+        hints: For keys that don't exist but that people write: what to do.
+        also: Keys that the section has beside the settings' own.
+        example: The line to add where a key is missing, given the key and what is there.
+    """
+    known = settings_fields(settings)
+    table = Table(value, path, (*also, *known), hints)
+    given = {}
+    for key, field in known.items():
+        with table.mistakes.kept():
+            if field.required:
+                given[key] = table.get(key, field.read, example(key, table))
+            elif table.has(key):
+                given[key] = table.get(key, field.read)
+    return table.build(settings, **given)

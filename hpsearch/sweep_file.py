@@ -6,47 +6,37 @@ themselves live in `Sweep` and its parts; this module says which key each one ca
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
-from hpsearch._sweep_checks import InvalidKey, KeyPath, boolean, integer, key_text, number, shown, text
-from hpsearch._sweep_fields import settings_fields
+from hpsearch._sweep_checks import InvalidKey, InvalidKeys, KeyPath, integer, key_text, shown, text
 from hpsearch._sweep_overrides import Override, apply_overrides, dotted_path
 from hpsearch._sweep_parameters import read_parameters
 from hpsearch._sweep_parts import Checkpoints, Limits, Metric, Resources, Scaling
-from hpsearch._sweep_reader import Table, choice, duration, listed, raw, words
+from hpsearch._sweep_reader import Kind, Table, choice, listed, raw, section, words
 from hpsearch._sweep_wandb import HINTS, IGNORED, METHOD_HINT
 from hpsearch._sweep_yaml import Document, read_document
 from hpsearch.errors import SweepError
 from hpsearch.schedulers import KNOWN, settings_named
 from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.settings import settings_fields
 from hpsearch.sweep import Sweep
 from hpsearch.trial import Params
 
 __all__ = ["load_sweep", "locate", "scaling_from_mapping", "sweep_from_mapping"]
 
-_KEYS = (
-    "metric",
-    "method",
-    "parameters",
-    "name",
-    "trainable",
-    "program",
-    "command",
-    "early_terminate",
-    "max_iter",
-    "run_cap",
-    "points_to_try",
-    "resources",
-    "scaling",
-    "limits",
-    "checkpoints",
-    "seed",
-    *IGNORED,
-)
+_REQUIRED = {
+    "metric": "metric: {name: loss, goal: minimize}",
+    "method": "method: random",
+    "parameters": "parameters: {lr: {min: 0.001, max: 0.1}}",
+}
+"""Keys at the top that a file must have, and the line to add."""
+
+_LIKELY_SPAN = 27
+"""Iterations of three rungs by 3."""
 
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
@@ -65,8 +55,10 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     given = apply_overrides(document, overrides)
     try:
         return sweep_from_mapping(document.value, source=str(path), name=_default_name(Path(path)))
-    except InvalidKey as error:
-        raise SweepError(_located(error, document, given)) from None
+    except (InvalidKey, InvalidKeys) as error:
+        mistakes = error.mistakes if isinstance(error, InvalidKeys) else (error,)
+        ordered = sorted(mistakes, key=lambda mistake: document.mark(dotted_path(document.value, mistake.key)).line)
+        raise SweepError("\n".join(_located(mistake, document, given) for mistake in ordered)) from None
 
 
 def locate(path: str | Path, key: str) -> str:
@@ -90,32 +82,18 @@ def sweep_from_mapping(value: object, source: str | None = None, name: str = "sw
         name: Its name where the mapping names none.
 
     Raises:
-        InvalidKey: A key is wrong: a `SweepError` that knows which.
+        InvalidKey, InvalidKeys: Keys are wrong: a `SweepError` that knows which.
     """
-    table = Table(value, (), _KEYS, HINTS[""])
-    early = _early_terminate(table) if table.has("early_terminate") else None
-    parameters = table.get("parameters", read_parameters, "parameters: {lr: {min: 0.001, max: 0.1}}")
-    method = table.get("method", choice(("random", "grid"), {"bayes": METHOD_HINT}), "method: random")
-    return table.build(
-        Sweep,
-        name=table.get_or("name", text, name),
-        trainable=table.get_or("trainable", _import_path, None),
-        program=table.get_or("program", text, None),
-        command=table.get_or("command", words, None),
-        metric=table.get("metric", _metric, "metric: {name: loss, goal: minimize}"),
-        method=cast(Any, method),
-        parameters=parameters,
-        early_terminate=early,
-        max_iter=table.get_or("max_iter", integer, None),
-        run_cap=table.get_or("run_cap", integer, None),
-        points_to_try=table.get_or("points_to_try", _points_to_try, ()),
-        resources=table.get_or("resources", _resources, Resources()),
-        scaling=table.get_or("scaling", scaling_from_mapping, Scaling()),
-        limits=table.get_or("limits", _limits, Limits()),
-        checkpoints=table.get_or("checkpoints", _checkpoints, Checkpoints()),
-        seed=table.get_or("seed", integer, 0),
-        source=source,
-    )
+    table = Table(value, (), (*_READERS, "early_terminate", *IGNORED), HINTS[""])
+    given: dict[str, Any] = {"name": name, "source": source}
+    for key, reader in _READERS.items():
+        with table.mistakes.kept():
+            if key in _REQUIRED or table.has(key):
+                given[key] = table.get(key, reader, _REQUIRED.get(key))
+    with table.mistakes.kept():
+        if table.has("early_terminate"):
+            given["early_terminate"] = _early_terminate(table)
+    return table.build(Sweep, **given)
 
 
 def _import_path(value: object, path: KeyPath) -> str:
@@ -127,54 +105,36 @@ def _import_path(value: object, path: KeyPath) -> str:
 
 
 def _metric(value: object, path: KeyPath) -> Metric:
-    table = Table(value, path, ("name", "goal"), HINTS["metric"])
-    goal = table.get_or("goal", choice(("minimize", "maximize")), "minimize")
-    return table.build(Metric, table.get("name", text, "name: loss"), cast(Any, goal))
+    return section(Metric, value, path, HINTS["metric"], example=lambda key, _: f"{key}: loss")
 
 
 def _early_terminate(top: Table) -> EarlyTerminate:
+    """Read the section; which keys it may have hangs on its `type`."""
     path = (*top.path, "early_terminate")
-    section = top.get("early_terminate", _mapping)
-    kind = Table(section, path, tuple(section), HINTS["early_terminate"]).get("type", text, "type: hyperband")
+    given = top.value["early_terminate"]
+    kind = Table(given, path, tuple(given) if isinstance(given, Mapping) else ("type", "max_iter", "eta")).get(
+        "type", text, "type: hyperband"
+    )
     try:
         settings = settings_named(kind)
     except InvalidKey as error:
         raise error.under(path) from None
-    mine = settings_fields(settings)
+    hints = dict(HINTS["early_terminate"])
     for other, owner in KNOWN.items():
-        for key in section.keys() & settings_fields(owner).keys() - mine.keys():
-            raise InvalidKey((*path, key), f"has no meaning for {kind}; it belongs to {other}")
-    table = Table(section, path, ("type", *mine), HINTS["early_terminate"])
-    given: dict[str, Any] = {}
-    for key, field in mine.items():
-        if field.required:
-            given[key] = table.get(key, field.read, f"{key}: {_likely(key, top, table)}")
-        elif table.has(key):
-            given[key] = table.get(key, field.read)
-    return table.build(settings, **given)
+        strange = settings_fields(owner).keys() - settings_fields(settings).keys()
+        hints.update(dict.fromkeys(strange, f"it has no meaning for {kind}; it belongs to {other}"))
+    return section(settings, given, path, hints, ("type",), lambda key, table: f"{key}: {_likely(key, top, table)}")
 
 
-def _mapping(value: object, path: KeyPath) -> Mapping[str, object]:
-    return Table(value, path, tuple(value) if isinstance(value, Mapping) else ("type", "max_iter", "eta")).value
-
-
-def _likely(key: str, top: Table, section: Table) -> str:
-    """Guess what a file that lacks a setting should say."""
+def _likely(key: str, top: Table, table: Table) -> str:
+    """Guess what a file should say that lacks a setting: what stands at the top, or three rungs above min_iter."""
     if key != "max_iter":
         return "..."
-    try:
-        low, eta = section.get_or("min_iter", integer, 1), section.get_or("eta", integer, 3)
-    except InvalidKey:
-        low, eta = 1, 3
-    return str(_likely_max_iter(top, low, eta))
-
-
-def _likely_max_iter(top: Table, min_iter: int, eta: int) -> int:
-    """Guess what a file that lacks it should say: what stands at the top, or three rungs above min_iter."""
-    try:
-        return top.get("max_iter", integer)
-    except InvalidKey:
-        return max(min_iter, 1) * max(eta, 2) ** 3
+    for place, wanted in ((top, "max_iter"), (table, "min_iter")):
+        given = place.value.get(wanted)
+        if isinstance(given, int) and given >= 1:
+            return str(given if place is top else given * _LIKELY_SPAN)
+    return str(_LIKELY_SPAN)
 
 
 def _points_to_try(value: object, path: KeyPath) -> tuple[Params, ...]:
@@ -186,51 +146,33 @@ def _points_to_try(value: object, path: KeyPath) -> tuple[Params, ...]:
     return cast("tuple[Params, ...]", tuple(points))
 
 
-def _resources(value: object, path: KeyPath) -> Resources:
-    table = Table(value, path, tuple(field.name for field in fields(Resources)))
-    return table.build(
-        Resources,
-        workers=table.get_or("workers", integer, None),
-        cpus_per_worker=table.get_or("cpus_per_worker", integer, 1),
-        gpus_per_worker=table.get_or("gpus_per_worker", number, 0.0),
-        workers_per_trial=table.get_or("workers_per_trial", integer, 1),
-        max_workers_per_trial=table.get_or("max_workers_per_trial", integer, None),
-        elastic=table.get_or("elastic", boolean, True),
-    )
-
-
 def scaling_from_mapping(value: object, path: KeyPath = ("scaling",)) -> Scaling:
     """Read the `scaling` of a sweep: the same keys, the same rules.
 
     Raises:
         InvalidKey: A key is wrong.
     """
-    table = Table(value, path, tuple(field.name for field in fields(Scaling)))
-    batch = table.get_or("batch", choice(("global", "per_worker")), "global")
-    return table.build(
-        Scaling,
-        batch=cast(Any, batch),
-        lr=cast(Any, table.get_or("lr", choice(("linear", "sqrt", "none")), None)),
-        warmup_epochs=table.get_or("warmup_epochs", number, 5.0),
-        max_global_batch=table.get_or("max_global_batch", integer, None),
-        tolerance=table.get_or("tolerance", number, 0.1),
-    )
+    return section(Scaling, value, path)
 
 
-def _limits(value: object, path: KeyPath) -> Limits:
-    table = Table(value, path, ("max_time", "trial_timeout", "max_retries"))
-    return table.build(
-        Limits,
-        max_time=table.get_or("max_time", duration, None),
-        trial_timeout=table.get_or("trial_timeout", duration, None),
-        max_retries=table.get_or("max_retries", integer, 0),
-    )
-
-
-def _checkpoints(value: object, path: KeyPath) -> Checkpoints:
-    table = Table(value, path, ("keep", "every"))
-    keep = table.get_or("keep", choice(("best", "all")), "best")
-    return table.build(Checkpoints, cast(Any, keep), table.get_or("every", integer, None))
+_READERS: Mapping[str, Kind[Any]] = {
+    "metric": _metric,
+    "method": choice(("random", "grid"), {"bayes": METHOD_HINT}),
+    "parameters": read_parameters,
+    "name": text,
+    "trainable": _import_path,
+    "program": text,
+    "command": words,
+    "max_iter": integer,
+    "run_cap": integer,
+    "points_to_try": _points_to_try,
+    "resources": functools.partial(section, Resources),
+    "scaling": scaling_from_mapping,
+    "limits": functools.partial(section, Limits),
+    "checkpoints": functools.partial(section, Checkpoints),
+    "seed": integer,
+}
+"""How each key at the top is read; `early_terminate` hangs on others and is read by itself."""
 
 
 def _default_name(path: Path) -> str:

@@ -186,13 +186,11 @@ def test_links_and_paths_lead_somewhere(page):
 
 def test_the_page_of_the_sweep_file_tells_every_key():
     text = (ROOT / "docs/sweep-file.md").read_text()
+
     from hpsearch import _sweep_parameters, sweep_file
-    from hpsearch._sweep_fields import settings_fields
-    from hpsearch.schedulers import KNOWN
 
     keys = [
-        *sweep_file._KEYS,
-        *(key for settings in KNOWN.values() for key in settings_fields(settings)),
+        *sweep_file._READERS,
         *_sweep_parameters._PARAMETER_KEYS,
         *REFUSED_DISTRIBUTIONS,
         *(key for section in ("metric", "early_terminate") for key in HINTS[section] if key != "impute_while_running"),

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from hpsearch._sweep_checks import InvalidKey
-from hpsearch._sweep_reader import duration
+from hpsearch._sweep_parts import Limits, Resources
 from hpsearch._sweep_yaml import parse_value
 from hpsearch.errors import SweepError
+from hpsearch.settings import SettingsField, settings_fields
 from hpsearch.sweep import Sweep
 
 __all__ = ["change_sweep"]
@@ -43,35 +44,24 @@ def change_sweep(sweep: Sweep, overrides: Sequence[str]) -> Sweep:
 
 
 def _changes(sweep: Sweep) -> Mapping[str, _Change]:
-    """Give what may be changed of this sweep, by key."""
-    raisable = () if sweep.early_terminate is None else sweep.early_terminate.raisable
-    return _CHANGES | {f"early_terminate.{key}": _setting(key) for key in raisable}
+    """Give what may be changed of this sweep: its bounds, and what is about how it is run."""
+    changes: dict[str, _Change] = {"run_cap": lambda sweep, value: replace(sweep, run_cap=value)}
+    early = sweep.early_terminate
+    if early is not None:
+        fields = settings_fields(type(early))
+        changes |= {f"early_terminate.{key}": _setting("early_terminate", fields[key]) for key in early.raisable}
+    for name, kind in (("limits", Limits), ("resources", Resources)):
+        changes |= {f"{name}.{key}": _setting(name, field) for key, field in settings_fields(kind).items() if field.how}
+    return changes
 
 
-def _setting(name: str) -> _Change:
+def _setting(section: str, field: SettingsField) -> _Change:
     def change(sweep: Sweep, value: Any) -> Sweep:
-        assert sweep.early_terminate is not None, "the key is one of its settings"
-        return replace(sweep, early_terminate=sweep.early_terminate.with_settings({name: value}))
+        read = value if value is None else field.read(value, (section, field.name))
+        try:
+            part = replace(getattr(sweep, section), **{field.name: read})
+        except InvalidKey as error:
+            raise error.under((section,)) from None
+        return replace(sweep, **{section: part})
 
     return change
-
-
-def _limit(name: str, read: Callable[[Any], Any]) -> _Change:
-    return lambda sweep, value: replace(sweep, limits=replace(sweep.limits, **{name: read(value)}))
-
-
-def _width(name: str) -> _Change:
-    return lambda sweep, value: replace(sweep, resources=replace(sweep.resources, **{name: value}))
-
-
-def _seconds(key: str) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else duration(value, ("limits", key))
-
-
-_CHANGES: dict[str, _Change] = {
-    "run_cap": lambda sweep, value: replace(sweep, run_cap=value),
-    "limits.max_time": _limit("max_time", _seconds("max_time")),
-    "limits.trial_timeout": _limit("trial_timeout", _seconds("trial_timeout")),
-    "limits.max_retries": _limit("max_retries", lambda value: value),
-    **{f"resources.{key}": _width(key) for key in ("workers_per_trial", "max_workers_per_trial", "elastic")},
-}

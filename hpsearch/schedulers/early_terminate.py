@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
-from hpsearch._sweep_checks import at_least
 from hpsearch.schedulers.base import Scheduler
+from hpsearch.settings import Count, Settings
 from hpsearch.trial import Goal
 
-__all__ = ["EarlyTerminate", "check_integer"]
+__all__ = ["EarlyTerminate"]
 
 
-class EarlyTerminate(ABC):
-    """A frozen dataclass whose fields are the keys of a sweep file, checked when it is built.
-
-    An integer, an integer or None, and a `Literal` of words are read from a file by their types.
-    """
+@dataclass(frozen=True)
+class EarlyTerminate(Settings, ABC):
+    """A frozen dataclass whose fields are the keys of the section."""
 
     kind: ClassVar[str]
     """Its `type` in a sweep file."""
     raisable: ClassVar[tuple[str, ...]] = ()
     """Fields that may be raised of a study that has begun."""
 
-    max_iter: int
-    """Most iterations that a trial may get."""
+    max_iter: Count
+    """Iterations that the best trials get."""
 
     @abstractmethod
     def scheduler(self, goal: Goal, run_cap: int | None) -> Scheduler:
@@ -50,15 +48,8 @@ class EarlyTerminate(ABC):
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
         """Give these settings with some of them changed."""
-        return replace(self, **settings)  # type: ignore[type-var]
+        return replace(self, **settings)
 
     def to_json(self) -> dict[str, Any]:
         """Give the settings as JSON; `early_terminate_from_json` reads them back."""
-        return {"type": self.kind, **asdict(self)}  # type: ignore[call-overload]
-
-
-def check_integer(settings: EarlyTerminate, key: str, lowest: int) -> None:
-    """Check an integer field, and keep it as a plain int; None is left as it is."""
-    value = getattr(settings, key)
-    if value is not None:
-        object.__setattr__(settings, key, at_least(value, lowest, (key,)))
+        return {"type": self.kind, **asdict(self)}

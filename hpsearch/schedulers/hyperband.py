@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, get_args
+from typing import Annotated, Any, ClassVar, Self
 
-from hpsearch._sweep_checks import one_of
 from hpsearch.schedulers.base import Scheduler
 from hpsearch.schedulers.brackets import Variant, hyperband_brackets, rung_count
-from hpsearch.schedulers.early_terminate import EarlyTerminate, check_integer
+from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.halving import BracketScheduler
 from hpsearch.schedulers.successive_halving import check_rungs
+from hpsearch.settings import AtLeast, Count
 from hpsearch.trial import Goal
 
 __all__ = ["Hyperband"]
@@ -27,21 +27,19 @@ class Hyperband(EarlyTerminate):
     kind: ClassVar[str] = "hyperband"
     raisable: ClassVar[tuple[str, ...]] = ("brackets",)
 
-    max_iter: int
-    """Iterations that a trial may get: R."""
-    min_iter: int = 1
+    min_iter: Count = 1
     """Iterations of the first rung of the widest bracket."""
-    eta: int = 3
+    eta: Annotated[int, AtLeast(2)] = 3
+    """Of each rung, 1 of `eta` goes on."""
     variant: Variant = "paper"
-    """Trials per bracket: `paper` rounds up as Algorithm 1 does (81, 34, 15, 8, 5 for R=81), `table` down
-    as the table of its first version does (81, 27, 9, 6, 5)."""
-    brackets: int | None = None
-    """Brackets to run in all, over all rounds; None: one round, or as many as `run_cap` fills."""
+    """Trials per bracket: `paper` rounds up as Algorithm 1 does (81, 34, 15, 8, 5 for R=81), `table` down as the table
+    of its first version does (81, 27, 9, 6, 5)."""
+    brackets: Count | None = None
+    """Brackets to run in all, over all rounds; none: one round, or as many as `run_cap` fills."""
 
-    def __post_init__(self) -> None:
-        check_rungs(self, self.min_iter)
-        one_of(self.variant, get_args(Variant), ("variant",))
-        check_integer(self, "brackets", 1)
+    def check(self) -> None:
+        """Check that there is a rung."""
+        check_rungs(self.min_iter, self.max_iter)
 
     @property
     def rungs(self) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from hpsearch._sweep_checks import InvalidKey
 from hpsearch.schedulers.base import Scheduler
 from hpsearch.schedulers.brackets import rung_count, successive_halving_bracket
-from hpsearch.schedulers.early_terminate import EarlyTerminate, check_integer
+from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.halving import BracketScheduler
+from hpsearch.settings import AtLeast, Count
 from hpsearch.trial import Goal
 
 __all__ = ["SuccessiveHalving", "check_rungs"]
@@ -24,17 +25,16 @@ class SuccessiveHalving(EarlyTerminate):
 
     kind: ClassVar[str] = "successive_halving"
 
-    max_iter: int
-    """Iterations of the last rung."""
-    min_iter: int = 1
+    min_iter: Count = 1
     """Iterations of the first rung."""
-    eta: int = 3
-    trials: int | None = None
-    """Trials that start in the bracket; None: as many as leave one for the last rung, eta**(rungs - 1)."""
+    eta: Annotated[int, AtLeast(2)] = 3
+    """Of each rung, 1 of `eta` goes on."""
+    trials: Count | None = None
+    """Trials that start; none: as many as leave one for the last rung, `eta` to the power of (rungs - 1)."""
 
-    def __post_init__(self) -> None:
-        check_rungs(self, self.min_iter)
-        check_integer(self, "trials", 1)
+    def check(self) -> None:
+        """Check that there is a rung."""
+        check_rungs(self.min_iter, self.max_iter)
 
     @property
     def rungs(self) -> int:
@@ -51,10 +51,11 @@ class SuccessiveHalving(EarlyTerminate):
         return f"SuccessiveHalving from {self.min_iter} to {self.max_iter} iterations by {self.eta}"
 
 
-def check_rungs(settings: EarlyTerminate, min_iter: int) -> None:
-    """Check the three numbers that make rungs: `max_iter`, `min_iter` and `eta`."""
-    check_integer(settings, "max_iter", 1)
-    check_integer(settings, "min_iter", 1)
-    check_integer(settings, "eta", 2)
-    if min_iter > settings.max_iter:
-        raise InvalidKey(("min_iter",), f"must be at most max_iter ({settings.max_iter}), got {min_iter}")
+def check_rungs(min_iter: int, max_iter: int) -> None:
+    """Check that rungs can lead from one to the other.
+
+    Raises:
+        InvalidKey: They can't.
+    """
+    if min_iter > max_iter:
+        raise InvalidKey(("min_iter",), f"must be at most max_iter ({max_iter}), got {min_iter}")

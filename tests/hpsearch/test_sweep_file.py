@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from pathlib import Path
 
@@ -214,7 +215,7 @@ def test_parameters_become_distributions(write, text, distribution):
         (
             "run_cap: 5",
             "early_terminate: {type: hyperband, max_iter: 9, trials: 27}",
-            "sweep.yaml:5: early_terminate.trials: has no meaning for hyperband; it belongs to successive_halving",
+            "sweep.yaml:5: early_terminate.trials: isn't a known key\n  it has no meaning for hyperband; it belongs to",
         ),
         ("method: random", "method: grid", "sweep.yaml:7: parameters.lr.points: is required for a grid over"),
     ],
@@ -326,6 +327,45 @@ def test_anchors_and_merge_keys_work_and_keep_their_lines(write):
 BOMB = "a: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"b{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)
 )
+
+
+def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_its_lines(write):
+    message = problem_of(
+        write(
+            textwrap.dedent("""\
+            trainable: package.module:function
+            metric: {nam: loss, goal: up}
+            method: rndom
+            run_capp: 5
+            parameters:
+              lr: {min: 0.1, max: 0.0}
+              group:
+                parameters:
+                  depth: {min: one, max: 3}
+                  width: {values: []}
+            early_terminate: {type: hyperband, eta: 1, trials: 2}
+            resources: {workers: 0, cpus_per_worker: 0.5, gpu: 1}
+            limits: {max_time: soon}
+            """)
+        )
+    )
+    told = [line for line in message.splitlines() if line.startswith("sweep.yaml:")]
+    assert [re.match(r"sweep.yaml:(\d+): ([\w.]+)", line).groups() for line in told] == [  # type: ignore[union-attr]
+        ("2", "metric.nam"),
+        ("2", "metric.goal"),
+        ("3", "method"),
+        ("4", "run_capp"),
+        ("6", "parameters.lr.max"),
+        ("9", "parameters.group.parameters.depth.min"),
+        ("10", "parameters.group.parameters.width.values"),
+        ("11", "early_terminate.trials"),
+        ("11", "early_terminate.max_iter"),
+        ("11", "early_terminate.eta"),
+        ("12", "resources.gpu"),
+        ("12", "resources.workers"),
+        ("12", "resources.cpus_per_worker"),
+        ("13", "limits.max_time"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from hpsearch import EarlyTerminate
 from hpsearch.decision import Decision
 from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
+from hpsearch.settings import Count
 from hpsearch.trial import Goal
 
 __all__ = ["Doubling"]
@@ -21,8 +22,7 @@ class Doubling(EarlyTerminate):
     kind: ClassVar[str] = "tests.hpsearch.schedulers.doubling:Doubling"
     raisable: ClassVar[tuple[str, ...]] = ("trials",)
 
-    max_iter: int
-    trials: int = 2
+    trials: Count = 2
     pace: Literal["even", "hasty"] = "even"
     patience: float | None = None
 
