@@ -36,7 +36,7 @@ def difference(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def _leaves(sweep: Mapping[str, Any]) -> dict[KeyPath, Value]:
     """Flatten what counts to key paths and values."""
-    counted = {key: value for key, value in sweep.items() if key not in ("limits", "source")}
+    counted = {key: value for key, value in sweep.items() if key not in ("limits", "source", "draws")}
     counted["resources"] = {key: value for key, value in sweep["resources"].items() if key not in _WORKERS}
     counted["parameters"] = {
         ".".join(item["path"]): {key: value for key, value in item.items() if key != "path"}

@@ -12,7 +12,7 @@ from hpsearch._sweep_parts import Checkpoints, Hyperband, Limits, Metric, Resour
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.macros import check_command
 from hpsearch.seeds import SEED_LIMIT
-from hpsearch.space import Space
+from hpsearch.space import FormerSpace, Space
 from hpsearch.trial import Params, Value
 
 __all__ = [
@@ -180,6 +180,7 @@ class Sweep:
             "metric": asdict(self.metric),
             "method": self.method,
             "parameters": self.parameters.to_json(),
+            "draws": self.parameters.law,
             "early_terminate": early,
             "max_iter": self.max_iter,
             "run_cap": self.run_cap,
@@ -205,7 +206,7 @@ class Sweep:
             parts = {
                 "command": None if command is None else tuple(command),
                 "metric": Metric(**given["metric"]),
-                "parameters": Space.from_json(given["parameters"]),
+                "parameters": _space_of(given.get("draws", FormerSpace.law)).from_json(given["parameters"]),
                 "early_terminate": None if early is None else early_terminate_from_json(early),
                 "points_to_try": tuple(given["points_to_try"]),
                 "resources": Resources(**given["resources"]),
@@ -213,7 +214,8 @@ class Sweep:
                 "limits": Limits(**given["limits"]),
                 "checkpoints": Checkpoints(**given["checkpoints"]),
             }
-            return cls(**{**given, **parts})
+            own = {key: value for key, value in given.items() if key != "draws"}
+            return cls(**{**own, **parts})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problem = f"{type(error).__name__}: {error}"
             raise SweepError(f"what was recorded must be a sweep of this version of hpsearch; {problem}") from error
@@ -230,6 +232,13 @@ def early_terminate_from_json(given: Mapping[str, Any]) -> EarlyTerminate:
     """Read back the `early_terminate` of `Sweep.to_json`."""
     fields = dict(given)
     return _EARLY_TERMINATE[fields.pop("type")](**fields)
+
+
+def _space_of(law: object) -> type[Space]:
+    for space in (Space, FormerSpace):
+        if law == space.law:
+            return space
+    raise ValueError(f"draws must be {FormerSpace.law} or {Space.law}, got {shown(law)}")
 
 
 def _type_of(early: EarlyTerminate) -> str:

@@ -9,14 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from hpsearch._sweep_checks import InvalidKey, number, plain, refuse, shown
-from hpsearch.space.distribution import Distribution, own_copy
+from hpsearch.space.distribution import Distribution, own_copy, share_of
 from hpsearch.trial import Value
-
-if TYPE_CHECKING:
-    from numpy.random import Generator
 
 __all__ = ["Categorical", "Constant"]
 
@@ -66,9 +63,12 @@ class Categorical(Distribution):
         assert self.probabilities is not None
         return list(accumulate(self.probabilities))
 
-    def sample(self, rng: Generator) -> Value:
-        """Draw one of the values."""
-        share = rng.random()
+    def draw(self, bits: int) -> Value:
+        """Give one of the values."""
+        return self.at(share_of(bits))
+
+    def at(self, share: float) -> Value:
+        """Give the value at this share, in [0, 1), of the whole probability."""
         if self.probabilities is None:
             return own_copy(self.values[int(share * len(self.values))])
         # Scaled, because probabilities may sum to a little less than 1; a share below the whole sum never
@@ -105,7 +105,7 @@ class Constant(Distribution):
         except InvalidKey as error:
             refuse(self, error.key, error.problem, error.advice)
 
-    def sample(self, rng: Generator) -> Value:
+    def draw(self, bits: int) -> Value:
         """Give the value."""
         return own_copy(self.value)
 

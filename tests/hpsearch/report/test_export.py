@@ -7,7 +7,6 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import optuna
 import pandas as pd
 import pytest
@@ -59,12 +58,11 @@ ENDS = [
 
 
 def study_rows(count: int = len(ENDS)) -> list[TrialRow]:
-    rng = np.random.default_rng(0)
     rows = []
     for number in range(count):
         state, value = ENDS[number % len(ENDS)]
         failure = Failure("raised", "ValueError: no", "") if state == TrialState.FAILED else None
-        params = SPACE.sample(rng)
+        params = SPACE.draw(0, number)
         rows.append(TrialRow(number, state, 2, value, params, "random", None, failure, 60.0, "rung 1: 1st of 3"))
     return rows
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +26,7 @@ def test_python_values_stand_for_distributions():
 
 
 def test_groups_nest_and_dotted_names_stay_flat():
-    flat = NESTED.sample(np.random.default_rng(0))
+    flat = NESTED.draw(0, 0)
     nested = NESTED.nest(flat)
     assert list(nested) == ["lr", "optimizer", "model.depth", "epochs"]
     assert nested["optimizer"] == {
@@ -148,7 +147,7 @@ TREES = st.recursive(
 @given(tree=st.dictionaries(NAMES, TREES, min_size=1, max_size=4), seed=st.integers(0, 1000))
 def test_nesting_and_flattening_undo_each_other(tree, seed):
     space = Space.from_parameters(tree)
-    flat = space.sample(np.random.default_rng(seed))
+    flat = space.draw(seed, 0)
     assert space.flatten(space.nest(flat)) == flat
     assert space.check(flat) == flat
     assert space.check(space.grid_point(space.grid_size - 1)) == space.grid_point(space.grid_size - 1)
