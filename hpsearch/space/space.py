@@ -12,7 +12,7 @@ from typing import ClassVar
 from hpsearch._sweep_checks import InvalidKey, nearest, shown
 from hpsearch.errors import SweepError
 from hpsearch.seeds import draw_bits
-from hpsearch.space.choices import Categorical, Constant
+from hpsearch.space.choices import Categorical, Constant, list_advice
 from hpsearch.space.distribution import Distribution, own_copy
 from hpsearch.space.normals import LogNormal, Normal
 from hpsearch.space.ranges import IntUniform, LogIntUniform, LogUniform, Uniform
@@ -94,6 +94,10 @@ class Space:
         Args:
             parameters: Names to distributions. A list is a `Categorical`, a mapping a nested group, and any
                 other plain value a `Constant`.
+
+        Raises:
+            InvalidKey: Something else, such as an array or a set: whether it is one value or a choice, and in which
+                order, it doesn't say.
         """
         return cls(tuple(_leaves(parameters, ())))
 
@@ -250,6 +254,9 @@ def _leaves(given: object, path: tuple[str, ...]) -> Iterable[Parameter]:
                     "write hpsearch.Uniform(min, max), hpsearch.Categorical(values), ...",
                 )
             yield from _leaves(value, here)
+        elif isinstance(value, Iterable) and not isinstance(value, str | bytes | list | tuple):
+            problem = f"must be a distribution, a list of choices or a plain value, got a {type(value).__name__}"
+            raise InvalidKey(here, problem, list_advice(value))
         else:
             kind = Categorical if isinstance(value, list | tuple) else Constant
             try:

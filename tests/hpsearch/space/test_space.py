@@ -1,8 +1,13 @@
 from __future__ import annotations
 
 import json
+from collections import deque
+from itertools import count
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -119,6 +124,46 @@ def test_a_grid_names_the_parameter_that_lacks_points():
 def test_spaces_that_cannot_be_searched_are_refused(parameters, problem):
     with pytest.raises(SweepError, match=problem):
         Space.from_parameters(parameters)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "advice"),
+    [
+        (np.logspace(-4, -1, 4), "ndarray", "np.logspace(-4, -1, 4).tolist()"),
+        (np.array(3), "ndarray", ".tolist()"),
+        (pd.Series([1, 2]), "Series", ".tolist()"),
+        (torch.tensor([1, 2]), "Tensor", ".tolist()"),
+        ({"a", "b"}, "set", "sorted(...)"),
+        (frozenset({"a", "b"}), "frozenset", "sorted(...)"),
+        ({"a": 1}.keys(), "dict_keys", "list(...)"),
+        (range(3), "range", "list(...)"),
+        ((number for number in (1, 2)), "generator", "list(...)"),
+        (deque([1, 2]), "deque", "list(...)"),
+    ],
+)
+def test_what_is_neither_a_list_nor_one_value_is_refused_with_what_to_write(value, kind, advice):
+    with pytest.raises(SweepError) as caught:
+        Space.from_parameters({"group": {"x": value}})
+    assert str(caught.value).startswith(
+        f"group.x: must be a distribution, a list of choices or a plain value, got a {kind}"
+    )
+    assert advice in str(caught.value).splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "advice"), [({"a", "b"}, "sorted(...)"), (frozenset("ab"), "sorted(...)"), (count(), "list(...)")]
+)
+def test_a_choice_has_an_order_and_an_end(value, advice):
+    with pytest.raises(
+        SweepError, match=f"Categorical: values: must be a list, got a {type(value).__name__}"
+    ) as caught:
+        Categorical(value)
+    assert advice in str(caught.value)
+
+
+def test_a_numpy_number_is_one_value():
+    (parameter,) = Space.from_parameters({"x": np.float64(0.5)}).parameters
+    assert parameter.distribution == Constant(0.5)
 
 
 def test_a_group_may_use_wandbs_words_for_its_parameters():
