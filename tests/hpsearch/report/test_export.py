@@ -175,6 +175,31 @@ def test_csv_and_parquet_hold_the_table(tmp_path):
     assert [widths[text] for text in frame["params.widths"]] == [row.params["widths"] for row in rows]
 
 
+def test_a_param_that_a_trial_lacks_is_missing_in_every_export(tmp_path):
+    full = study_rows(2 * len(SPACE.names))
+    left_out = [SPACE.names[row.number % len(SPACE.names)] for row in full]
+    rows = [
+        replace(row, params={name: value for name, value in row.params.items() if name != left})
+        for row, left in zip(full, left_out, strict=True)
+    ]
+    csv_file, parquet_file, optuna_file = export(tmp_path, rows)
+    frames = [pd.read_csv(csv_file), pd.read_parquet(parquet_file)]
+    for trial, row, left in zip(load(optuna_file).get_trials(), rows, left_out, strict=True):
+        assert set(trial.params) == set(trial.distributions) == set(SPACE.names) - {left}
+        for frame in frames:
+            lacking = {name for name in SPACE.names if pd.isna(frame[f"params.{name}"][row.number])}
+            assert lacking == {left} | {name for name, value in row.params.items() if value is None}
+    assert frames[1]["params.layers"].dropna().tolist() == [r.params["layers"] for r in rows if "layers" in r.params]
+
+
+def test_a_param_that_no_trial_has_can_be_exported(tmp_path):
+    rows = [replace(row, params={"batch": 32}) for row in study_rows()]
+    csv_file, parquet_file, optuna_file = export(tmp_path, rows)
+    assert pd.read_csv(csv_file)["params.opt.lr"].isna().all()
+    assert pd.read_parquet(parquet_file)["params.noise"].isna().all()
+    assert [trial.params for trial in load(optuna_file).get_trials()] == [{"batch": 32}] * len(rows)
+
+
 def test_export_again_replaces_the_files_and_leaves_no_others(tmp_path):
     export(tmp_path, study_rows())
     files = export(tmp_path, study_rows(3))

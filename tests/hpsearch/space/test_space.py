@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.errors import SweepError
+from hpsearch.running_trial import nest
 from hpsearch.space import Categorical, Constant, IntUniform, LogUniform, Parameter, Space, Uniform
 
 NESTED = Space.from_parameters(
@@ -196,3 +197,16 @@ def test_nesting_and_flattening_undo_each_other(tree, seed):
     assert space.flatten(space.nest(flat)) == flat
     assert space.check(flat) == flat
     assert space.check(space.grid_point(space.grid_size - 1)) == space.grid_point(space.grid_size - 1)
+
+
+@settings(deadline=None, max_examples=100)
+@given(tree=st.dictionaries(NAMES, TREES, min_size=1, max_size=4), seed=st.integers(0, 1000), keep=st.data())
+def test_parameters_may_be_absent_from_what_is_nested_flattened_and_checked(tree, seed, keep):
+    space = Space.from_parameters(tree)
+    flat = {name: value for name, value in space.draw(seed, 0).items() if keep.draw(st.booleans())}
+    assert space.flatten(space.nest(flat)) == flat
+    constants = {p.name: p.distribution.value for p in space.parameters if isinstance(p.distribution, Constant)}
+    checked = space.check(flat, partial=True)
+    assert checked == constants | flat
+    assert list(checked) == [name for name in space.names if name in checked]
+    assert nest(flat, {p.name: p.path for p in space.parameters}) == space.nest(flat)
