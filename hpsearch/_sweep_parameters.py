@@ -33,7 +33,7 @@ from hpsearch.space import (
     Uniform,
 )
 
-__all__ = ["PARAMETER_FORMS", "read_parameters"]
+__all__ = ["PARAMETER_FORMS", "RANGE_BOUNDS", "is_whole_range", "read_parameters"]
 
 _PARAMETER_KEYS = (
     "value",
@@ -48,6 +48,9 @@ _PARAMETER_KEYS = (
     "points",
     "parameters",
 )
+RANGE_BOUNDS = ("min", "max", "q")
+"""Keys whose numbers, where no distribution is named, say whether a range is one of integers or of floats."""
+
 _RENAMED = {"step": "q"}
 _DEEPEST_GROUP = 15
 
@@ -112,12 +115,17 @@ def _inferred(table: Table, value: Mapping[str, object]) -> str:
     if "values" in value:
         return "categorical"
     if "min" in value or "max" in value:
-        bounds = [value[key] for key in ("min", "max", "q") if key in value]
-        return "int_uniform" if all(isinstance(bound, int) for bound in bounds) else "uniform"
+        return "int_uniform" if is_whole_range(value) else "uniform"
     if "mu" in value or "sigma" in value:
         problem = "is required beside mu and sigma"
         raise InvalidKey((*table.path, "distribution"), problem, add=(table.path, "distribution: normal"))
     raise InvalidKey(table.path, "must have value, values, min and max, or a distribution, got none of them")
+
+
+def is_whole_range(value: Mapping[str, object]) -> bool:
+    """Say whether a range is one of integers by how its numbers are written, as in W&B."""
+    bounds = [value[key] for key in RANGE_BOUNDS if key in value]
+    return all(isinstance(bound, int) for bound in bounds)
 
 
 def _points(table: Table) -> int | None:

@@ -1,7 +1,9 @@
 """A YAML file as plain values, with the place of every key, so that errors can name file and line.
 
-PyYAML's SafeLoader decides the types, except that floats follow YAML 1.2: `1e-4` is a number. Nothing in a
-file can make this slow or large: size, depth and the number of values (aliases counted) are bounded.
+PyYAML's SafeLoader decides the types, except that numbers follow YAML 1.2's core schema: `1e-4` and `-.5` are
+floats, `010` is ten. What only YAML 1.1 takes for a number (`1_000`, `0b11`, and `1:30` for 90) would become a text
+without a word, and is refused. Booleans stay as W&B's users know them, `yes` and `off` among them. Nothing in a file
+can make this slow or large: size, depth and the number of values (aliases counted) are bounded.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import yaml
 
@@ -23,16 +26,39 @@ _MOST_VALUES = 100_000
 _DEEPEST = 40
 
 _MERGE = "tag:yaml.org,2002:merge"
+_INT = "tag:yaml.org,2002:int"
 _FLOAT = "tag:yaml.org,2002:float"
+_FORMER_NUMBER = "tag:yaml.org,2002:float of YAML 1.1"
+
+_NUMBERS = {
+    _INT: re.compile(r"(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)\Z"),
+    _FLOAT: re.compile(
+        r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z"
+    ),
+}
 
 
 class _Loader(yaml.SafeLoader):
-    """The SafeLoader, with YAML 1.2's floats."""
+    """The SafeLoader, with the numbers of YAML 1.2's core schema."""
+
+    # In front, so that they decide first; what then still looks like a number did so in YAML 1.1 alone.
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {
+        first: [
+            *_NUMBERS.items(),
+            *((_FORMER_NUMBER if tag in _NUMBERS else tag, pattern) for tag, pattern in resolvers),
+        ]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_integer(self, node: yaml.ScalarNode) -> int:
+        """Take an integer; Python's own reading of a leading zero, or none, is PyYAML's octal."""
+        value = str(self.construct_scalar(node))
+        if not _NUMBERS[_INT].match(value):
+            raise ValueError(f"got {shown(value)}")
+        return int(value, 0) if value[:2] in ("0o", "0x") else int(value)
 
 
-_Loader.add_implicit_resolver(
-    _FLOAT, re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+\Z"), list("-+.0123456789")
-)
+_Loader.add_constructor(_INT, _Loader.construct_integer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +231,13 @@ class _Builder:
                 yield from self._merged(source, path, depth + 1)
 
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> object:
+        if node.tag == _FORMER_NUMBER:
+            self._marks[path] = Mark(node.start_mark.line + 1, None)
+            raise InvalidKey(
+                path,
+                f"must be a number that all versions of YAML read alike, or a text in quotes, got {shown(node.value)}",
+                "YAML 1.1 takes it for a number and YAML 1.2 for a text: write 1000 for 1_000, 90 for 1:30",
+            )
         try:
             return self._loader.construct_object(node)
         except yaml.MarkedYAMLError:

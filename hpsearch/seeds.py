@@ -1,20 +1,43 @@
-"""Seeds that depend on the sweep's seed and the trial's number alone."""
+"""Randomness that depends on the sweep's seed and the trial's number alone."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 
-__all__ = ["SEED_LIMIT", "trial_seed"]
+__all__ = ["DRAW_BITS", "SEED_LIMIT", "draw_bits", "trial_seed"]
 
 SEED_LIMIT = 2**32
 """Seeds lie below this: what `numpy.random.seed` takes."""
+
+DRAW_BITS = 128
+"""Random bits of one draw: so many that an integer of 64 bits is drawn without a bias that could be seen."""
 
 
 def trial_seed(sweep_seed: int, number: int) -> int:
     """Give the seed of a trial; 0 <= seed < 2**32.
 
-    A hash, and not the words that seed the searcher's own generator: a trainable that draws from
-    `numpy.random.default_rng(trial.seed)` must not see the numbers its params were made of.
+    A hash with a mark of its own: a trainable that draws from `numpy.random.default_rng(trial.seed)` must not see
+    the numbers its params were made of.
     """
-    words = sweep_seed.to_bytes(8, "little") + number.to_bytes(8, "little")
-    return int.from_bytes(blake2b(words, digest_size=4, person=b"hpsearch trial").digest(), "little")
+    return _hashed(_words(sweep_seed, number), 4, b"hpsearch trial")
+
+
+def draw_bits(sweep_seed: int, number: int, path: Sequence[str]) -> int:
+    """Give the random bits that a trial's parameter is drawn with; 0 <= bits < 2**`DRAW_BITS`.
+
+    They depend on the parameter's own path and on no other parameter, so that a space can gain, lose and reorder
+    parameters while the others keep their draws. As a keyed hash they are a stream that no generator of a user's
+    gives, whatever its seed.
+    """
+    # NUL, which no name holds, keeps ("a.b",) and ("a", "b") apart; the words before have a fixed length.
+    words = _words(sweep_seed, number) + "\0".join(path).encode()
+    return _hashed(words, DRAW_BITS // 8, b"hpsearch draw")
+
+
+def _words(sweep_seed: int, number: int) -> bytes:
+    return sweep_seed.to_bytes(8, "little") + number.to_bytes(8, "little")
+
+
+def _hashed(words: bytes, size: int, mark: bytes) -> int:
+    return int.from_bytes(blake2b(words, digest_size=size, person=mark).digest(), "little")

@@ -14,7 +14,7 @@ from hpsearch.macros import check_command
 from hpsearch.schedulers import early_terminate_from_json
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.seeds import SEED_LIMIT
-from hpsearch.space import Space
+from hpsearch.space import FormerSpace, Space
 from hpsearch.trial import Params, Value
 
 __all__ = [
@@ -170,6 +170,7 @@ class Sweep:
             "metric": asdict(self.metric),
             "method": self.method,
             "parameters": self.parameters.to_json(),
+            "draws": self.parameters.law,
             "early_terminate": None if self.early_terminate is None else self.early_terminate.to_json(),
             "max_iter": self.max_iter,
             "run_cap": self.run_cap,
@@ -195,7 +196,7 @@ class Sweep:
             parts = {
                 "command": None if command is None else tuple(command),
                 "metric": Metric(**given["metric"]),
-                "parameters": Space.from_json(given["parameters"]),
+                "parameters": _space_of(given.get("draws", FormerSpace.law)).from_json(given["parameters"]),
                 "early_terminate": None if early is None else early_terminate_from_json(early),
                 "points_to_try": tuple(given["points_to_try"]),
                 "resources": Resources(**given["resources"]),
@@ -203,7 +204,8 @@ class Sweep:
                 "limits": Limits(**given["limits"]),
                 "checkpoints": Checkpoints(**given["checkpoints"]),
             }
-            return cls(**{**given, **parts})
+            own = {key: value for key, value in given.items() if key != "draws"}
+            return cls(**{**own, **parts})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problem = f"{type(error).__name__}: {error}"
             raise SweepError(f"what was recorded must be a sweep of this version of hpsearch; {problem}") from error
@@ -214,3 +216,10 @@ class Sweep:
         Workers, limits and the source don't count: they are about how it is run, not about what.
         """
         return difference(self.to_json(), other.to_json())
+
+
+def _space_of(law: object) -> type[Space]:
+    for space in (Space, FormerSpace):
+        if law == space.law:
+            return space
+    raise ValueError(f"draws must be {FormerSpace.law} or {Space.law}, got {shown(law)}")

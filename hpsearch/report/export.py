@@ -59,10 +59,12 @@ def export_study(
 
 def _for_parquet(frame: pd.DataFrame) -> pd.DataFrame:
     """Give a column that holds several kinds of values as the CSV's strings: Parquet's have one type each."""
+    import pandas as pd
+
     frame = frame.copy()
     for name in frame.columns:
         if frame[name].dtype == object:
-            frame[name] = [None if value is None else csv_field(value) for value in frame[name]]
+            frame[name] = [None if value is None or value is pd.NA else csv_field(value) for value in frame[name]]
     return frame
 
 

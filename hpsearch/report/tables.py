@@ -1,7 +1,7 @@
 """The table of trials: as CSV and JSON for programs, for a terminal, and as a DataFrame.
 
 CSV and DataFrame have the columns `trial,state,iterations,value,params.<name>...,width`, and equal rows give equal
-bytes: no times unless they are asked for.
+bytes: no times unless they are asked for. A trial need not have every param.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpsearch.report.wording import duration, number, shortened
 from hpsearch.trial import Goal, TrialRow, TrialState, Value
@@ -56,7 +56,8 @@ def column_names(names: Sequence[str], times: bool = False) -> list[str]:
 def rows_to_csv(rows: Sequence[TrialRow], names: Sequence[str], times: bool = False) -> str:
     r"""Give the trials as CSV with `\n` line ends.
 
-    Floats have the digits that give the same float again; None is empty; lists and mappings are JSON.
+    Floats have the digits that give the same float again; lists and mappings are JSON. None is empty, and so is a
+    param that the trial doesn't have.
 
     Args:
         rows: The trials, in the order of the lines.
@@ -82,7 +83,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Value]]) -> str:
 
 
 def rows_to_json(rows: Sequence[TrialRow], names: Sequence[str], times: bool = False) -> str:
-    """Give the trials as a JSON array of objects, the params as an object in each, one trial per line."""
+    """Give the trials as a JSON array of objects, the params that each has as an object in it, one trial per line."""
     entries = []
     for row in rows:
         entry: dict[str, Value] = {
@@ -90,7 +91,7 @@ def rows_to_json(rows: Sequence[TrialRow], names: Sequence[str], times: bool = F
             "state": str(row.state),
             "iterations": row.iterations,
             "value": row.value if row.value is not None and math.isfinite(row.value) else None,
-            "params": {name: row.params.get(name) for name in names},
+            "params": {name: row.params[name] for name in names if name in row.params},
             "width": row.width,
         }
         if row.reverted:
@@ -148,7 +149,7 @@ def rows_to_table(rows: Sequence[TrialRow], names: Sequence[str], metric: str = 
             Text(str(row.state), style=STATE_STYLES[row.state]),
             Text(str(row.iterations)),
             Text("" if _not_nan(row.value) is None else f"{row.value:.6g}"),
-            *(Text(_cell(row.params.get(name))) for name in names),
+            *(Text(_cell(row.params[name]) if name in row.params else "") for name in names),
         ]
         if wide:
             cells.append(Text(str(row.width)))
@@ -173,11 +174,14 @@ def table_text(table: Table) -> str:
 
 
 def trials_dataframe(rows: Sequence[TrialRow], names: Sequence[str], times: bool = False) -> pd.DataFrame:
-    """Give the trials as a DataFrame with the columns of the CSV; NaN where there is no value."""
+    """Give the trials as a DataFrame with the columns of the CSV; NaN where there is no value.
+
+    A param that a trial doesn't have is NaN or NA, as its column's type has it; one that is None stays None.
+    """
     import pandas as pd
 
     columns = column_names(names, times)
-    values = [_values(row, names, times) for row in rows]
+    values = [_values(row, names, times, absent=pd.NA) for row in rows]
     frame = pd.DataFrame({name: _series([row[i] for row in values]) for i, name in enumerate(columns)})
     return frame.astype({"value": "float64", "trial": "int64", "iterations": "int64", "width": "int64"})
 
@@ -189,9 +193,9 @@ def best_row(rows: Sequence[TrialRow], goal: Goal) -> TrialRow | None:
     return min(valued, key=lambda entry: entry[:2], default=(0.0, 0, None))[2]
 
 
-def _values(row: TrialRow, names: Sequence[str], times: bool) -> list[Value]:
+def _values(row: TrialRow, names: Sequence[str], times: bool, absent: Any = None) -> list[Value]:
     fixed = [row.number, str(row.state), row.iterations, _not_nan(row.value)]
-    return [*fixed, *(row.params.get(name) for name in names), row.width, *([row.seconds] if times else [])]
+    return [*fixed, *(row.params.get(name, absent) for name in names), row.width, *([row.seconds] if times else [])]
 
 
 def _not_nan(value: float | None) -> float | None:
@@ -214,10 +218,15 @@ def _cell(value: Value) -> str:
     return number(value) if isinstance(value, float) else csv_field(value)
 
 
-def _series(values: list[Value]) -> pd.Series[Value]:
+def _series(values: list[Any]) -> pd.Series[Any]:
     """Keep every value as it is, where pandas would turn [1, None] into floats."""
     import pandas as pd
 
-    kinds = {type(value) for value in values}
-    plain = len(kinds) == 1 and kinds <= {bool, int, float, str}
-    return pd.Series(values) if plain else pd.Series(values, dtype=object)
+    present = [value for value in values if value is not pd.NA]
+    kinds = {type(value) for value in present}
+    if len(kinds) != 1 or not kinds <= {bool, int, float, str}:
+        return pd.Series(values, dtype=object)
+    if len(present) == len(values):
+        return pd.Series(values)
+    dtype = {bool: "boolean", int: "Int64", float: "float64"}.get(kinds.pop())
+    return pd.Series([None if value is pd.NA else value for value in values], dtype=dtype)

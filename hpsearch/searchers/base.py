@@ -20,7 +20,7 @@ class Suggestion:
 
 
 class Searcher(ABC):
-    """Says what to try. Pure: no clock, no I/O, its own seeded generator."""
+    """Says what to try. Pure: no clock, no I/O, its own seed."""
 
     @abstractmethod
     def suggest(self, number: int) -> Suggestion | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 
-from numpy.random import PCG64, Generator, SeedSequence
-
 from hpsearch.searchers.base import Searcher, Suggestion
 from hpsearch.space import Space
 from hpsearch.trial import Params, Report
@@ -33,8 +31,8 @@ class PointsToTry(Searcher):
     def suggest(self, number: int) -> Suggestion | None:
         """Give point `number`, or behind the last one what the other searcher suggests."""
         if number < len(self._points):
-            rng = Generator(PCG64(SeedSequence([self._seed, number])))
-            return Suggestion(self._space.sample(rng) | copy.deepcopy(self._points[number]), "points_to_try")
+            drawn = self._space.draw(self._seed, number)
+            return Suggestion(drawn | copy.deepcopy(self._points[number]), "points_to_try")
         # A grid starts at its first point, or the points would push some of it out. An unbounded searcher
         # keeps the trial's own number: adding a point to a sweep then leaves all other trials as they are.
         skipped = 0 if self._searcher.size is None else len(self._points)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from numpy.random import PCG64, Generator, SeedSequence
-
 from hpsearch.searchers.base import Searcher, Suggestion
 from hpsearch.space import Space
 
@@ -11,7 +9,7 @@ __all__ = ["RandomSearcher"]
 
 
 class RandomSearcher(Searcher):
-    """Draws trial n from a generator of its own, so that its params depend on (seed, n) alone."""
+    """Draws each trial by itself, so that its params depend on (seed, n) alone."""
 
     def __init__(self, space: Space, seed: int) -> None:
         self._space = space
@@ -19,8 +17,7 @@ class RandomSearcher(Searcher):
 
     def suggest(self, number: int) -> Suggestion:
         """Draw the params of trial `number`."""
-        rng = Generator(PCG64(SeedSequence([self._seed, number])))
-        return Suggestion(self._space.sample(rng), "random")
+        return Suggestion(self._space.draw(self._seed, number), "random")
 
     @property
     def size(self) -> None:

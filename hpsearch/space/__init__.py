@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hpsearch.space.choices import Categorical, Constant
 from hpsearch.space.distribution import Distribution
+from hpsearch.space.former import FormerSpace
 from hpsearch.space.normals import LogNormal, Normal
 from hpsearch.space.ranges import IntUniform, LogIntUniform, LogUniform, Uniform
 from hpsearch.space.space import Parameter, Space, distribution_from_json
@@ -12,6 +13,7 @@ __all__ = [
     "Categorical",
     "Constant",
     "Distribution",
+    "FormerSpace",
     "IntUniform",
     "LogIntUniform",
     "LogNormal",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from decimal import ROUND_05UP, ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from functools import cached_property
 
 __all__ = ["MOST_STEPS", "Steps"]
@@ -11,8 +11,9 @@ __all__ = ["MOST_STEPS", "Steps"]
 MOST_STEPS = 2**40
 """Most steps from zero: well below the 2**53 from which on a float can't tell neighbouring multiples apart."""
 
-# Wide enough that a product of two decimals (17 digits of a float, 16 of a count) is exact.
-_EXACT = Context(prec=50)
+# Wide enough that a product of two decimals (17 digits of a float, 16 of a count) is exact. What a quotient leaves over
+# stays seen in its last digit, so that rounding it to an integer goes the right way.
+_EXACT = Context(prec=50, rounding=ROUND_05UP)
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ class Steps:
         else:
             steps = value / self.size
         return self.value(round(min(max(steps, self.first), self.last)))
+
+    def nearest(self, exact: Decimal) -> int | float:
+        """Give the multiple nearest to an exact number, among those in the range; of two the even one."""
+        steps = _EXACT.divide(exact, self._exact_size).to_integral_value(ROUND_HALF_EVEN)
+        return self.value(min(max(int(steps), self.first), self.last))
 
     @cached_property
     def _exact_size(self) -> Decimal:

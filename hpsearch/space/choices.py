@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from hpsearch._sweep_checks import InvalidKey, number, plain, refuse, shown
-from hpsearch.space.distribution import Distribution, own_copy
+from hpsearch.space.distribution import Distribution, own_copy, share_of
 from hpsearch.trial import Value
 
-if TYPE_CHECKING:
-    from numpy.random import Generator
-
-__all__ = ["Categorical", "Constant"]
+__all__ = ["Categorical", "Constant", "list_advice"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,8 @@ class Categorical(Distribution):
 
     @staticmethod
     def _checked_list(name: str, given: object) -> list[Value]:
+        if isinstance(given, set | frozenset | Iterator):
+            raise InvalidKey((name,), f"must be a list, got a {type(given).__name__}", list_advice(given))
         if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
             raise InvalidKey((name,), f"must be a list, got {shown(given)}")
         return [plain(item, (name, place)) for place, item in enumerate(given)]
@@ -66,9 +65,12 @@ class Categorical(Distribution):
         assert self.probabilities is not None
         return list(accumulate(self.probabilities))
 
-    def sample(self, rng: Generator) -> Value:
-        """Draw one of the values."""
-        share = rng.random()
+    def draw(self, bits: int) -> Value:
+        """Give one of the values."""
+        return self.at(share_of(bits))
+
+    def at(self, share: float) -> Value:
+        """Give the value at this share, in [0, 1), of the whole probability."""
         if self.probabilities is None:
             return own_copy(self.values[int(share * len(self.values))])
         # Scaled, because probabilities may sum to a little less than 1; a share below the whole sum never
@@ -105,7 +107,7 @@ class Constant(Distribution):
         except InvalidKey as error:
             refuse(self, error.key, error.problem, error.advice)
 
-    def sample(self, rng: Generator) -> Value:
+    def draw(self, bits: int) -> Value:
         """Give the value."""
         return own_copy(self.value)
 
@@ -120,6 +122,15 @@ class Constant(Distribution):
         ):
             raise InvalidKey((), f"must be the constant {shown(self.value)}, got {shown(value)}")
         return own_copy(self.value)
+
+
+def list_advice(given: object) -> str:
+    """Say how what holds several values, and is no list, becomes one."""
+    if isinstance(given, set | frozenset):
+        return "write sorted(...): a set has another order in each process"
+    return (
+        "write ....tolist(), as in np.logspace(-4, -1, 4).tolist()" if hasattr(given, "tolist") else "write list(...)"
+    )
 
 
 def _identity(value: Value) -> str:

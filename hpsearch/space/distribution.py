@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from dataclasses import fields
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from hpsearch._sweep_checks import plain
+from hpsearch.seeds import DRAW_BITS
 from hpsearch.trial import Value
 
-if TYPE_CHECKING:
-    from numpy.random import Generator
-
-__all__ = ["GRID_LIMIT", "Distribution", "own_copy"]
+__all__ = ["GRID_LIMIT", "Distribution", "own_copy", "share_of"]
 
 GRID_LIMIT = 1_000_000
 """Most values that one parameter may have in a grid."""
@@ -24,6 +23,11 @@ def own_copy(value: Value) -> Value:
     return copy.deepcopy(value) if isinstance(value, list | dict) else value
 
 
+def share_of(bits: int, precision: int = 53) -> float:
+    """Give the first bits of a draw as a number in [0, 1), by default as many as a float holds."""
+    return math.ldexp(bits >> (DRAW_BITS - precision), -precision)
+
+
 class Distribution(ABC):
     """Where one parameter's values come from. Frozen, and checked when it is built."""
 
@@ -31,8 +35,12 @@ class Distribution(ABC):
     """Name in JSON."""
 
     @abstractmethod
-    def sample(self, rng: Generator) -> Value:
-        """Draw a plain Python value."""
+    def draw(self, bits: int) -> Value:
+        """Give the plain Python value that these random bits stand for.
+
+        Args:
+            bits: 0 <= bits < 2**`DRAW_BITS`, each equally likely.
+        """
 
     @abstractmethod
     def grid(self) -> list[Value]:

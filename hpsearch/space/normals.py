@@ -10,15 +10,12 @@ import sys
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from hpsearch._sweep_checks import InvalidKey, number, refuse
 from hpsearch.space._steps import MOST_STEPS, Steps
-from hpsearch.space.distribution import Distribution
+from hpsearch.space.distribution import Distribution, share_of
 from hpsearch.space.ranges import checked_points, checked_step
-
-if TYPE_CHECKING:
-    from numpy.random import Generator
 
 __all__ = ["LogNormal", "Normal"]
 
@@ -53,7 +50,8 @@ class _Normal(Distribution):
         most = int(min(MOST_STEPS, largest // self.step))
         return Steps(self.step, -most, most)
 
-    def _value(self, deviations: float) -> int | float:
+    def at_deviations(self, deviations: float) -> int | float:
+        """Give the value so many sigmas above mu, on the distribution's own scale."""
         value = self._from_scale(min(max(self.mu + self.sigma * deviations, -_LARGEST), _LARGEST))
         return value if self._steps is None else self._steps.snap(value)
 
@@ -61,15 +59,17 @@ class _Normal(Distribution):
     def _from_scale(place: float) -> float:
         return place
 
-    def sample(self, rng: Generator) -> int | float:
-        return self._value(rng.standard_normal())
+    def draw(self, bits: int) -> int | float:
+        # The middles of 2**52 equal parts: with one bit more the last would round to 1, which is infinitely far out.
+        share = share_of(bits, 52) + 2.0**-53
+        return self.at_deviations(NormalDist().inv_cdf(share))
 
     def grid(self) -> list[int | float]:
         if self.points is None:
             raise InvalidKey(("points",), "is required for a grid over an unbounded parameter", add=((), "points: 5"))
         quantile = NormalDist().inv_cdf
         shares = [(place + 0.5) / self.points for place in range(self.points)]
-        return list(dict.fromkeys(self._value(quantile(share)) for share in shares))
+        return list(dict.fromkeys(self.at_deviations(quantile(share)) for share in shares))
 
     def accept(self, value: object) -> int | float:
         got = number(value, ())

@@ -1,7 +1,7 @@
 """Bounded ranges of numbers: uniform or log-uniform, of floats or of integers.
 
 A `step` means what W&B's `q` means: values are multiples of it, here always those inside [min, max]; an
-integer step gives integers. `points` spaces a grid on the range's own scale, both ends included.
+integer step gives integers. `points` spaces a grid on the range's own scale, both ends included, and exactly.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from hpsearch._sweep_checks import InvalidKey, integer, number, refuse
+from hpsearch.seeds import DRAW_BITS
+from hpsearch.space._spacing import linear, logarithmic
 from hpsearch.space._steps import Steps
-from hpsearch.space.distribution import GRID_LIMIT, Distribution
-
-if TYPE_CHECKING:
-    from numpy.random import Generator
+from hpsearch.space.distribution import GRID_LIMIT, Distribution, share_of
 
 __all__ = ["IntUniform", "LogIntUniform", "LogUniform", "Uniform", "checked_points", "checked_step"]
 
@@ -85,14 +84,17 @@ class _Range(Distribution):
             refuse(self, "max", f"must fit 64 bits where the step is an integer, got {self.max}")
 
     @cached_property
-    def _steps(self) -> Steps | None:
-        return None if self.step is None else Steps.between(self.step, self.min, self.max)
+    def steps(self) -> Steps | None:
+        """The multiples that values are; None where every float in the range is one."""
+        if self.step is not None:
+            return Steps.between(self.step, self.min, self.max)
+        return Steps(1, int(self.min), int(self.max)) if self.whole else None
 
     @cached_property
     def _ends(self) -> tuple[float, float]:
         return (math.log(self.min), math.log(self.max)) if self.logarithmic else (self.min, self.max)
 
-    def _at(self, share: float) -> float:
+    def at(self, share: float) -> float:
         """Give the value at this share of the way from min to max, on the range's own scale."""
         low, high = self._ends
         # Not low + share * (high - low): the difference of two large floats may overflow.
@@ -101,51 +103,35 @@ class _Range(Distribution):
         return min(max(value, self.min), self.max)
 
     def grid(self) -> list[int | float]:
-        if self.points is not None:
-            inner = [_tidy(self._at(place / (self.points - 1))) for place in range(1, self.points - 1)]
-            inside = [min(max(value, self.min), self.max) for value in inner]
-            return list(dict.fromkeys(self._snap(value) for value in (self.min, *inside, self.max)))
-        return self._all_values()
+        if self.points is None:
+            return self._every_step()
+        exact = (logarithmic if self.logarithmic else linear)(self.min, self.max, self.points)
+        values = map(float, exact) if self.steps is None else map(self.steps.nearest, exact)
+        return list(dict.fromkeys(values))
 
-    @abstractmethod
-    def _snap(self, value: float) -> int | float: ...
-
-    @abstractmethod
-    def _all_values(self) -> list[int | float]: ...
-
-    def _every_step(self, steps: Steps) -> list[int | float]:
-        if steps.count > GRID_LIMIT:
-            raise InvalidKey(
-                ("points",),
-                f"is required for a grid over {steps.count} values (more than {GRID_LIMIT})",
-                add=((), "points: 5"),
-            )
+    def _every_step(self) -> list[int | float]:
+        steps = self.steps
+        if steps is None or steps.count > GRID_LIMIT:
+            many = "a continuous parameter" if steps is None else f"{steps.count} values (more than {GRID_LIMIT})"
+            raise InvalidKey(("points",), f"is required for a grid over {many}", add=((), "points: 5"))
         return [steps.value(multiple) for multiple in range(steps.first, steps.last + 1)]
 
     def accept(self, value: object) -> int | float:
         got = integer(value, ()) if self.whole else number(value, ())
         if not self.min <= got <= self.max:
             raise InvalidKey((), f"must be between {self.min} and {self.max}, got {got}")
-        if self._steps is None:
+        if self.steps is None:
             return got
-        snapped = self._steps.snap(got)
-        if not math.isclose(snapped, got, rel_tol=1e-9, abs_tol=1e-9 * float(self._steps.size)):
+        snapped = self.steps.snap(got)
+        if not math.isclose(snapped, got, rel_tol=1e-9, abs_tol=1e-9 * float(self.steps.size)):
             raise InvalidKey((), f"must be a multiple of {self.step}, got {got}")
         return snapped
 
 
 class _FloatRange(_Range):
-    def sample(self, rng: Generator) -> int | float:
-        value = self._at(rng.random())
-        return value if self._steps is None else self._steps.snap(value)
-
-    def _snap(self, value: float) -> int | float:
-        return value if self._steps is None else self._steps.snap(value)
-
-    def _all_values(self) -> list[int | float]:
-        if self._steps is not None:
-            return self._every_step(self._steps)
-        raise InvalidKey(("points",), "is required for a grid over a continuous parameter", add=((), "points: 5"))
+    def draw(self, bits: int) -> int | float:
+        value = self.at(share_of(bits))
+        return value if self.steps is None else self.steps.snap(value)
 
 
 @dataclass(frozen=True)
@@ -179,15 +165,14 @@ class _IntRange(_Range):
     step: int | None
     whole: ClassVar[bool] = True
 
-    @cached_property
-    def _multiples(self) -> Steps:
-        return self._steps or Steps(1, self.min, self.max)
+    def draw(self, bits: int) -> int:
+        steps = self.steps
+        assert steps is not None
+        return int(steps.value(steps.first + self._place(bits, steps)))
 
-    def _snap(self, value: float) -> int | float:
-        return self._multiples.snap(value)
-
-    def _all_values(self) -> list[int | float]:
-        return self._every_step(self._multiples)
+    @abstractmethod
+    def _place(self, bits: int, steps: Steps) -> int:
+        """Say which multiple is drawn, counted from the first."""
 
 
 @dataclass(frozen=True)
@@ -201,15 +186,18 @@ class IntUniform(_IntRange):
     step: int | None = None
     points: int | None = None
 
-    def sample(self, rng: Generator) -> int:
-        """Draw an integer."""
-        steps = self._multiples
-        return int(steps.value(int(rng.integers(steps.first, steps.last, endpoint=True))))
+    def _place(self, bits: int, steps: Steps) -> int:
+        return bits * steps.count >> DRAW_BITS
 
 
 @dataclass(frozen=True)
 class LogIntUniform(_IntRange):
-    """An integer from min to max, both included; k is as likely as a log-uniform float in [k, k + 1)."""
+    """An integer from min to max, both included; k is as likely as a log-uniform float is to lie in [k, k + 1).
+
+    With a step, its multiple k * step is as likely as one in [k * step, (k + 1) * step). So where the multiples are
+    those from a * step to b * step, k has the share ln((k + 1) / k) / ln((b + 1) / a), the first and the last as all
+    others, and the step only multiplies what is drawn without one from a to b.
+    """
 
     kind: ClassVar[str] = "log_int_uniform"
     logarithmic: ClassVar[bool] = True
@@ -219,13 +207,7 @@ class LogIntUniform(_IntRange):
     step: int | None = None
     points: int | None = None
 
-    def sample(self, rng: Generator) -> int:
-        """Draw an integer."""
-        share = rng.random()
-        floor = math.floor(math.exp(self._ends[0] * (1.0 - share) + math.log(self.max + 1) * share))
-        return int(self._multiples.snap(min(max(floor, self.min), self.max)))
-
-
-def _tidy(value: float) -> float:
-    """Cut float dust off a point of a grid: 0.0010000000000000002 is 0.001."""
-    return float(f"{value:.12g}")
+    def _place(self, bits: int, steps: Steps) -> int:
+        # a * ((b + 1) / a)**share - a, without the difference of two large numbers that would lose its last digits.
+        above = steps.first * math.expm1(share_of(bits) * math.log1p(steps.count / steps.first))
+        return min(int(above), steps.count - 1)

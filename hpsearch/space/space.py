@@ -7,18 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from hpsearch._sweep_checks import InvalidKey, nearest, shown
 from hpsearch.errors import SweepError
-from hpsearch.space.choices import Categorical, Constant
+from hpsearch.seeds import draw_bits
+from hpsearch.space.choices import Categorical, Constant, list_advice
 from hpsearch.space.distribution import Distribution, own_copy
 from hpsearch.space.normals import LogNormal, Normal
 from hpsearch.space.ranges import IntUniform, LogIntUniform, LogUniform, Uniform
 from hpsearch.trial import Params, Value
-
-if TYPE_CHECKING:
-    from numpy.random import Generator
 
 __all__ = ["Parameter", "Space", "distribution_from_json"]
 
@@ -60,7 +58,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Space:
-    """Parameters in order. The order is part of the space: samples and grids depend on it."""
+    """Parameters in order. The order is part of the space: columns and grids depend on it, and no draw."""
+
+    law: ClassVar[int] = 2
+    """Which draws and grids it gives; the sweep keeps it, so that a study ends by the law it began with."""
 
     parameters: tuple[Parameter, ...]
 
@@ -93,6 +94,10 @@ class Space:
         Args:
             parameters: Names to distributions. A list is a `Categorical`, a mapping a nested group, and any
                 other plain value a `Constant`.
+
+        Raises:
+            InvalidKey: Something else, such as an array or a set: whether it is one value or a choice, and in which
+                order, it doesn't say.
         """
         return cls(tuple(_leaves(parameters, ())))
 
@@ -101,23 +106,29 @@ class Space:
         """Flat names, in order."""
         return tuple(parameter.name for parameter in self.parameters)
 
-    @cached_property
-    def _draws(self) -> tuple[tuple[str, Distribution], ...]:
-        return tuple((parameter.name, parameter.distribution) for parameter in self.parameters)
+    def draw(self, seed: int, number: int) -> dict[str, Value]:
+        """Draw the params of a trial; flat names to plain Python values.
 
-    def sample(self, rng: Generator) -> dict[str, Value]:
-        """Draw every parameter, in order; flat names to plain Python values."""
-        return {name: distribution.sample(rng) for name, distribution in self._draws}
+        Each depends on the sweep's seed, the trial's number and the parameter's own path, and on no other parameter.
+        """
+        return {
+            name: parameter.distribution.draw(draw_bits(seed, number, parameter.path))
+            for name, parameter in zip(self.names, self.parameters, strict=True)
+        }
 
     @cached_property
     def _grids(self) -> tuple[list[Value], ...]:
         out = []
         for parameter in self.parameters:
             try:
-                out.append(parameter.distribution.grid())
+                out.append(self._grid_of(parameter.distribution))
             except InvalidKey as error:
                 raise error.under(parameter.path) from None
         return tuple(out)
+
+    @staticmethod
+    def _grid_of(distribution: Distribution) -> list[Value]:
+        return distribution.grid()
 
     @property
     def grid_size(self) -> int:
@@ -243,6 +254,9 @@ def _leaves(given: object, path: tuple[str, ...]) -> Iterable[Parameter]:
                     "write hpsearch.Uniform(min, max), hpsearch.Categorical(values), ...",
                 )
             yield from _leaves(value, here)
+        elif isinstance(value, Iterable) and not isinstance(value, str | bytes | list | tuple):
+            problem = f"must be a distribution, a list of choices or a plain value, got a {type(value).__name__}"
+            raise InvalidKey(here, problem, list_advice(value))
         else:
             kind = Categorical if isinstance(value, list | tuple) else Constant
             try:

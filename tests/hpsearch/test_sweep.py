@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from hpsearch.errors import SweepError
 from hpsearch.events import Extended
 from hpsearch.extension import extension as extension_of
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
-from hpsearch.space import Categorical, LogUniform, Space, Uniform
+from hpsearch.space import Categorical, Constant, LogUniform, Space, Uniform
 from hpsearch.sweep import Checkpoints, Limits, Metric, Resources, Scaling, Sweep
 
 SPACE = Space.from_parameters({"lr": LogUniform(1e-4, 1.0, points=3), "opt": {"name": ["adam", "sgd"]}})
@@ -231,6 +233,66 @@ def changed_space(**changes) -> Space:
 )
 def test_difference_lists_what_changes_results(other, lines):
     assert sweep().difference(sweep(**other)) == lines
+
+
+@pytest.mark.parametrize(
+    ("stored", "new", "line"),
+    [
+        ({"a.b": 1}, {"a": {"b": 1}}, "parameters.a.b: the name a.b in the study, b in the group a here"),
+        ({"a": {"b": {"c": 1}}}, {"a": {"b.c": 1}}, "parameters.a.b.c: c in the group a.b in the study, b.c in the"),
+        ({"a": Constant({})}, {"a": Constant(None)}, "parameters.a.value: {} in the study, None here"),
+        ({"a": Constant([])}, {"a": Constant({})}, "parameters.a.value: [] in the study, {} here"),
+        (
+            {"a": Constant({"b": None})},
+            {"a": Constant({})},
+            "parameters.a.value: {'b': None} in the study, {} here",
+        ),
+        ({"a": Constant(1)}, {"a": Constant(1.0)}, "parameters.a.value: 1 in the study, 1.0 here"),
+        ({"a": Constant(1)}, {"a": Constant(True)}, "parameters.a.value: 1 in the study, True here"),
+    ],
+)
+def test_spaces_that_read_alike_and_are_not_differ(stored, new, line):
+    one, other = (sweep(parameters=Space.from_parameters(given)) for given in (stored, new))
+    (told,) = one.difference(other)
+    assert told.startswith(line)
+
+
+def test_a_mapping_is_the_same_value_in_any_order():
+    one, other = ({"x": 1, "y": 2}, {"y": 2, "x": 1})
+    spaces = [Space.from_parameters({"a": Categorical([value])}) for value in (one, other)]
+    assert sweep(parameters=spaces[0]).difference(sweep(parameters=spaces[1])) == []
+
+
+@pytest.mark.parametrize(
+    ("stored", "new", "line"),
+    [
+        (({"lr": None},), ({},), "points_to_try[0].lr: None in the study, not given here"),
+        ((), ({},), "points_to_try[0]: not given in the study, {} here"),
+        (({"lr": {}},), ({"lr": None},), "points_to_try[0].lr: {} in the study, None here"),
+    ],
+)
+def test_points_that_are_drawn_differ_from_points_that_say_nothing(stored, new, line):
+    space = Space.from_parameters({"lr": Categorical([None, {}])})
+    made = [sweep(parameters=space, points_to_try=points) for points in (stored, new)]
+    assert line in made[0].difference(made[1])
+
+
+LEAVES = st.sampled_from([1, 1.0, None, {}, {"k": None}]).map(Constant)
+TREES = st.one_of(
+    st.dictionaries(st.sampled_from(["a.b", "b", "c"]), LEAVES, min_size=1, max_size=2),
+    st.fixed_dictionaries({"a": st.dictionaries(st.sampled_from(["b", "b.c"]), LEAVES, min_size=1)}),
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(one=TREES, other=TREES)
+def test_two_sweeps_differ_exactly_where_their_spaces_do(one, other):
+    try:
+        spaces = [Space.from_parameters(given) for given in (one, other)]
+    except SweepError:  # a name and a group that coincide
+        assume(False)
+    alike = json.dumps(spaces[0].to_json(), sort_keys=True) == json.dumps(spaces[1].to_json(), sort_keys=True)
+    assert (sweep(parameters=spaces[0]).difference(sweep(parameters=spaces[1])) == []) == alike
 
 
 HYPERBAND = sweep(run_cap=None, early_terminate=Hyperband(27))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -10,7 +9,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from hpsearch.errors import SweepError
-from hpsearch.sweep import Checkpoints, Limits, Resources, Scaling
+from hpsearch.sweep import Scaling
 from hpsearch.sweep_file import load_sweep
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.scaling import Scaling as TrainersScaling
@@ -112,18 +111,6 @@ def test_a_mistake_is_one_error_with_file_line_and_key(write, section, expected)
 )
 def test_a_trial_may_be_as_wide_as_the_resources_say(write, resources, widest):
     assert load_sweep(write(f"resources: {resources}")).resources.widest == widest
-
-
-def test_the_page_of_the_sweep_file_tells_every_key_and_its_default():
-    page = (Path(__file__).parents[2] / "docs/sweep-file.md").read_text()
-    for part, prefix in ((Resources, "resources."), (Limits, "limits."), (Checkpoints, "checkpoints."), (Scaling, "")):
-        for field in fields(part):
-            row = re.search(rf"^\| `{prefix}{field.name}` \| ([^|]+) \|", page, re.MULTILINE)
-            assert row is not None, field.name
-            if isinstance(field.default, str):
-                assert row[1] == f"`{field.default}`", field.name
-            elif field.default is not None:
-                assert row[1] == str(field.default).lower(), field.name
 
 
 def test_the_trainers_know_the_same_scaling():

@@ -138,6 +138,19 @@ def test_dashboard_shows_every_parameter_with_its_domain(tmp_path):
     assert groups == {}
 
 
+def test_dashboard_shows_no_param_that_a_trial_lacks(tmp_path):
+    tensorboard = observer(tmp_path)
+    some = {name: PARAMS[name] for name in ("layers", "activation")}
+    tensorboard.observe(started(0, 0, 3, params=some), ())
+    tensorboard.observe(started(1, 0, 3, params={}), ())
+    tensorboard.observe(started(2, 0, 3), ())
+    tensorboard.close()
+    experiment, groups = dashboard(tmp_path)
+    assert {info.name for info in experiment.hparam_infos} == set(DOMAINS)
+    shown = {name: set(group.hparams) for name, group in groups.items()}
+    assert shown == {"trial-00000": set(some), "trial-00001": set(), "trial-00002": set(PARAMS)}
+
+
 def test_dashboard_shows_params_values_and_status_of_each_trial(tmp_path):
     tensorboard = observer(tmp_path)
     other = {**PARAMS, "widths": None, "nesterov": False, "activation": "tanh"}

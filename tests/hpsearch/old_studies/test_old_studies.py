@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,15 @@ def test_an_old_study_that_is_finished_runs_nothing_again(form, name, tmp_path):
     study = hpsearch.search(stored, directory=place, backend="inline", tensorboard=False, progress=False)
     assert_as_told(study, form, name)
     assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("name", ["killed", "grid-killed"])
+def test_an_old_study_takes_its_own_sweep_given_anew_and_keeps_to_its_own_draws(form, name, tmp_path):
+    place = unpacked(form, name, tmp_path)
+    trainable = trainables.train if name == "killed" else trainables.plain
+    stored = hpsearch.load(place).sweep
+    anew = replace(stored, parameters=hpsearch.Space(stored.parameters.parameters))
+    assert anew.to_json() != stored.to_json()
+    study = hpsearch.search(trainable, anew, directory=place, backend="inline", tensorboard=False, progress=False)
+    assert_as_told(study, form, f"{name}-then-resumed")

@@ -7,7 +7,6 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import optuna
 import pandas as pd
 import pytest
@@ -59,12 +58,11 @@ ENDS = [
 
 
 def study_rows(count: int = len(ENDS)) -> list[TrialRow]:
-    rng = np.random.default_rng(0)
     rows = []
     for number in range(count):
         state, value = ENDS[number % len(ENDS)]
         failure = Failure("raised", "ValueError: no", "") if state == TrialState.FAILED else None
-        params = SPACE.sample(rng)
+        params = SPACE.draw(0, number)
         rows.append(TrialRow(number, state, 2, value, params, "random", None, failure, 60.0, "rung 1: 1st of 3"))
     return rows
 
@@ -175,6 +173,31 @@ def test_csv_and_parquet_hold_the_table(tmp_path):
     assert frame["width"].tolist() == [row.width for row in rows]
     widths = {"[8]": [8], "[8, 4]": [8, 4]}
     assert [widths[text] for text in frame["params.widths"]] == [row.params["widths"] for row in rows]
+
+
+def test_a_param_that_a_trial_lacks_is_missing_in_every_export(tmp_path):
+    full = study_rows(2 * len(SPACE.names))
+    left_out = [SPACE.names[row.number % len(SPACE.names)] for row in full]
+    rows = [
+        replace(row, params={name: value for name, value in row.params.items() if name != left})
+        for row, left in zip(full, left_out, strict=True)
+    ]
+    csv_file, parquet_file, optuna_file = export(tmp_path, rows)
+    frames = [pd.read_csv(csv_file), pd.read_parquet(parquet_file)]
+    for trial, row, left in zip(load(optuna_file).get_trials(), rows, left_out, strict=True):
+        assert set(trial.params) == set(trial.distributions) == set(SPACE.names) - {left}
+        for frame in frames:
+            lacking = {name for name in SPACE.names if pd.isna(frame[f"params.{name}"][row.number])}
+            assert lacking == {left} | {name for name, value in row.params.items() if value is None}
+    assert frames[1]["params.layers"].dropna().tolist() == [r.params["layers"] for r in rows if "layers" in r.params]
+
+
+def test_a_param_that_no_trial_has_can_be_exported(tmp_path):
+    rows = [replace(row, params={"batch": 32}) for row in study_rows()]
+    csv_file, parquet_file, optuna_file = export(tmp_path, rows)
+    assert pd.read_csv(csv_file)["params.opt.lr"].isna().all()
+    assert pd.read_parquet(parquet_file)["params.noise"].isna().all()
+    assert [trial.params for trial in load(optuna_file).get_trials()] == [{"batch": 32}] * len(rows)
 
 
 def test_export_again_replaces_the_files_and_leaves_no_others(tmp_path):

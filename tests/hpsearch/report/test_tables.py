@@ -157,6 +157,43 @@ def test_dataframe_has_the_csvs_columns_and_types_that_fit():
     pd.testing.assert_frame_equal(read_back, trials_dataframe(rows, names[:3]))
 
 
+LACKING = [
+    row(0, 0.5, params={"lr": 0.1, "n": 3, "flag": True, "name": "a", "mixed": None}),
+    row(1, 0.25, params={"lr": 0.2, "n": 2**60 + 1, "name": "b", "mixed": [1]}),
+    row(2, 0.75, params={}),
+]
+LACKING_NAMES = ["lr", "n", "flag", "name", "mixed", "never"]
+
+
+def test_a_param_that_a_trial_lacks_is_an_empty_cell_and_no_null():
+    assert rows_to_csv(LACKING, LACKING_NAMES).splitlines()[1:] == [
+        "0,complete,3,0.5,0.1,3,True,a,,,1",
+        "1,complete,3,0.25,0.2,1152921504606846977,,b,[1],,1",
+        "2,complete,3,0.75,,,,,,,1",
+    ]
+    assert [entry["params"] for entry in json.loads(rows_to_json(LACKING, LACKING_NAMES))] == [
+        dict(row.params) for row in LACKING
+    ]
+    lines = table_text(rows_to_table(LACKING, LACKING_NAMES)).splitlines()
+    assert [line.split()[3:] for line in lines if "complete" in line] == [
+        ["0.5", "0.1", "3", "True", "a", "null"],
+        ["0.25", "0.2", "1152921504606846977", "b", "[1]"],
+        ["0.75"],
+    ]
+
+
+def test_a_param_that_a_trial_lacks_is_na_in_a_dataframe_whose_other_values_stay_as_they_are():
+    frame = trials_dataframe(LACKING, LACKING_NAMES)
+    lacking = {name: [name not in row.params for row in LACKING] for name in LACKING_NAMES}
+    for name in ("lr", "n", "flag", "name", "never"):
+        assert frame[f"params.{name}"].isna().tolist() == lacking[name]
+    assert [str(frame[f"params.{name}"].dtype) for name in ("lr", "n", "flag")] == ["float64", "Int64", "boolean"]
+    assert frame["params.n"][1] == 2**60 + 1  # and no float
+    assert frame["params.lr"].mean() == pytest.approx(0.15)
+    assert frame["params.mixed"].tolist()[:2] == [None, [1]]
+    assert frame["params.mixed"][2] is pd.NA
+
+
 def test_dataframe_of_no_trials_has_the_columns():
     frame = trials_dataframe([], ["lr"])
     assert list(frame.columns) == ["trial", "state", "iterations", "value", "params.lr", "width"]

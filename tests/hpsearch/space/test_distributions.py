@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hpsearch.errors import SweepError
+from hpsearch.seeds import draw_bits
 from hpsearch.space import (
     Categorical,
     Constant,
@@ -36,8 +37,7 @@ STEPS = st.none() | st.floats(min_value=1e-12, max_value=1e12) | st.integers(1, 
 
 
 def drawn(distribution: Distribution, seed: int = 0, count: int = 50) -> list:
-    rng = np.random.default_rng(seed)
-    return [distribution.sample(rng) for _ in range(count)]
+    return [distribution.draw(draw_bits(seed, number, ("x",))) for number in range(count)]
 
 
 @st.composite

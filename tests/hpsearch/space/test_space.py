@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import json
+from collections import deque
+from itertools import count
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.errors import SweepError
+from hpsearch.running_trial import nest
 from hpsearch.space import Categorical, Constant, IntUniform, LogUniform, Parameter, Space, Uniform
 
 NESTED = Space.from_parameters(
@@ -27,7 +32,7 @@ def test_python_values_stand_for_distributions():
 
 
 def test_groups_nest_and_dotted_names_stay_flat():
-    flat = NESTED.sample(np.random.default_rng(0))
+    flat = NESTED.draw(0, 0)
     nested = NESTED.nest(flat)
     assert list(nested) == ["lr", "optimizer", "model.depth", "epochs"]
     assert nested["optimizer"] == {
@@ -122,6 +127,46 @@ def test_spaces_that_cannot_be_searched_are_refused(parameters, problem):
         Space.from_parameters(parameters)
 
 
+@pytest.mark.parametrize(
+    ("value", "kind", "advice"),
+    [
+        (np.logspace(-4, -1, 4), "ndarray", "np.logspace(-4, -1, 4).tolist()"),
+        (np.array(3), "ndarray", ".tolist()"),
+        (pd.Series([1, 2]), "Series", ".tolist()"),
+        (torch.tensor([1, 2]), "Tensor", ".tolist()"),
+        ({"a", "b"}, "set", "sorted(...)"),
+        (frozenset({"a", "b"}), "frozenset", "sorted(...)"),
+        ({"a": 1}.keys(), "dict_keys", "list(...)"),
+        (range(3), "range", "list(...)"),
+        ((number for number in (1, 2)), "generator", "list(...)"),
+        (deque([1, 2]), "deque", "list(...)"),
+    ],
+)
+def test_what_is_neither_a_list_nor_one_value_is_refused_with_what_to_write(value, kind, advice):
+    with pytest.raises(SweepError) as caught:
+        Space.from_parameters({"group": {"x": value}})
+    assert str(caught.value).startswith(
+        f"group.x: must be a distribution, a list of choices or a plain value, got a {kind}"
+    )
+    assert advice in str(caught.value).splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "advice"), [({"a", "b"}, "sorted(...)"), (frozenset("ab"), "sorted(...)"), (count(), "list(...)")]
+)
+def test_a_choice_has_an_order_and_an_end(value, advice):
+    with pytest.raises(
+        SweepError, match=f"Categorical: values: must be a list, got a {type(value).__name__}"
+    ) as caught:
+        Categorical(value)
+    assert advice in str(caught.value)
+
+
+def test_a_numpy_number_is_one_value():
+    (parameter,) = Space.from_parameters({"x": np.float64(0.5)}).parameters
+    assert parameter.distribution == Constant(0.5)
+
+
 def test_a_group_may_use_wandbs_words_for_its_parameters():
     space = Space.from_parameters({"clip": {"min": Uniform(0, 1), "max": Uniform(1, 2)}})
     assert space.names == ("clip.min", "clip.max")
@@ -148,7 +193,20 @@ TREES = st.recursive(
 @given(tree=st.dictionaries(NAMES, TREES, min_size=1, max_size=4), seed=st.integers(0, 1000))
 def test_nesting_and_flattening_undo_each_other(tree, seed):
     space = Space.from_parameters(tree)
-    flat = space.sample(np.random.default_rng(seed))
+    flat = space.draw(seed, 0)
     assert space.flatten(space.nest(flat)) == flat
     assert space.check(flat) == flat
     assert space.check(space.grid_point(space.grid_size - 1)) == space.grid_point(space.grid_size - 1)
+
+
+@settings(deadline=None, max_examples=100)
+@given(tree=st.dictionaries(NAMES, TREES, min_size=1, max_size=4), seed=st.integers(0, 1000), keep=st.data())
+def test_parameters_may_be_absent_from_what_is_nested_flattened_and_checked(tree, seed, keep):
+    space = Space.from_parameters(tree)
+    flat = {name: value for name, value in space.draw(seed, 0).items() if keep.draw(st.booleans())}
+    assert space.flatten(space.nest(flat)) == flat
+    constants = {p.name: p.distribution.value for p in space.parameters if isinstance(p.distribution, Constant)}
+    checked = space.check(flat, partial=True)
+    assert checked == constants | flat
+    assert list(checked) == [name for name in space.names if name in checked]
+    assert nest(flat, {p.name: p.path for p in space.parameters}) == space.nest(flat)
