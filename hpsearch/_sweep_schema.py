@@ -18,6 +18,7 @@ from hpsearch._sweep_parameters import PARAMETER_FORMS
 from hpsearch._sweep_parts import Checkpoints, Limits, Metric, Resources, Scaling
 from hpsearch._sweep_wandb import IGNORED
 from hpsearch.schedulers import KNOWN
+from hpsearch.searchers import KNOWN as SEARCHERS
 from hpsearch.settings import Settings, SettingsField, settings_fields
 
 __all__ = ["json_schema", "with_key_tables"]
@@ -48,7 +49,7 @@ def json_schema() -> dict[str, Any]:
         "trainable": text,
         "program": text,
         "command": {"type": "array", "items": {"type": ["string", "number"]}},
-        "method": {"enum": ["random", "grid"]},
+        "method": {"anyOf": [{"enum": [*SEARCHERS]}, {"type": "string", "pattern": ":"}]},
         "parameters": {"$ref": "#/$defs/parameters"},
         "early_terminate": {"anyOf": [_scheduler(kind) for kind in KNOWN] + [_own_scheduler()]},
         "max_iter": whole | {"minimum": 1},

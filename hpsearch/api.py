@@ -65,7 +65,7 @@ def search(
         parameters: Names to distributions; a plain value is a constant, a list a choice, a mapping a group.
         metric: Which of the reported metrics decides.
         goal: `"minimize"` or `"maximize"`.
-        method: `"random"` or `"grid"`.
+        method: `"random"`, `"grid"`, or the import path of a searcher of your own.
         early_terminate: `Hyperband(...)`, `SuccessiveHalving(...)` or None.
         max_iter: Iterations of every trial, where nothing terminates early.
         run_cap: Most trials that are created.

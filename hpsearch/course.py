@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from hpsearch.build import build_scheduler, build_searcher
+from hpsearch.build import build_scheduler
 from hpsearch.decision import Decision
 from hpsearch.errors import JournalError
 from hpsearch.events import (
@@ -29,11 +29,12 @@ from hpsearch.events import (
     Started,
 )
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, RungView, Wait
-from hpsearch.searchers.base import Suggestion
+from hpsearch.searchers import Observation, Searcher, Suggestion
 from hpsearch.seeds import trial_seed
 from hpsearch.standing import Standing, Standings
+from hpsearch.suggestions import Suggested, Suggestions
 from hpsearch.sweep import Sweep
-from hpsearch.trial import Report, Segment, Trial, TrialRow, TrialState
+from hpsearch.trial import Failure, Report, Segment, Trial, TrialRow, TrialState
 
 __all__ = ["Course"]
 
@@ -45,9 +46,15 @@ _STATES = {"promote": TrialState.WAITING, "stop": TrialState.STOPPED, "complete"
 class Course:
     """Where a sweep stands and what comes next."""
 
-    def __init__(self, sweep: Sweep) -> None:
+    def __init__(self, sweep: Sweep, wrap: Callable[[Searcher], Searcher] = lambda searcher: searcher) -> None:
+        """Begin with nothing done.
+
+        Args:
+            sweep: What is run.
+            wrap: Gives what is asked in place of a searcher that learns, such as one that works off the loop.
+        """
         self._sweep = sweep
-        self._searcher = build_searcher(sweep)
+        self._suggestions = Suggestions(sweep, wrap)
         self._scheduler = build_scheduler(sweep)
         self._standings = Standings(sweep.metric.goal, sweep.resources.workers_per_trial)
         self._owed: list[int] = []  # heap of trials whose segment must be started again
@@ -57,18 +64,22 @@ class Course:
 
     def next(self) -> Started | Exhausted | Wait | Done:
         """Give the event that should come next; the caller journals it, applies it, and acts on it."""
-        return self._next(self._searcher.suggest)
+        return self._next(self._suggestions.suggest)
 
     def apply(self, event: Event) -> Sequence[Decision]:
         """Move on by an event; answer what the scheduler decided on it."""
         match event:
-            case Started():
+            case Started(new=new):
                 self._standings.start(event)
+                if new is not None:
+                    self._suggestions.started(new.number)
+                    self._suggestions.hear(lambda searcher: searcher.started(new))
             case Saved():
                 standing = self._standings.of(event.trial)
                 standing.save(event.iteration, event.checkpoint)
                 standing.losses = 0
                 self._count(event.trial, event.reports)
+                self._observed(event.trial, event.reports)
             case Finished():
                 return self._finish(event)
             case Failed():
@@ -84,13 +95,18 @@ class Course:
                 before = standing.iterations
                 self._standings.revert(event.trial, event.reason, event.checkpoint)
                 self.iterations -= before - standing.iterations
+                trial, iteration = standing.trial, standing.iterations
+                self._suggestions.hear(lambda searcher: searcher.reverted(trial, iteration))
             case Opened() | Ended():
                 if isinstance(event, Opened) and event.workers_per_trial is not None:
                     self._standings.least_width = event.workers_per_trial
                 for trial in sorted(self._standings.running):
                     self._owe(trial)
             case Dropped():
-                self._standings.of(event.trial).drop_checkpoint()
+                standing = self._standings.of(event.trial)
+                standing.drop_checkpoint()
+                dropped = standing.trial
+                self._suggestions.hear(lambda searcher: searcher.dropped(dropped))
             case Exhausted():
                 return self._decide(self._scheduler.exhausted())
             case Extended(run_cap=run_cap, settings=settings):
@@ -105,7 +121,7 @@ class Course:
         """
         for event in events:
             if isinstance(event, Started | Exhausted):
-                expected = self._next(functools.partial(_suggestion, event))
+                expected = self._next(functools.partial(self._suggested, event))
                 if isinstance(event, Started) and isinstance(expected, Started):
                     # How wide it was, and why, was decided by who was free then.
                     segment = replace(expected.segment, width=event.segment.width)
@@ -161,7 +177,7 @@ class Course:
 
     def total(self) -> tuple[int, int] | None:
         """Give (trials, iterations with resume) of the whole sweep, None where it has no bound."""
-        total, size = self._scheduler.total(), self._searcher.size
+        total, size = self._scheduler.total(), self._suggestions.size
         if size is None or (total is not None and total[0] <= size):
             return total
         iterations = self._sweep.iterations
@@ -177,24 +193,35 @@ class Course:
         """Give the checkpoints that are kept."""
         return self._standings.checkpoints()
 
-    def _next(self, suggest: Callable[[int], Suggestion | None]) -> Started | Exhausted | Wait | Done:
+    def _next(self, suggest: Callable[[int], Suggested]) -> Started | Exhausted | Wait | Done:
         if self._owed:
             trial = heapq.heappop(self._owed)
             standing = self._standings.of(trial)
             return Started(standing.again(), None, bracket=standing.bracket, rung=standing.rung)
         answer = self._scheduler.next()
         if isinstance(answer, NewTrial):
-            suggestion = suggest(answer.number)
+            suggestion, seen = suggest(answer.number)
             if suggestion is None:
                 return Exhausted()
             seed = trial_seed(self._sweep.seed, answer.number)
             trial_ = Trial(answer.number, suggestion.params, seed, suggestion.origin)
             segment = Segment(answer.number, 0, answer.until, None, 1)
-            return Started(segment, trial_, bracket=answer.bracket, rung=answer.rung)
+            return Started(segment, trial_, bracket=answer.bracket, rung=answer.rung, seen=seen)
         if isinstance(answer, Wait | Done):
             return answer
         segment = self._standings.of(answer.trial).on(answer.until)
         return Started(segment, None, bracket=answer.bracket, rung=answer.rung)
+
+    def _suggested(self, event: Started | Exhausted, number: int) -> Suggested:
+        """Give what the searcher said when the event was written; `number` is checked with the whole event.
+
+        One that learns is asked again, as it has to go on from there.
+        """
+        if isinstance(event, Exhausted) or event.new is None:
+            return None, None
+        if self._suggestions.learns:
+            return self._suggestions.suggest_again(number, event.seen), event.seen
+        return Suggestion(event.new.params, event.new.origin), None
 
     def _runs(self, trial: int, attempt: int) -> bool:
         if trial not in self._standings.running:
@@ -209,8 +236,19 @@ class Course:
     def _count(self, trial: int, reports: Sequence[Report]) -> None:
         self.iterations += len(reports)
         self._standings.count(trial, reports, self._sweep.metric.name)
-        for report in reports:
-            self._searcher.observe(report)
+
+    def _observed(
+        self,
+        trial: int,
+        reports: Sequence[Report],
+        ended: bool = False,
+        failure: Failure | None = None,
+        decisions: Sequence[Decision] = (),
+    ) -> None:
+        """Let the searcher hear what a trial gave."""
+        standing = self._standings.of(trial)
+        observation = Observation(standing.trial, standing.iterations, reports, ended, failure, decisions)
+        self._suggestions.hear(lambda searcher: searcher.observe(observation))
 
     def _finish(self, event: Finished) -> Sequence[Decision]:
         standing = self._standings.of(event.trial)
@@ -223,12 +261,15 @@ class Course:
         self._count(event.trial, event.reports)
         if event.cut and (segment.end is None or event.iteration < segment.end):
             self._owe(event.trial)
+            self._observed(event.trial, event.reports)
             return ()
         standing.settle()
         self._standings.release(event.trial, TrialState.WAITING)
         self.finished_segments += 1
         value = float("nan") if standing.value is None else standing.value
-        return self._decide(self._scheduler.observe(Outcome(event.trial, event.iteration, value)))
+        decisions = self._decide(self._scheduler.observe(Outcome(event.trial, event.iteration, value)))
+        self._observed(event.trial, event.reports, True, None, decisions)
+        return decisions
 
     def _fail(self, event: Failed) -> Sequence[Decision]:
         standing = self._standings.of(event.trial)
@@ -239,7 +280,9 @@ class Course:
         self._count(event.trial, event.reports)
         self._standings.release(event.trial, TrialState.FAILED)
         self._standings.fail(event.trial, event.failure)
-        return self._decide(self._scheduler.observe(Outcome(event.trial, standing.iterations, None)))
+        decisions = self._decide(self._scheduler.observe(Outcome(event.trial, standing.iterations, None)))
+        self._observed(event.trial, event.reports, True, event.failure, decisions)
+        return decisions
 
     def _decide(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
         for decision in decisions:
@@ -252,10 +295,3 @@ def _misfit(event: Event, instead: str) -> JournalError:
         f"the journal doesn't replay: it holds {event}, where {instead}. "
         "It was written by a version of hpsearch that decides otherwise; resume with that one."
     )
-
-
-def _suggestion(event: Started | Exhausted, number: int) -> Suggestion | None:
-    """Give what the searcher said when the event was written; `number` is checked with the whole event."""
-    if isinstance(event, Started) and event.new is not None:
-        return Suggestion(event.new.params, event.new.origin)
-    return None

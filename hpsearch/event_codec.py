@@ -65,6 +65,8 @@ def _started(event: Started) -> _Body:
         body["reason"] = event.reason
     if event.bracket is not None:
         body["bracket"], body["rung"] = event.bracket, event.rung
+    if event.seen is not None:
+        body["seen"] = event.seen
     if event.new is not None:
         body["new"] = {"params": event.new.params, "seed": event.new.seed, "origin": event.new.origin}
     return body
@@ -74,7 +76,7 @@ def _read_started(trial: int, body: _Body) -> Started:
     segment = Segment(trial, body["start"], body["end"], body.get("checkpoint"), body["attempt"], body.get("width", 1))
     new = body.get("new")
     created = None if new is None else Trial(trial, new["params"], new["seed"], new["origin"])
-    return Started(segment, created, body.get("reason", ""), body.get("bracket"), body.get("rung"))
+    return Started(segment, created, body.get("reason", ""), body.get("bracket"), body.get("rung"), body.get("seen"))
 
 
 def _read_extended(trial: int | None, body: _Body) -> Extended:

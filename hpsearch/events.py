@@ -53,6 +53,8 @@ class Started:
     """Of the scheduler's brackets, from 0; None in journals of former versions, which didn't tell."""
     rung: int | None = None
     """Of the bracket's rungs, from 0; None likewise."""
+    seen: int | None = None
+    """How much of what happened a searcher that learns had seen when it suggested the trial."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any
 
-from hpsearch._sweep_checks import InvalidKey, at_least, integer, one_of, plain, shown, text
+from hpsearch._sweep_checks import InvalidKey, at_least, integer, plain, shown, text
 from hpsearch._sweep_difference import difference
 from hpsearch._sweep_parts import Checkpoints, Limits, Metric, Resources, Scaling
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.macros import check_command
 from hpsearch.schedulers import early_terminate_from_json
 from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.searchers import Searcher, searcher_named
 from hpsearch.seeds import SEED_LIMIT
 from hpsearch.space import FormerSpace, Space
 from hpsearch.trial import Params, Value
@@ -27,7 +28,8 @@ __all__ = [
     "Sweep",
 ]
 
-Method = Literal["random", "grid"]
+Method = str
+"""`random`, `grid`, or the import path of a searcher of one's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,15 +72,26 @@ class Sweep:
             problem = "must be fit for a folder's name: up to 60 letters, no slashes, no dot in front"
             raise InvalidKey(("name",), f"{problem}, got {shown(self.name)}")
         self._check_what_runs()
-        one_of(self.method, get_args(Method), ("method",))
+        text(self.method, ("method",))
+        try:
+            searcher = self.searcher
+        except InvalidKey as error:
+            raise error.under(("method",)) from None
         object.__setattr__(self, "seed", integer(self.seed, ("seed",)))
         if not 0 <= self.seed < SEED_LIMIT:
             raise InvalidKey(("seed",), f"must be between 0 and {SEED_LIMIT - 1}, got {self.seed}")
         self._check_how_long()
-        if self.method == "grid":
-            self._check_grid()
+        try:
+            searcher.check(self.parameters)
+        except InvalidKey as error:
+            raise error.under(("parameters",)) from None
         points = tuple(self._checked_point(place, point) for place, point in enumerate(self.points_to_try))
         object.__setattr__(self, "points_to_try", points)
+
+    @property
+    def searcher(self) -> type[Searcher]:
+        """What `method` names."""
+        return searcher_named(self.method)
 
     @property
     def iterations(self) -> int | None:
@@ -140,15 +153,9 @@ class Sweep:
                 )
         if self.run_cap is not None:
             object.__setattr__(self, "run_cap", at_least(self.run_cap, 1, ("run_cap",)))
-        elif self.method == "random" and self.early_terminate is None:
-            problem = "is required where method is random and nothing terminates early: it would never end"
+        elif not self.searcher.finite and self.early_terminate is None:
+            problem = f"is required where method is {self.method} and nothing terminates early: it would never end"
             raise InvalidKey(("run_cap",), problem, add=((), "run_cap: 100"))
-
-    def _check_grid(self) -> None:
-        try:
-            _ = self.parameters.grid_size
-        except InvalidKey as error:
-            raise error.under(("parameters",)) from None
 
     def _checked_point(self, place: int, point: Params) -> dict[str, Value]:
         key = ("points_to_try", place)
@@ -156,7 +163,7 @@ class Sweep:
             raise InvalidKey(key, f"must be a mapping of parameters to values, got {shown(point)}")
         try:
             flat = self.parameters.flatten(point)
-            return self.parameters.check(flat, partial=self.method == "random")
+            return self.parameters.check(flat, partial=self.searcher.completes_points)
         except InvalidKey as error:
             raise error.under(key) from None
 

@@ -16,12 +16,14 @@ from hpsearch._sweep_checks import InvalidKey, InvalidKeys, KeyPath, integer, ke
 from hpsearch._sweep_overrides import Override, apply_overrides, dotted_path
 from hpsearch._sweep_parameters import read_parameters
 from hpsearch._sweep_parts import Checkpoints, Limits, Metric, Resources, Scaling
-from hpsearch._sweep_reader import Kind, Table, choice, listed, raw, section, words
+from hpsearch._sweep_reader import Kind, Table, listed, raw, section, words
 from hpsearch._sweep_wandb import HINTS, IGNORED, METHOD_HINT
 from hpsearch._sweep_yaml import Document, read_document
 from hpsearch.errors import SweepError
 from hpsearch.schedulers import KNOWN, settings_named
 from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.searchers import KNOWN as SEARCHERS
+from hpsearch.searchers import searcher_named
 from hpsearch.settings import settings_fields
 from hpsearch.sweep import Sweep
 from hpsearch.trial import Params
@@ -104,6 +106,17 @@ def _import_path(value: object, path: KeyPath) -> str:
     return out
 
 
+def _method(value: object, path: KeyPath) -> str:
+    if value == "bayes":
+        raise InvalidKey(path, f"must be {' or '.join(SEARCHERS)}, got 'bayes'", METHOD_HINT)
+    name = text(value, path)
+    try:
+        searcher_named(name)
+    except InvalidKey as error:
+        raise error.under(path) from None
+    return name
+
+
 def _metric(value: object, path: KeyPath) -> Metric:
     return section(Metric, value, path, HINTS["metric"], example=lambda key, _: f"{key}: loss")
 
@@ -157,7 +170,7 @@ def scaling_from_mapping(value: object, path: KeyPath = ("scaling",)) -> Scaling
 
 _READERS: Mapping[str, Kind[Any]] = {
     "metric": _metric,
-    "method": choice(("random", "grid"), {"bayes": METHOD_HINT}),
+    "method": _method,
     "parameters": read_parameters,
     "name": text,
     "trainable": _import_path,

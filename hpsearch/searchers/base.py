@@ -1,13 +1,21 @@
-"""The searcher's seam: what to try next."""
+"""The searcher's seam: what to try next.
+
+A searcher is pure: no clock, no thread, no I/O, its own seed. The same calls give the same answers: a resumed search
+makes the calls again that the journal tells of, and goes on as before.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from hpsearch.trial import Params, Report
+from hpsearch.decision import Decision
+from hpsearch.space import Space
+from hpsearch.trial import Failure, Params, Report, Trial
 
-__all__ = ["Searcher", "Suggestion"]
+__all__ = ["NotYet", "Observation", "Searcher", "Suggestion"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,17 +24,63 @@ class Suggestion:
 
     params: Params
     origin: str
-    """`"random"`, `"grid"` or `"points_to_try"`."""
+    """`"random"`, `"grid"`, `"points_to_try"`, or what another searcher calls it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """The suggestion is being worked out: ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a trial gave since it was observed last."""
+
+    trial: Trial
+    iteration: int
+    """The last one that counts."""
+    reports: Sequence[Report]
+    """Those that count from now on, with all their metrics; iterations rise, and none was observed before, unless the
+    trial was taken back or dropped in between."""
+    ended: bool
+    """It reached the end of its segment, or failed for good; else it goes on."""
+    failure: Failure | None = None
+    """Why it failed for good."""
+    decisions: Sequence[Decision] = ()
+    """What the scheduler decided on it, on this trial and on others."""
 
 
 class Searcher(ABC):
-    """Says what to try. Pure: no clock, no I/O, its own seed."""
+    """Says what to try."""
+
+    kind: ClassVar[str]
+    """Its `method` in a sweep file."""
+    learns: ClassVar[bool] = False
+    """What it suggests depends on what it observed. One that doesn't learn is not told of anything."""
+    finite: ClassVar[bool] = False
+    """It runs out of suggestions by itself, so that a sweep needs no other bound."""
+    completes_points: ClassVar[bool] = True
+    """Points to try may leave parameters out, which are drawn."""
+
+    @classmethod
+    @abstractmethod
+    def build(cls, space: Space, seed: int) -> Searcher:
+        """Build it for a sweep; 0 <= seed < 2**32."""
+
+    @classmethod
+    def check(cls, space: Space) -> None:
+        """Check that it can search this space.
+
+        Raises:
+            InvalidKey: It can't; the key is one of the space's.
+        """
 
     @abstractmethod
-    def suggest(self, number: int) -> Suggestion | None:
+    def suggest(self, number: int) -> Suggestion | NotYet | None:
         """Give the params of trial `number`, or None when the space is exhausted.
 
-        Called for 0, 1, 2, ...; on resume, from the first number that the journal doesn't hold.
+        Called for 0, 1, 2, ...; again for the same number where the answer was `NotYet`. Of one that doesn't learn, on
+        resume, from the first number that the journal doesn't hold.
         """
 
     @property
@@ -34,5 +88,14 @@ class Searcher(ABC):
     def size(self) -> int | None:
         """Number of suggestions that there are; None where it is unbounded."""
 
-    def observe(self, report: Report) -> None:
-        """Learn from a report that counts. Searchers that don't learn leave this as it is."""
+    def started(self, trial: Trial) -> None:
+        """A trial was created, from this searcher's suggestion or from a point to try; also in a replay."""
+
+    def observe(self, observation: Observation) -> None:
+        """Learn from what a trial gave."""
+
+    def reverted(self, trial: Trial, iteration: int) -> None:
+        """What a trial reported after this iteration counts no more; it goes on from there."""
+
+    def dropped(self, trial: Trial) -> None:
+        """A trial's checkpoint is gone: it starts from zero, and reports again what it reported before."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from hpsearch.searchers.base import Searcher, Suggestion
 from hpsearch.space import Space
 
@@ -15,9 +17,23 @@ class GridSearcher(Searcher):
         InvalidKey: A parameter is continuous and names no `points`.
     """
 
+    kind: ClassVar[str] = "grid"
+    finite: ClassVar[bool] = True
+    completes_points: ClassVar[bool] = False
+
     def __init__(self, space: Space) -> None:
         self._space = space
         self._size = space.grid_size
+
+    @classmethod
+    def build(cls, space: Space, seed: int) -> Searcher:
+        """Build it; nothing is drawn."""
+        return cls(space)
+
+    @classmethod
+    def check(cls, space: Space) -> None:
+        """Check that every parameter has a grid."""
+        _ = space.grid_size
 
     def suggest(self, number: int) -> Suggestion | None:
         """Give point `number` of the grid, or None behind its end."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from hpsearch.searchers.base import Searcher, Suggestion
 from hpsearch.space import Space
 
@@ -11,9 +13,16 @@ __all__ = ["RandomSearcher"]
 class RandomSearcher(Searcher):
     """Draws each trial by itself, so that its params depend on (seed, n) alone."""
 
+    kind: ClassVar[str] = "random"
+
     def __init__(self, space: Space, seed: int) -> None:
         self._space = space
         self._seed = seed
+
+    @classmethod
+    def build(cls, space: Space, seed: int) -> Searcher:
+        """Build it."""
+        return cls(space, seed)
 
     def suggest(self, number: int) -> Suggestion:
         """Draw the params of trial `number`."""
