@@ -20,6 +20,7 @@ from hpsearch.running_trial import RunningTrial
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.searchers import Searcher
 from hpsearch.space import (
     Categorical,
     Constant,
@@ -58,6 +59,7 @@ __all__ = [
     "Resources",
     "RunningTrial",
     "Scaling",
+    "Searcher",
     "Space",
     "Study",
     "StudyInUseError",

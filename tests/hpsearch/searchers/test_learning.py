@@ -1,0 +1,171 @@
+"""A search that learns is resumed from its journal: checked, and going on as before."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+
+from hpsearch.course import Course
+from hpsearch.errors import JournalError, SweepError
+from hpsearch.events import Event, Finished, Opened, Started
+from hpsearch.off_loop import OffLoop
+from hpsearch.schedulers.base import Done, Wait
+from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.searchers import KNOWN, NotYet, searcher_named
+from hpsearch.space import Space, Uniform
+from hpsearch.sweep import Sweep
+from hpsearch.trial import Report
+from tests.hpsearch.scripted import sweep_of
+from tests.hpsearch.searchers.climbing import Climbing, Hesitant
+
+OPENED = Opened("inline", 1, "me@here:1", "test")
+
+
+def learning(method: str = Climbing.kind, **changes: object) -> Sweep:
+    given: dict[str, object] = {
+        "method": method,
+        "parameters": Space.from_parameters({"x": Uniform(0.0, 1.0)}),
+        "points_to_try": ({"x": 0.75},),
+        "early_terminate": SuccessiveHalving(9, trials=12),
+    }
+    return sweep_of(**{**given, **changes})
+
+
+def live(course: Course, workers: int, seed: int, events: int | None = None) -> list[Event]:
+    """Let a sweep go on, ending what runs in any order; give what happened."""
+    chance = random.Random(seed)
+    happened: list[Event] = []
+    while events is None or len(happened) < events:
+        event = course.next() if len(course.running()) < workers else Wait()
+        if isinstance(event, Done):
+            break
+        if isinstance(event, Wait):
+            if not course.running():
+                continue  # the searcher works on it
+            segment = chance.choice(list(course.running()))
+            x = course.standing(segment.trial).trial.params["x"]
+            reports = tuple(
+                Report(segment.trial, i, {"loss": (x - 0.3) ** 2 / i}, 0.1)
+                for i in range(segment.start + 1, (segment.end or 1) + 1)
+            )
+            event = Finished(segment.trial, segment.attempt, segment.end or 1, None, reports, False, 1.0)
+        course.apply(event)
+        happened.append(event)
+    return happened
+
+
+def begun(sweep: Sweep) -> Course:
+    course = Course(sweep)
+    course.apply(OPENED)
+    return course
+
+
+def test_what_it_suggests_follows_from_what_it_observed():
+    one, other = begun(learning()), begun(learning())
+    assert live(one, 3, 1) == live(other, 3, 1)
+    assert one.rows() != begun(learning()).rows()
+    best = one.best()
+    assert best is not None
+    assert abs(best.params["x"] - 0.3) < 0.1
+    assert {row.origin for row in one.rows()} == {"points_to_try", "climbing"}
+
+
+@pytest.mark.parametrize("cut", range(1, 30, 4))
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_resumed_search_goes_on_as_the_undisturbed_one(cut, workers):
+    whole = begun(learning())
+    events = live(whole, workers, 7)
+    resumed = Course(learning())
+    for _ in resumed.replay([OPENED, *events[:cut]]):
+        pass
+    again = begun(learning())
+    for event in events[:cut]:
+        again.apply(event)
+    for event in events[cut:]:
+        if isinstance(event, Started):
+            assert resumed.next() == event
+        resumed.apply(event)
+    assert resumed.rows() == whole.rows()
+
+
+def test_the_journal_says_how_much_each_suggestion_had_seen():
+    events = live(begun(learning()), 4, 7)
+    seen = [event.seen for event in events if isinstance(event, Started) and event.new is not None]
+    assert seen[:4] == [0, 1, 2, 3]  # the four starts are all that could be seen
+    assert all(one <= other for one, other in itertools.pairwise(seen))
+    plain = live(begun(sweep_of(early_terminate=None, max_iter=1, run_cap=3)), 1, 0)
+    assert all(event.seen is None for event in plain if isinstance(event, Started))
+
+
+@pytest.mark.parametrize("what", ["params", "seen", "metric"])
+def test_a_journal_that_another_search_wrote_is_refused(what):
+    events: list[Event] = [OPENED, *live(begun(learning()), 2, 7)]
+    place = [i for i, event in enumerate(events) if isinstance(event, Started) and event.new is not None][-1]
+    started = events[place]
+    assert isinstance(started, Started)
+    assert started.new is not None
+    if what == "params":
+        events[place] = replace(started, new=replace(started.new, params={"x": 0.123}))
+    elif what == "seen":
+        events[place] = replace(started, seen=10_000)
+    else:
+        first = next(i for i, event in enumerate(events) if isinstance(event, Finished))
+        finished = events[first]
+        assert isinstance(finished, Finished)
+        better = tuple(replace(report, metrics={"loss": -1.0}) for report in finished.reports)
+        events[first] = replace(finished, reports=better)
+    with pytest.raises(JournalError, match="the journal doesn't replay"):
+        list(Course(learning()).replay(events))
+
+
+def test_a_searcher_that_takes_its_time_suggests_the_same():
+    quick = live(begun(learning()), 1, 3)
+    slow = live(begun(learning(Hesitant.kind)), 1, 3)
+    assert [event for event in slow if isinstance(event, Started)] == [
+        event for event in quick if isinstance(event, Started)
+    ]
+    assert list(Course(learning(Hesitant.kind)).replay([OPENED, *slow]))
+
+
+def test_off_the_loop_it_suggests_the_same_and_the_journal_replays():
+    made: list[OffLoop] = []
+
+    def wrap(searcher):
+        made.append(OffLoop(searcher))
+        return made[-1]
+
+    course = Course(learning(), wrap)
+    course.apply(OPENED)
+    events = live(course, 1, 3)
+    assert events == live(begun(learning()), 1, 3)
+    assert list(Course(learning()).replay([OPENED, *events]))
+    assert list(Course(learning(), wrap).replay([OPENED, *events]))
+    for off_loop in made:
+        off_loop.close()
+
+
+def test_what_it_raises_reaches_the_sweep():
+    class Broken(Climbing):
+        def observe(self, observation):
+            raise RuntimeError("no model")
+
+    off_loop = OffLoop(Broken(Space.from_parameters({"x": Uniform(0.0, 1.0)}), 0))
+    off_loop.observe(None)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="no model"):
+        next(answer for _ in itertools.count() if not isinstance(answer := off_loop.suggest(0), NotYet))
+    off_loop.close()
+
+
+def test_a_searcher_is_found_by_its_word_or_import_path():
+    assert all(searcher_named(kind) is cls and cls.kind == kind for kind, cls in KNOWN.items())
+    assert searcher_named(Climbing.kind) is Climbing
+    for method, told in (
+        ("climbing", "must be random or grid, got 'climbing'"),
+        ("no.such:Searcher", "no.such"),
+        ("pathlib:Path", "derived from hpsearch.Searcher"),
+    ):
+        with pytest.raises(SweepError, match=told):
+            learning(method)
