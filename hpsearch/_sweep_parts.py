@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from hpsearch._sweep_checks import InvalidKey, at_least, boolean, number, one_of, text
+from hpsearch._sweep_checks import InvalidKey, at_least, boolean, number, one_of, shown, text
 from hpsearch.schedulers.brackets import Variant, rung_count
 from hpsearch.trial import Goal
 
-__all__ = ["Checkpoints", "Hyperband", "Limits", "Metric", "Resources", "Scaling", "SuccessiveHalving"]
+__all__ = ["Checkpoints", "Hyperband", "Limits", "MaxFailures", "Metric", "Resources", "Scaling", "SuccessiveHalving"]
 
 Keep = Literal["best", "all"]
+
+MaxFailures = int | Literal["auto", "none"]
 
 
 def _int(part: object, key: str, lowest: int) -> None:
@@ -188,9 +190,12 @@ class Limits:
     max_time: float | None = None
     """Seconds that the sweep may run, over all processes that run it in turn."""
     trial_timeout: float | None = None
-    """Seconds that a trial may run, over all its segments that counted and the one that runs."""
+    """Seconds that a trial may run, over all its attempts but those that were lost with their worker."""
     max_retries: int = 0
     """How often a trial that failed by its own fault is tried again."""
+    max_failures: MaxFailures = "auto"
+    """Failed trials at which the sweep ends with the mistake; `auto`: where they are the first five of all, or half of
+    twenty or more; `none`: never."""
 
     def __post_init__(self) -> None:
         for name in ("max_time", "trial_timeout"):
@@ -201,6 +206,11 @@ class Limits:
             if getattr(self, name) <= 0:
                 raise InvalidKey((name,), f"must be more than 0 seconds, got {given}")
         _int(self, "max_retries", 0)
+        if self.max_failures not in ("auto", "none"):
+            if not isinstance(self.max_failures, int):
+                problem = f"must be a number of trials, auto or none, got {shown(self.max_failures)}"
+                raise InvalidKey(("max_failures",), problem)
+            _int(self, "max_failures", 1)
 
 
 @dataclass(frozen=True)

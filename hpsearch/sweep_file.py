@@ -198,12 +198,13 @@ def scaling_from_mapping(value: object, path: KeyPath = ("scaling",)) -> Scaling
 
 
 def _limits(value: object, path: KeyPath) -> Limits:
-    table = Table(value, path, ("max_time", "trial_timeout", "max_retries"))
+    table = Table(value, path, tuple(field.name for field in fields(Limits)))
     return table.build(
         Limits,
         max_time=table.get_or("max_time", duration, None),
         trial_timeout=table.get_or("trial_timeout", duration, None),
         max_retries=table.get_or("max_retries", integer, 0),
+        max_failures=cast(Any, table.get_or("max_failures", raw, "auto")),
     )
 
 

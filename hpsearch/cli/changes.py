@@ -63,5 +63,6 @@ _CHANGES: Mapping[str, Callable[[Sweep, Any], Sweep]] = {
     "limits.max_time": _limit("max_time", _seconds("max_time")),
     "limits.trial_timeout": _limit("trial_timeout", _seconds("trial_timeout")),
     "limits.max_retries": _limit("max_retries", lambda value: value),
+    "limits.max_failures": _limit("max_failures", lambda value: value),
     **{f"resources.{key}": _width(key) for key in ("workers_per_trial", "max_workers_per_trial", "elastic")},
 }

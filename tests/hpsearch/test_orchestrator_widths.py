@@ -15,12 +15,12 @@ from hpsearch.backends.base import Message, Task
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.course import Course
 from hpsearch.events import Event, Exhausted, Failed, Finished, Lost, Reverted, Started
-from hpsearch.orchestrator import MOST_LOSSES
 from hpsearch.plan import relative_time, simulate
 from hpsearch.space import Space, Uniform
 from hpsearch.study import load
 from hpsearch.sweep import Hyperband, Limits, Resources, Scaling, SuccessiveHalving, Sweep
 from hpsearch.trial import Segment, Trial, TrialState
+from hpsearch.verdicts import MOST_LOSSES
 from tests.hpsearch.lives import sweeps
 from tests.hpsearch.scripted import (
     ScriptedBackend,
