@@ -9,7 +9,9 @@ from hpsearch._sweep_checks import InvalidKey
 from hpsearch.settings import HOW, AtLeast, Count, Seconds, Settings
 from hpsearch.trial import Goal
 
-__all__ = ["Checkpoints", "Limits", "Metric", "Resources", "Scaling"]
+__all__ = ["Checkpoints", "Limits", "MaxFailures", "Metric", "Resources", "Scaling"]
+
+MaxFailures = Count | Literal["auto", "none"]
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,13 @@ class Limits(Settings):
     max_time: Annotated[Seconds | None, HOW] = None
     """After so long the sweep ends (exit code 3). Former runs of the study count."""
     trial_timeout: Annotated[Seconds | None, HOW] = None
-    """A trial that runs for longer, over all its segments, is killed and failed."""
+    """A trial that runs for longer, over all its attempts, is killed and failed. Attempts that were lost with their
+    worker, or before `hpsearch retry`, don't count."""
     max_retries: Annotated[int, AtLeast(0), HOW] = 0
     """How often a trial that raised is tried again, from its newest checkpoint."""
+    max_failures: Annotated[MaxFailures, HOW] = "auto"
+    """Failed trials at which the sweep ends with the mistake (exit code 1). `auto`: where the first five all failed, or
+    half of twenty or more that were tried; `none`: never."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,7 @@ class Checkpoints(Settings):
     """Which checkpoints are kept, and how often a long segment writes one."""
 
     keep: Literal["best", "all"] = "best"
-    """`best`: what a trial may still need, and the best trial's; `all`: every one that counts."""
+    """`best`: what a trial may still need, also one that has failed and may be retried, and the best trial's; `all`:
+    every one that counts."""
     every: Count | None = None
     """Iterations between checkpoints inside a segment; there is always one at its end."""

@@ -34,7 +34,7 @@ HINTS: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("type", "min_iter", "eta", "brackets", "variant"), "it stands under early_terminate"),
         **dict.fromkeys(_RESOURCES, "it stands under resources"),
         **dict.fromkeys(("warmup_epochs", "max_global_batch"), "it stands under scaling"),
-        **dict.fromkeys(("max_time", "trial_timeout", "max_retries"), "it stands under limits"),
+        **dict.fromkeys(("max_time", "trial_timeout", "max_retries", "max_failures"), "it stands under limits"),
         "goal": "it stands under metric",
     },
     "metric": {

@@ -44,6 +44,7 @@ def search(
     max_time: float | None = None,
     trial_timeout: float | None = None,
     max_retries: int = 0,
+    max_failures: int | Literal["auto", "none"] = "auto",
     keep_checkpoints: Literal["best", "all"] = "best",
     checkpoint_every: int | None = None,
     seed: int = 0,
@@ -81,6 +82,8 @@ def search(
         max_time: Seconds after which the sweep ends; it can be resumed with more.
         trial_timeout: Seconds that one trial may run.
         max_retries: How often a trial that raises is tried again, from its newest checkpoint.
+        max_failures: Failed trials at which the sweep ends with the mistake; `"auto"`: where they are the first five
+            of all, or half of twenty or more; `"none"`: never.
         keep_checkpoints: `"best"`: of the trials that ended only the best one's; or `"all"`.
         checkpoint_every: Iterations between checkpoints inside a segment.
         seed: All randomness of the search comes from it.
@@ -124,7 +127,7 @@ def search(
                 workers, cpus_per_worker, gpus_per_worker, workers_per_trial, max_workers_per_trial, elastic
             ),
             scaling=scaling if isinstance(scaling, Scaling) else scaling_from_mapping(scaling or {}),
-            limits=Limits(max_time, trial_timeout, max_retries),
+            limits=Limits(max_time, trial_timeout, max_retries, max_failures),
             checkpoints=Checkpoints(keep_checkpoints, checkpoint_every),
             seed=seed,
         )

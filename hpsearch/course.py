@@ -7,9 +7,11 @@ one applies the events of the journal. Both go through the same lines, so there 
 from __future__ import annotations
 
 import functools
-import heapq
+from bisect import insort
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from hpsearch.build import build_scheduler
 from hpsearch.decision import Decision
@@ -24,12 +26,14 @@ from hpsearch.events import (
     Finished,
     Lost,
     Opened,
+    Retried,
     Reverted,
     Saved,
     Started,
 )
-from hpsearch.schedulers.base import Done, NewTrial, Outcome, RungView, Wait
-from hpsearch.searchers import Observation, Searcher, Suggestion
+from hpsearch.failure_limit import Tally
+from hpsearch.schedulers.base import Done, Outcome, Run, RungView, Wait
+from hpsearch.searchers import NotYet, Observation, Searcher, Suggestion
 from hpsearch.seeds import trial_seed
 from hpsearch.standing import Standing, Standings
 from hpsearch.suggestions import Suggested, Suggestions
@@ -57,22 +61,37 @@ class Course:
         self._suggestions = Suggestions(sweep, wrap)
         self._scheduler = build_scheduler(sweep)
         self._standings = Standings(sweep.metric.goal, sweep.resources.workers_per_trial)
-        self._owed: list[int] = []  # heap of trials whose segment must be started again
+        self._owed: list[int] = []  # sorted: trials whose segment must be started again
+        self._requested: deque[int] = deque()  # failed trials whose params are those of the next new ones
+        self._retaken: set[int] = set()  # failed trials of which there is, or will be, such another
+        self._reached = 0  # trials that reached the end of a segment, and have not failed
         self.finished_segments = 0
         self.iterations = 0
         """Iterations that count, those run again from zero included."""
 
     def next(self) -> Started | Exhausted | Wait | Done:
-        """Give the event that should come next; the caller journals it, applies it, and acts on it."""
-        return self._next(self._suggestions.suggest)
+        """Give the event that should come next, and change nothing: `apply` moves on."""
+        return next(self.upcoming())
+
+    def upcoming(self) -> Iterator[Started | Exhausted | Wait | Done]:
+        """Give the events that should come next, one by one; the first that is no `Started` is the last.
+
+        It may have no end. The caller journals them, applies them, and acts on them.
+        """
+        return self._upcoming(self._suggestions.suggest)
+
+    def has_more(self, starts: int) -> bool:
+        """Say whether more segments than so many could start now, if the searcher isn't exhausted."""
+        rest = max(starts - len(self._owed), 0)
+        return len(self._owed) > starts or any(True for _ in islice(self._scheduler.upcoming(), rest, rest + 1))
 
     def apply(self, event: Event) -> Sequence[Decision]:
         """Move on by an event; answer what the scheduler decided on it."""
         match event:
             case Started(new=new):
+                self._take(event)
                 self._standings.start(event)
                 if new is not None:
-                    self._suggestions.started(new.number)
                     self._suggestions.hear(lambda searcher: searcher.started(new))
             case Saved():
                 standing = self._standings.of(event.trial)
@@ -85,7 +104,10 @@ class Course:
             case Failed():
                 return self._fail(event)
             case Lost():
-                self._standings.of(event.trial).losses += not event.innocent
+                standing = self._standings.of(event.trial)
+                standing.losses += not event.innocent
+                standing.seconds += event.seconds
+                standing.excused += event.seconds
                 self._owe(event.trial)
             case Reverted():
                 standing = self._standings.of(event.trial)
@@ -107,7 +129,10 @@ class Course:
                 standing.drop_checkpoint()
                 dropped = standing.trial
                 self._suggestions.hear(lambda searcher: searcher.dropped(dropped))
+            case Retried():
+                self._retry(event.trial)
             case Exhausted():
+                self._scheduler.next()
                 return self._decide(self._scheduler.exhausted())
             case Extended(run_cap=run_cap, settings=settings):
                 self._scheduler.extend(run_cap, settings)
@@ -121,7 +146,10 @@ class Course:
         """
         for event in events:
             if isinstance(event, Started | Exhausted):
-                expected = self._next(functools.partial(self._suggested, event))
+                try:
+                    expected = next(self._upcoming(functools.partial(self._suggested, event)))
+                except ValueError as error:
+                    raise _misfit(event, f"this sweep says: {error}") from error
                 if isinstance(event, Started) and isinstance(expected, Started):
                     # How wide it was, and why, was decided by who was free then.
                     segment = replace(expected.segment, width=event.segment.width)
@@ -146,6 +174,25 @@ class Course:
         """Give the workers that a trial may have at most; None: as many as any."""
         return self._standings.widest(trial)
 
+    def failed(self) -> list[int]:
+        """Give the trials that have failed and not been retried, by number."""
+        rows = (standing.trial.number for standing in self._standings if standing.state is TrialState.FAILED)
+        return [trial for trial in rows if trial not in self._retaken]
+
+    def may_run_again(self, trial: int) -> bool:
+        """Say whether a trial has failed and its rung isn't decided, so that `Retried` runs the trial itself again."""
+        return self._scheduler.may_withdraw(trial)
+
+    def room(self) -> int | None:
+        """Count the new trials that may still be created beside those that were asked for; None: no bound."""
+        total = self._scheduler.total()
+        return None if total is None else total[0] - len(self._standings) - len(self._requested)
+
+    def tally(self) -> Tally:
+        """Count the trials that have failed, and those that have failed or reached the end of a segment."""
+        failed = self._standings.counts[TrialState.FAILED]
+        return Tally(failed, failed + self._reached)
+
     def running(self) -> Sequence[Segment]:
         """Give the segments that run, by trial number."""
         return self._standings.segments()
@@ -153,6 +200,11 @@ class Course:
     def ready(self) -> int:
         """Count the segments that `next` would give now; where new trials have no known bound, at least one."""
         return len(self._owed) + self._scheduler.ready()
+
+    @property
+    def is_searching(self) -> bool:
+        """Whether a trial waits for the searcher, which is to be asked again."""
+        return self._suggestions.working
 
     @property
     def idle(self) -> bool:
@@ -193,24 +245,40 @@ class Course:
         """Give the checkpoints that are kept."""
         return self._standings.checkpoints()
 
-    def _next(self, suggest: Callable[[int], Suggested]) -> Started | Exhausted | Wait | Done:
-        if self._owed:
-            trial = heapq.heappop(self._owed)
+    def _upcoming(self, suggest: Callable[[int], Suggested]) -> Iterator[Started | Exhausted | Wait | Done]:
+        idle = True
+        for trial in tuple(self._owed):
+            idle = False
             standing = self._standings.of(trial)
-            return Started(standing.again(), None, bracket=standing.bracket, rung=standing.rung)
-        answer = self._scheduler.next()
-        if isinstance(answer, NewTrial):
-            suggestion, seen = suggest(answer.number)
+            yield Started(standing.again(), None, bracket=standing.bracket, rung=standing.rung)
+        requested = tuple(self._requested)
+        # The searcher's order has no gaps: what it would have suggested in place of a requested trial comes next.
+        shift, created = len(self._retaken), len(self._standings)
+        for answer in self._scheduler.upcoming():
+            idle = False
+            if isinstance(answer, Run):
+                segment = self._standings.of(answer.trial).on(answer.until)
+                yield Started(segment, None, bracket=answer.bracket, rung=answer.rung)
+                continue
+            place = answer.number - created
+            if place < len(requested):
+                suggested: Suggested = Suggestion(self._standings.of(requested[place]).trial.params, "retry"), None
+            else:
+                suggested = suggest(answer.number - shift)
+            suggestion, seen = suggested
             if suggestion is None:
-                return Exhausted()
+                yield Exhausted()
+                return
+            if isinstance(suggestion, NotYet):
+                break
+            if suggestion is None:
+                yield Exhausted()
+                return
             seed = trial_seed(self._sweep.seed, answer.number)
             trial_ = Trial(answer.number, suggestion.params, seed, suggestion.origin)
             segment = Segment(answer.number, 0, answer.until, None, 1)
-            return Started(segment, trial_, bracket=answer.bracket, rung=answer.rung, seen=seen)
-        if isinstance(answer, Wait | Done):
-            return answer
-        segment = self._standings.of(answer.trial).on(answer.until)
-        return Started(segment, None, bracket=answer.bracket, rung=answer.rung)
+            yield Started(segment, trial_, bracket=answer.bracket, rung=answer.rung, seen=seen)
+        yield Done() if idle and not self._scheduler.busy else Wait()
 
     def _suggested(self, event: Started | Exhausted, number: int) -> Suggested:
         """Give what the searcher said when the event was written; `number` is checked with the whole event.
@@ -223,6 +291,35 @@ class Course:
             return self._suggestions.suggest_again(number, event.seen), event.seen
         return Suggestion(event.new.params, event.new.origin), None
 
+    def _take(self, event: Started) -> None:
+        """Count a segment as started."""
+        trial = event.segment.trial
+        if trial in self._owed:
+            self._owed.remove(trial)
+            return
+        self._scheduler.next()
+        if event.new is None:
+            return
+        if self._requested:
+            self._requested.popleft()
+        else:
+            self._suggestions.started(trial - len(self._retaken))
+
+    def _retry(self, trial: int) -> None:
+        standing = self._standings.of(trial)
+        if not self._scheduler.may_withdraw(trial):
+            if standing.state is not TrialState.FAILED or trial in self._retaken:
+                raise ValueError(f"only a failed trial can be retried, and once; trial {trial} is {standing.state}")
+            self._requested.append(trial)
+            self._retaken.add(trial)
+            return
+        self._scheduler.withdraw(trial)
+        before = standing.iterations
+        self._standings.retry(trial)
+        self.iterations -= before - standing.iterations
+        self._reached += standing.reached_rung
+        insort(self._owed, trial)
+
     def _runs(self, trial: int, attempt: int) -> bool:
         if trial not in self._standings.running:
             return False
@@ -231,7 +328,7 @@ class Course:
 
     def _owe(self, trial: int) -> None:
         self._standings.release(trial, TrialState.WAITING)
-        heapq.heappush(self._owed, trial)
+        insort(self._owed, trial)
 
     def _count(self, trial: int, reports: Sequence[Report]) -> None:
         self.iterations += len(reports)
@@ -263,6 +360,7 @@ class Course:
             self._owe(event.trial)
             self._observed(event.trial, event.reports)
             return ()
+        self._reached += not standing.reached_rung
         standing.settle()
         self._standings.release(event.trial, TrialState.WAITING)
         self.finished_segments += 1
@@ -274,9 +372,12 @@ class Course:
     def _fail(self, event: Failed) -> Sequence[Decision]:
         standing = self._standings.of(event.trial)
         standing.failures += 1
+        standing.seconds += event.seconds
         if event.retry:
             self._owe(event.trial)
             return ()
+        standing.sound = (standing.iterations, standing.value)
+        self._reached -= standing.reached_rung
         self._count(event.trial, event.reports)
         self._standings.release(event.trial, TrialState.FAILED)
         self._standings.fail(event.trial, event.failure)

@@ -16,6 +16,7 @@ from hpsearch.events import (
     Finished,
     Lost,
     Opened,
+    Retried,
     Reverted,
     Saved,
     Started,
@@ -91,6 +92,7 @@ def _failed(event: Failed) -> _Body:
         "failure": [failure.kind, failure.message, failure.traceback],
         "retry": event.retry,
         "reports": _reports(event.reports),
+        "seconds": event.seconds,
     }
 
 
@@ -118,7 +120,7 @@ _TO_BODY: Mapping[type, Callable[[Any], _Body]] = {
         "seconds": e.seconds,
     },
     Failed: _failed,
-    Lost: lambda e: {"attempt": e.attempt, "reason": e.reason, "innocent": e.innocent},
+    Lost: lambda e: {"attempt": e.attempt, "reason": e.reason, "innocent": e.innocent, "seconds": e.seconds},
     Reverted: lambda e: {
         "attempt": e.attempt,
         "iteration": e.iteration,
@@ -127,6 +129,7 @@ _TO_BODY: Mapping[type, Callable[[Any], _Body]] = {
         "checkpoint": e.checkpoint,
     },
     Dropped: lambda e: {"reason": e.reason},
+    Retried: lambda e: {},
     Exhausted: lambda e: {},
     Extended: lambda e: {"run_cap": e.run_cap, "settings": e.settings},
     Ended: lambda e: {"state": e.state, "message": e.message},
@@ -145,10 +148,18 @@ _FROM_BODY: Mapping[str, Callable[[Any, _Body], Event]] = {
         b["cut"],
         b["seconds"],
     ),
-    "failed": lambda t, b: Failed(t, b["attempt"], Failure(*b["failure"]), b["retry"], _read_reports(t, b["reports"])),
-    "lost": lambda t, b: Lost(t, b["attempt"], b["reason"], b["innocent"]),
+    "failed": lambda t, b: Failed(
+        t,
+        b["attempt"],
+        Failure(*b["failure"]),
+        b["retry"],
+        _read_reports(t, b["reports"]),
+        b.get("seconds", 0.0),
+    ),
+    "lost": lambda t, b: Lost(t, b["attempt"], b["reason"], b["innocent"], b.get("seconds", 0.0)),
     "reverted": lambda t, b: Reverted(t, b["attempt"], b["iteration"], b["reason"], b["seconds"], b["checkpoint"]),
     "dropped": lambda t, b: Dropped(t, b["reason"]),
+    "retried": lambda t, b: Retried(t),
     "exhausted": lambda t, b: Exhausted(),
     "extended": _read_extended,
     "ended": lambda t, b: Ended(b["state"], b["message"]),

@@ -21,6 +21,7 @@ __all__ = [
     "Finished",
     "Lost",
     "Opened",
+    "Retried",
     "Reverted",
     "Saved",
     "Started",
@@ -96,8 +97,10 @@ class Failed:
     attempt: int
     failure: Failure
     retry: bool
-    """The segment is owed again; False: the trial has failed for good, and `reports` count."""
+    """The segment is owed again; False: the trial has failed, and `reports` count."""
     reports: tuple[Report, ...]
+    seconds: float = 0.0
+    """Wall time in the worker; 0 in a journal of a version that didn't write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,8 @@ class Lost:
     reason: str
     innocent: bool = False
     """Its worker went for another reason than this trial: it says nothing about whether the trial kills workers."""
+    seconds: float = 0.0
+    """Wall time in the worker, as far as it is known; it doesn't count towards `limits.trial_timeout`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,16 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class Retried:
+    """A trial that has failed is to run again: from its newest checkpoint where its rung isn't decided.
+
+    Otherwise its params are those of the next trial that is created.
+    """
+
+    trial: int
+
+
+@dataclass(frozen=True, slots=True)
 class Exhausted:
     """The searcher had no params for the trial that the scheduler asked for."""
 
@@ -162,4 +177,6 @@ class Ended:
     """The error's text."""
 
 
-Event = Opened | Started | Saved | Finished | Failed | Lost | Reverted | Dropped | Exhausted | Extended | Ended
+Event = (
+    Opened | Started | Saved | Finished | Failed | Lost | Reverted | Dropped | Retried | Exhausted | Extended | Ended
+)

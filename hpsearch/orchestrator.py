@@ -8,25 +8,25 @@ from collections.abc import Callable, Sequence
 from hpsearch.backends.base import Backend, Gone, Message, Notice, Progress, Result, Task, TimedOut
 from hpsearch.course import Course
 from hpsearch.decision import Decision
-from hpsearch.divergence import diverged
-from hpsearch.errors import HpsearchError, StorageError, TrainableError
-from hpsearch.events import Dropped, Ended, Event, Exhausted, Failed, Finished, Lost, Reverted, Saved, Started
+from hpsearch.errors import HpsearchError
+from hpsearch.events import Ended, Event, Exhausted, Failed, Retried, Saved, Started
+from hpsearch.failure_limit import mistake_of
 from hpsearch.interrupts import Interrupts
-from hpsearch.job import Job, SegmentResult
+from hpsearch.job import Job
 from hpsearch.journal import Journal
 from hpsearch.observers.base import Audience
-from hpsearch.schedulers.base import Done
+from hpsearch.schedulers.base import Done, Wait
 from hpsearch.sweep import Sweep
-from hpsearch.trial import Failure
+from hpsearch.verdicts import Rules, verdict
 from hpsearch.widths import Widths
 
-__all__ = ["MOST_LOSSES", "Orchestrator"]
-
-MOST_LOSSES = 5
-"""Attempts of one segment that may vanish with their worker in a row before the trial is said to kill its workers."""
+__all__ = ["Orchestrator"]
 
 _TICK = 0.25
 """Seconds between looks at requests, limits and the screen."""
+
+_SEARCHING_TICK = 0.01
+"""Seconds after which a searcher that works on a suggestion is asked again."""
 
 
 class Orchestrator:
@@ -57,11 +57,7 @@ class Orchestrator:
             spent: Seconds that former runs took of `limits.max_time`.
             discard: Takes the checkpoints that nothing needs any more.
         """
-        self._limits = sweep.limits
-        self._metric = sweep.metric
-        scaling = sweep.scaling
-        # With a global batch the width changes no result, so a worse one says nothing about the width.
-        self._tolerance = scaling.tolerance if scaling.batch == "per_worker" else None
+        self._sweep = sweep
         self._course = course
         self._widths = widths
         self._journal = journal
@@ -74,6 +70,7 @@ class Orchestrator:
         self._decided: list[tuple[Event, Sequence[Decision]]] = []
         self._ending: str | None = None
         self._mistake: HpsearchError | None = None
+        self._failing = False  # the sweep ends because too many trials have failed
         self._request = journal.last_request()
         self._next_check = self._next_look = 0.0
         self._began = 0.0
@@ -83,7 +80,7 @@ class Orchestrator:
 
         Raises:
             BackendError: The backend can't be opened.
-            TrainableError: The first segments break the sweep's contract, so all others would too.
+            TrainableError: Too many trials have failed, or the first break the sweep's contract as all others would.
             StorageError: The study's directory can't be written any more.
         """
         try:
@@ -117,30 +114,32 @@ class Orchestrator:
                     return self._ending
                 if finished:
                     return "finished"
-            for message in self._backend.wait(_TICK):
+            for message in self._backend.wait(_SEARCHING_TICK if self._course.is_searching else _TICK):
                 self._take(message)
 
     def _fill(self) -> bool:
         """Start what can be started; say whether the sweep has nothing more to start, ever."""
         free = self._backend.capacity()
-        starts: list[Started] = []
-        while free >= self._widths.least * (len(starts) + 1):
-            answer = self._course.next()
-            if isinstance(answer, Started):
+        while True:
+            starts: list[Started] = []
+            upcoming = self._course.upcoming()
+            answer: Started | Exhausted | Wait | Done | None = None
+            while free >= self._widths.least * (len(starts) + 1):
+                answer = next(upcoming)
+                if not isinstance(answer, Started):
+                    break
                 starts.append(answer)
-                continue
-            # Whatever the scheduler answers instead of a start, it had no other start to give.
-            free -= self._note_starts(starts, free, waiting=0)
-            starts = []
+            full = answer is None or isinstance(answer, Started)
+            waiting = full and self._course.has_more(len(starts))
+            free -= self._note_starts(starts, free, waiting)
+            if full:
+                # Also without a worker: all may have gone with the last trial, and nobody has to wait for new ones.
+                return not waiting and isinstance(self._course.next(), Done)
             if not isinstance(answer, Exhausted):
                 return isinstance(answer, Done)
             self._note(answer)
-        ready = self._course.ready()
-        self._note_starts(starts, free, ready)
-        # Also without a worker: they may all have gone with the last trial, and nobody has to wait for new ones.
-        return ready == 0 and isinstance(self._course.next(), Done)
 
-    def _note_starts(self, starts: Sequence[Started], free: int, waiting: int) -> int:
+    def _note_starts(self, starts: Sequence[Started], free: int, waiting: bool) -> int:
         """Give segments their widths, and note them; answer how many workers they take."""
         starts = self._widths.assign(starts, free, waiting)
         for start in starts:
@@ -181,8 +180,8 @@ class Orchestrator:
 
     def _start(self, event: Started) -> None:
         standing = self._course.standing(event.segment.trial)
-        timeout = self._limits.trial_timeout
-        left = None if timeout is None else max(timeout - standing.seconds, 0.001)
+        timeout = self._sweep.limits.trial_timeout
+        left = None if timeout is None else max(timeout - standing.charged, 0.001)
         self._backend.start(Task(standing.trial, event.segment, left))
 
     def _take(self, message: Message) -> None:
@@ -193,82 +192,34 @@ class Orchestrator:
                 if saved is not None:
                     iteration, checkpoint, counted = saved
                     self._note(Saved(trial, attempt, iteration, checkpoint, counted))
-            case Result(trial=trial, attempt=attempt, result=result):
-                self._take_result(trial, attempt, result)
-            case TimedOut(trial=trial, attempt=attempt, failure=failure):
-                self._note(Failed(trial, attempt, failure, retry=False, reports=()))
-            case Gone():
-                self._take_loss(message)
+            case Result() | TimedOut() | Gone():
+                self._take_end(message)
             case Notice(text=text):
                 self._audience.say(text)
 
-    def _take_result(self, trial: int, attempt: int, result: SegmentResult) -> None:
-        failure = result.failure
-        harm = self._harm(trial, result)
-        if harm is not None:
-            iteration, reason = harm
-            self._go_back(Reverted(trial, attempt, iteration, reason, result.seconds, result.checkpoint))
-        elif failure is None:
-            self._note(
-                Finished(
-                    trial,
-                    attempt,
-                    result.iteration,
-                    result.checkpoint,
-                    result.reports,
-                    result.cut,
-                    result.seconds,
-                )
-            )
-        elif failure.kind == "checkpoint":
-            self._audience.say(f"trial {trial} starts again from zero: {failure.message}")
-            self._note(Lost(trial, attempt, failure.message, innocent=True))
-            self._note(Dropped(trial, failure.message))
-        elif failure.kind == "storage":
-            self._note(Lost(trial, attempt, failure.message, innocent=True))
-            self._mistake = self._mistake or StorageError(f"{failure.message}. Make room, then resume.")
-            self._end("error")
-        elif failure.kind == "contract" and self._course.finished_segments == 0:
-            # Every trial would break it the same way: say so once, and leave the sweep to be resumed when mended.
-            self._note(Lost(trial, attempt, failure.message, innocent=False))
-            self._mistake = self._mistake or TrainableError(failure.message)
-            self._end("error")
-        else:
-            retry = failure.kind == "raised" and (self._course.standing(trial).failures < self._limits.max_retries)
-            self._note(Failed(trial, attempt, failure, retry, () if retry else result.reports))
+    def _take_end(self, ended: Result | TimedOut | Gone) -> None:
+        rules = Rules(self._sweep, self._course.finished_segments > 0, self._ending is not None)
+        follows = verdict(ended, self._course.standing(ended.trial), rules)
+        if follows.said:
+            self._audience.say(follows.said)
+        for event in follows.events:
+            self._note(event)
+            if isinstance(event, Failed) and not event.retry:
+                self._count_failure(event)
+        if follows.mistake is not None:
+            self._end_for(follows.mistake)
 
-    def _harm(self, trial: int, result: SegmentResult) -> tuple[int, str] | None:
-        """Say what more workers than before did to a trial, and the iteration it goes back to; None: nothing."""
-        standing = self._course.standing(trial)
-        footing, segment, failure = standing.footing, standing.segment, result.failure
-        if footing is None or segment is None or result.cut:
-            return None
-        if failure is None:
-            value = result.reports[-1].metrics[self._metric.name] if result.reports else standing.value
-            wrong = diverged(value, footing.value, self._metric.goal, self._tolerance)
-            what = None if wrong is None else f"{self._metric.name} {wrong}"
-        else:
-            blamed = failure.kind == "raised" or (failure.kind == "contract" and self._course.finished_segments > 0)
-            what = failure.message if blamed else None
-        return None if what is None else (footing.iterations, f"width {segment.width}: {what}")
-
-    def _go_back(self, event: Reverted) -> None:
-        where = f"trial {event.trial} goes back to iteration {event.iteration} and to fewer workers"
-        self._audience.say(f"{where}: {event.reason}")
-        self._note(event)
-
-    def _take_loss(self, gone: Gone) -> None:
-        losses = self._course.standing(gone.trial).losses + (not gone.innocent)
-        if losses < MOST_LOSSES or self._ending is not None:
-            self._note(Lost(gone.trial, gone.attempt, gone.reason, gone.innocent))
+    def _count_failure(self, event: Failed) -> None:
+        """End the sweep where too many trials have failed; those that can be are owed, and run again on resume."""
+        mistake = mistake_of(event, self._course.tally(), self._sweep.limits.max_failures)
+        if mistake is None and not self._failing:
             return
-        message = f"its worker died {MOST_LOSSES} times in a row without progress; the last time: {gone.reason}"
-        standing = self._course.standing(gone.trial)
-        if standing.footing is not None:
-            reason = f"width {standing.width}: {message}"
-            self._go_back(Reverted(gone.trial, gone.attempt, standing.footing.iterations, reason, 0.0))
-            return
-        self._note(Failed(gone.trial, gone.attempt, Failure("died", message, ""), retry=False, reports=()))
+        self._failing = True
+        for trial in self._course.failed():
+            if self._course.may_run_again(trial):
+                self._note(Retried(trial))
+        if mistake is not None:
+            self._end_for(mistake)
 
     def _check(self) -> None:
         """See whether the sweep is to end before it is finished."""
@@ -281,7 +232,7 @@ class Orchestrator:
         if now < self._next_check or self._ending is not None:
             return
         self._next_check = now + _TICK
-        limit = self._limits.max_time
+        limit = self._sweep.limits.max_time
         if limit is not None and self._spent + self._elapsed() >= limit:
             self._end("max_time")
         if any(verb == "stop" for _, verb in self._journal.requests(self._request)):
@@ -296,6 +247,10 @@ class Orchestrator:
 
     def _elapsed(self) -> float:
         return self._backend.now() - self._began
+
+    def _end_for(self, mistake: HpsearchError) -> None:
+        self._mistake = self._mistake or mistake
+        self._end("error")
 
     def _end(self, state: str) -> None:
         self._ending = state

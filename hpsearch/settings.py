@@ -1,7 +1,7 @@
 """A section of a sweep as a frozen dataclass: from its fields it is checked, read from a file, compared and described.
 
-A field is an int, a float, a bool, a str or a `Literal` of words, or one of these or None; `Annotated` adds its bound,
-and whether it is about how a sweep is run rather than about what.
+A field is an int, a float, a bool, a str or a `Literal` of words, a number or such words, or one of these or None;
+`Annotated` adds its bound, and whether it is about how a sweep is run rather than about what.
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ class _Hint:
     type: Any
     marks: list[Any] = field(default_factory=list)
     optional: bool = False
+    words: tuple[str, ...] = ()
+    """What may stand in place of a number."""
 
 
 def _taken_apart(hint: Any) -> _Hint:
@@ -111,10 +113,11 @@ def _taken_apart(hint: Any) -> _Hint:
         found.marks += marks
         return found
     if get_origin(hint) in (Union, types.UnionType):
-        (one,) = [kind for kind in get_args(hint) if kind is not type(None)]
-        found = _taken_apart(one)
-        found.optional = True
-        return found
+        one, *others = [_taken_apart(kind) for kind in get_args(hint) if kind is not type(None)]
+        one.optional = type(None) in get_args(hint)
+        for other in others:  # words beside a number
+            one.words += get_args(other.type)
+        return one
     return _Hint(hint)
 
 
@@ -137,6 +140,9 @@ def _field(name: str, hint: Any, default: Any) -> SettingsField:
         elif isinstance(mark, _Duration):
             check, read = functools.partial(_positive, number), functools.partial(_positive, _duration)
             schema = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
+    if found.words:
+        check, read = (functools.partial(_word_or, found.words, kind) for kind in (check, read))
+        schema = {"anyOf": [schema, {"enum": list(found.words)}]}
     if found.optional:
         schema = {"anyOf": [*schema.get("anyOf", [schema]), {"type": "null"}]}
     return SettingsField(name, check, read, schema, found.optional, default, HOW in found.marks)
@@ -152,6 +158,14 @@ _PLAIN: Mapping[Any, tuple[Callable[[object, KeyPath], Any], str]] = {
 
 def _word(words: tuple[str, ...], value: object, key: KeyPath) -> str:
     return one_of(value, words, key)
+
+
+def _word_or(words: tuple[str, ...], check: Callable[[object, KeyPath], Any], value: object, key: KeyPath) -> Any:
+    if isinstance(value, str):
+        if value in words:
+            return value
+        raise InvalidKey(key, f"must be a number, {' or '.join(words)}, got {shown(value)}")
+    return check(value, key)
 
 
 def _at_least(bound: float, check: Callable[[object, KeyPath], Any], value: object, key: KeyPath) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hpsearch.events import Started
@@ -27,6 +27,8 @@ class Footing:
 
 _TERMINAL = frozenset({TrialState.COMPLETE, TrialState.STOPPED, TrialState.FAILED})
 
+_DECIDED = frozenset({TrialState.COMPLETE, TrialState.STOPPED})
+
 
 class Standing:
     """One trial's standing. Slots, because a sweep holds one for every trial that it ever made."""
@@ -37,6 +39,7 @@ class Standing:
         "bracket",
         "checkpoint",
         "checkpoint_iteration",
+        "excused",
         "failure",
         "failures",
         "footing",
@@ -47,6 +50,7 @@ class Standing:
         "rung",
         "seconds",
         "segment",
+        "sound",
         "state",
         "sure_width",
         "trial",
@@ -67,12 +71,17 @@ class Standing:
         self.checkpoint_iteration = 0
         self.attempts = 0
         self.failures = 0
-        """Attempts that failed by the trial's own fault."""
+        """Attempts that failed by the trial's own fault, since it was last retried."""
         self.losses = 0
         """Attempts lost in a row, without a checkpoint or a finished segment between them."""
         self.seconds = 0.0
         self.bracket: int | None = None
         self.rung: int | None = None
+        """Wall time in workers, of all attempts that told it."""
+        self.excused = 0.0
+        """Those of `seconds` that don't count towards its timeout: lost with a worker, or before it was retried."""
+        self.sound: tuple[int, float | None] = (0, None)
+        """Iterations and value before the reports of the attempt by which it failed."""
         self.until: int | None = None
         self.segment: Segment | None = None
         """What runs now."""
@@ -89,6 +98,16 @@ class Standing:
         self.reverted = ""
         """Why it was taken back from more workers."""
         self._superseded: list[str] | None = None
+
+    @property
+    def charged(self) -> float:
+        """Seconds that count towards its timeout."""
+        return self.seconds - self.excused
+
+    @property
+    def reached_rung(self) -> bool:
+        """Whether a segment of it came to its end."""
+        return self.sure_width is not None
 
     def on(self, until: int | None) -> Segment:
         """Give the segment that carries the trial on from its newest checkpoint."""
@@ -132,6 +151,13 @@ class Standing:
         self.checkpoint, self.checkpoint_iteration = footing.checkpoint, footing.checkpoint_iteration
         self.widest, self.footing, self.reverted = footing.width, None, reason
 
+    def retry(self) -> None:
+        """Go back to where it stood before the attempt by which it failed, with all its retries and all its time."""
+        self.iterations, self.value = self.sound
+        self.failure, self.reason = None, ""
+        self.failures = self.losses = 0
+        self.excused = self.seconds
+
     def take_superseded(self) -> list[str]:
         """Give the superseded checkpoints, each once; not the one that it may have to go back to."""
         footing = None if self.footing is None else self.footing.checkpoint
@@ -172,6 +198,12 @@ class Standings:
         self._touched: set[int] = set()
         self.counts: Counter[TrialState] = Counter()
         self.running: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Standing]:
+        return iter(self._all)
 
     def of(self, trial: int) -> Standing:
         """Give a trial's standing."""
@@ -228,6 +260,13 @@ class Standings:
         self._touched.add(trial)
         self._rank(standing)  # its entry may have been dropped while it had another value
 
+    def retry(self, trial: int) -> None:
+        """Let a trial that has failed run again."""
+        standing = self._all[trial]
+        standing.retry()
+        self._change(standing, TrialState.WAITING)
+        self._rank(standing)  # its entry may have been dropped while it stood as failed
+
     def decide(self, trial: int, state: TrialState, reason: str) -> None:
         """Take the scheduler's decision on a paused trial."""
         standing = self._all[trial]
@@ -254,8 +293,8 @@ class Standings:
     def obsolete(self, *, keep_all: bool) -> list[str]:
         """Give the checkpoints that nothing needs any more, each once.
 
-        A trial that may still run needs its newest. Of the trials that have ended only the best one's is kept:
-        their values don't change any more, so a worse one can never become the best.
+        A trial that may still run needs its newest, and one that has failed may be retried. Of the others that have
+        ended only the best one's is kept: their values don't change any more, so a worse one can never become the best.
         """
         if keep_all:
             return []
@@ -263,7 +302,7 @@ class Standings:
         for trial in sorted(self._touched):
             standing = self._all[trial]
             gone += standing.take_superseded()
-            if standing.state in _TERMINAL and standing is not self._best_ended and standing.checkpoint:
+            if standing.state in _DECIDED and standing is not self._best_ended and standing.checkpoint:
                 gone.append(standing.checkpoint)
                 standing.checkpoint, standing.checkpoint_iteration = None, 0
         self._touched.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from hpsearch.observers.progress import Display, Unfailing
 from hpsearch.observers.tensorboard import TensorBoardObserver
 from hpsearch.orchestrator import Orchestrator
 from hpsearch.provenance import command_line, process_name, provenance
+from hpsearch.retrying import retries
+from hpsearch.schedulers.base import Decision
 from hpsearch.study import Study, load, stored_sweep
 from hpsearch.study_directory import StudyDirectory, next_directory
 from hpsearch.sweep import Sweep
@@ -72,17 +74,18 @@ def create_study(sweep: Sweep, directory: Path | None, sweep_text: str | None = 
                 raise  # else another process took the name in between
 
 
-def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run) -> Study:
+def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Sequence[int] | None = None) -> Study:
     """Run a study until it is finished or told to end.
 
     Args:
         place: Its directory.
         sweep: What the user asks for now: the same sweep, or one with more to do; None: what the study holds.
         run: How.
+        retry: Failed trials that are to run again; none of them: all; None: no trial.
 
     Raises:
         StudyInUseError: A live process runs it.
-        SweepError: The sweep is another one than the study's.
+        SweepError: The sweep is another one than the study's, or a trial can't be retried.
         JournalError: The journal can't be read or doesn't replay.
         BackendError, TrainableError: It can't be run here.
     """
@@ -90,10 +93,10 @@ def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run) -> Study:
     with place.running(process_name()), Journal.open(place.journal, durable=run.durable) as journal:
         history = list(journal.events())
         sweep, more = _extend(stored_sweep(journal.study()), history, sweep)
-        if more is None and history and history[-1][1] == Ended("finished"):
+        if more is None and retry is None and history and history[-1][1] == Ended("finished"):
             run.display.note(f"{place.path}: this sweep is finished")
             return load(place.path)
-        _go_on(place, journal, history, sweep, more, run)
+        _go_on(place, journal, history, sweep, more, run, retry)
     return load(place.path)
 
 
@@ -120,6 +123,7 @@ def _go_on(
     sweep: Sweep,
     more: Extended | None,
     run: Run,
+    retry: Sequence[int] | None,
 ) -> None:
     record = journal.study()
     folder = record.get("provenance", {}).get("directory") or str(Path.cwd())
@@ -142,10 +146,11 @@ def _go_on(
         news: list[Event] = [opened]
         if more is not None:
             news.append(more)
-        for event in news:
-            decisions = course.apply(event)
-            widths.observe(event, decisions)
-            journal.append([event])
+        decided = _apply(news, course, widths)
+        if retry is not None:
+            decided += _apply(retries(course, sweep, retry), course, widths)
+        journal.append([event for event, _ in decided])
+        for event, decisions in decided:
             watching.observe(event, decisions)
         keep_all = sweep.checkpoints.keep == "all"
         place.remove_unnamed(_named_checkpoints(history) if keep_all else course.checkpoints())
@@ -163,6 +168,16 @@ def _go_on(
             ).run(_job(place, sweep, run, folder))
     finally:
         watching.close()
+
+
+def _apply(events: Iterable[Event], course: Course, widths: Widths) -> list[tuple[Event, Sequence[Decision]]]:
+    """Move on by events that aren't in the journal yet; give them with what was decided on each."""
+    decided = []
+    for event in events:
+        decisions = course.apply(event)
+        widths.observe(event, decisions)
+        decided.append((event, decisions))
+    return decided
 
 
 def _tensorboard(place: StudyDirectory, sweep: Sweep) -> Observer:

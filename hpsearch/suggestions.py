@@ -29,6 +29,8 @@ class Suggestions:
     def __init__(self, sweep: Sweep, wrap: Callable[[Searcher], Searcher] = lambda searcher: searcher) -> None:
         self.learns = sweep.searcher.learns
         """Whether what is suggested depends on what happened."""
+        self.working = False
+        """Whether the last answer was `NotYet`."""
         self._points = build_searcher(sweep, wrap)
         self._unheard: deque[Callable[[Searcher], None]] = deque()
         self._seen = 0
@@ -51,7 +53,8 @@ class Suggestions:
         if number not in self._answers:
             self._tell(len(self._unheard))
             answer = self._points.suggest(number)
-            if isinstance(answer, NotYet):
+            self.working = isinstance(answer, NotYet)
+            if self.working:
                 return answer, self._seen
             self._answers[number] = answer, self._seen
         return self._answers[number]

@@ -208,7 +208,7 @@ class Sweep:
                 "points_to_try": tuple(given["points_to_try"]),
                 "resources": Resources(**given["resources"]),
                 "scaling": Scaling(**given.get("scaling", {})),  # sweeps of earlier versions have none
-                "limits": Limits(**given["limits"]),
+                "limits": Limits(**{"max_failures": "none", **given["limits"]}),  # earlier versions had no such limit
                 "checkpoints": Checkpoints(**given["checkpoints"]),
             }
             own = {key: value for key, value in given.items() if key != "draws"}

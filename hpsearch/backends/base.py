@@ -54,6 +54,8 @@ class TimedOut:
     trial: int
     attempt: int
     failure: Failure
+    seconds: float = 0.0
+    """Wall time in the worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Gone:
     reason: str
     innocent: bool = False
     """It hadn't begun, or its worker was taken down on purpose: this trial can't have been what killed it."""
+    seconds: float = 0.0
+    """Wall time in the worker, as far as it is known."""
 
 
 @dataclass(frozen=True, slots=True)

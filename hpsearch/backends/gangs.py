@@ -28,6 +28,8 @@ class Loss:
     kind: LossKind = "died"
     """`innocent`: what it was to run hadn't begun; `timeout` and `late`: it was killed, for running over the trial's
     timeout, or for going on alone."""
+    seconds: float = 0.0
+    """How long it had run the task."""
 
 
 class Gang:
@@ -63,9 +65,9 @@ class Gang:
         for rank, loss in self._losses.items():
             if loss.kind == "timeout":
                 message = f"killed: it ran over its trial_timeout ({loss.reason})"
-                return TimedOut(*key, Failure("timeout", message, ""))
+                return TimedOut(*key, Failure("timeout", message, ""), loss.seconds)
             if loss.kind != "late":
-                return Gone(*key, self._of(rank, loss.reason), loss.kind == "innocent")
+                return Gone(*key, self._of(rank, loss.reason), loss.kind == "innocent", loss.seconds)
         failures = {rank: result.failure for rank, result in sorted(self._results.items()) if result.failure}
         for rank, failure in failures.items():
             if failure.kind != "peer":
@@ -76,7 +78,7 @@ class Gang:
         in_order = [rank for rank in sorted(self._results) if rank not in failures]
         if in_order:
             return self._failed(in_order[0], self._unlike(in_order[0], rank))
-        return Gone(*key, self._of(rank, failure.message))
+        return Gone(*key, self._of(rank, failure.message), seconds=self._results[rank].seconds)
 
     def _leave_alone(self, now: float) -> None:
         if self._alone_since is None:

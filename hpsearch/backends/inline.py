@@ -57,7 +57,7 @@ class InlineBackend(Backend):
         result = self._worker.run(task.trial, task.segment, channel)
         if channel.late and result.cut:
             message = f"ran over its trial_timeout; {task.timeout:g} s of it were left for this segment"
-            return (TimedOut(trial, attempt, Failure("timeout", message, "")),)
+            return (TimedOut(trial, attempt, Failure("timeout", message, ""), result.seconds),)
         return (Result(trial, attempt, result),)
 
     def now(self) -> float:

@@ -220,7 +220,7 @@ class RayBackend(Backend):
                 file_log(self._study / slot.log, self._study / directory)
             # What waited behind the first hadn't begun.
             how: LossKind = "timeout" if flight is slot.timed_out else "innocent" if place else kind
-            flight.gang.lost(flight.rank, Loss(reason, how), self.now())
+            flight.gang.lost(flight.rank, Loss(reason, how, max(self.now() - flight.since, 0.0)), self.now())
             messages += self._ended(flight)
         self._opened.refill()
         return messages

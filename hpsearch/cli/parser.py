@@ -53,6 +53,20 @@ def _add_running(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command.set_defaults(command=run.plan)
 
     command = commands.add_parser("resume", help="go on with a study that was interrupted, stopped or killed")
+    _add_going_on(command)
+    command.set_defaults(command=run.resume)
+
+    command = commands.add_parser("retry", help="let failed trials of a study run again, and go on with it")
+    _add_going_on(command)
+    command.add_argument("trials", type=_number, nargs="*", metavar="TRIAL", help="numbers (default: all that failed)")
+    command.set_defaults(command=run.retry)
+
+    command = commands.add_parser("stop", help="end a running sweep at the next reports of its trials")
+    command.add_argument("dir", type=Path, metavar="DIR")
+    command.set_defaults(command=look.stop)
+
+
+def _add_going_on(command: argparse.ArgumentParser) -> None:
     command.add_argument("dir", type=Path, metavar="DIR")
     _add_place(command, simulated=False)
     command.add_argument(
@@ -69,11 +83,6 @@ def _add_running(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action="store_true",
         help="let the journal survive the loss of power, at some cost in speed",
     )
-    command.set_defaults(command=run.resume)
-
-    command = commands.add_parser("stop", help="end a running sweep at the next reports of its trials")
-    command.add_argument("dir", type=Path, metavar="DIR")
-    command.set_defaults(command=look.stop)
 
 
 def _add_looking(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -133,6 +142,12 @@ def _add_place(command: argparse.ArgumentParser, *, simulated: bool) -> None:
         + ("; simulated runs nothing and is the same as plan" if simulated else ""),
     )
     command.add_argument("--address", help="a Ray cluster to join (default: RAY_ADDRESS, or a local Ray)")
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be the number of a trial, got {text!r}")
+    return int(text)
 
 
 def _positive(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Commands that run a sweep: `run`, `resume` and `plan`."""
+"""Commands that run a sweep: `run`, `resume`, `retry` and `plan`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hpsearch.sweep import Sweep
 from hpsearch.sweep_file import load_sweep, locate
 from hpsearch.trial import TrialRow
 
-__all__ = ["plan", "resume", "run"]
+__all__ = ["plan", "resume", "retry", "run"]
 
 _EXIT_CODES = {"finished": 0, "interrupted": 130, "stopped": 3, "max_time": 3}
 
@@ -49,6 +49,15 @@ def run(given: argparse.Namespace) -> int:
 
 def resume(given: argparse.Namespace) -> int:
     """Go on with a study."""
+    return _go_on(given)
+
+
+def retry(given: argparse.Namespace) -> int:
+    """Go on with a study, and run failed trials again."""
+    return _go_on(given, given.trials)
+
+
+def _go_on(given: argparse.Namespace, failed: Sequence[int] | None = None) -> int:
     place = StudyDirectory(given.dir)
     with Journal.read(place.journal) as journal:
         record = journal.study()
@@ -62,7 +71,7 @@ def resume(given: argparse.Namespace) -> int:
     folder = record.get("provenance", {}).get("directory", "")
     source = None if sweep.source is None else Path(folder, sweep.source)
     search_path = (str(Path.cwd()), folder, "" if source is None else str(source.resolve().parent))
-    return _report(_run(place, sweep, given, search_path, source))
+    return _report(_run(place, sweep, given, search_path, source, failed))
 
 
 def plan(given: argparse.Namespace) -> int:
@@ -84,7 +93,12 @@ def _with_workers(sweep: Sweep, workers: int | None) -> Sweep:
 
 
 def _run(
-    place: StudyDirectory, sweep: Sweep, given: argparse.Namespace, search_path: Sequence[str], source: Path | None
+    place: StudyDirectory,
+    sweep: Sweep,
+    given: argparse.Namespace,
+    search_path: Sequence[str],
+    source: Path | None,
+    failed: Sequence[int] | None = None,
 ) -> Study:
     run = Run(
         trainable=None,
@@ -95,7 +109,7 @@ def _run(
         durable=given.durable,
     )
     try:
-        return run_study(place, sweep, run)
+        return run_study(place, sweep, run, failed)
     except TrainableError as error:
         blamed = "" if source is None else _blame(source, str(error))
         raise TrainableError(

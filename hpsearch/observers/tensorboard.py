@@ -112,6 +112,8 @@ class TensorBoardObserver(Observer):
         self._hparams = HParams(domains)
         self._files = EventFiles(directory, clock)
         self._curves: dict[int, _Curve] = {}
+        self._failed: set[int] = set()
+        """Trials that may still be retried: TensorBoard keeps the first status that it reads."""
         self._ended_segments = 0
         self._best = math.nan
         self._rung_counts: Counter[int | None] = Counter()
@@ -137,7 +139,7 @@ class TensorBoardObserver(Observer):
                 self._pause(event.trial)
                 if not event.retry:
                     self._ended_segments += 1
-                    self._end(event.trial, succeeded=False)
+                    self._failed.add(event.trial)
             case Lost():
                 self._pause(event.trial)
             case Reverted():
@@ -145,7 +147,7 @@ class TensorBoardObserver(Observer):
                 self._take_back(event.trial, event.iteration)
         for decision in decisions:
             if decision.action != "promote":
-                self._end(decision.trial, succeeded=True)
+                self._end(decision.trial, succeeded=decision.trial not in self._failed)
 
     def report(self, reports: Sequence[Report]) -> None:
         """Take live reports of attempts that run now."""
@@ -170,7 +172,9 @@ class TensorBoardObserver(Observer):
         self._files.flush()
 
     def close(self) -> None:
-        """Write out what is held back; no file is open."""
+        """Write out what is held back, and which trials have failed; no file is open."""
+        for trial in sorted(self._failed):
+            self._end(trial, succeeded=False)
         self._files.flush()
 
     def _start(self, segment: Segment, new: Trial | None, reason: str) -> None:
@@ -185,6 +189,7 @@ class TensorBoardObserver(Observer):
                 self._files.summary(run, self._hparams.session_start(new.params, self._clock()))
         self._take_back(segment.trial, segment.start)
         curve.running = True
+        self._failed.discard(segment.trial)
         curve.end, curve.width = segment.end, width
 
     def _write(self, reports: Sequence[Report]) -> None:

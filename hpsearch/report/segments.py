@@ -111,10 +111,10 @@ def _ended(row: SegmentRow, event: Finished | Failed | Lost | Reverted) -> Segme
         case Finished(seconds=seconds):
             cut = event.cut and (row.end is None or event.iteration < row.end)
             return replace(row, ended="cut" if cut else "finished", seconds=seconds)
-        case Failed(failure=failure):
-            return replace(row, ended="failed", message=failure.message)
-        case Lost(reason=reason):
-            return replace(row, ended="lost", message=reason)
+        case Failed(failure=failure, seconds=seconds):
+            return replace(row, ended="failed", message=failure.message, seconds=seconds or None)
+        case Lost(reason=reason, seconds=seconds):
+            return replace(row, ended="lost", message=reason, seconds=seconds or None)
         case Reverted(reason=reason, seconds=seconds):
             return replace(row, ended="reverted", message=reason, seconds=seconds)
 

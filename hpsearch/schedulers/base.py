@@ -7,7 +7,7 @@ what makes resuming a replay. `next` that answers `Wait` or `Done` changes nothi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,18 @@ class Scheduler(ABC):
         """Say what to start now; the answer counts as started."""
 
     @abstractmethod
+    def upcoming(self) -> Iterator[NewTrial | Run]:
+        """Give what `next` would answer, one by one, before `Wait` or `Done`; changes nothing.
+
+        It may have no end. It holds until the scheduler is told anything.
+        """
+
+    @property
+    @abstractmethod
+    def busy(self) -> bool:
+        """Whether an answer waits for its outcome."""
+
+    @abstractmethod
     def ready(self) -> int:
         """Count the answers that `next` would give now before `Wait` or `Done`; changes nothing.
 
@@ -97,6 +109,18 @@ class Scheduler(ABC):
         """Take a trial's outcome; answer the decisions that follow, in a fixed order.
 
         Called exactly once for each `NewTrial` and `Run` that was answered, in any order.
+        """
+
+    @abstractmethod
+    def may_withdraw(self, trial: int) -> bool:
+        """Say whether a trial failed, and nothing was decided since that it had a part in."""
+
+    @abstractmethod
+    def withdraw(self, trial: int) -> None:
+        """Take back the outcome of a trial that failed: it is running again, and will be observed again.
+
+        Raises:
+            ValueError: It may not be withdrawn.
         """
 
     @abstractmethod

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpsearch.decision import Decision
 from hpsearch.errors import SweepError
-from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, RungView, Scheduler, Wait
+from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
 from hpsearch.schedulers.reasons import ran
 
 __all__ = ["FullLength"]
@@ -30,6 +31,7 @@ class FullLength(Scheduler):
         self._run_cap = run_cap
         self._numbered = 0
         self._running: set[int] = set()
+        self._failed: set[int] = set()
         self._exhausted = False
 
     def next(self) -> Answer:
@@ -40,6 +42,19 @@ class FullLength(Scheduler):
             self._running.add(trial)
             return NewTrial(trial, self._max_iter)
         return Wait() if self._running else Done()
+
+    def upcoming(self) -> Iterator[NewTrial | Run]:
+        """Give the trials that are still to be created."""
+        if self._exhausted:
+            return
+        numbers = itertools.count(self._numbered) if self._run_cap is None else range(self._numbered, self._run_cap)
+        for number in numbers:
+            yield NewTrial(number, self._max_iter)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a trial is running."""
+        return bool(self._running)
 
     def ready(self) -> int:
         """Count the trials that are still to be created; 1 where they have no bound."""
@@ -57,8 +72,24 @@ class FullLength(Scheduler):
             raise ValueError(f"an outcome must be of a running trial; trial {outcome.trial} is not running")
         self._running.remove(outcome.trial)
         if outcome.value is None:
+            self._failed.add(outcome.trial)
             return ()
         return (Decision(outcome.trial, "complete", ran(outcome, self._max_iter)),)
+
+    def may_withdraw(self, trial: int) -> bool:
+        """Say whether a trial failed: each trial is decided on by itself."""
+        return trial in self._failed
+
+    def withdraw(self, trial: int) -> None:
+        """Take back the outcome of a trial that failed.
+
+        Raises:
+            ValueError: It didn't fail.
+        """
+        if trial not in self._failed:
+            raise ValueError(f"only the outcome of a failed trial can be withdrawn; trial {trial} has not failed")
+        self._failed.remove(trial)
+        self._running.add(trial)
 
     def exhausted(self) -> Sequence[Decision]:
         """Take the last `NewTrial` back and ask for no more.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from heapq import heappop, heappush
+from bisect import insort
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 from hpsearch.decision import Decision
 from hpsearch.errors import SweepError
 from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
-from hpsearch.schedulers.brackets import Bracket, cut, iterations, thin, upcoming
+from hpsearch.schedulers.brackets import Bracket, Rung, cut, iterations, thin, upcoming
 from hpsearch.schedulers.open_bracket import OpenBracket
 from hpsearch.schedulers.ranking import rank
 from hpsearch.schedulers.reasons import ran, ranked
@@ -70,7 +70,9 @@ class BracketScheduler(Scheduler):
         self._newest: OpenBracket | None = None
         self._running: dict[int, OpenBracket] = {}
         self._promoted: list[tuple[int, int, OpenBracket]] = []
-        """Heap of (-until, trial, bracket): the furthest rung first, then the lower number."""
+        """Sorted (-until, trial, bracket): the furthest rung first, then the lower number."""
+        self._failed: dict[int, OpenBracket] = {}
+        """Trials that failed in a rung on which nothing was decided since."""
         self._views: list[Sequence[RungView]] = []
         """One entry for each bracket begun."""
         self._stale: dict[int, OpenBracket] = {}
@@ -79,7 +81,7 @@ class BracketScheduler(Scheduler):
     def next(self) -> Answer:
         """Say what to start now; the answer counts as started."""
         if self._promoted:
-            _, trial, bracket = heappop(self._promoted)
+            _, trial, bracket = self._promoted.pop(0)
             self._start(trial, bracket)
             return Run(trial, bracket.rung.until, bracket.index, bracket.position)
         filling = self._bracket_to_fill()
@@ -89,6 +91,21 @@ class BracketScheduler(Scheduler):
             self._start(trial, filling)
             return NewTrial(trial, filling.rung.until, filling.index)
         return Wait() if self._running else Done()
+
+    def upcoming(self) -> Iterator[NewTrial | Run]:
+        """Give the promoted trials, then the new ones of the bracket that is being filled and of those after it."""
+        for _, trial, bracket in self._promoted:
+            yield Run(trial, bracket.rung.until, bracket.index, bracket.position)
+        number = self._numbered
+        for index, rung, size in self._to_fill():
+            for _ in range(size):
+                yield NewTrial(number, rung.until, index)
+                number += 1
+
+    @property
+    def busy(self) -> bool:
+        """Whether a trial is running."""
+        return bool(self._running)
 
     def ready(self) -> int:
         """Count the promoted trials, and the new ones of the bracket that is being filled."""
@@ -110,7 +127,33 @@ class BracketScheduler(Scheduler):
             raise ValueError(f"an outcome must be of a running trial; trial {outcome.trial} is not running")
         bracket.finished += 1
         bracket.undecided.append(outcome)
+        if outcome.value is None:
+            self._failed[outcome.trial] = bracket
         return self._decide(bracket)
+
+    def may_withdraw(self, trial: int) -> bool:
+        """Say whether a trial failed in a rung that isn't decided, in the last one, or in one where all have failed."""
+        return trial in self._failed
+
+    def withdraw(self, trial: int) -> None:
+        """Take back the outcome of a trial that failed.
+
+        Raises:
+            ValueError: It didn't fail, or its rung is decided.
+        """
+        bracket = self._failed.pop(trial, None)
+        if bracket is None:
+            raise ValueError(
+                "only the outcome of a failed trial whose rung isn't decided can be withdrawn; "
+                f"trial {trial} has not failed, or its rung is decided"
+            )
+        if bracket.unfilled is not None:
+            self._replan(bracket, bracket.unfilled)
+            bracket.unfilled = None
+        bracket.finished -= 1
+        bracket.undecided = [outcome for outcome in bracket.undecided if outcome.trial != trial]
+        self._running[trial] = bracket
+        self._stale[bracket.index] = bracket
 
     def exhausted(self) -> Sequence[Decision]:
         """Take the last `NewTrial` back and ask for no more; its bracket is cut to the trials that it has.
@@ -206,15 +249,28 @@ class BracketScheduler(Scheduler):
         self._views.append(())
         return self._newest
 
+    def _to_fill(self) -> Iterator[tuple[int, Rung, int]]:
+        """Give (bracket, first rung, trials to create) of the bracket that is being filled and of those after it."""
+        newest = self._newest
+        if newest is not None and newest.position == 0 and newest.started < newest.rung.size:
+            yield newest.index, newest.rung, newest.rung.size - newest.started
+        begun, trials = len(self._views), self._begun_trials
+        while (plan := self._plan(begun, trials)) is not None:
+            yield begun, plan.rungs[0], plan.trials
+            begun, trials = begun + 1, trials + plan.trials
+
     def _plan_to_begin(self) -> Bracket | None:
         """Give what the next bracket would hold; None where no more may begin."""
-        begun = len(self._views)
+        return self._plan(len(self._views), self._begun_trials)
+
+    def _plan(self, begun: int, trials: int) -> Bracket | None:
+        """Give what a bracket would hold that begins after so many, with so many trials; None where none may."""
         run_cap, brackets = self._bounds()
         if self._exhausted or (brackets is not None and begun >= brackets):
             return None
         plan = self._cycle[begun % len(self._cycle)]
         if run_cap is not None:
-            plan = cut(plan, run_cap - self._begun_trials, self._eta)
+            plan = cut(plan, run_cap - trials, self._eta)
         return plan if plan.trials else None
 
     def _decide(self, bracket: OpenBracket) -> Sequence[Decision]:
@@ -239,8 +295,15 @@ class BracketScheduler(Scheduler):
     def _decide_rung(self, bracket: OpenBracket) -> Sequence[Decision]:
         """Promote the best of a rung whose outcomes are all known, and stop the rest."""
         outcomes = rank(bracket.undecided, self._goal)
-        bracket.undecided = []
         able = [outcome for outcome in outcomes if outcome.value is not None]
+        if not able:
+            # There is nothing to decide, so these failures may still be taken back.
+            bracket.unfilled = bracket.plan
+            self._replan(bracket, thin(bracket.plan, bracket.position + 1, 0))
+            return ()
+        bracket.undecided = []
+        for outcome in outcomes:
+            self._failed.pop(outcome.trial, None)
         promoted = min(bracket.plan.rungs[bracket.position + 1].size, len(able))
         decisions = [
             Decision(
@@ -251,10 +314,9 @@ class BracketScheduler(Scheduler):
             for place, outcome in enumerate(able, start=1)
         ]
         self._replan(bracket, thin(bracket.plan, bracket.position + 1, promoted))
-        if promoted:
-            bracket.go_to_next_rung()
+        bracket.go_to_next_rung()
         for outcome in able[:promoted]:
-            heappush(self._promoted, (-bracket.rung.until, outcome.trial, bracket))
+            insort(self._promoted, (-bracket.rung.until, outcome.trial, bracket))
         return decisions
 
     def _replan(self, bracket: OpenBracket, plan: Bracket) -> None:

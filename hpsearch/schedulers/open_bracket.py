@@ -27,6 +27,8 @@ class OpenBracket:
     """Trials that were started in this rung."""
     finished: int = 0
     """Trials whose outcome in this rung is known."""
+    unfilled: Bracket | None = None
+    """The plan before all trials of a rung had failed, which left the next ones empty; None where none did."""
     undecided: list[Outcome] = field(default_factory=list)
     """Those of them on which nothing was decided yet."""
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hpsearch.attempt import attempt_directory
 from hpsearch.course import Course
 from hpsearch.decision import Decision
-from hpsearch.events import Event, Failed, Finished, Lost, Opened, Saved, Started
+from hpsearch.events import Event, Failed, Finished, Lost, Opened, Retried, Saved, Started
 from hpsearch.schedulers.base import Done, Wait
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
@@ -79,8 +79,14 @@ class Life:
         if not self.events or self.chance.random() < 0.02 * self.trouble:
             self.take(OPENED)
             return True
+        if self.chance.random() < 0.1 * self.trouble and (failed := self.course.failed()):
+            trial = self.chance.choice(failed)
+            if self.course.may_run_again(trial) or self.course.room() != 0:
+                self.take(Retried(trial))
+                return True
         if len(self.course.running()) < self.workers:
             event = self.course.next()
+            assert self.course.next() == event  # to ask changes nothing
             if not isinstance(event, Wait | Done):
                 self.take(event)
                 return True

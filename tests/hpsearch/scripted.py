@@ -50,13 +50,14 @@ def sweep_of(**changes: Any) -> Sweep:
     return Sweep(**(given | changes))
 
 
-def run_scripted(path: Path, sweep: Sweep | None, backend: Backend) -> Study:
-    """Run a study in this directory, made if there is none, on this backend."""
+def run_scripted(path: Path, sweep: Sweep | None, backend: Backend, retry: Sequence[int] | None = None) -> Study:
+    """Run a study in this directory, made if there is none, on this backend; `retry` as for `run_study`."""
     place = StudyDirectory(path)
     if not place.exists():
         assert sweep is not None
         create_study(sweep, path)
-    return run_study(place, sweep, Run("package.module:function", lambda _: backend, Silent(), tensorboard=False))
+    run = Run("package.module:function", lambda _: backend, Silent(), tensorboard=False)
+    return run_study(place, sweep, run, retry)
 
 
 def events_of(path: Path) -> list[Event]:

@@ -42,14 +42,14 @@ def state(course: Course) -> object:
 
 @settings(deadline=None, max_examples=150)
 @given(lives())
-def test_no_checkpoint_goes_that_is_needed_and_in_the_end_exactly_the_best_ones_is_left(life):
+def test_no_checkpoint_goes_that_is_needed_and_in_the_end_those_of_the_best_and_the_failed_are_left(life):
     course = life.course
     while life.step():
         rows = course.rows()
         assert {row.checkpoint for row in rows} - {None} == course.checkpoints() == life.on_disk
         best = best_of([row for row in rows if row.state in ENDED], life.sweep)
         for row in rows:
-            if row.state not in ENDED or row == best:
+            if row.state not in ENDED - {TrialState.FAILED} or row == best:
                 newest = [e for e in life.events if isinstance(e, Saved | Finished) and e.trial == row.number]
                 saved = [e.checkpoint for e in newest if e.checkpoint is not None]
                 assert row.checkpoint == (saved[-1] if saved else None)
@@ -57,7 +57,8 @@ def test_no_checkpoint_goes_that_is_needed_and_in_the_end_exactly_the_best_ones_
     assert len(life.discarded) == len(set(life.discarded))
     assert {row.state for row in course.rows()} <= ENDED
     best = course.best()
-    assert life.on_disk == ({best.checkpoint} if best is not None and life.saves else set())
+    failed = {row.checkpoint for row in course.rows() if row.state is TrialState.FAILED}
+    assert life.on_disk == (failed | {best.checkpoint if best is not None else None}) - {None}
 
 
 @settings(deadline=None, max_examples=50)

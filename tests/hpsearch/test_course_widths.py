@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hpsearch.course import Course
 from hpsearch.decision import Decision
 from hpsearch.errors import JournalError
-from hpsearch.events import Event, Finished, Reverted, Saved, Started
+from hpsearch.events import Event, Finished, Retried, Reverted, Saved, Started
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.sweep import Metric, Resources
@@ -49,6 +49,8 @@ class WideLife(Life):
                 self.widened.pop(event.trial, None)
         elif isinstance(event, Reverted) and event.checkpoint is not None:
             self.on_disk.add(event.checkpoint)
+        elif isinstance(event, Retried):
+            self.widened.pop(event.trial, None)  # it goes on from its newest checkpoint
         decisions = super().take(event)
         if isinstance(event, Reverted):
             before, width = self.widened.pop(event.trial)
@@ -111,7 +113,8 @@ def test_no_checkpoint_goes_that_a_trial_may_have_to_go_back_to_and_none_is_left
     assert len(life.discarded) == len(set(life.discarded))
     assert {row.state for row in life.course.rows()} <= ENDED
     best = life.course.best()
-    assert life.on_disk == ({best.checkpoint} if best is not None and life.saves else set())
+    failed = {row.checkpoint for row in life.course.rows() if row.state is TrialState.FAILED}
+    assert life.on_disk == (failed | {best.checkpoint if best is not None else None}) - {None}
 
 
 @settings(deadline=None, max_examples=100)

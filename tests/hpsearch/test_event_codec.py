@@ -19,6 +19,7 @@ from hpsearch.events import (
     Finished,
     Lost,
     Opened,
+    Retried,
     Reverted,
     Saved,
     Started,
@@ -59,10 +60,11 @@ def events(draw) -> Event:
             st.builds(Started, segments, st.none() | trials, texts),
             st.builds(Saved, number, counts, counts, texts, reports),
             st.builds(Finished, number, counts, counts, st.none() | texts, reports, st.booleans(), floats),
-            st.builds(Failed, number, counts, failures, st.booleans(), reports),
-            st.builds(Lost, number, counts, texts, st.booleans()),
+            st.builds(Failed, number, counts, failures, st.booleans(), reports, floats),
+            st.builds(Lost, number, counts, texts, st.booleans(), floats),
             st.builds(Reverted, number, counts, counts, texts, floats, st.none() | texts),
             st.builds(Dropped, number, texts),
+            st.builds(Retried, number),
             st.builds(Exhausted),
             st.builds(Extended, optional_counts, optional_counts),
             st.builds(Ended, texts, texts),
@@ -106,6 +108,13 @@ def test_a_journal_from_before_there_were_widths_is_read():
     body = json.dumps({"attempt": 2, "start": 1, "end": 3, "checkpoint": "c"})
     assert decode("started", 7, body) == Started(Segment(7, 1, 3, "c", 2, 1), None, "")
     assert json.loads(encode(Started(Segment(7, 1, 3, "c", 2), None))[2]) == json.loads(body)
+
+
+def test_a_journal_from_before_failures_told_their_time_is_read():
+    body = {"attempt": 2, "failure": ["raised", "no", ""], "retry": False, "reports": []}
+    assert decode("failed", 7, json.dumps(body)) == Failed(7, 2, Failure("raised", "no", ""), False, (), 0.0)
+    body = {"attempt": 2, "reason": "gone", "innocent": True}
+    assert decode("lost", 7, json.dumps(body)) == Lost(7, 2, "gone", True, 0.0)
 
 
 @pytest.mark.parametrize(

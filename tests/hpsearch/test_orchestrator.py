@@ -17,12 +17,13 @@ from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Saved,
 from hpsearch.interrupts import Interrupts
 from hpsearch.job import Job
 from hpsearch.journal import Journal
-from hpsearch.orchestrator import MOST_LOSSES, Orchestrator
+from hpsearch.orchestrator import Orchestrator
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.study import Study, load
 from hpsearch.sweep import Checkpoints, Limits, Sweep
 from hpsearch.trial import Report, TrialState
+from hpsearch.verdicts import MOST_LOSSES
 from hpsearch.widths import Widths
 from tests.hpsearch.scripted import (
     ScriptedBackend,

@@ -15,7 +15,6 @@ from hpsearch.backends.base import Message, Task
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.course import Course
 from hpsearch.events import Event, Exhausted, Failed, Finished, Lost, Reverted, Started
-from hpsearch.orchestrator import MOST_LOSSES
 from hpsearch.plan import relative_time, simulate
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
@@ -23,6 +22,7 @@ from hpsearch.space import Space, Uniform
 from hpsearch.study import load
 from hpsearch.sweep import Limits, Resources, Scaling, Sweep
 from hpsearch.trial import Segment, Trial, TrialState
+from hpsearch.verdicts import MOST_LOSSES
 from tests.hpsearch.lives import sweeps
 from tests.hpsearch.scripted import (
     ScriptedBackend,

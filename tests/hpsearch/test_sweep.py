@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -105,6 +105,12 @@ def test_impossible_sweeps_are_refused_with_key_and_value(changes, problem):
         (lambda: Limits(max_time=0), "max_time: must be more than 0 seconds, got 0"),
         (lambda: Limits(trial_timeout=float("inf")), "trial_timeout: must be a finite number, got inf"),
         (lambda: Limits(max_retries=-1), "max_retries: must be at least 0, got -1"),
+        (lambda: Limits(max_failures=0), "max_failures: must be at least 1, got 0"),
+        (
+            lambda: Limits(max_failures=cast(Any, "never")),
+            "max_failures: must be a number, auto or none, got 'never'",
+        ),
+        (lambda: Limits(max_failures=True), "max_failures: must be"),
         (lambda: Checkpoints(every=0), "every: must be at least 1, got 0"),
         (lambda: Checkpoints(keep=wrong("none")), "keep: must be best or all, got 'none'"),
     ],
@@ -174,6 +180,12 @@ def test_json_from_before_there_were_widths_is_read_with_the_defaults():
         del stored["resources"][key]
     assert Sweep.from_json(stored) == sweep()
     assert Sweep.from_json(stored).difference(sweep()) == []
+
+
+def test_a_sweep_from_before_failures_could_end_it_goes_on_without_that_limit():
+    stored = json.loads(json.dumps(sweep().to_json()))
+    del stored["limits"]["max_failures"]
+    assert Sweep.from_json(stored).limits == Limits(max_failures="none")
 
 
 @pytest.mark.parametrize(

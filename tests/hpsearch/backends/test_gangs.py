@@ -50,18 +50,19 @@ def test_a_gang_of_one_speaks_of_no_ranks():
 def test_a_lost_worker_counts_whatever_the_others_say(other):
     gang = make_gang(2)
     gang.landed(0, result(kind=other), 0.0)
-    gang.lost(1, Loss("it was killed"), 0.0)
-    assert gang.outcome() == Gone(*KEY, "rank 1 of 2: it was killed")
+    gang.lost(1, Loss("it was killed", seconds=3.5), 0.0)
+    assert gang.outcome() == Gone(*KEY, "rank 1 of 2: it was killed", seconds=3.5)
 
 
 def test_a_timeout_counts_whatever_the_others_say():
     gang = make_gang(3)
     gang.landed(1, result(kind="peer", rank=1), 0.0)
-    gang.lost(0, Loss("killed", "timeout"), 0.0)
+    gang.lost(0, Loss("killed", "timeout", 9.5), 0.0)
     gang.lost(2, Loss("killed", "timeout"), 0.0)
     outcome = gang.outcome()
     assert isinstance(outcome, TimedOut)
     assert outcome.failure.message == "killed: it ran over its trial_timeout (killed)"
+    assert outcome.seconds == 9.5
 
 
 def test_the_failure_of_its_own_counts_and_not_those_that_it_caused():
@@ -103,7 +104,7 @@ def test_where_all_blame_the_others_it_is_nobodys_fault():
     gang = make_gang(2)
     gang.landed(1, result(kind="peer", rank=1), 0.0)
     gang.landed(0, result(kind="peer"), 0.0)
-    assert gang.outcome() == Gone(*KEY, "rank 0 of 2: what rank 0 said")
+    assert gang.outcome() == Gone(*KEY, "rank 0 of 2: what rank 0 said", seconds=result().seconds)
 
 
 def test_others_are_late_some_time_after_rank_0_or_after_anything_went_wrong():

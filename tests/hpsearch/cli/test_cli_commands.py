@@ -18,7 +18,7 @@ from hpsearch.report.export import CSV_NAME, OPTUNA_NAME, PARQUET_NAME
 from tests.hpsearch.cli.command_line import Call, write_sweep
 from tests.hpsearch.wide_study import HARM, WIDENED, write_wide_study
 
-COMMANDS = ["run", "plan", "resume", "stop", "status", "trials", "best", "export", "tensorboard", "doctor"]
+COMMANDS = ["run", "plan", "resume", "retry", "stop", "status", "trials", "best", "export", "tensorboard", "doctor"]
 
 
 @pytest.fixture

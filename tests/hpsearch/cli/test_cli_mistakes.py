@@ -144,6 +144,7 @@ def test_a_different_sweep_is_refused_with_the_difference(here, hpsearch_command
         ("run_cap=3", "run_cap: 4 in the study, 3 here"),
         ("limits.max_time=soon", "must be seconds or a time such as 90m, 1h30m or 45s, got 'soon'"),
         ("limits.max_retries=-1", "max_retries: must be at least 0, got -1"),
+        ("limits.max_failures=many", "max_failures: must be a number of trials, auto or none, got 'many'"),
         ("resources.max_workers_per_trial=0", "max_workers_per_trial: must be at least 1, got 0"),
         ("resources.workers_per_trial=2.0", "workers_per_trial: must be an integer, got 2.0"),
         ("resources.elastic=1", "elastic: must be true or false, got 1"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hpsearch.running_trial import RunningTrial
 
-__all__ = ["GATE", "OPEN", "REACHED", "fails", "gated", "interrupted", "misnamed", "nan", "steps"]
+__all__ = ["GATE", "OPEN", "REACHED", "fails", "gated", "interrupted", "misnamed", "moody", "nan", "steps"]
 
 GATE = "HPSEARCH_TEST_GATE"
 """Environment variable: a folder in which `gated` says that it waits, and waits for `open`."""
@@ -67,3 +67,11 @@ def nan(trial: RunningTrial) -> None:
     """Report no number."""
     for _ in trial.iterations():
         trial.report({"loss": float("nan")})
+
+
+def moody(trial: RunningTrial) -> None:
+    """Raise while the folder holds a file `moody`, in trials from its number on; else walk at random."""
+    mood = Path("moody")
+    if mood.exists() and trial.number >= int(mood.read_text()):
+        raise ValueError("not today")
+    steps(trial)

@@ -19,7 +19,7 @@ from tensorboard.plugins.hparams import (
 )
 
 from hpsearch.decision import Decision
-from hpsearch.events import Failed, Finished, Lost, Opened, Reverted, Saved, Started
+from hpsearch.events import Failed, Finished, Lost, Opened, Retried, Reverted, Saved, Started
 from hpsearch.observers.domains import Choices, Domain, Interval
 from hpsearch.observers.tensorboard import (
     STUDY_RUN,
@@ -149,6 +149,22 @@ def test_dashboard_shows_no_param_that_a_trial_lacks(tmp_path):
     assert {info.name for info in experiment.hparam_infos} == set(DOMAINS)
     shown = {name: set(group.hparams) for name, group in groups.items()}
     assert shown == {"trial-00000": set(some), "trial-00001": set(), "trial-00002": set(PARAMS)}
+
+
+def test_a_failed_trial_that_is_retried_has_the_status_and_the_curve_of_its_end(tmp_path):
+    """TensorBoard keeps the first status that it reads."""
+    tensorboard = observer(tmp_path)
+    tensorboard.observe(started(0, 0, 2), ())
+    tensorboard.observe(failed(0, False, reports(0, 0, [0.25])), ())
+    tensorboard.flush()
+    tensorboard.observe(Retried(0), ())
+    tensorboard.observe(started(0, 0, 2, attempt=2), ())
+    done = finished(0, 2, reports(0, 0, [0.5, 0.75]), attempt=2)
+    tensorboard.observe(done, (Decision(0, "complete", "ran its 2 iterations"),))
+    tensorboard.close()
+    _, groups = dashboard(tmp_path)
+    assert groups[trial_run(0)].sessions[0].status == api_pb2.STATUS_SUCCESS
+    assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.5), (2, 0.75)]
 
 
 def test_dashboard_shows_params_values_and_status_of_each_trial(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -45,15 +45,30 @@ class _Doubling(Scheduler):
         self._exhausted = False
 
     def next(self) -> Answer:
-        if self._until:
-            return Wait()
-        if self._reached:
-            self._until = min(2 * self._reached, self._max_iter)
-            return Run(self._numbered - 1, self._until, self._numbered - 1, self._until.bit_length() - 1)
-        if not self.ready():
-            return Done()
-        self._numbered, self._until = self._numbered + 1, 1
-        return NewTrial(self._numbered - 1, 1, self._numbered - 1)
+        for answer in self.upcoming():
+            self._until = answer.until or 0
+            self._numbered += isinstance(answer, NewTrial)
+            return answer
+        return Wait() if self._until else Done()
+
+    def upcoming(self) -> Iterator[NewTrial | Run]:
+        if not self._until:
+            trial = self._numbered - 1
+            if self._reached:
+                until = min(2 * self._reached, self._max_iter)
+                yield Run(trial, until, trial, until.bit_length() - 1)
+            elif self.ready():
+                yield NewTrial(trial + 1, 1, trial + 1)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._until)
+
+    def may_withdraw(self, trial: int) -> bool:
+        return False
+
+    def withdraw(self, trial: int) -> None:
+        raise ValueError(f"trial {trial} is decided")
 
     def ready(self) -> int:
         if self._until:

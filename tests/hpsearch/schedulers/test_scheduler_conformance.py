@@ -8,8 +8,10 @@ import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import get_args
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +20,11 @@ from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, Scheduler, Wa
 from hpsearch.schedulers.brackets import Variant, hyperband_brackets, successive_halving_bracket
 from hpsearch.schedulers.full import FullLength
 from hpsearch.schedulers.halving import BracketScheduler
+
+
+def _trial(answer: NewTrial | Run) -> int:
+    return answer.number if isinstance(answer, NewTrial) else answer.trial
+
 
 Measure = Callable[[int, int], tuple[int, float | None]]
 """(trial, until) to (iteration that it ended at, value)."""
@@ -67,7 +74,10 @@ class Drive:
         """Start what there is to start; False when that is nothing, ever."""
         while len(self.flying) < self.workers:
             ready = self.scheduler.ready()
+            upcoming = list(islice(self.scheduler.upcoming(), 3))
             answer = self.scheduler.next()
+            assert upcoming[:1] == ([answer] if isinstance(answer, NewTrial | Run) else [])
+            assert upcoming[1:] == list(islice(self.scheduler.upcoming(), 2))[: len(upcoming) - 1]
             # One is counted at least where one is to come; a bracket that begins may hold more.
             assert (ready > 0) == isinstance(answer, NewTrial | Run)
             if isinstance(answer, Wait | Done):
@@ -218,6 +228,45 @@ def test_workers_and_order_change_no_decision(recipe, table, count, seed, supply
     assert many.state == alone.state
     assert sorted(many.segments) == sorted(alone.segments)
     assert list(many.scheduler.rungs()) == list(alone.scheduler.rungs())
+
+
+@given(recipes, values, workers, seeds, st.none() | st.integers(0, 60))
+@settings(deadline=None, max_examples=150)
+def test_failures_that_are_taken_back_leave_no_trace(recipe, table, count, seed, supply):
+    """First all that runs, whole rungs among it; then one at a time, in rungs that others keep undecided."""
+    measure = measure_by(table)
+    calm = Drive(recipe.build(), measure, supply=supply).run()
+    drive = Drive(recipe.build(), measure, count, seed, supply)
+    scheduler = drive.scheduler
+    drive.fill()
+    for trial, until in drive.flying:
+        assert not scheduler.may_withdraw(trial)
+        assert not scheduler.observe(Outcome(trial, until, None))
+    for trial, _ in reversed(drive.flying):
+        assert scheduler.may_withdraw(trial)
+        scheduler.withdraw(trial)
+    while drive.fill():
+        trial, until = drive.order.choice(drive.flying)
+        if sum(drive.bracket[trial] == drive.bracket[other] for other, _ in drive.flying) > 1:
+            scheduler.observe(Outcome(trial, until, None))
+            scheduler.withdraw(trial)
+        drive.observe_any()
+    drive.check_end()
+    assert drive.decisions == calm.decisions
+    assert (list(scheduler.rungs()), scheduler.total()) == (list(calm.scheduler.rungs()), calm.scheduler.total())
+
+
+@given(recipes, values, workers, seeds)
+@settings(deadline=None, max_examples=60)
+def test_what_did_not_fail_or_was_decided_on_cant_be_taken_back(recipe, table, count, seed):
+    drive = Drive(recipe.build(), measure_by(table), count, seed)
+    while drive.fill():
+        drive.observe_any()
+        for trial, state in drive.state.items():
+            if state != "failed":
+                assert not drive.scheduler.may_withdraw(trial)
+        with pytest.raises(ValueError, match="can be withdrawn"):
+            drive.scheduler.withdraw(len(drive.state))
 
 
 @given(recipes, values, workers, seeds, st.none() | st.integers(0, 60))
