@@ -20,7 +20,7 @@ from hpsearch.trial import Failure, Report, Segment, Trial
 
 __all__ = ["decode", "encode"]
 
-_NUMBER = {Trial: "number"}
+_NUMBER: Mapping[type, str] = {Trial: "number"}
 """The field that is the trial's number, where it isn't `trial`."""
 
 _ROWS: Mapping[type, Sequence[str]] = {
@@ -29,7 +29,7 @@ _ROWS: Mapping[type, Sequence[str]] = {
 }
 """Written as a list of these fields: reports are most of a journal."""
 
-_INLINED = {Started: "segment"}
+_INLINED: Mapping[type, str] = {Started: "segment"}
 """A field whose own fields stand among the event's."""
 
 _LACKING: Mapping[type, Mapping[str, Any]] = {
@@ -79,14 +79,19 @@ def _names(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind) if field.name != _number(kind))
 
 
+def _inlined(kind: type) -> type | None:
+    """Give the class of the field whose own fields stand among the event's."""
+    return typing.get_type_hints(kind)[_INLINED[kind]] if kind in _INLINED else None
+
+
 def _layout(kind: type) -> tuple[Sequence[str] | None, Callable[[Any], tuple[Any, ...]]]:
     """Give the keys of a dataclass's object, None for a row, and what gets their values."""
     if kind in _ROWS:
         return None, attrgetter(*_ROWS[kind])
     places = {name: name for name in _names(kind)}
-    if kind in _INLINED:
+    if (inner := _inlined(kind)) is not None:
         field = places.pop(_INLINED[kind])
-        places |= {name: f"{field}.{name}" for name in _names(typing.get_type_hints(kind)[field])}
+        places |= {name: f"{field}.{name}" for name in _names(inner)}
     if len(places) < 2:  # of one name `attrgetter` gives no tuple
         return tuple(places), lambda part: tuple([getattr(part, name) for name in places])
     return tuple(places), attrgetter(*places.values())
@@ -94,31 +99,44 @@ def _layout(kind: type) -> tuple[Sequence[str] | None, Callable[[Any], tuple[Any
 
 def _reader(kind: type) -> _Read:
     """Make what reads a dataclass."""
-    hints = typing.get_type_hints(kind)
-    numbered = _number(kind) in hints
     if kind in _ROWS:
         return _row_reader(kind)
-    parts = {name: read for name in _names(kind) if (read := _value_reader(hints[name])) is not None}
-    lacking, inlined = _LACKING.get(kind, {}), _INLINED.get(kind)
-    inner = () if inlined is None else _names(hints[inlined])
-    names = set(_names(kind))
+    inner = _inlined(kind)
+    keys = set(_LAYOUTS[kind][0] or ())
+    lacking = {**_LACKING.get(kind, {}), **(_LACKING.get(inner, {}) if inner is not None else {})}
+    build = _builder(kind)
 
     def read(trial: int | None, body: Any) -> Any:
         values = {**lacking, **body}
-        if inlined is not None:
-            values[inlined] = {name: values.pop(name) for name in inner if name in values}
-        if values.keys() != names:
-            raise KeyError(*sorted(values.keys() ^ names))
-        for name, read_value in parts.items():
-            values[name] = read_value(trial, values[name])
-        return kind(trial, **values) if numbered else kind(**values)
+        if values.keys() != keys:
+            raise KeyError(*sorted(values.keys() ^ keys))
+        return build(trial, values)
 
     return read
 
 
+def _builder(kind: type) -> _Read:
+    """Make what makes a dataclass of an object with all its keys."""
+    hints, inner, names = typing.get_type_hints(kind), _inlined(kind), _names(kind)
+    readers = {name: _value_reader(hints[name]) for name in names if hints[name] is not inner}
+    parts = [(name, reader) for name, reader in readers.items() if reader is not None]
+    build_inlined = None if inner is None else _builder(inner)
+    in_order = itemgetter(*names) if len(names) > 1 else lambda values: [values[name] for name in names]
+    numbered = _number(kind) in hints
+
+    def build(trial: int | None, values: dict[str, Any]) -> Any:
+        for name, reader in parts:
+            values[name] = reader(trial, values[name])
+        if build_inlined is not None:
+            values[_INLINED[kind]] = build_inlined(trial, values)
+        return kind(trial, *in_order(values)) if numbered else kind(*in_order(values))
+
+    return build
+
+
 def _row_reader(kind: type) -> _Read:
     row, names = _ROWS[kind], _names(kind)
-    numbered = len(names) < len(fields(kind))
+    numbered = _number(kind) in typing.get_type_hints(kind)
     in_order = itemgetter(*[row.index(name) for name in names])
 
     def read(trial: int | None, values: Any) -> Any:

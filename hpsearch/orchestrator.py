@@ -73,7 +73,6 @@ class Orchestrator:
         self._decided: list[tuple[Event, Sequence[Decision]]] = []
         self._ending: str | None = None
         self._mistake: HpsearchError | None = None
-        self._request = journal.last_request()
         self._next_check = self._next_look = 0.0
         self._began = 0.0
 
@@ -283,7 +282,7 @@ class Orchestrator:
         limit = self._limits.max_time
         if limit is not None and self._spent + self._elapsed() >= limit:
             self._end("max_time")
-        if any(verb == "stop" for _, verb in self._journal.requests(self._request)):
+        if "stop" in self._journal.requests():
             self._end("stopped")
 
     def _look(self, last: bool = False) -> None:
