@@ -1,41 +1,59 @@
-"""Events to and from JSON, for the journal. Nothing but plain JSON is ever written, and nothing is unpickled."""
+"""Events to and from JSON, for the journal. Nothing but plain JSON is ever written, and nothing is unpickled.
+
+The layout follows from the dataclasses: an event is an object of its fields, and so is a dataclass inside it. The
+trial's number isn't among them: it is the same throughout, and has a column of its own. The tables below say what is
+otherwise.
+"""
 
 from __future__ import annotations
 
 import json
+import types
+import typing
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from operator import attrgetter, itemgetter
 from typing import Any
 
-from hpsearch.events import (
-    Dropped,
-    Ended,
-    Event,
-    Exhausted,
-    Extended,
-    Failed,
-    Finished,
-    Lost,
-    Opened,
-    Retried,
-    Reverted,
-    Saved,
-    Started,
-)
+from hpsearch.events import Event, Extended, Failed, Lost, Opened, Started
 from hpsearch.trial import Failure, Report, Segment, Trial
 
 __all__ = ["decode", "encode"]
 
-_Body = Mapping[str, Any]
+_NUMBER: Mapping[type, str] = {Trial: "number"}
+"""The field that is the trial's number, where it isn't `trial`."""
 
-# In ASCII: the name of a file may put half a surrogate pair into an error's message, and SQLite takes no such text.
-_dump = json.JSONEncoder(separators=(",", ":")).encode
+_ROWS: Mapping[type, Sequence[str]] = {
+    Report: ("iteration", "seconds", "metrics"),
+    Failure: ("kind", "message", "traceback"),
+}
+"""Written as a list of these fields: reports are most of a journal."""
+
+_INLINED: Mapping[type, str] = {Started: "segment"}
+"""A field whose own fields stand among the event's."""
+
+_LACKING: Mapping[type, Mapping[str, Any]] = {
+    Opened: {"workers_per_trial": None},
+    Started: {"new": None, "reason": "", "bracket": None, "rung": None, "seen": None},
+    Failed: {"seconds": 0.0},
+    Lost: {"seconds": 0.0},
+    Extended: {"settings": {}},
+    Segment: {"checkpoint": None, "width": 1},
+}
+"""What it means that a body lacks a field: former versions left these out. No value here may ever change."""
+
+_FORMER_SETTINGS = ("brackets",)
+"""What former versions wrote beside `run_cap` of `Extended`: it is one of its settings."""
+
+_Read = Callable[[Any, Any], Any]
+"""(The trial's number, what JSON gives) to the value."""
 
 
 def encode(event: Event) -> tuple[str, int | None, str]:
     """Give an event's (kind, trial, JSON body)."""
-    kind = type(event)
+    kind = _KINDS[type(event)]
     trial = event.segment.trial if isinstance(event, Started) else getattr(event, "trial", None)
-    return kind.__name__.lower(), trial, _dump(_TO_BODY[kind](event))
+    return kind, trial, _dump(_plain(event))
 
 
 def decode(kind: str, trial: int | None, body: str) -> Event:
@@ -44,123 +62,117 @@ def decode(kind: str, trial: int | None, body: str) -> Event:
     Raises:
         KeyError, TypeError, ValueError: These are not the columns of an event.
     """
-    return _FROM_BODY[kind](trial, json.loads(body))
+    event: Event = _EVENTS[kind](trial, json.loads(body))
+    return event
 
 
-def _reports(reports: Sequence[Report]) -> list[list[Any]]:
-    return [[report.iteration, report.seconds, report.metrics] for report in reports]
+def _plain(part: Any) -> dict[str, Any] | tuple[Any, ...]:
+    """Give a dataclass as JSON has it, but for the dataclasses inside it: the encoder passes these on to here."""
+    names, values = _LAYOUTS[type(part)]
+    return values(part) if names is None else dict(zip(names, values(part), strict=True))
 
 
-def _read_reports(trial: int, rows: Sequence[Sequence[Any]]) -> tuple[Report, ...]:
-    return tuple(Report(trial, iteration, metrics, seconds) for iteration, seconds, metrics in rows)
+# In ASCII: the name of a file may put half a surrogate pair into an error's message, and SQLite takes no such text.
+_dump = json.JSONEncoder(separators=(",", ":"), check_circular=False, default=_plain).encode
 
 
-def _started(event: Started) -> _Body:
-    segment = event.segment
-    body: dict[str, Any] = {"attempt": segment.attempt, "start": segment.start, "end": segment.end}
-    if segment.checkpoint is not None:
-        body["checkpoint"] = segment.checkpoint
-    if segment.width != 1:
-        body["width"] = segment.width
-    if event.reason:
-        body["reason"] = event.reason
-    if event.bracket is not None:
-        body["bracket"], body["rung"] = event.bracket, event.rung
-    if event.seen is not None:
-        body["seen"] = event.seen
-    if event.new is not None:
-        body["new"] = {"params": event.new.params, "seed": event.new.seed, "origin": event.new.origin}
-    return body
+def _number(kind: type) -> str:
+    return _NUMBER.get(kind, "trial")
 
 
-def _read_started(trial: int, body: _Body) -> Started:
-    segment = Segment(trial, body["start"], body["end"], body.get("checkpoint"), body["attempt"], body.get("width", 1))
-    new = body.get("new")
-    created = None if new is None else Trial(trial, new["params"], new["seed"], new["origin"])
-    return Started(segment, created, body.get("reason", ""), body.get("bracket"), body.get("rung"), body.get("seen"))
+def _names(kind: type) -> tuple[str, ...]:
+    """Give the fields of a dataclass that its JSON holds."""
+    return tuple(field.name for field in fields(kind) if field.name != _number(kind))
 
 
-def _read_extended(trial: int | None, body: _Body) -> Extended:
-    former = body.get("brackets")  # all that could be raised in the first journals
-    return Extended(body["run_cap"], body.get("settings", {}) if former is None else {"brackets": former})
+def _inlined(kind: type) -> type | None:
+    """Give the class of the field whose own fields stand among the event's."""
+    return typing.get_type_hints(kind)[_INLINED[kind]] if kind in _INLINED else None
 
 
-def _failed(event: Failed) -> _Body:
-    failure = event.failure
-    return {
-        "attempt": event.attempt,
-        "failure": [failure.kind, failure.message, failure.traceback],
-        "retry": event.retry,
-        "reports": _reports(event.reports),
-        "seconds": event.seconds,
-    }
+def _layout(kind: type) -> tuple[Sequence[str] | None, Callable[[Any], tuple[Any, ...]]]:
+    """Give the keys of a dataclass's object, None for a row, and what gets their values."""
+    if kind in _ROWS:
+        return None, attrgetter(*_ROWS[kind])
+    places = {name: name for name in _names(kind)}
+    if (inner := _inlined(kind)) is not None:
+        field = places.pop(_INLINED[kind])
+        places |= {name: f"{field}.{name}" for name in _names(inner)}
+    if len(places) < 2:  # of one name `attrgetter` gives no tuple
+        return tuple(places), lambda part: tuple([getattr(part, name) for name in places])
+    return tuple(places), attrgetter(*places.values())
 
 
-_TO_BODY: Mapping[type, Callable[[Any], _Body]] = {
-    Opened: lambda e: {
-        "backend": e.backend,
-        "workers": e.workers,
-        "process": e.process,
-        "command": e.command,
-        "workers_per_trial": e.workers_per_trial,
-    },
-    Started: _started,
-    Saved: lambda e: {
-        "attempt": e.attempt,
-        "iteration": e.iteration,
-        "checkpoint": e.checkpoint,
-        "reports": _reports(e.reports),
-    },
-    Finished: lambda e: {
-        "attempt": e.attempt,
-        "iteration": e.iteration,
-        "checkpoint": e.checkpoint,
-        "reports": _reports(e.reports),
-        "cut": e.cut,
-        "seconds": e.seconds,
-    },
-    Failed: _failed,
-    Lost: lambda e: {"attempt": e.attempt, "reason": e.reason, "innocent": e.innocent, "seconds": e.seconds},
-    Reverted: lambda e: {
-        "attempt": e.attempt,
-        "iteration": e.iteration,
-        "reason": e.reason,
-        "seconds": e.seconds,
-        "checkpoint": e.checkpoint,
-    },
-    Dropped: lambda e: {"reason": e.reason},
-    Retried: lambda e: {},
-    Exhausted: lambda e: {},
-    Extended: lambda e: {"run_cap": e.run_cap, "settings": e.settings},
-    Ended: lambda e: {"state": e.state, "message": e.message},
-}
+def _reader(kind: type) -> _Read:
+    """Make what reads a dataclass."""
+    if kind in _ROWS:
+        return _row_reader(kind)
+    inner = _inlined(kind)
+    keys = set(_LAYOUTS[kind][0] or ())
+    lacking = {**_LACKING.get(kind, {}), **(_LACKING.get(inner, {}) if inner is not None else {})}
+    build = _builder(kind)
 
-_FROM_BODY: Mapping[str, Callable[[Any, _Body], Event]] = {
-    "opened": lambda t, b: Opened(b["backend"], b["workers"], b["process"], b["command"], b.get("workers_per_trial")),
-    "started": _read_started,
-    "saved": lambda t, b: Saved(t, b["attempt"], b["iteration"], b["checkpoint"], _read_reports(t, b["reports"])),
-    "finished": lambda t, b: Finished(
-        t,
-        b["attempt"],
-        b["iteration"],
-        b["checkpoint"],
-        _read_reports(t, b["reports"]),
-        b["cut"],
-        b["seconds"],
-    ),
-    "failed": lambda t, b: Failed(
-        t,
-        b["attempt"],
-        Failure(*b["failure"]),
-        b["retry"],
-        _read_reports(t, b["reports"]),
-        b.get("seconds", 0.0),
-    ),
-    "lost": lambda t, b: Lost(t, b["attempt"], b["reason"], b["innocent"], b.get("seconds", 0.0)),
-    "reverted": lambda t, b: Reverted(t, b["attempt"], b["iteration"], b["reason"], b["seconds"], b["checkpoint"]),
-    "dropped": lambda t, b: Dropped(t, b["reason"]),
-    "retried": lambda t, b: Retried(t),
-    "exhausted": lambda t, b: Exhausted(),
-    "extended": _read_extended,
-    "ended": lambda t, b: Ended(b["state"], b["message"]),
-}
+    def read(trial: int | None, body: Any) -> Any:
+        values = {**lacking, **(body if kind is not Extended else _with_settings(body))}
+        if values.keys() != keys:
+            raise KeyError(*sorted(values.keys() ^ keys))
+        return build(trial, values)
+
+    return read
+
+
+def _with_settings(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    former = {name: body[name] for name in _FORMER_SETTINGS if body.get(name) is not None}
+    rest = {name: value for name, value in body.items() if name not in _FORMER_SETTINGS}
+    return {**rest, "settings": former} if former else rest
+
+
+def _builder(kind: type) -> _Read:
+    """Make what makes a dataclass of an object with all its keys."""
+    hints, inner, names = typing.get_type_hints(kind), _inlined(kind), _names(kind)
+    readers = {name: _value_reader(hints[name]) for name in names if hints[name] is not inner}
+    parts = [(name, reader) for name, reader in readers.items() if reader is not None]
+    build_inlined = None if inner is None else _builder(inner)
+    in_order = itemgetter(*names) if len(names) > 1 else lambda values: [values[name] for name in names]
+    numbered = _number(kind) in hints
+
+    def build(trial: int | None, values: dict[str, Any]) -> Any:
+        for name, reader in parts:
+            values[name] = reader(trial, values[name])
+        if build_inlined is not None:
+            values[_INLINED[kind]] = build_inlined(trial, values)
+        return kind(trial, *in_order(values)) if numbered else kind(*in_order(values))
+
+    return build
+
+
+def _row_reader(kind: type) -> _Read:
+    row, names = _ROWS[kind], _names(kind)
+    numbered = _number(kind) in typing.get_type_hints(kind)
+    in_order = itemgetter(*[row.index(name) for name in names])
+
+    def read(trial: int | None, values: Any) -> Any:
+        if len(values) != len(row):
+            raise ValueError(f"expected {row}, got {values}")
+        return kind(trial, *in_order(values)) if numbered else kind(*in_order(values))
+
+    return read
+
+
+def _value_reader(hint: Any) -> _Read | None:
+    """Make what reads a field of this type; None where JSON gives it as it is."""
+    if is_dataclass(hint) and isinstance(hint, type):
+        return _reader(hint)
+    inner = [read for argument in typing.get_args(hint) if (read := _value_reader(argument)) is not None]
+    if not inner:
+        return None
+    (read,) = inner
+    if typing.get_origin(hint) is tuple:
+        return lambda trial, values: tuple([read(trial, value) for value in values])
+    assert typing.get_origin(hint) is types.UnionType, hint
+    return lambda trial, value: None if value is None else read(trial, value)
+
+
+_KINDS = {kind: kind.__name__.lower() for kind in typing.get_args(Event)}
+_LAYOUTS = {kind: _layout(kind) for kind in (*_KINDS, Trial, *_ROWS)}
+_EVENTS = {name: _reader(kind) for kind, name in _KINDS.items()}

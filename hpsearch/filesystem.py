@@ -1,11 +1,12 @@
-"""Which file system a path lies on."""
+"""Which file system a path lies on, and which file it is."""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
-__all__ = ["filesystem_of", "is_network_filesystem", "is_network_kind"]
+__all__ = ["filesystem_of", "identity", "is_network_filesystem", "is_network_kind"]
 
 _NETWORK = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "efs", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2"}
@@ -37,6 +38,19 @@ def filesystem_of(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
         if place.is_relative_to(mount_point) and len(mount_point.parts) >= depth:
             kind, depth = mounted, len(mount_point.parts)
     return kind
+
+
+def identity(path: Path | int) -> tuple[int, int] | None:
+    """Give what tells a file from every other that exists, whatever its name; None where there is none.
+
+    Args:
+        path: Or the descriptor of an open file.
+    """
+    try:
+        status = path.stat() if isinstance(path, Path) else os.fstat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def is_network_filesystem(path: Path) -> bool:

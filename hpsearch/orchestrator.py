@@ -71,7 +71,6 @@ class Orchestrator:
         self._ending: str | None = None
         self._mistake: HpsearchError | None = None
         self._failing = False  # the sweep ends because too many trials have failed
-        self._request = journal.last_request()
         self._next_check = self._next_look = 0.0
         self._began = 0.0
 
@@ -235,7 +234,7 @@ class Orchestrator:
         limit = self._sweep.limits.max_time
         if limit is not None and self._spent + self._elapsed() >= limit:
             self._end("max_time")
-        if any(verb == "stop" for _, verb in self._journal.requests(self._request)):
+        if "stop" in self._journal.requests():
             self._end("stopped")
 
     def _look(self, last: bool = False) -> None:

@@ -83,6 +83,7 @@ def _git_output(directory: Path, *arguments: str) -> str | None:
             ["git", "-C", str(directory), *arguments],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_GIT_SECONDS,
             check=False,
         )

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hpsearch.backends.base import Backend
 from hpsearch.course import Course
-from hpsearch.errors import JournalError
+from hpsearch.errors import JournalError, StorageError
 from hpsearch.events import Ended, Event, Extended, Finished, Opened, Saved
 from hpsearch.extension import extended, extension
+from hpsearch.filesystem import identity
 from hpsearch.interrupts import Interrupts
 from hpsearch.job import CommandLine, Job
 from hpsearch.journal import Journal
@@ -36,6 +41,11 @@ __all__ = ["Run", "create_study", "run_study", "write_tensorboard"]
 
 _WORKERS_PATIENCE = 60.0
 """Seconds to wait for the workers of a killed run to end."""
+
+_STORAGE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE}
+)
+"""What a file system says that is full, not to be written, broken or gone."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,7 @@ def create_study(sweep: Sweep, directory: Path | None, sweep_text: str | None = 
             place.create(record, sweep_text)
             return place
         except JournalError:
-            if directory is not None or not place.path.exists():
+            if directory is not None or not os.path.lexists(place.path):
                 raise  # else another process took the name in between
 
 
@@ -90,7 +100,11 @@ def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Seque
         BackendError, TrainableError: It can't be run here.
     """
     run = replace(run, display=Unfailing(run.display))
-    with place.running(process_name()), Journal.open(place.journal, durable=run.durable) as journal:
+    with (
+        _storage_errors(place),
+        place.running(process_name()) as check,
+        Journal.open(place.journal, durable=run.durable, guard=check) as journal,
+    ):
         history = list(journal.events())
         sweep, more = _extend(stored_sweep(journal.study()), history, sweep)
         if more is None and retry is None and history and history[-1][1] == Ended("finished"):
@@ -187,13 +201,13 @@ def _tensorboard(place: StudyDirectory, sweep: Sweep) -> Observer:
 
 def write_tensorboard(place: StudyDirectory) -> None:
     """Write the event files of a study that was run without, from its journal."""
-    with Journal.read(place.journal) as journal:
+    with _storage_errors(place), Journal.read(place.journal) as journal:
         course = Course(stored_sweep(journal.study()))
         observer = _tensorboard(place, stored_sweep(journal.study()))
         for event, decisions in course.replay(event for _, event in journal.events()):
             observer.observe(event, decisions)
-    observer.rungs(course.rungs())
-    observer.close()
+        observer.rungs(course.rungs())
+        observer.close()
 
 
 def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str) -> Job:
@@ -224,14 +238,26 @@ def _named_checkpoints(history: Sequence[tuple[float, Event]]) -> set[str]:
 
 
 def _seconds_spent(history: Sequence[tuple[float, Event]]) -> float:
-    """Add up how long former runs took, as far as their journal tells."""
-    spent, began, last = 0.0, None, 0.0
-    for when, event in history:
-        if isinstance(event, Opened):
-            spent += 0.0 if began is None else last - began
-            began = when
-        last = when
-    return spent + (0.0 if began is None else last - began)
+    """Add up how long former runs took, as far as their journal tells; a clock that was set back takes nothing off."""
+    return sum(
+        max(0.0, when - before)
+        for (before, _), (when, event) in itertools.pairwise(history)
+        if not isinstance(event, Opened)
+    )
+
+
+@contextmanager
+def _storage_errors(place: StudyDirectory) -> Iterator[None]:
+    """Say of what the system refuses to write that the study isn't lost by it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _STORAGE and identity(place.journal) is not None:
+            raise
+        raise StorageError(
+            f"{place.path}: expected a place that can be written, got: {error}. What counted is in the journal: make "
+            "room, or mend what else it is, then resume."
+        ) from error
 
 
 def _remove(root: Path, checkpoints: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from hpsearch.attempt import attempt_directory
 from hpsearch.attempt_log import LOG
@@ -22,6 +22,7 @@ from hpsearch.errors import HpsearchError
 from hpsearch.gang import Seat
 from hpsearch.guardian import start_guardian
 from hpsearch.job import CommandLine, Job, SegmentResult
+from hpsearch.locks import Lock
 from hpsearch.study_directory import OUTPUT_AT_HAND, hold_as_worker
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker import Worker
@@ -105,7 +106,7 @@ class RayWorker:
         self._root = Path()
         self._sees = True
         self._worker: Worker | None = None
-        self._lock: IO[str] | None = None
+        self._lock: Lock | None = None
         self._channel: _Channel | None = None
         self._memory = 0
         self._next_weighing = 0.0

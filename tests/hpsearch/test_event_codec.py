@@ -56,7 +56,7 @@ def events(draw) -> Event:
     number = st.just(trial)
     event: Event = draw(
         st.one_of(
-            st.builds(Opened, texts, optional_counts, texts, texts),
+            st.builds(Opened, texts, optional_counts, texts, texts, optional_counts),
             st.builds(Started, segments, st.none() | trials, texts),
             st.builds(Saved, number, counts, counts, texts, reports),
             st.builds(Finished, number, counts, counts, st.none() | texts, reports, st.booleans(), floats),
@@ -104,10 +104,71 @@ def test_a_row_says_of_which_trial_it_is_without_being_decoded():
     assert encode(Exhausted()) == ("exhausted", None, "{}")
 
 
-def test_a_journal_from_before_there_were_widths_is_read():
-    body = json.dumps({"attempt": 2, "start": 1, "end": 3, "checkpoint": "c"})
-    assert decode("started", 7, body) == Started(Segment(7, 1, 3, "c", 2, 1), None, "")
-    assert json.loads(encode(Started(Segment(7, 1, 3, "c", 2), None))[2]) == json.loads(body)
+TRIAL = {"params": {"x": 1}, "seed": 9, "origin": "random"}
+ROWS = [[1, 0.5, {"loss": 2.0}]]
+REPORTS = (Report(7, 1, {"loss": 2.0}, 0.5),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "event"),
+    [
+        ("opened", {"backend": "ray", "workers": None, "process": "p", "command": "c"}, Opened("ray", None, "p", "c")),
+        (
+            "opened",
+            {"backend": "ray", "workers": 2, "process": "p", "command": "c", "workers_per_trial": 2},
+            Opened("ray", 2, "p", "c", 2),
+        ),
+        (
+            "started",
+            {"attempt": 2, "start": 1, "end": 3, "checkpoint": "c"},
+            Started(Segment(7, 1, 3, "c", 2, 1), None, ""),
+        ),
+        (
+            "started",
+            {"attempt": 1, "start": 0, "end": None, "width": 4, "reason": "free", "new": TRIAL},
+            Started(Segment(7, 0, None, None, 1, 4), Trial(7, {"x": 1}, 9, "random"), "free"),
+        ),
+        ("saved", {"attempt": 1, "iteration": 1, "checkpoint": "c", "reports": ROWS}, Saved(7, 1, 1, "c", REPORTS)),
+        (
+            "finished",
+            {"attempt": 1, "iteration": 1, "checkpoint": None, "reports": ROWS, "cut": False, "seconds": 0.5},
+            Finished(7, 1, 1, None, REPORTS, False, 0.5),
+        ),
+        (
+            "failed",
+            {"attempt": 1, "failure": ["raised", "m", "t"], "retry": True, "reports": []},
+            Failed(7, 1, Failure("raised", "m", "t"), True, ()),
+        ),
+        ("lost", {"attempt": 1, "reason": "r", "innocent": True}, Lost(7, 1, "r", True)),
+        (
+            "reverted",
+            {"attempt": 1, "iteration": 3, "reason": "r", "seconds": 0.5, "checkpoint": None},
+            Reverted(7, 1, 3, "r", 0.5),
+        ),
+        ("dropped", {"reason": "r"}, Dropped(7, "r")),
+        ("exhausted", {}, Exhausted()),
+        ("extended", {"run_cap": 3, "brackets": None}, Extended(3)),
+        ("extended", {"run_cap": None, "brackets": 8}, Extended(None, {"brackets": 8})),
+        ("ended", {"state": "finished", "message": ""}, Ended("finished")),
+    ],
+)
+def test_what_journals_hold_means_the_same_for_ever(kind, body, event):
+    """Written out by hand: a change of names, of order or of a default must not change what is stored."""
+    assert decode(kind, 7, json.dumps(body)) == event
+    written = json.loads(encode(event)[2])
+    kept = {name: value for name, value in body.items() if name != "brackets"}  # `settings` now
+    assert {name: written[name] for name in kept} == kept
+    assert all(value in (None, 1, "", 0.0) for name, value in written.items() if name not in {*kept, "settings"})
+
+
+def test_a_field_is_never_made_up_and_never_passed_over():
+    """A default of the class is today's; what a journal of another time meant by leaving a field out is not."""
+    with pytest.raises(KeyError, match="innocent"):
+        decode("lost", 0, json.dumps({"attempt": 1, "reason": "r"}))
+    with pytest.raises(KeyError, match="later"):
+        decode("dropped", 0, json.dumps({"reason": "r", "later": 1}))
+    with pytest.raises(ValueError, match="expected"):
+        decode("saved", 0, json.dumps({"attempt": 1, "iteration": 1, "checkpoint": "c", "reports": [[1, 0.5, {}, 3]]}))
 
 
 def test_a_journal_from_before_failures_told_their_time_is_read():

@@ -1,18 +1,23 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from hpsearch.errors import JournalError, StudyInUseError
+from hpsearch.errors import JournalError, StorageError, StudyInUseError
 from hpsearch.journal import Journal
+from hpsearch.locks import Lock
 from hpsearch.study_directory import StudyDirectory, hold_as_worker, next_directory
 
 STUDY = {"sweep": {"name": "s"}}
@@ -49,7 +54,7 @@ from hpsearch.study_directory import StudyDirectory
 place, calls = StudyDirectory(Path(sys.argv[1])), int(sys.argv[2])
 def kill_itself(event, arguments):
     global calls
-    if event in ("open", "os.mkdir", "os.rename", "sqlite3.connect") and str(place.path.name) in str(arguments):
+    if event in ("open", "os.mkdir", "os.rename", "sqlite3.connect") and ".hpsearch-" in str(arguments):
         calls -= 1
         if calls == 0:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -65,6 +70,63 @@ def test_killed_at_any_step_of_its_making_nothing_half_made_is_visible(tmp_path,
     place = StudyDirectory(tmp_path / "study")
     assert not place.path.exists()
     assert all(name.startswith(".") for name in names(tmp_path))
+    place.create(STUDY, None)
+    assert place.exists()
+    assert names(tmp_path) == {"study"}, "what the killed process left is gone"
+
+
+MAKE = """
+import sys
+from pathlib import Path
+from hpsearch.journal import Journal
+from hpsearch.study_directory import StudyDirectory
+
+def create(*_):
+    print("making", flush=True)
+    sys.stdin.readline()
+    former(*_)
+
+former, Journal.create = Journal.create, create
+StudyDirectory(Path(sys.argv[1])).create({"sweep": {}}, None)
+"""
+
+
+def test_what_a_live_process_is_making_stays_while_another_is_made(tmp_path):
+    maker = subprocess.Popen(
+        [sys.executable, "-c", MAKE, str(tmp_path / "theirs")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert maker.stdout is not None
+        assert maker.stdout.readline() == b"making\n"
+        StudyDirectory(tmp_path / "ours").create(STUDY, None)
+        assert len(names(tmp_path)) == 2
+    finally:
+        maker.communicate(b"\n")
+    assert maker.returncode == 0
+    assert names(tmp_path) == {"ours", "theirs"}
+
+
+def test_a_maker_whose_directory_was_taken_for_abandoned_makes_another(tmp_path, monkeypatch):
+    """By one who came between its making and its locking."""
+    take = Lock.take
+    taken: list[Path] = []
+
+    def late(lock: Lock, patience: float = 0.0) -> bool:
+        if not taken:
+            taken.append(lock.path)
+            shutil.rmtree(lock.path.parent)
+        return take(lock, patience)
+
+    monkeypatch.setattr(Lock, "take", late)
+    place = StudyDirectory(tmp_path / "study")
+    place.create(STUDY, None)
+    assert taken
+    assert place.exists()
+    assert names(tmp_path) == {"study"}
+
+
+def test_a_name_as_long_as_the_file_system_takes_is_taken(tmp_path):
+    place = StudyDirectory(tmp_path / ("x" * os.pathconf(tmp_path, "PC_NAME_MAX")))
     place.create(STUDY, None)
     assert place.exists()
 
@@ -99,7 +161,26 @@ def _a_name_that_is_too_long(path: Path) -> Path:
     return path / ("x" * 300)
 
 
-@pytest.mark.parametrize("make", [_a_file, _a_full_directory, _a_study, _below_a_file, _a_name_that_is_too_long])
+def _a_parent_whose_name_is_too_long(path: Path) -> Path:
+    return path / ("x" * 300) / "study"
+
+
+def _a_name_with_a_zero(path: Path) -> Path:
+    return path.with_name("a\0b")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _a_file,
+        _a_full_directory,
+        _a_study,
+        _below_a_file,
+        _a_name_that_is_too_long,
+        _a_parent_whose_name_is_too_long,
+        _a_name_with_a_zero,
+    ],
+)
 def test_a_place_that_is_taken_or_impossible_is_refused_and_left_as_it_is(tmp_path, make):
     path = make(tmp_path / "taken")
     before = sorted(tmp_path.rglob("*"))
@@ -207,6 +288,76 @@ def test_children_that_a_killed_process_leaves_behind_dont_hold_the_study(place)
     finally:
         os.kill(child, signal.SIGKILL)
         parent.communicate()
+
+
+def test_a_study_whose_lock_was_deleted_is_still_refused_where_directories_can_be_locked(place):
+    with holding(place):
+        (place.path / "run.lock").unlink()
+        with pytest.raises(StudyInUseError, match="runs this study now"), place.running("x"):
+            pass
+    with place.running("x"):
+        pass
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_who_holds_a_lock_that_was_deleted_hears_of_it(place, anew, monkeypatch):
+    """Over NFS, say: a directory can't be locked there, so another process may come in."""
+    monkeypatch.setattr("hpsearch.study_directory._taken_where_possible", lambda directory: True)
+    with place.running("me") as check:
+        check()
+        (place.path / "run.lock").unlink()
+        with ExitStack() as stack:
+            if anew:
+                others = stack.enter_context(place.running("other"))
+                others()
+                assert place.holder() == "other"
+            with pytest.raises(StudyInUseError, match=r"run\.lock: this lock was deleted"):
+                check()
+
+
+def test_a_directory_that_cant_be_locked_is_no_obstacle(place, monkeypatch):
+    flock = fcntl.flock
+
+    def as_over_nfs(file: int, kind: int) -> None:
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        flock(file, kind)
+
+    monkeypatch.setattr("fcntl.flock", as_over_nfs)
+    with place.running("me"), pytest.raises(StudyInUseError, match="me runs this study now"), place.running("you"):
+        pass
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
+@pytest.mark.parametrize("call", ["open", "flock", "pwrite"])
+def test_what_cant_be_locked_says_why(place, monkeypatch, number, call):
+    module = "fcntl" if call == "flock" else "os"
+
+    def fails(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{module}.{call}", fails)
+        expected = f"can be written and locked, got: {os.strerror(number)}"
+        with pytest.raises(StorageError, match=expected), place.running("me"):
+            pass
+        if call != "pwrite":
+            with pytest.raises(StorageError, match=os.strerror(number)):
+                place.outwait_workers(0.0, pytest.fail)
+    with place.running("me"):
+        assert place.holder() == "me"
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+def test_who_may_not_look_who_runs_a_study_is_told_so(place, monkeypatch, number):
+    """And not that nobody does."""
+
+    def fails(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("os.open", fails)
+    with pytest.raises(JournalError, match=f"whether the study runs now, got: {os.strerror(number)}"):
+        place.holder()
 
 
 def test_it_is_let_go_in_good_order_too(place):
@@ -317,6 +468,10 @@ def test_only_checkpoints_that_the_journal_doesnt_name_are_removed(place):
     left = {str(path.relative_to(place.path).parent) for path in place.path.rglob("state.pt")}
     assert left == {kept, *users}
     assert (place.path / "trials/00000/1/output.log").exists()
+
+
+def test_next_directory_gives_a_name_that_is_too_long_to_be_there(tmp_path):
+    assert next_directory("x" * 300, tmp_path).name == f"{'x' * 300}-1"
 
 
 def test_next_directory_counts_up_past_whatever_is_there(tmp_path):

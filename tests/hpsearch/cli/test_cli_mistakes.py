@@ -84,6 +84,27 @@ def test_what_is_no_study_is_refused(here, hpsearch_command, command, directory,
     assert expected in answer.err
 
 
+@pytest.mark.parametrize(
+    "command", ["run sweep.yaml --dir", "resume", "status", "trials", "best", "export", "stop", "tensorboard"]
+)
+@pytest.mark.parametrize("directory", ["x" * 300, f"{'x' * 300}/study"])
+def test_a_name_that_is_too_long_is_refused(here, hpsearch_command, command, directory):
+    words = command.split()
+    answer = hpsearch_command(*words, directory, *(INLINE if words[0] in ("run", "resume") else ()))
+    assert answer.code == 1
+    assert answer.err.startswith("hpsearch: ")
+    assert "File name too long" in answer.err
+
+
+def test_a_directory_may_have_any_name(here, hpsearch_command):
+    for name in ("what? #1 50%41.db", "a\nb", "file:x?mode=memory", "'; --"):
+        assert hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", name).code == 0
+        assert hpsearch_command("status", name).code == 0
+        assert hpsearch_command("resume", name, "--set", "run_cap=5", *INLINE).code == 0
+        assert (here / name / "study.db").is_file()
+        assert len(hpsearch.load(name).trials) == 5
+
+
 def test_a_journal_of_another_format_is_refused_with_the_way_out(here, hpsearch_command):
     hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study")
     with sqlite3.connect("study/study.db") as connection:
@@ -91,7 +112,7 @@ def test_a_journal_of_another_format_is_refused_with_the_way_out(here, hpsearch_
     connection.close()
     answer = hpsearch_command("resume", "study")
     assert answer.code == 1
-    assert "expected a journal of format 1, got format 77" in answer.err
+    assert "expected a journal of format 2 or older, got format 77" in answer.err
     assert "hpsearch export" in answer.err
 
 

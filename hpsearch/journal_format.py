@@ -1,0 +1,93 @@
+"""The tables of a journal, their checksums, and the way from format 1 to today's.
+
+Format 1 had no checksums. Everything else is the same, so a journal of it is read as it is, and gets its checksums
+when it is written next.
+
+An event's checksum is the CRC-32 of all events up to it. So it also tells of an event that is missing, or in another's
+place, and what is appended hangs on what is there. It finds damage, which is all it is for: whoever may write the file
+could make it fit.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+__all__ = [
+    "APPLICATION",
+    "CHECKSUM",
+    "FORMAT",
+    "make_tables",
+    "next_checksum",
+    "study_checksum",
+    "upgrade",
+    "with_checksums",
+]
+
+FORMAT = 2
+"""Version of the tables and of the JSON in them."""
+
+APPLICATION = 0x68707365
+"""SQLite's `application_id`: "hpse"."""
+
+CHECKSUM = "checksum"
+"""The key of the study's own checksum, beside what was recorded."""
+
+_EVENTS = """
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, trial INTEGER, body TEXT NOT NULL,
+    checksum INTEGER NOT NULL
+)
+"""
+
+_TABLES = f"""
+CREATE TABLE study (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+{_EVENTS};
+CREATE TABLE requests (seq INTEGER PRIMARY KEY, time REAL NOT NULL, verb TEXT NOT NULL);
+"""
+
+_Row = Sequence[Any]
+"""An event's columns but for the checksum: seq, time, kind, trial, body."""
+
+
+def make_tables(connection: sqlite3.Connection, study: Mapping[str, Any]) -> None:
+    """Make a journal of an empty file."""
+    # In one transaction, which waits for the disk once.
+    connection.executescript(f"BEGIN; {_TABLES} PRAGMA application_id={APPLICATION}; PRAGMA user_version={FORMAT};")
+    rows = {key: json.dumps(value) for key, value in study.items()}
+    connection.executemany("INSERT INTO study VALUES (?, ?)", [*rows.items(), (CHECKSUM, study_checksum(rows))])
+    connection.execute("COMMIT")
+
+
+def upgrade(connection: sqlite3.Connection) -> None:
+    """Make a journal of format 1 one of today's; within a transaction of the caller."""
+    execute = connection.execute
+    execute("ALTER TABLE events RENAME TO former_events")
+    execute(_EVENTS)
+    former = execute("SELECT seq, time, kind, trial, body FROM former_events ORDER BY seq")
+    connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", with_checksums(former))
+    execute("DROP TABLE former_events")
+    rows = dict(execute("SELECT key, value FROM study"))
+    execute("INSERT INTO study VALUES (?, ?)", (CHECKSUM, study_checksum(rows)))
+    execute(f"PRAGMA user_version={FORMAT}")
+
+
+def with_checksums(rows: Iterable[_Row], checksum: int = 0) -> Iterator[tuple[Any, ...]]:
+    """Add the checksum to each of some events, after those that gave `checksum`."""
+    for row in rows:
+        checksum = next_checksum(checksum, row)
+        yield *row, checksum
+
+
+def next_checksum(checksum: int, row: _Row) -> int:
+    """Give the checksum of all events up to this one, from that of those before it."""
+    seq, when, kind, trial, body = row
+    return zlib.crc32(f"{seq} {when!r} {kind} {trial} {body}\n".encode(), checksum)
+
+
+def study_checksum(rows: Mapping[str, str]) -> str:
+    """Give the checksum of what was recorded with the study, as its own row holds it."""
+    return str(zlib.crc32("".join(sorted(f"{key} {value}\n" for key, value in rows.items())).encode()))
