@@ -50,7 +50,7 @@ class _Loader(yaml.SafeLoader):
     }
 
     def construct_integer(self, node: yaml.ScalarNode) -> int:
-        """Take an integer; Python's own reading of a leading zero, or none, is PyYAML's octal."""
+        """Take an integer, where PyYAML's own would read 010 as an octal."""
         value = str(self.construct_scalar(node))
         if not _NUMBERS[_INT].match(value):
             raise ValueError(f"got {shown(value)}")
