@@ -60,9 +60,8 @@ def _leaves(sweep: Mapping[str, Any]) -> dict[KeyPath, Value]:
         name = ".".join(item["path"])
         out |= {("parameters", name, key): value for key, value in item.items() if key != "path"}
     for place, point in enumerate(sweep["points_to_try"]):
-        out |= {("points_to_try", place, name): value for name, value in point.items()} or {
-            ("points_to_try", place): {}
-        }
+        key: KeyPath = ("points_to_try", place)
+        out |= {(*key, name): value for name, value in point.items()} if point else {key: {}}
     return out
 
 

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 import yaml
 
@@ -42,7 +41,7 @@ class _Loader(yaml.SafeLoader):
     """The SafeLoader, with the numbers of YAML 1.2's core schema."""
 
     # In front, so that they decide first; what then still looks like a number did so in YAML 1.1 alone.
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {
+    yaml_implicit_resolvers = {  # noqa: RUF012 (as the base class has it)
         first: [
             *_NUMBERS.items(),
             *((_FORMER_NUMBER if tag in _NUMBERS else tag, pattern) for tag, pattern in resolvers),
@@ -51,7 +50,7 @@ class _Loader(yaml.SafeLoader):
     }
 
     def construct_integer(self, node: yaml.ScalarNode) -> int:
-        """Take an integer; Python's own reading of a leading zero, or none, is PyYAML's octal."""
+        """Take an integer, where PyYAML's own would read 010 as an octal."""
         value = str(self.construct_scalar(node))
         if not _NUMBERS[_INT].match(value):
             raise ValueError(f"got {shown(value)}")

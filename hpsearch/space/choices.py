@@ -128,9 +128,9 @@ def list_advice(given: object) -> str:
     """Say how what holds several values, and is no list, becomes one."""
     if isinstance(given, set | frozenset):
         return "write sorted(...): a set has another order in each process"
-    return (
-        "write ....tolist(), as in np.logspace(-4, -1, 4).tolist()" if hasattr(given, "tolist") else "write list(...)"
-    )
+    if hasattr(given, "tolist"):
+        return "write ....tolist(), as in np.logspace(-4, -1, 4).tolist()"
+    return "write list(...)"
 
 
 def _identity(value: Value) -> str:

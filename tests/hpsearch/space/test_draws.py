@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import pairwise, permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,12 +176,15 @@ def test_the_first_and_the_last_bits_are_values_like_all_others(distribution, bi
 
 def test_points_are_completed_with_the_draws_of_their_own_trial():
     plain = RandomSearcher(SPACE, 3)
-    for order in permutations([{"lr": 0.5}, {"optimizer.name": "sgd", "depth": 7}, {}]):
+    points: list[dict[str, Any]] = [{"lr": 0.5}, {"optimizer.name": "sgd", "depth": 7}, {}]
+    for order in permutations(points):
         tried = PointsToTry(plain, order, SPACE, 3)
-        for number, point in enumerate(order):
-            assert tried.suggest(number).params == {**plain.suggest(number).params, **point}
-            assert tuple(tried.suggest(number).params) == SPACE.names
-        assert [tried.suggest(n).params for n in range(3, 9)] == [plain.suggest(n).params for n in range(3, 9)]
+        suggested = [tried.suggest(number) for number in range(9)]
+        for number, suggestion in enumerate(suggested):
+            assert suggestion is not None
+            point = order[number] if number < 3 else {}
+            assert suggestion.params == {**plain.suggest(number).params, **point}
+            assert tuple(suggestion.params) == SPACE.names
 
 
 def test_draws_stay_what_they_are():
