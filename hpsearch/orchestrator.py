@@ -225,7 +225,7 @@ class Orchestrator:
             self._note(Dropped(trial, failure.message))
         elif failure.kind == "storage":
             self._note(Lost(trial, attempt, failure.message, innocent=True))
-            self._mistake = self._mistake or StorageError(f"{failure.message}. Make room, then resume.")
+            self._mistake = self._mistake or StorageError(failure.message)
             self._end("error")
         elif failure.kind == "contract" and self._course.finished_segments == 0:
             # Every trial would break it the same way: say so once, and leave the sweep to be resumed when mended.
