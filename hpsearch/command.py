@@ -324,17 +324,14 @@ class _Script:
             self._end_all()  # else the next line does
 
     def _copy_offered(self, number: int) -> None:
-        """Copy the last line's checkpoint, if that isn't done; it counts at once where that is certainly right."""
+        """Copy the last line's checkpoint, where it names one."""
         path, self._offered = self._offered, None
         if path is None:
             return
-        iteration, taken = self._attempt.iteration, self._read - len(self._queue)
+        iteration = self._attempt.iteration
         name = self._named.copy(path, iteration)
-        untouched = self._named.is_untouched(path)
         self._read_lines()  # what was appended while it was copied
         self._copy = Copy(iteration, name, path, number, self._read + 1)
-        if untouched and self._read == taken:
-            self._settle()
 
     def _settle(self) -> None:
         """Let the newest copy count, if nothing was written over what it was made of before it was made."""

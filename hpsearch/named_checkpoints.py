@@ -3,7 +3,7 @@
 A script goes on while its line is read: what stands at the path may be a later iteration's already, or half of it. So
 each line should name a path of its own. A script that wrote over what was copied, before it was, names the path again
 in its next line at the latest. So a copy counts once the script has appended one line more than it had when the copy
-was done, or has ended.
+was done, or has ended. Times of change can't tell as much: a file's is set before what changes can be read.
 """
 
 from __future__ import annotations
@@ -82,16 +82,6 @@ class NamedCheckpoints:
             if isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError)):
                 raise TrainableError(f"the checkpoint {path} was changed while it was copied: {_ADVICE}") from error
             raise
-
-    def is_untouched(self, path: Path) -> bool:
-        """Say whether it is certain that nothing below the path was touched since the last line was appended.
-
-        The file system's clock may tick only every few milliseconds, so mostly it isn't.
-        """
-        appended = self._lines.stat()
-        return all(
-            found.st_dev == appended.st_dev and found.st_ctime_ns < appended.st_mtime_ns for found in _stats(path)
-        )
 
     def check_at_end(self, path: Path) -> None:
         """See that what the last line named was left alone until the script ended.

@@ -81,8 +81,8 @@ class Failure:
     `raised`: the trainable raised, or its command exited non-zero; `timeout`: it ran over `trial_timeout`;
     `died`: its worker died again and again without progress; `contract`: it broke the sweep's contract (the metric
     was never reported, a checkpoint was refused). Not the trial's fault are `checkpoint`: the one to start from is
-    missing or damaged; `storage`: the study's directory can't be written or read; and `peer`: another worker of its gang was
-    lost, or the gang didn't come together.
+    missing or damaged; `storage`: the study's directory can't be written or read; and `peer`: another worker of its
+    gang was lost, or the gang didn't come together.
     """
     message: str
     """One line."""
