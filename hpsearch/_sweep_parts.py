@@ -111,4 +111,5 @@ class Checkpoints(Settings):
     """`best`: what a trial may still need, also one that has failed and may be retried, and the best trial's; `all`:
     every one that counts."""
     every: Count | None = None
-    """Iterations between checkpoints inside a segment; there is always one at its end."""
+    """Iterations between checkpoints inside a segment; there is always one at its end, but where a function returns
+    early."""

@@ -6,24 +6,27 @@ import contextlib
 import dataclasses
 import json
 import os
-import shlex
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpsearch import checkpoints
 from hpsearch.attempt import Attempt
-from hpsearch.errors import CheckpointError, TrainableError
+from hpsearch.errors import CheckpointError, StorageError, TrainableError, UnwritableError
+from hpsearch.failures import failure_of
 from hpsearch.gang import Seat
 from hpsearch.gang_store import Board, Ending, GangStore, StoreLostError
 from hpsearch.guardian import MARK, Guardian, kill_marked, start_guardian
 from hpsearch.macros import expand
 from hpsearch.metrics import to_numbers
+from hpsearch.named_checkpoints import Copy, NamedCheckpoints
 from hpsearch.report_lines import KIND, LineReader
 from hpsearch.running_trial import Assignment
+from hpsearch.script_failures import end_of_log, failed, lost, probe
 from hpsearch.script_trial import CUT_FILE
 from hpsearch.trial import Failure, Params
 
@@ -38,8 +41,7 @@ _GRACE = 10.0
 _LONGEST_NAP = 0.02
 """Seconds between two looks at a running script."""
 
-_TAIL = 8192
-"""Bytes of a failed script's output that its failure keeps."""
+_FAILURES = (TrainableError, CheckpointError, UnwritableError, StorageError)
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -85,7 +87,7 @@ class CommandRunner:
             first = board.post(Ending(assignment.rank, True, failure.message))
             if not first.failed:
                 return None  # rank 0's was told to end, and this one failed for want of it
-            return failure if first.rank == assignment.rank else _lost(first, _tail(log))
+            return failure if first.rank == assignment.rank else lost(first, end_of_log(log))
         except StoreLostError as error:
             return Failure("peer", str(error), "")
         finally:
@@ -123,14 +125,15 @@ class CommandRunner:
             finally:
                 _end(process, lines)
             if script.told is not None:
-                return dataclasses.replace(script.told, traceback=_tail(log))
+                return dataclasses.replace(script.told, traceback=end_of_log(log))
             if script.ended_by is not None and script.ended_by.failed:
-                return _lost(script.ended_by, _tail(log))
+                return lost(script.ended_by, end_of_log(log))
             if status != 0:
-                return _failed(words, status, _tail(log))
+                probe(directory)
+                return failed(words, status, end_of_log(log))
             script.finish()
-        except (TrainableError, CheckpointError) as error:
-            return Failure("contract", str(error), _tail(log))
+        except _FAILURES as error:
+            return dataclasses.replace(failure_of(error), traceback=end_of_log(log))
         return None
 
     def close(self) -> None:
@@ -168,8 +171,8 @@ class CommandRunner:
             )
         if program is not None and not (folder / program).exists():
             raise TrainableError(f"`program` must be a file, but there is no {program!r} in {folder}")
-        try:
-            with log.open("ab") as output:
+        with log.open("ab") as output:
+            try:
                 return subprocess.Popen(
                     words,
                     cwd=folder,
@@ -179,10 +182,10 @@ class CommandRunner:
                     stderr=subprocess.STDOUT,
                     process_group=0,
                 )
-        except OSError as error:
-            raise TrainableError(
-                f"`command` must begin with a program that runs, but {words[0]!r} doesn't: {error.strerror}"
-            ) from error
+            except OSError as error:
+                raise TrainableError(
+                    f"`command` must begin with a program that runs, but {words[0]!r} doesn't: {error.strerror}"
+                ) from error
 
 
 class _Script:
@@ -201,13 +204,19 @@ class _Script:
         self._attempt = attempt
         self._directory = Path(assignment.directory)
         self._lines = LineReader(lines)
+        self._queue: deque[tuple[int, dict[str, Any]]] = deque()
+        """Lines that were read and not taken."""
+        self._read = 0
+        self._named = NamedCheckpoints(self._directory, lines)
         self._board = board
         self.ended_by: Ending | None = None
         """What ended the gang's scripts, where it wasn't this one."""
         self.told: Failure | None = None
         """What the script said of its end, where it has the trial object."""
-        self._offered: object = None
-        """The last line's checkpoint, where it isn't written."""
+        self._offered: Path | None = None
+        """The last line's checkpoint, where it isn't copied."""
+        self._copy: Copy | None = None
+        """The newest copy, while it doesn't count."""
         self._kill_at: float | None = None
         self._clock = time.perf_counter()
 
@@ -224,7 +233,7 @@ class _Script:
                 time.sleep(nap)
                 nap = min(nap * 1.5, _LONGEST_NAP)
             self._take_lines(ended=self._kill_at is None)
-        except (TrainableError, CheckpointError) as error:
+        except _FAILURES as error:
             # Before this script is ended, for want of which the others' may fail.
             self._board.post(Ending(self._assignment.rank, True, str(error)))
             raise
@@ -235,20 +244,42 @@ class _Script:
         return 0 if self._kill_at is not None else status
 
     def finish(self) -> None:
-        """Write the checkpoint that the last line offered, and see that there was a line."""
+        """Copy the checkpoint that the last line named, and see that there was a line."""
         self._attempt.returned()
-        self._save_offered()
+        iteration = self._attempt.iteration
+        if self._copy is not None:
+            self._named.check_at_end(self._copy.path)
+            self._settle()
+        elif self._offered is not None:
+            self._named.check_at_end(self._offered)
+            self._attempt.saved(iteration, self._named.copy(self._offered, iteration))
         # One that is continued may find that it has nothing left to do.
-        if self._attempt.iteration == 0 and self._assignment.rank == 0:
+        if iteration == 0 and self._assignment.rank == 0:
             raise TrainableError(
                 "a script must report at least once in a segment, but ended without: append a line such as "
                 f'{{"{self._assignment.metric}": 0.9}} to $HPSEARCH_REPORTS, or use hpsearch.current_trial()'
             )
 
     def _take_lines(self, ended: bool = False) -> None:
+        try:
+            self._read_lines(ended)
+        finally:  # those before a line that is wrong count
+            self._take_queue(ended)
+
+    def _read_lines(self, ended: bool = False) -> None:
         for number, line in self._lines.read(ended):
-            if self._kill_at is not None:
-                return
+            self._read += 1
+            if KIND not in line:
+                self._named.note(number, line)
+            self._queue.append((number, line))
+
+    def _take_queue(self, ended: bool) -> None:
+        while self._queue and self._kill_at is None:
+            if self._copy is not None:
+                if self._read < self._copy.enough and not ended:
+                    return
+                self._settle()
+            number, line = self._queue.popleft()
             match line.get(KIND):
                 case "report":
                     self._attempt.reported(line["iteration"], line["metrics"], line["seconds"])
@@ -283,24 +314,37 @@ class _Script:
         now = time.perf_counter()
         seconds, self._clock = now - self._clock, now
         self._attempt.reported(iteration, numbers, seconds)
-        self._offered = line.get("checkpoint") if self._assignment.rank == 0 else None
+        self._offered = self._named.named(number, line.get("checkpoint")) if self._assignment.rank == 0 else None
         cut = not self._attempt.ended and self._attempt.cut_requested()
         if cut:
             self._attempt.was_cut()
         if self._attempt.ended or self._assignment.due(iteration):
-            self._save_offered()
-        if cut:
-            self._end_all()
+            self._copy_offered(number)
+        if cut and self._copy is None:
+            self._end_all()  # else the next line does
 
-    def _save_offered(self) -> None:
-        offered, self._offered = self._offered, None
-        if offered is None:
+    def _copy_offered(self, number: int) -> None:
+        """Copy the last line's checkpoint, where it names one."""
+        path, self._offered = self._offered, None
+        if path is None:
             return
-        if not isinstance(offered, str):
-            raise TrainableError(f"`checkpoint` in a line must be the path of a directory or file, but is {offered!r}")
-        path = self._directory / offered
-        name = checkpoints.write(self._directory, self._attempt.iteration, path, None)
-        self._attempt.saved(self._attempt.iteration, name)
+        iteration = self._attempt.iteration
+        name = self._named.copy(path, iteration)
+        self._read_lines()  # what was appended while it was copied
+        self._copy = Copy(iteration, name, path, number, self._read + 1)
+
+    def _settle(self) -> None:
+        """Let the newest copy count, if nothing was written over what it was made of before it was made."""
+        copy, self._copy = self._copy, None
+        if copy is None:
+            return
+        try:
+            self._named.check(copy)
+        except TrainableError:
+            if not self._attempt.cut:
+                raise
+            return  # whoever cuts a script may not fail it thereby: it goes on from the checkpoint before
+        self._attempt.saved(copy.iteration, copy.name)
 
     def _pass_on_cut(self) -> None:
         """Ask a script that has the trial object to end at its next report; it answers with a line."""
@@ -343,25 +387,3 @@ def _end(process: subprocess.Popen[bytes], lines: Path) -> None:
     _kill_group(process)
     process.wait()
     kill_marked("HPSEARCH_REPORTS", str(lines))
-
-
-def _tail(log: Path) -> str:
-    """Give the end of the script's output."""
-    with log.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _TAIL))
-        text = file.read().decode("utf-8", "replace")
-    return text if size <= _TAIL else "...\n" + text.partition("\n")[2]
-
-
-def _lost(ending: Ending, tail: str) -> Failure:
-    return Failure("peer", f"the script of rank {ending.rank} failed first: {ending.message}"[:500], tail)
-
-
-def _failed(words: list[str], status: int, tail: str) -> Failure:
-    command = shlex.join(words)
-    if len(command) > 200:
-        command = command[:197] + "..."
-    ended = f"exited with status {status}" if status > 0 else f"was killed by {signal.Signals(-status).name}"
-    last = tail.strip().rpartition("\n")[2].strip()
-    return Failure("raised", f"the script {ended}: {last or 'it printed nothing'}"[:500], f"{command}\n{tail}")

@@ -14,6 +14,7 @@ __all__ = [
     "SweepError",
     "TrainableError",
     "UnreadableCheckpointError",
+    "UnwritableError",
     "exception_line",
 ]
 
@@ -40,8 +41,12 @@ class UnreadableCheckpointError(CheckpointError):
     """A checkpoint that was written is missing or damaged."""
 
 
+class UnwritableError(HpsearchError):
+    """The system refuses to write what a trial has to write, and the storage isn't to blame."""
+
+
 class StorageError(HpsearchError):
-    """A study's directory can't be written: the disk is full, or it was taken away."""
+    """A study's directory can't be written or read: the disk is full, out of order, or was taken away."""
 
 
 class JournalError(HpsearchError):

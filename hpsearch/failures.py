@@ -6,7 +6,14 @@ import sys
 import traceback
 from pathlib import Path
 
-from hpsearch.errors import CheckpointError, StorageError, TrainableError, UnreadableCheckpointError, exception_line
+from hpsearch.errors import (
+    CheckpointError,
+    StorageError,
+    TrainableError,
+    UnreadableCheckpointError,
+    UnwritableError,
+    exception_line,
+)
 from hpsearch.trial import Failure
 
 __all__ = ["failure_of"]
@@ -14,7 +21,10 @@ __all__ = ["failure_of"]
 _HERE = Path(__file__).parent
 _OURS = frozenset(
     str(_HERE / f"{module}.py")
-    for module in ("checkpoints", "gang_listener", "in_process", "metrics", "running_trial", "trainables", "unreadable")
+    for module in (
+        *("checkpoints", "copying", "gang_listener", "in_process", "manifest", "metrics", "running_trial"),
+        *("script_trial", "storage", "trainables", "unreadable"),
+    )
 )
 _PEERS = ("CommTimeoutError", "GroupClosedError", "PeerLost", "RefusedError", "RendezvousError")
 """Errors of hpsearch_comm by which a rank ends because of the others."""
@@ -29,6 +39,8 @@ def failure_of(error: BaseException) -> Failure:
         return Failure("storage", str(error), text)
     if isinstance(error, UnreadableCheckpointError):
         return Failure("checkpoint", str(error), text)
+    if isinstance(error, UnwritableError):
+        return Failure("raised", str(error), text)
     if isinstance(error, (TrainableError, CheckpointError)):
         return Failure("contract", str(error), text)
     if (lost := _loss_of_peers(error)) is not None:

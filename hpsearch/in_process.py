@@ -123,10 +123,11 @@ def _call(target: Trainable, trial: RunningTrial, attempt: Attempt) -> None:
         random_state.seed_all(trial.seed)
         target(trial)
         attempt.returned()
-        trial.save_offered()
+        trial.returned()
     except SegmentEnd:
         pass
     except BaseException as error:
+        trial.drop_kept()
         trial.leave_group(error)
         raise
     trial.leave_group()

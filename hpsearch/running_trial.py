@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hpsearch import checkpoints, random_state
-from hpsearch.errors import StorageError, TrainableError
+from hpsearch.errors import TrainableError
 from hpsearch.metrics import to_numbers
 from hpsearch.random_state import RandomState
+from hpsearch.storage import writing
 
 if TYPE_CHECKING:
     from hpsearch_comm import Group
@@ -128,8 +131,9 @@ class RunningTrial:
         self._listener = listener
         self._state: Any = None
         self._iteration = assignment.start
-        self._offered: object = None
         self._step: int | None = None
+        self._kept: tuple[int, str] | None = None
+        """(this process, the name of the last report's checkpoint), where nobody was told of it."""
         self._looped = False
         self._ended = False
         self._clock = time.perf_counter()
@@ -159,9 +163,14 @@ class RunningTrial:
 
     @property
     def directory(self) -> Path:
-        """A directory of this attempt's own, for any files; it is made when it is asked for."""
+        """A directory of this attempt's own, for any files; it is made when it is asked for.
+
+        Raises:
+            StorageError: It can't be made.
+        """
         directory = Path(self._assignment.directory)
-        directory.mkdir(parents=True, exist_ok=True)
+        with writing(f"the attempt's directory {directory}"):
+            directory.mkdir(parents=True, exist_ok=True)
         return directory
 
     @property
@@ -171,7 +180,8 @@ class RunningTrial:
         A state has its tensors on the CPU; of a directory or file it is the path, not to be written to.
 
         Raises:
-            CheckpointError: It can't be read.
+            UnreadableCheckpointError: It is missing or damaged.
+            StorageError: The storage doesn't give it.
         """
         path = self._assignment.checkpoint
         if self._state is None and path is not None:
@@ -215,7 +225,10 @@ class RunningTrial:
     def report(self, metrics: Mapping[str, Any], checkpoint: object = None) -> None:
         """Report the metrics at the end of an iteration; this may end the segment.
 
-        The last thing in an iteration: what comes after it, up to the next step, isn't in the checkpoint.
+        The last thing in an iteration: what comes after it, up to the next step, isn't in the checkpoint. That is
+        written here or not at all: at the segment's end, where `checkpoints.every` asks for it, and where the segment
+        is cut. Where the sweep names no `max_iter` every report may be the last, so each one writes it, in place of
+        the one before.
 
         In a wide segment every rank reports. Rank 0's metrics count, and its checkpoint; the segment ends on all
         ranks where it ends on rank 0, and all go on from rank 0's random state.
@@ -229,6 +242,8 @@ class RunningTrial:
         Raises:
             TrainableError: The metrics aren't numbers, lack the sweep's metric, or come out of turn.
             CheckpointError: The checkpoint couldn't be read again.
+            UnwritableError: The system refuses to write the checkpoint.
+            StorageError: The storage is full, or out of order.
             SegmentEnd: The segment ends here, and the trainable runs a loop of its own.
         """
         seconds = time.perf_counter() - self._clock
@@ -241,36 +256,45 @@ class RunningTrial:
         if cut:
             self._listener.was_cut()
         self._ended = cut or self._iteration == self.end
-        self._offered = checkpoint if self.rank == 0 else None
-        if self._offered is not None:
-            import torch  # noqa: F401 (now: a script saves at its exit, too, and nothing is imported there)
-        if self._ended or self._assignment.due(self._iteration):
-            self.save_offered()
+        self.drop_kept()
+        if checkpoint is not None and self.rank == 0:
+            import torch  # noqa: F401 (at the first offer: what it may draw must not depend on what is saved when)
+
+            if self._ended or self._assignment.due(self._iteration):
+                if (name := self._write(checkpoint)) is not None:
+                    self._listener.saved(self._iteration, name)
+            elif self.end is None and (name := self._write(checkpoint)) is not None:
+                self._kept = (os.getpid(), name)
         if self._ended and self._step is None:
             raise SegmentEnd(0)
         self._clock = time.perf_counter()
 
-    def save_offered(self) -> None:
-        """Write the checkpoint that the last report offered, unless that is done.
+    def returned(self) -> None:
+        """Tell of the checkpoint of the last report, which proved to be the last; called by the worker.
 
-        The worker calls it, too, when a trainable returns before its segment's end (without `max_iter`, that
-        is always): state and random state are then those at the return.
+        Not of one that would have to be made now: state and generators may have moved on since that report.
         """
-        offered, self._offered = self._offered, None
-        if offered is None:
-            return
+        kept, self._kept = self._kept, None
+        if kept is not None and kept[0] == os.getpid():  # a forked child that returns speaks for nobody
+            self._listener.saved(self._iteration, kept[1])
+
+    def drop_kept(self) -> None:
+        """Delete the checkpoint that was kept in case its report was the last; called by the worker, too."""
+        kept, self._kept = self._kept, None
+        if kept is not None and kept[0] == os.getpid():
+            shutil.rmtree(Path(self._assignment.directory, kept[1]), ignore_errors=True)
+
+    def _write(self, offered: object) -> str | None:
+        """Write a checkpoint of this report; None where the function that was offered gives no state."""
         # Taken first and put back at the end: what is saved, and whether, must not change what comes after.
         saved = random_state.capture()
         state = offered() if callable(offered) and not _is_module(offered) else offered
         if state is None:
-            return
-        try:
-            name = checkpoints.write(self.directory, self._iteration, state, saved)
-        except OSError as error:
-            raise StorageError(f"the checkpoint of iteration {self._iteration} can't be written: {error}") from error
+            return None
+        name = checkpoints.write(self.directory, self._iteration, state, saved)
         random_state.restore(saved)
         self.random_state = saved
-        self._listener.saved(self._iteration, name)
+        return name
 
     def _is_cut(self) -> bool:
         """Ask whether the segment ends early; all ranks get rank 0's answer, and its random state with it.

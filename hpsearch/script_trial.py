@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import sys
-import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hpsearch import random_state
-from hpsearch.errors import CheckpointError, exception_line
+from hpsearch.errors import HpsearchError
 from hpsearch.failures import failure_of
 from hpsearch.report_lines import KIND, append_line
 from hpsearch.running_trial import Assignment, RunningTrial
+from hpsearch.storage import writing
 
 if TYPE_CHECKING:
     from hpsearch_comm import Group
@@ -34,8 +35,8 @@ def open_script_trial(assignment: Path) -> RunningTrial:
     form = _join_others if facts.world_size > 1 else None
     trial = RunningTrial(facts, _LineWriter(lines, Path(facts.directory) / CUT_FILE), form)
     random_state.seed_all(facts.seed)
-    _tell_of_uncaught_errors(lines)
-    atexit.register(_save_at_exit, trial, lines)
+    _tell_of_uncaught_errors(trial, lines)
+    atexit.register(trial.returned)
     return trial
 
 
@@ -65,27 +66,20 @@ class _LineWriter:
         self._write("saved", iteration=iteration, checkpoint=name)
 
     def _write(self, kind: str, **facts: object) -> None:
-        append_line(self._lines, {KIND: kind, **facts})
+        with writing(f"the report to {self._lines}"):
+            append_line(self._lines, {KIND: kind, **facts})
 
 
-def _tell_of_uncaught_errors(lines: Path) -> None:
-    """Let the worker know a broken contract, or the loss of a peer, from an error of the script's own."""
+def _tell_of_uncaught_errors(trial: RunningTrial, lines: Path) -> None:
+    """Let the worker know what an uncaught error is, where that is more than an error of the script's own."""
     former = sys.excepthook
 
     def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        trial.drop_kept()
         failure = failure_of(error)
-        if failure.kind in ("contract", "checkpoint", "peer"):
-            append_line(lines, {KIND: "failed", "kind": failure.kind, "message": failure.message})
+        if failure.kind == "peer" or isinstance(error, HpsearchError):
+            with contextlib.suppress(OSError):
+                append_line(lines, {KIND: "failed", "kind": failure.kind, "message": failure.message})
         former(kind, error, trace)
 
     sys.excepthook = tell
-
-
-def _save_at_exit(trial: RunningTrial, lines: Path) -> None:
-    """Save what the last report offered; where the script failed, the worker looks at its status first."""
-    try:
-        trial.save_offered()
-    except Exception as error:  # the user's own function may raise anything
-        traceback.print_exc()
-        message = str(error) if isinstance(error, CheckpointError) else exception_line(error)
-        append_line(lines, {KIND: "failed", "kind": "contract", "message": message})

@@ -175,7 +175,8 @@ class Standing:
             value=None if hidden else self.value,
             params=self.trial.params,
             origin=self.trial.origin,
-            checkpoint=self.checkpoint,
+            # The state at its value: one of an earlier iteration is only for going on.
+            checkpoint=self.checkpoint if self.checkpoint_iteration == self.iterations else None,
             failure=self.failure,
             seconds=self.seconds,
             reason=self.reason,

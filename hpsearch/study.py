@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpsearch.course import Course
-from hpsearch.errors import HpsearchError
+from hpsearch.errors import HpsearchError, UnreadableCheckpointError
 from hpsearch.events import Ended, Event, Extended, Failed, Finished, Opened, Reverted, Saved
 from hpsearch.extension import extended
 from hpsearch.journal import Journal
@@ -115,13 +115,15 @@ class Study:
         return trials_dataframe(self.trials, self.sweep.parameters.names, times)
 
     def checkpoint_path(self, row: TrialRow) -> Path | None:
-        """Give a trial's newest checkpoint as the user reads it."""
+        """Give a trial's checkpoint as the user reads it; None where there is none, or it is damaged."""
         from hpsearch.checkpoints import user_path
 
         if row.checkpoint is None:
             return None
-        directory = self.directory / row.checkpoint
-        return user_path(directory) if directory.is_dir() else None
+        try:
+            return user_path(self.directory / row.checkpoint)
+        except UnreadableCheckpointError:
+            return None
 
     def curves(self) -> dict[int, list[tuple[int, float]]]:
         """Give each trial's metric over its iterations, of the reports that count."""

@@ -47,10 +47,22 @@ _NEW = ".hpsearch-"
 
 
 class StudyDirectory:
-    """The files of one study."""
+    """The files of one study.
+
+    Raises:
+        JournalError: The path isn't UTF-8. torch, SQLite, Ray and JSON need it to be, each in a place of its own.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
+        try:
+            os.fsencode(self.path).decode("utf-8")
+        except UnicodeDecodeError:
+            shown = os.fsencode(self.path).decode("utf-8", "backslashreplace")
+            raise JournalError(
+                f"{shown}: expected a path that is text in UTF-8, but it holds other bytes. Name another directory "
+                "with --dir, or rename the folder that it is to lie in."
+            ) from None
 
     @property
     def journal(self) -> Path:

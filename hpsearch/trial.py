@@ -81,8 +81,8 @@ class Failure:
     `raised`: the trainable raised, or its command exited non-zero; `timeout`: it ran over `trial_timeout`;
     `died`: its worker died again and again without progress; `contract`: it broke the sweep's contract (the metric
     was never reported, a checkpoint was refused). Not the trial's fault are `checkpoint`: the one to start from is
-    missing or damaged; `storage`: the study's directory can't be written; and `peer`: another worker of its gang was
-    lost, or the gang didn't come together.
+    missing or damaged; `storage`: the study's directory can't be written or read; and `peer`: another worker of its
+    gang was lost, or the gang didn't come together.
     """
     message: str
     """One line."""
@@ -116,7 +116,7 @@ class TrialRow:
     params: Params
     origin: str
     checkpoint: str | None
-    """Newest checkpoint that counts, relative to the study's directory."""
+    """That at `iterations`, relative to the study's directory; None where none was written there."""
     failure: Failure | None
     seconds: float
     """Running time of all that counts."""

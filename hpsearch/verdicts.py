@@ -73,7 +73,7 @@ def _of_failure(ended: Result, failure: Failure, standing: Standing, rules: Rule
         said = f"trial {trial} starts again from zero: {failure.message}"
         return Verdict((lost, Dropped(trial, failure.message)), said)
     if failure.kind == "storage":
-        return Verdict((lost,), mistake=StorageError(f"{failure.message}. Make room, then resume."))
+        return Verdict((lost,), mistake=StorageError(failure.message))
     limits = rules.sweep.limits
     in_time = limits.trial_timeout is None or standing.charged + seconds < limits.trial_timeout
     retry = failure.kind == "raised" and standing.failures < limits.max_retries and in_time

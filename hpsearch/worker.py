@@ -8,15 +8,16 @@ from pathlib import Path
 
 from hpsearch.attempt import Attempt, attempt_directory
 from hpsearch.attempt_log import AttemptLog
-from hpsearch.checkpoints import user_path
 from hpsearch.command import CommandRunner
-from hpsearch.errors import BackendError, UnreadableCheckpointError
+from hpsearch.errors import BackendError, StorageError, UnwritableError
+from hpsearch.failures import failure_of
 from hpsearch.gang import Seat
 from hpsearch.gang_listener import GangListener
 from hpsearch.gang_store import GangStore
 from hpsearch.in_process import InProcess
 from hpsearch.job import Channel, CommandLine, Job, SegmentResult
 from hpsearch.running_trial import Assignment, nest
+from hpsearch.storage import writing
 from hpsearch.trial import Failure, Segment, Trial
 
 __all__ = ["Worker"]
@@ -93,10 +94,11 @@ class Worker:
         assignment = self._assignment(trial, segment, directory, rank)
         attempt = Attempt(segment, channel, rank)
         try:
-            failure = self._run(trial, assignment, attempt, seat)
-            self._log.end()
-        except OSError as error:  # what the trainable raises is a failure already
-            failure = Failure("storage", f"{directory} can't be written: {error}", "")
+            with writing(f"the attempt's directory {directory}"):  # what the trainable raises is a failure already
+                failure = self._run(trial, assignment, attempt, seat)
+                self._log.end()
+        except (StorageError, UnwritableError) as error:
+            failure = failure_of(error)
         if attempt.channel_error is not None:
             raise attempt.channel_error
         return SegmentResult(
@@ -113,11 +115,6 @@ class Worker:
         if self._in_process is not None:
             return self._in_process.run(assignment, attempt, log, seat)
         assert self._script is not None
-        if assignment.checkpoint is not None:
-            try:
-                user_path(Path(assignment.checkpoint))
-            except UnreadableCheckpointError as error:
-                return Failure("checkpoint", str(error), "")
         return self._script.run(trial.params, assignment, attempt, log, seat)
 
     def file_log(self) -> None:

@@ -14,6 +14,7 @@ from hpsearch.backends.ray_worker import Delivery
 from hpsearch.backends.slots import Flight
 from hpsearch.checkpoints import unpack
 from hpsearch.job import SegmentResult
+from hpsearch.storage import writing
 from hpsearch.trial import Report
 
 __all__ = ["read_delivery", "read_letter"]
@@ -43,8 +44,9 @@ def read_delivery(study: Path, flight: Flight, delivery: Delivery, sees: bool) -
     result = delivery.result
     if delivery.log is not None:
         directory = study / attempt_directory(flight.task.segment, flight.rank)
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / LOG).write_bytes(delivery.log)
+        with writing(f"the attempt's directory {directory}"):
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / LOG).write_bytes(delivery.log)
     saves = [save for save in delivery.saves if save.iteration > flight.counted]
     newest = result.checkpoint or (saves[-1].checkpoint if saves else None)
     if delivery.packed is not None and newest is not None:

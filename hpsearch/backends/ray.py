@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import pickle
@@ -28,6 +29,7 @@ from hpsearch.backends.ray_session import Shape, connect
 from hpsearch.backends.ray_worker import Delivery, Order
 from hpsearch.backends.slots import Flight, Slot
 from hpsearch.checkpoints import pack
+from hpsearch.errors import UnreadableCheckpointError
 from hpsearch.gang import Seat
 from hpsearch.job import Job
 
@@ -156,7 +158,8 @@ class RayBackend(Backend):
         packed = None
         if task.segment.checkpoint is not None and not all(slot.sees for slot in slots):
             checkpoint = self._study / task.segment.checkpoint
-            packed = pack(checkpoint) if checkpoint.is_dir() else None  # the worker says that it is missing
+            with contextlib.suppress(UnreadableCheckpointError):  # the worker says that it is missing
+                packed = pack(checkpoint)
         gang = Gang(task)
         for rank, (slot, seat) in enumerate(zip(slots, _seats(slots), strict=True)):
             order = Order(task.trial, task.segment, None if slot.sees else packed, seat)

@@ -19,6 +19,7 @@ from hpsearch.attempt_log import LOG
 from hpsearch.backends.mailbox import Key, Letter, Orders, Save
 from hpsearch.checkpoints import pack, unpack
 from hpsearch.errors import HpsearchError
+from hpsearch.failures import failure_of
 from hpsearch.gang import Seat
 from hpsearch.guardian import start_guardian
 from hpsearch.job import CommandLine, Job, SegmentResult
@@ -170,9 +171,12 @@ class RayWorker:
             if key in self._recalled:
                 return None
             self._begun = key
-        if packed is not None and segment.checkpoint is not None:
-            unpack(packed, self._root / segment.checkpoint)
         channel = _Channel(self._name, key, self._root, self._sees)
+        if packed is not None and segment.checkpoint is not None:
+            try:
+                unpack(packed, self._root / segment.checkpoint)
+            except HpsearchError as error:
+                return self._undone(segment, error)
         self._channel = channel
         try:
             result = self._worker.run(trial, segment, channel, order.seat)
@@ -182,11 +186,20 @@ class RayWorker:
         if self._sees:
             return Delivery(result, saves, None, None, self._weigh(), self._worker.address)
         newest = result.checkpoint or (saves[-1].checkpoint if saves else None)
-        packed = None if newest is None else pack(self._root / newest)
+        try:
+            packed = None if newest is None else pack(self._root / newest)
+        except HpsearchError as error:
+            return self._undone(segment, error)
         log = _end_of_log(self._root / attempt_directory(segment, 0 if order.seat is None else order.seat.rank))
         delivery = Delivery(result, saves, packed, log, self._weigh(), self._worker.address)
         shutil.rmtree(self._root / attempt_directory(segment), ignore_errors=True)
         return delivery
+
+    def _undone(self, segment: Segment, error: HpsearchError) -> Delivery:
+        """Give back a segment whose checkpoint couldn't be put down here, or be taken up."""
+        assert self._worker is not None
+        result = SegmentResult(segment.start, None, (), False, 0.0, failure_of(error))
+        return Delivery(result, (), None, None, self._weigh(), self._worker.address)
 
     def _weigh(self) -> int:
         now = time.monotonic()
@@ -262,10 +275,14 @@ class _Channel:
         with self._guard:
             reports, self._reports = tuple(self._reports), []
             saves = tuple(self.saves[self._unsent :])
-            self._unsent = len(self.saves)
         packed = None
         if saves and not self._sees:
-            packed = pack(self._root / saves[-1].checkpoint)
+            try:
+                packed = pack(self._root / saves[-1].checkpoint)
+            except HpsearchError:
+                saves = ()  # the delivery tells of them, and it tells why where that fails again
+        with self._guard:
+            self._unsent += len(saves)
         return Letter(self._worker, self._key, reports, saves, packed, recalled)
 
     def put_back(self, letter: Letter) -> None:

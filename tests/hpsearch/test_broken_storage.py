@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import resource
 import shutil
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 import hpsearch
+from hpsearch.errors import StorageError
 from hpsearch.events import Dropped, Failed, Started
 from hpsearch.journal import Journal
 from hpsearch.report.tables import rows_to_csv
@@ -74,16 +77,56 @@ def begun(tmp_path: Path) -> Path:
     return study
 
 
-@pytest.mark.parametrize("harm", ["gone", "state.pt", "random.pt"])
+@pytest.mark.parametrize("harm", ["gone", "state.pt", "random.pt", "no random.pt", "a FIFO"])
 def test_a_checkpoint_that_is_gone_or_damaged_costs_its_iterations_and_nothing_else(begun, expected, harm):
     for checkpoint in begun.glob("trials/*/*/hpsearch-checkpoint-*"):
         if harm == "gone":
             shutil.rmtree(checkpoint)
+        elif harm == "no random.pt":
+            (checkpoint / "random.pt").unlink()
+        elif harm == "a FIFO":
+            (checkpoint / "state.pt").unlink()
+            os.mkfifo(checkpoint / "state.pt")
         else:
             (checkpoint / harm).write_bytes(b"not a checkpoint")
     assert csv(search(begun)) == expected
     assert events(begun, Dropped)
     assert not events(begun, Failed)
+
+
+def test_storage_that_gives_no_checkpoint_ends_the_sweep_and_no_trial_is_blamed(begun, expected, monkeypatch):
+    real = io.open
+
+    def opened(file: Any, *arguments: Any, **options: Any) -> Any:
+        if Path(str(file)).name == "state.pt" and arguments[0] == "rb":
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+        return real(file, *arguments, **options)
+
+    monkeypatch.setattr(io, "open", opened)
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"Permission denied.*See that it can be read, then resume\.$"):
+            search(begun)
+    monkeypatch.undo()
+    assert csv(search(begun)) == expected
+    assert not events(begun, Failed)
+    assert not events(begun, Dropped)
+
+
+def offers_a_dangling_link(trial: hpsearch.RunningTrial) -> None:
+    if trial.number == 3:
+        (trial.directory / "model").mkdir()
+        (trial.directory / "model" / "latest").symlink_to("nowhere")
+        for _ in trial.iterations():
+            trial.report({"value": 1.0}, checkpoint=trial.directory / "model")
+    total(trial)
+
+
+def test_a_checkpoint_that_cant_be_copied_fails_its_own_trial_alone(tmp_path):
+    study = search(tmp_path / "dangling", offers_a_dangling_link)
+    assert study.state == "finished"
+    failures = {row.number: row.failure.message for row in study.trials if row.failure is not None}
+    assert list(failures) == [3]
+    assert "model/latest is a link that leads nowhere" in failures[3]
 
 
 def test_a_disk_that_is_full_ends_the_sweep_and_no_trial_is_blamed(tmp_path, expected):

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -104,6 +107,119 @@ def test_a_checkpoint_may_be_a_single_file(script: Script) -> None:
     first = script.run(0, 1)
     script.run(1, 2, first.checkpoint)
     assert script.file("output.log", attempt=2) == "one\n"
+
+
+# A script that goes on while its checkpoints are copied.
+
+OVERWRITES = """
+    i=$HPSEARCH_START
+    while [ "$i" -lt %s ]; do
+        i=$((i + 1))
+        echo "$i" > "$HPSEARCH_DIRECTORY/model"
+        echo "{\\"loss\\": $i, \\"checkpoint\\": \\"model\\"}" >> "$HPSEARCH_REPORTS"
+    done
+"""
+
+
+def saved_number(script: Script, checkpoint: str) -> int:
+    path = checkpoints.user_path(script.root / checkpoint)
+    return int((path / "count" if path.is_dir() else path).read_text())
+
+
+@pytest.mark.parametrize(("last", "end", "save_every"), [("6", 6, 3), ("1000000", 1, None), ("1000000", 6, 3)])
+def test_a_script_that_writes_over_a_checkpoint_that_was_needed_is_refused(
+    script: Script, last: str, end: int, save_every: int | None
+) -> None:
+    script.open(OVERWRITES % last, SH, save_every)
+    for start in range(3):  # as the attempts 1 to 3
+        channel = Listening()
+        result = script.run(start, start + end, channel=channel)
+        assert result.failure is not None
+        assert result.failure.kind == "contract"
+        assert "/model, but so did the line of another iteration" in result.failure.message
+        assert "write each one to a path of its own" in result.failure.message
+        assert result.checkpoint is None
+        assert all(saved_number(script, path) == iteration for iteration, path, _ in channel.saves)
+
+
+def test_a_script_may_write_over_what_was_not_needed(script: Script) -> None:
+    script.open(OVERWRITES % "$HPSEARCH_END", SH)
+    result = script.run(0, 4)
+    assert (result.failure, result.iteration) == (None, 4)
+    assert result.checkpoint is not None
+    assert saved_number(script, result.checkpoint) == 4
+
+
+def test_a_cut_never_files_a_later_state_nor_fails_the_script(script: Script) -> None:
+    script.open(OVERWRITES % 10**6, SH)
+    for start in range(3):
+        result = script.run(start, None, channel=Listening(cut_at=start + 2))
+        assert (result.failure, result.cut, result.iteration) == (None, True, start + 2)
+        assert result.checkpoint is None or saved_number(script, result.checkpoint) == start + 2
+
+
+def test_paths_of_their_own_are_each_saved_with_their_own_state(script: Script) -> None:
+    script.open(COUNTS_IN_SH, SH, save_every=1)
+    channel = Listening()
+    result = script.run(0, 30, channel=channel)
+    assert result.failure is None
+    assert [iteration for iteration, _, _ in channel.saves] == list(range(1, 30))
+    assert [[report.iteration for report in reports] for _, _, reports in channel.saves] == [[i] for i in range(1, 30)]
+    assert all(saved_number(script, path) == iteration for iteration, path, _ in channel.saves)
+
+
+@pytest.mark.parametrize("end", [1, None])
+def test_what_a_script_changed_after_its_last_line_isnt_taken_for_that_iterations(
+    script: Script, end: int | None
+) -> None:
+    script.open(
+        """
+        echo good > "$HPSEARCH_DIRECTORY/model"
+        echo '{"loss": 1, "checkpoint": "model"}' >> "$HPSEARCH_REPORTS"
+        echo diverged > "$HPSEARCH_DIRECTORY/model"
+        touch -d @9999999999 "$HPSEARCH_DIRECTORY/model"
+        """,
+        SH,
+    )
+    failure = script.run(0, end).failure
+    assert failure is not None
+    assert failure.kind == "contract"
+    assert "model was changed after the line that names it" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EACCES, "storage"), (errno.EIO, "storage"), (errno.ENOENT, "checkpoint")]
+)
+def test_a_script_isnt_blamed_for_a_checkpoint_that_cant_be_read(
+    script: Script, monkeypatch: pytest.MonkeyPatch, number: int, kind: str
+) -> None:
+    script.open(COUNTS_IN_SH, SH)
+    first = script.run(0, 1)
+    real = io.open
+
+    def opened(file: Any, *arguments: Any, **options: Any) -> Any:
+        if Path(str(file)).name == "count":
+            raise OSError(number, os.strerror(number), str(file))
+        return real(file, *arguments, **options)
+
+    monkeypatch.setattr(io, "open", opened)
+    failure = script.run(1, 2, first.checkpoint).failure
+    assert failure is not None
+    assert (failure.kind, os.strerror(number) in failure.message) == (kind, True)
+
+
+def test_a_script_that_fails_on_a_full_disk_isnt_blamed(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    script.open("exit 3", SH)
+    real = io.open
+    monkeypatch.setattr(
+        io,
+        "open",
+        lambda file, *rest, **more: real("/dev/full" if Path(str(file)).name == ".probe" else file, *rest, **more),
+    )
+    failure = script.run(0, 1).failure
+    assert failure is not None
+    assert failure.kind == "storage"
+    assert "No space left on device" in failure.message
 
 
 def test_a_script_finds_its_trial_in_the_environment(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,14 +459,17 @@ def test_a_python_script_that_ends_early_keeps_its_last_checkpoint(script: Scrip
         """
         from hpsearch.current import current_trial
         trial = current_trial()
-        trial.report({"loss": 1}, checkpoint=lambda: {"done": trial.iteration})
+        done = 0
+        for done in (1, 2):
+            trial.report({"loss": 1}, checkpoint=lambda: {"done": done})
+        done = "something else"
         """,
         PYTHON,
     )
     result = script.run(0, None)
-    assert (result.failure, result.iteration) == (None, 1)
+    assert (result.failure, result.iteration) == (None, 2)
     assert result.checkpoint is not None
-    assert checkpoints.read_state(script.root / result.checkpoint) == {"done": 1}
+    assert checkpoints.read_state(script.root / result.checkpoint) == {"done": 2}
 
 
 @pytest.mark.parametrize(

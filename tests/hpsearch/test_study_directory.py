@@ -480,3 +480,12 @@ def test_next_directory_counts_up_past_whatever_is_there(tmp_path):
     (tmp_path / "s-2").write_text("")
     (tmp_path / "s-3").symlink_to(tmp_path / "nowhere")
     assert next_directory("s", tmp_path).name == "s-4"
+
+
+def test_a_path_that_isnt_utf_8_is_refused_by_its_name(tmp_path):
+    strange = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    for path in (Path(strange), Path(strange, "study")):
+        with pytest.raises(JournalError, match=r"/\\xff(/study)?: expected a path that is text in UTF-8"):
+            StudyDirectory(path)
+    assert list(tmp_path.iterdir()) == []
+    StudyDirectory(tmp_path / "größe")

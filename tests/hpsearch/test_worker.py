@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import os
 import random
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -165,21 +168,112 @@ def test_a_function_with_a_loop_of_its_own_stops_at_the_segments_end(make_worker
     assert went_on == [0, 1, 2]
 
 
-def test_a_function_that_returns_early_keeps_its_last_checkpoint(make_worker: MakeWorker, tmp_path: Path) -> None:
-    def converges(trial: RunningTrial) -> None:
-        state = {"done": 0}
-        for epoch in (1, 2):
-            trial.report({"loss": epoch}, checkpoint=lambda: state)
-            state["done"] = epoch
+def converges(trial: RunningTrial) -> None:
+    """Go on after the last report, and return."""
+    weight = torch.zeros(1)
+    for epoch in (1, 2):
+        weight.add_(1)
+        trial.report({"loss": epoch}, checkpoint=lambda: {"weight": weight})
+    weight.mul_(float("nan"))
 
-    for attempt, end in ((1, None), (2, 9)):
-        channel = Listening()
-        result = make_worker(converges).run(TRIAL, segment(0, end, attempt=attempt), channel)
-        assert (result.iteration, result.cut, result.failure) == (2, False, None)
-        assert channel.saves == []
-        assert len(result.reports) == 2
-        assert result.checkpoint is not None
-        assert checkpoints.read_state(tmp_path / result.checkpoint) == {"done": 2}
+
+def test_without_max_iter_a_function_that_returns_has_the_checkpoint_of_its_last_report(
+    make_worker: MakeWorker, tmp_path: Path
+) -> None:
+    channel = Listening()
+    result = make_worker(converges).run(TRIAL, segment(0, None), channel)
+    assert (result.iteration, result.cut, result.failure) == (2, False, None)
+    assert channel.saves == []
+    assert len(result.reports) == 2
+    assert result.checkpoint == "trials/00003/1/hpsearch-checkpoint-2"
+    assert checkpoints.read_state(tmp_path / result.checkpoint) == {"weight": torch.full((1,), 2.0)}
+    assert [path.name for path in (tmp_path / "trials/00003/1").glob("*checkpoint*")] == ["hpsearch-checkpoint-2"]
+
+
+def test_a_function_that_returns_before_its_end_has_a_checkpoint_only_where_one_was_due(
+    make_worker: MakeWorker, tmp_path: Path
+) -> None:
+    result = run(make_worker(converges), segment(0, 9))
+    assert (result.iteration, result.failure, result.checkpoint) == (2, None, None)
+    result = run(make_worker(converges, save_every=1), segment(0, 9, attempt=2))
+    assert result.checkpoint is not None
+    assert checkpoints.read_state(tmp_path / result.checkpoint) == {"weight": torch.full((1,), 2.0)}
+
+
+def test_a_function_that_fails_without_max_iter_leaves_no_checkpoint(make_worker: MakeWorker, tmp_path: Path) -> None:
+    assert run(make_worker(raises), segment(0, None)).failure is not None
+    assert list((tmp_path / "trials/00003/1").glob("*checkpoint*")) == []
+
+
+def test_a_forked_child_that_returns_tells_of_no_checkpoint(make_worker: MakeWorker, tmp_path: Path) -> None:
+    def forks(trial: RunningTrial) -> None:
+        trial.report({"loss": 1}, checkpoint={"done": 1})
+        child = os.fork()
+        if child == 0:
+            return
+        os.waitpid(child, 0)
+        trial.report({"loss": 2}, checkpoint={"done": 2})
+
+    result = run(make_worker(forks), segment(0, None))
+    assert (result.failure, result.checkpoint) == (None, "trials/00003/1/hpsearch-checkpoint-2")
+    assert checkpoints.read_state(tmp_path / result.checkpoint) == {"done": 2}
+
+
+# What the system refuses.
+
+
+def test_a_trial_that_has_used_up_its_files_has_failed_by_itself(make_worker: MakeWorker) -> None:
+    def leaks(trial: RunningTrial) -> None:
+        _ = trial.directory
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            trial.report({"loss": 1}, checkpoint={"a": 1})
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    failure = run(make_worker(leaks), segment(0, 1)).failure
+    assert failure is not None
+    assert failure.kind == "raised"
+    assert "Too many open files" in failure.message
+    assert "hpsearch-checkpoint-1" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.EIO, "storage"), (errno.ESTALE, "storage"), (errno.EACCES, "storage"), (errno.EISDIR, "checkpoint")],
+)
+@pytest.mark.parametrize("name", ["state.pt", "random.pt"])
+def test_a_trial_isnt_blamed_for_a_checkpoint_that_cant_be_read(
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch, number: int, kind: str, name: str
+) -> None:
+    worker = make_worker(train)
+    first = run(worker, segment(0, 1))
+    real = io.open
+
+    def opened(file: Any, *arguments: Any, **options: Any) -> Any:
+        if Path(str(file)).name == name:
+            raise OSError(number, os.strerror(number), str(file))
+        return real(file, *arguments, **options)
+
+    monkeypatch.setattr(io, "open", opened)
+    failure = run(worker, segment(1, 2, first.checkpoint, attempt=2)).failure
+    assert failure is not None
+    assert (failure.kind, os.strerror(number) in failure.message) == (kind, True)
+
+
+def test_a_disk_that_is_full_when_an_attempt_begins_is_nobodys_failure(
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Any, *arguments: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    worker = make_worker(raises)
+    monkeypatch.setattr(os, "mkdir", full)
+    failure = run(worker, segment(0, 1)).failure
+    assert failure is not None
+    assert failure.kind == "storage"
+    assert failure.message.endswith("Make room, then resume.")
 
 
 def test_params_are_nested_and_fresh_for_every_segment(make_worker: MakeWorker) -> None:
