@@ -18,6 +18,7 @@ from hpsearch.journal import Journal
 from hpsearch.observers.base import Audience
 from hpsearch.orchestrator import Orchestrator
 from hpsearch.provenance import command_line, process_name
+from hpsearch.report.wording import counted, up_to
 from hpsearch.schedulers.base import Decision, RungView
 from hpsearch.sweep import Limits, Sweep
 from hpsearch.trial import Report, Segment, Trial
@@ -190,7 +191,7 @@ def plan_text(plan: Plan) -> str:
         steps = ", then ".join(_step(plan, rung) for rung in rungs)
         lines.append(f"  bracket {bracket}: {steps}")
     if len(brackets) > _MOST_BRACKETS:
-        lines.append(f"  ... and {len(brackets) - _MOST_BRACKETS} more brackets")
+        lines.append(f"  ... and {counted(len(brackets) - _MOST_BRACKETS, 'more bracket')}")
     lines += [
         "",
         f"trials       {plan.trials:,}",
@@ -211,19 +212,19 @@ def plan_text(plan: Plan) -> str:
 
 def _step(plan: Plan, rung: RungView) -> str:
     """Say how many trials a rung holds, and how wide they run where that differs."""
-    step = f"{rung.size} to iteration {rung.until}"
+    step = f"{rung.started if rung.size is None else rung.size:,} {up_to(rung.until)}"
     if plan.elastic is None:
         return step
     widths = plan.elastic.widths[rung.bracket, rung.rung]
     least, most = widths[0], widths[-1]
-    span = _workers(most) if least == most else f"{least} to {most} workers"
+    span = counted(most, "worker") if least == most else f"{least} to {most} workers"
     return f"{step} ({span}{'' if rung.size == 1 else ' each'})"
 
 
 def _makespans(plan: Plan) -> list[str]:
-    on = _workers(plan.workers)
+    on = counted(plan.workers, "worker")
     least = plan.sweep.resources.workers_per_trial
-    each = "" if least == 1 and plan.elastic is None else f", {_workers(least)} per trial"
+    each = "" if least == 1 and plan.elastic is None else f", {counted(least, 'worker')} per trial"
     fixed = f"{_long(plan.fixed)} on {on}{each}, which are busy {plan.fixed.busy:.0%} of it"
     taken = f"when each doubling of a trial's workers makes its iterations {2 * EFFICIENCY:.2g} times as fast"
     if plan.elastic is None:
@@ -241,11 +242,9 @@ def _makespans(plan: Plan) -> list[str]:
 
 def _long(schedule: Schedule) -> str:
     makespan = schedule.makespan
+    if makespan == 1:
+        return "1 iteration long"
     return f"{makespan:,.0f} iterations long" if makespan >= 100 else f"{makespan:.3g} iterations long"
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count:,} workers"
 
 
 def _method(sweep: Sweep) -> str:
@@ -254,7 +253,7 @@ def _method(sweep: Sweep) -> str:
     if early is None:
         return f"{how}, every trial to its end"
     kind = type(early).__name__
-    return f"{how}, {kind} from {early.min_iter} to {early.max_iter} iterations by {early.eta}"
+    return f"{how}, {kind} from {early.min_iter} to {counted(early.max_iter, 'iteration')} by {early.eta}"
 
 
 def _job(sweep: Sweep) -> Job:

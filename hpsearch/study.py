@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpsearch._sweep_checks import nearest
 from hpsearch.course import Course
-from hpsearch.errors import HpsearchError
+from hpsearch.errors import HpsearchError, UnreadableCheckpointError
 from hpsearch.events import Ended, Event, Extended, Failed, Finished, Opened, Reverted, Saved
 from hpsearch.extension import extended
 from hpsearch.journal import Journal
@@ -104,27 +104,40 @@ class Study:
         """The best trial's value."""
         return self.best_trial.value
 
-    def trials_dataframe(self, times: bool = False) -> pd.DataFrame:
+    def trials_dataframe(self, times: bool = False, metrics: bool = False) -> pd.DataFrame:
         """Give every trial as a row: `trial, state, iterations, value, params.<name>, width`.
 
         Args:
             times: Add the running time in seconds.
+            metrics: Add all that was reported at `iterations`, as `metrics.<name>`.
         """
         from hpsearch.report.tables import trials_dataframe
 
-        return trials_dataframe(self.trials, self.sweep.parameters.names, times)
+        return trials_dataframe(self.trials, self.sweep.parameters.names, times, metrics)
 
     def checkpoint_path(self, row: TrialRow) -> Path | None:
-        """Give a trial's newest checkpoint as the user reads it."""
+        """Give a trial's newest checkpoint as the user reads it; None where there is none, or someone deleted it."""
         from hpsearch.checkpoints import user_path
 
         if row.checkpoint is None:
             return None
         directory = self.directory / row.checkpoint
-        return user_path(directory) if directory.is_dir() else None
+        try:
+            return user_path(directory)
+        except UnreadableCheckpointError:
+            return None
 
-    def curves(self) -> dict[int, list[tuple[int, float]]]:
-        """Give each trial's metric over its iterations, of the reports that count."""
+    def curves(self, metric: str | None = None) -> dict[int, list[tuple[int, float]]]:
+        """Give each trial's metric over its iterations, of the reports that count; NaN where NaN was reported.
+
+        Args:
+            metric: Any that was reported; iterations that didn't report it are left out. None: the sweep's own.
+
+        Raises:
+            HpsearchError: No report holds this metric.
+        """
+        name = self.sweep.metric.name if metric is None else metric
+        known = {self.sweep.metric.name: None}  # in the order of reporting
         points: dict[int, dict[int, float]] = defaultdict(dict)
         for event in _events(self.directory):
             if isinstance(event, Reverted):
@@ -132,11 +145,12 @@ class Study:
                 points[event.trial] = {i: value for i, value in curve.items() if i <= event.iteration}
             if isinstance(event, Saved | Finished) or (isinstance(event, Failed) and not event.retry):
                 for report in event.reports:
-                    points[report.trial][report.iteration] = report.metrics[self.sweep.metric.name]
-        return {
-            trial: [(i, value) for i, value in sorted(curve.items()) if not math.isnan(value)]
-            for trial, curve in points.items()
-        }
+                    known.update(dict.fromkeys(report.metrics))
+                    if name in report.metrics:
+                        points[report.trial][report.iteration] = report.metrics[name]
+        if name not in known:
+            raise HpsearchError(f"{self.directory}: no report holds a metric {name!r}; {nearest(name, known)}")
+        return {trial: sorted(curve.items()) for trial, curve in points.items()}
 
     def segments(self) -> list[SegmentRow]:
         """Give every segment that was started, with its width and the reason for it, in the order of starting."""
@@ -164,6 +178,8 @@ def load(directory: str | Path) -> Study:
                     ended = event
                 case Extended():
                     sweep = extended(sweep, event)
+        # As the process that runs it does after each commit: what nothing needs is gone, or about to go.
+        course.obsolete()
         if not live:
             # Nobody runs what was running when the last process died.
             course.apply(ended)

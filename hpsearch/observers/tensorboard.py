@@ -14,6 +14,7 @@ from hpsearch.observers.base import Observer
 from hpsearch.observers.domains import Domain
 from hpsearch.observers.event_file import EventFiles
 from hpsearch.observers.hparams import HParams
+from hpsearch.report.wording import counted
 from hpsearch.schedulers.base import Decision, RungView
 from hpsearch.trial import Goal, Report, Segment, Trial
 
@@ -45,7 +46,7 @@ def study_best_tag(metric: str) -> str:
 
 def rung_tag(until: int | None) -> str:
     """Name the study's scalar that counts the trials that ran until this iteration."""
-    return "study/trials per rung/end" if until is None else f"study/trials per rung/{until} iterations"
+    return "study/trials per rung/end" if until is None else f"study/trials per rung/{counted(until, 'iteration')}"
 
 
 @dataclass(slots=True)
