@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hpsearch._sweep_checks import nearest
 from hpsearch.course import Course
 from hpsearch.errors import HpsearchError, UnreadableCheckpointError
-from hpsearch.events import Ended, Event, Extended, Failed, Finished, Opened, Reverted, Saved
+from hpsearch.events import Ended, Event, Extended, Failed, Finished, Lost, Opened, Reverted, Saved, Started
 from hpsearch.extension import extended
 from hpsearch.journal import Journal
 from hpsearch.report.segments import SegmentRow, segment_rows
@@ -41,7 +41,15 @@ class BestTrial:
 class Study:
     """A study as its journal told it when it was read."""
 
-    def __init__(self, directory: Path, sweep: Sweep, course: Course, ended: Ended, provenance: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        sweep: Sweep,
+        course: Course,
+        ended: Ended,
+        provenance: dict[str, Any],
+        created: float = 0.0,
+    ) -> None:
         self.directory = directory
         self.sweep = sweep
         """The sweep, with what it was extended by."""
@@ -51,12 +59,19 @@ class Study:
         """What the state `error` was."""
         self.provenance = provenance
         """Git commit, command line, packages and environment of the process that made the study."""
+        self.created = created
+        """When, in seconds since the epoch."""
         self._course = course
 
     def __repr__(self) -> str:
         counts = self._course.counts()
         told = ", ".join(f"{counts[state]} {state}" for state in TrialState if counts.get(state))
         return f"<Study {self.sweep.name} in {self.directory}: {self.state}; {told or 'no trials'}>"
+
+    @property
+    def identity(self) -> str:
+        """Which study this is, wherever it lies: its name, when it was made and by which process."""
+        return f"{self.sweep.name} {self.created!r} {self.provenance.get('process', '')}"
 
     @property
     def trials(self) -> list[TrialRow]:
@@ -152,6 +167,21 @@ class Study:
             raise HpsearchError(f"{self.directory}: no report holds a metric {name!r}; {nearest(name, known)}")
         return {trial: sorted(curve.items()) for trial, curve in points.items()}
 
+    def times(self) -> dict[int, tuple[float, float | None]]:
+        """Give when each trial's first segment began and its last one ended, in seconds since the epoch.
+
+        None stands for the end where no segment of it has ended.
+        """
+        began: dict[int, float] = {}
+        ended: dict[int, float] = {}
+        with Journal.read(StudyDirectory(self.directory).journal) as journal:
+            for when, event in journal.events():
+                if isinstance(event, Started):
+                    began.setdefault(event.segment.trial, when)
+                elif isinstance(event, Finished | Failed | Lost | Reverted):
+                    ended[event.trial] = when
+        return {trial: (when, ended.get(trial)) for trial, when in began.items()}
+
     def segments(self) -> list[SegmentRow]:
         """Give every segment that was started, with its width and the reason for it, in the order of starting."""
         return segment_rows(_events(self.directory), live=self.state == "running")
@@ -183,7 +213,7 @@ def load(directory: str | Path) -> Study:
         if not live:
             # Nobody runs what was running when the last process died.
             course.apply(ended)
-    return Study(place.path, sweep, course, ended, record.get("provenance", {}))
+    return Study(place.path, sweep, course, ended, record.get("provenance", {}), record.get("created", 0.0))
 
 
 def stored_sweep(record: dict[str, Any]) -> Sweep:

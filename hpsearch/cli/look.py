@@ -95,6 +95,8 @@ def export(given: argparse.Namespace) -> int:
             sweep.name,
             directory,
             study.curves(),
+            study.times(),
+            study.identity,
         )
     except OSError as error:
         raise HpsearchError(

@@ -14,7 +14,7 @@ import pytest
 import hpsearch
 from hpsearch.backends.base import Message, Task
 from hpsearch.errors import HpsearchError, JournalError
-from hpsearch.events import Ended, Exhausted
+from hpsearch.events import Ended, Exhausted, Finished, Started
 from hpsearch.journal import Journal
 from hpsearch.running_trial import RunningTrial
 from hpsearch.space import Space, Uniform
@@ -138,6 +138,20 @@ def test_any_metric_that_was_reported_has_a_curve_and_the_last_report_is_in_the_
     assert study.trials_dataframe(metrics=True)["metrics.accuracy"].tolist() == [0.75]
     with pytest.raises(HpsearchError, match=r"no report holds a metric 'acuracy'; did you mean accuracy\?"):
         study.curves("acuracy")
+
+
+def test_a_trials_time_goes_from_its_first_segments_start_to_its_last_ones_end(tmp_path):
+    study = finished(tmp_path / "s")
+    with Journal.read(tmp_path / "s" / "study.db") as journal:
+        history = list(journal.events())
+    when = {
+        kind: [(time, getattr(event, "trial", None)) for time, event in history if isinstance(event, kind)]
+        for kind in (Started, Finished)
+    }
+    starts = [time for time, event in history if isinstance(event, Started) and event.new is not None]
+    assert len(when[Started]) > len(starts)  # some were promoted
+    ends = dict((trial, time) for time, trial in when[Finished])  # the last one stays
+    assert study.times() == {trial: (start, ends[trial]) for trial, start in enumerate(starts)}
 
 
 def test_only_checkpoints_that_are_kept_are_named(tmp_path):
