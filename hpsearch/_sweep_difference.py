@@ -18,7 +18,7 @@ _WORKERS = ("workers", "workers_per_trial", "max_workers_per_trial", "elastic")
 def difference(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """List what differs between a study's sweep and a new one: `"seed: 0 in the study, 1 here"`.
 
-    Workers, limits and the source don't count: they are about how it is run, not about what.
+    Workers, limits, observers and the source don't count: they are about how it is run, not about what.
     """
     there, here = _leaves(stored), _leaves(new)
     pairs = {key: (there.get(key, _ABSENT), here.get(key, _ABSENT)) for key in [*there, *here]}
@@ -36,7 +36,7 @@ def difference(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def _leaves(sweep: Mapping[str, Any]) -> dict[KeyPath, Value]:
     """Flatten what counts to key paths and values."""
-    counted = {key: value for key, value in sweep.items() if key not in ("limits", "source")}
+    counted = {key: value for key, value in sweep.items() if key not in ("limits", "observers", "source")}
     counted["resources"] = {key: value for key, value in sweep["resources"].items() if key not in _WORKERS}
     counted["parameters"] = {
         ".".join(item["path"]): {key: value for key, value in item.items() if key != "path"}

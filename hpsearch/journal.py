@@ -104,8 +104,11 @@ class Journal:
             rows = self._connection.execute("SELECT key, value FROM study")
             return {key: json.loads(value) for key, value in rows}
 
-    def append(self, events: Sequence[Event]) -> None:
+    def append(self, events: Sequence[Event]) -> list[tuple[int, float]]:
         """Write events in one transaction; when this returns they survive the process.
+
+        Returns:
+            Each one's (number, wall time): numbers count from 1 without a gap.
 
         Raises:
             JournalError: They can't be written (the disk is full, say); none of them is.
@@ -117,6 +120,7 @@ class Journal:
             self._prepare()
             try:
                 execute("BEGIN IMMEDIATE")
+                (last,) = execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()
                 self._connection.executemany("INSERT INTO events (time, kind, trial, body) VALUES (?, ?, ?, ?)", rows)
                 execute("COMMIT")
             except BaseException:
@@ -124,6 +128,7 @@ class Journal:
                 if self._connection.in_transaction:
                     execute("ROLLBACK")
                 raise
+        return [(seq, now) for seq in range(last + 1, last + 1 + len(events))]
 
     def _prepare(self) -> None:
         """Choose how SQLite writes, before the first event; a study that is only looked at stays as it is."""

@@ -11,15 +11,15 @@ from hpsearch.backends.base import Workers
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.course import Course
 from hpsearch.errors import SweepError
-from hpsearch.events import Event, Finished, Opened, Started
+from hpsearch.events import Finished, Opened, Started
 from hpsearch.interrupts import Interrupts
 from hpsearch.job import Job
 from hpsearch.journal import Journal
-from hpsearch.observers.base import Audience
+from hpsearch.observers.base import Audience, Record
 from hpsearch.orchestrator import Orchestrator
 from hpsearch.provenance import command_line, process_name
 from hpsearch.report.wording import counted, up_to
-from hpsearch.schedulers.base import Decision, RungView
+from hpsearch.schedulers.base import RungView
 from hpsearch.sweep import Limits, Sweep
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.widths import Widths
@@ -81,7 +81,8 @@ class _Counter:
         self.worked = 0.0
         self._widths: dict[int, int] = {}
 
-    def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
+    def observe(self, record: Record) -> None:
+        event = record.event
         if isinstance(event, Started):
             segment = event.segment
             until = segment.end or 1

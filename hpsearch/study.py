@@ -35,7 +35,7 @@ class BestTrial:
     params: dict[str, Any]
     """As the trainable saw them, groups nested."""
     checkpoint: Path | None
-    """A file for `torch.load`, or the directory that the trainable wrote; None where it saves none."""
+    """A file for `torch.load`, or what the trainable wrote; None where none was saved, or it was deleted."""
 
 
 class Study:

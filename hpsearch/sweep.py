@@ -11,6 +11,7 @@ from hpsearch._sweep_difference import difference
 from hpsearch._sweep_parts import Checkpoints, Hyperband, Limits, Metric, Resources, Scaling, SuccessiveHalving
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.macros import check_command
+from hpsearch.observers import check_observer
 from hpsearch.seeds import SEED_LIMIT
 from hpsearch.space import Space
 from hpsearch.trial import Params, Value
@@ -67,6 +68,8 @@ class Sweep:
     limits: Limits = field(default_factory=Limits)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     seed: int = 0
+    observers: tuple[str, ...] = ("tensorboard",)
+    """Who watches: names of observers, or import paths `package.module:Class`. Changes no result."""
     source: str | None = None
     """Where the sweep was read from."""
 
@@ -82,6 +85,8 @@ class Sweep:
         if not 0 <= self.seed < SEED_LIMIT:
             raise InvalidKey(("seed",), f"must be between 0 and {SEED_LIMIT - 1}, got {self.seed}")
         self._check_how_long()
+        observers = [check_observer(name, ("observers", i)) for i, name in enumerate(self.observers)]
+        object.__setattr__(self, "observers", tuple(observers))
         if self.method == "grid":
             self._check_grid()
         points = tuple(self._checked_point(place, point) for place, point in enumerate(self.points_to_try))
@@ -189,6 +194,7 @@ class Sweep:
             "limits": asdict(self.limits),
             "checkpoints": asdict(self.checkpoints),
             "seed": self.seed,
+            "observers": list(self.observers),
             "source": self.source,
         }
 
@@ -212,6 +218,7 @@ class Sweep:
                 "scaling": Scaling(**given.get("scaling", {})),  # sweeps of earlier versions have none
                 "limits": Limits(**given["limits"]),
                 "checkpoints": Checkpoints(**given["checkpoints"]),
+                "observers": tuple(given.get("observers", ("tensorboard",))),  # earlier versions had no other
             }
             return cls(**{**given, **parts})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -221,7 +228,7 @@ class Sweep:
     def difference(self, other: Sweep) -> list[str]:
         """List what differs, as seen from a study's sweep: `"seed: 0 in the study, 1 here"`.
 
-        Workers, limits and the source don't count: they are about how it is run, not about what.
+        Workers, limits, observers and the source don't count: they are about how it is run, not about what.
         """
         return difference(self.to_json(), other.to_json())
 

@@ -20,6 +20,7 @@ from hpsearch._sweep_reader import Table, choice, duration, listed, raw, words
 from hpsearch._sweep_wandb import HINTS, IGNORED, METHOD_HINT
 from hpsearch._sweep_yaml import Document, read_document
 from hpsearch.errors import SweepError
+from hpsearch.observers import check_observer
 from hpsearch.sweep import EarlyTerminate, Sweep
 from hpsearch.trial import Params
 
@@ -42,6 +43,7 @@ _KEYS = (
     "limits",
     "checkpoints",
     "seed",
+    "observers",
     *IGNORED,
 )
 _SHARED_EARLY = ("type", "max_iter", "min_iter", "eta")
@@ -113,6 +115,7 @@ def sweep_from_mapping(value: object, source: str | None = None, name: str = "sw
         limits=table.get_or("limits", _limits, Limits()),
         checkpoints=table.get_or("checkpoints", _checkpoints, Checkpoints()),
         seed=table.get_or("seed", integer, 0),
+        observers=table.get_or("observers", _observers, ("tensorboard",)),
         source=source,
     )
 
@@ -205,6 +208,10 @@ def _limits(value: object, path: KeyPath) -> Limits:
         trial_timeout=table.get_or("trial_timeout", duration, None),
         max_retries=table.get_or("max_retries", integer, 0),
     )
+
+
+def _observers(value: object, path: KeyPath) -> tuple[str, ...]:
+    return tuple(check_observer(name, (*path, place)) for place, name in enumerate(listed(value, path)))
 
 
 def _checkpoints(value: object, path: KeyPath) -> Checkpoints:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,7 +130,13 @@ def test_any_metric_that_was_reported_has_a_curve_and_the_last_report_is_in_the_
             trial.report({"loss": 1.0 / iteration, **extra, **({"end": 1.0} if iteration == 3 else {})})
 
     parameters = {"x": Uniform(0.0, 1.0)}
-    options = {"max_iter": 3, "run_cap": 1, "backend": "inline", "tensorboard": False, "progress": False}
+    options: dict[str, Any] = {
+        "max_iter": 3,
+        "run_cap": 1,
+        "backend": "inline",
+        "tensorboard": False,
+        "progress": False,
+    }
     study = hpsearch.search(train, parameters=parameters, metric="loss", directory=tmp_path / "s", **options)
     assert study.curves("accuracy") == {0: [(1, 0.25), (3, 0.75)]}
     assert study.curves("loss") == study.curves() == {0: [(1, 1.0), (2, 0.5), (3, 1 / 3)]}
@@ -160,10 +167,21 @@ def test_only_checkpoints_that_are_kept_are_named(tmp_path):
             trial.report({"loss": trial.params["x"] + iteration}, checkpoint={"it": iteration})
 
     parameters = {"x": Uniform(0.0, 1.0)}
-    options = {"max_iter": 2, "run_cap": 5, "backend": "inline", "tensorboard": False, "progress": False}
+    options: dict[str, Any] = {
+        "max_iter": 2,
+        "run_cap": 5,
+        "backend": "inline",
+        "tensorboard": False,
+        "progress": False,
+    }
     for keep, left in (("best", 1), ("all", 5)):
-        search = {"parameters": parameters, "metric": "loss", "keep_checkpoints": keep, "directory": tmp_path / keep}
-        study = hpsearch.search(train, **search, **options)  # type: ignore[arg-type]
+        search: dict[str, Any] = {
+            "parameters": parameters,
+            "metric": "loss",
+            "keep_checkpoints": keep,
+            "directory": tmp_path / keep,
+        }
+        study = hpsearch.search(train, **search, **options)
         for told in (study, load(tmp_path / keep)):
             named = [row.checkpoint for row in told.trials if row.checkpoint is not None]
             assert len(named) == left
