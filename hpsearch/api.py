@@ -131,7 +131,7 @@ def search(
             limits=Limits(max_time, trial_timeout, max_retries),
             checkpoints=Checkpoints(keep_checkpoints, checkpoint_every),
             seed=seed,
-            **({} if observers is None else {"observers": tuple(n for n in observers if isinstance(n, str))}),
+            observers=("tensorboard",) if observers is None else tuple(n for n in observers if isinstance(n, str)),
         )
     if place is None or not place.exists():
         place = create_study(sweep, None if place is None else place.path)

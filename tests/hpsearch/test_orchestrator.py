@@ -16,9 +16,9 @@ from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Saved,
 from hpsearch.interrupts import Interrupts
 from hpsearch.job import Job
 from hpsearch.journal import Journal
+from hpsearch.observers.base import Record
 from hpsearch.orchestrator import MOST_LOSSES, Orchestrator
 from hpsearch.report.tables import rows_to_csv
-from hpsearch.schedulers.base import Decision
 from hpsearch.study import Study, load
 from hpsearch.sweep import Checkpoints, Hyperband, Limits, Sweep
 from hpsearch.trial import Report, TrialState
@@ -93,9 +93,10 @@ class Batches(Journal):
 
     batches: list[list[Event]]
 
-    def append(self, events: Sequence[Event]) -> None:
-        super().append(events)
+    def append(self, events: Sequence[Event]) -> list[tuple[int, float]]:
+        places = super().append(events)
         self.batches.append(list(events))
+        return places
 
 
 class Onlooker:
@@ -108,9 +109,9 @@ class Onlooker:
         self.said: list[str] = []
         self.last: list[bool] = []
 
-    def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
-        self.heard.append(event)
-        assert event in [written for _, written in self.journal.events()]
+    def observe(self, record: Record) -> None:
+        self.heard.append(record.event)
+        assert (record.time, record.event) == list(self.journal.events())[record.seq - 1]
 
     def report(self, reports: Sequence[Report]) -> None:
         self.reports += reports

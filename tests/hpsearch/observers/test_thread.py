@@ -119,8 +119,8 @@ def test_one_that_hangs_holds_up_neither_the_others_nor_the_end_beyond_its_deadl
     (text,) = said
     assert "Scribe stopped: it hadn't taken everything 0.05 s after the end of the sweep" in text
     gate.set()
-    for thread in stuck.threads:
-        thread.join(60)
+    for left in stuck.threads:
+        left.join(60)
     assert "close" not in stuck.told  # it was let go, and hears no more
 
 

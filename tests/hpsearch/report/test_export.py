@@ -35,7 +35,7 @@ from hpsearch.space import (
     Space,
     Uniform,
 )
-from hpsearch.trial import Failure, TrialRow, TrialState
+from hpsearch.trial import Failure, Params, TrialRow, TrialState
 
 SPACE = Space.from_parameters(
     {
@@ -242,10 +242,10 @@ EDGES = Space.from_parameters(
 
 def test_every_value_comes_back_from_optuna_as_it_was(tmp_path):
     """As a param where Optuna can hold it, as JSON in one or in a user attribute where it can't."""
-    edges = {"seed": BIG, "below": -BIG, "long": BIG, "exact": 2**53 - 1, "float": 1.7e308}
-    first = {"choice": BIG + 1, "flag": None, "count": 1, "both": False, "nested": [BIG], **edges}
-    second = {"choice": BIG, "flag": True, "count": 0, "both": 1, "nested": {"a": 1}, **edges}
-    third = {"flag": False, "exact": 0}  # the others are absent
+    edges: Params = {"seed": BIG, "below": -BIG, "long": BIG, "exact": 2**53 - 1, "float": 1.7e308}
+    first: Params = {"choice": BIG + 1, "flag": None, "count": 1, "both": False, "nested": [BIG], **edges}
+    second: Params = {"choice": BIG, "flag": True, "count": 0, "both": 1, "nested": {"a": 1}, **edges}
+    third: Params = {"flag": False, "exact": 0}  # the others are absent
     rows = [
         TrialRow(number, TrialState.COMPLETE, 1, 0.5, params, "random", None, None, 1.0, "")
         for number, params in enumerate((first, second, third))

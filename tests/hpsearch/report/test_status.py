@@ -7,6 +7,7 @@ from hpsearch.course import Course
 from hpsearch.observers.progress import PlainLines
 from hpsearch.plan import make_plan, plan_text
 from hpsearch.report.status import status_text
+from hpsearch.space import Categorical, Space
 from hpsearch.trial import TrialState
 from hpsearch.watching import Watching
 from tests.hpsearch.scripted import ScriptedBackend, done, failed, run_scripted, sweep_of
@@ -53,7 +54,5 @@ def test_a_sweep_of_one_trial_has_one_trial(capsys):
     assert TrialState.RUNNING not in text
 
 
-def _grid():
-    from hpsearch.space import Categorical, Space
-
+def _grid() -> Space:
     return Space.from_parameters({"x": Categorical([1, 2])})
