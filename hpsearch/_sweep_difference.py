@@ -51,7 +51,7 @@ def difference(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 def _leaves(sweep: Mapping[str, Any]) -> dict[KeyPath, Value]:
     """Flatten what counts to key paths and values; what a parameter may be is a value, however deep."""
     listed = ("parameters", "points_to_try")
-    counted = {key: value for key, value in sweep.items() if key not in (*listed, "source", "draws")}
+    counted = {key: value for key, value in sweep.items() if key not in (*listed, "observers", "source", "draws")}
     for name, how in _HOW.items():
         counted[name] = {key: value for key, value in sweep[name].items() if key not in how}
     out: dict[KeyPath, Value] = {}

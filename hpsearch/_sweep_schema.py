@@ -55,6 +55,7 @@ def json_schema() -> dict[str, Any]:
         "max_iter": whole | {"minimum": 1},
         "run_cap": whole | {"minimum": 1},
         "points_to_try": {"type": "array", "items": {"type": "object"}},
+        "observers": {"type": "array", "items": {"type": "string"}},
         "seed": whole | {"minimum": 0},
         **{name: _object(settings) for name, settings in _SECTIONS.items()},
         **{name: {} for name in IGNORED},

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from hpsearch.backends import make_backend
 from hpsearch.errors import SweepError
+from hpsearch.known_observers import check_observer
+from hpsearch.observers.base import Observer
 from hpsearch.observers.progress import Silent, choose_progress
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.space import Space
@@ -53,6 +55,7 @@ def search(
     backend: Literal["ray", "inline"] = "ray",
     address: str | None = None,
     tensorboard: bool = True,
+    observers: Sequence[str | Observer] | None = None,
     progress: bool = True,
 ) -> Study:
     """Run a sweep to its end and give what came of it.
@@ -91,7 +94,9 @@ def search(
         directory: Where the study lies; None: the next free `runs/<name>-<n>`.
         backend: `"ray"`, or `"inline"`: in this process, for a debugger.
         address: A Ray cluster to join.
-        tensorboard: Write TensorBoard's event files.
+        tensorboard: Write TensorBoard's event files; False: not even if the observers name it.
+        observers: Who watches: names of observers, import paths `package.module:Class`, or instances; None:
+            `["tensorboard"]`, or whom the whole sweep names.
         progress: Show how the sweep stands.
 
     Raises:
@@ -130,6 +135,7 @@ def search(
             limits=Limits(max_time, trial_timeout, max_retries, max_failures),
             checkpoints=Checkpoints(keep_checkpoints, checkpoint_every),
             seed=seed,
+            observers=("tensorboard",) if observers is None else tuple(n for n in observers if isinstance(n, str)),
         )
     if place is None or not place.exists():
         place = create_study(sweep, None if place is None else place.path)
@@ -138,9 +144,17 @@ def search(
         backend=lambda sweep: make_backend(backend, sweep.resources, address),
         display=choose_progress(sys.stdout) if progress else Silent(),
         tensorboard=tensorboard,
+        observers=None if observers is None else _checked(observers),
         search_path=_search_path(code),
     )
     return run_study(place, sweep, run)
+
+
+def _checked(observers: Sequence[str | Observer]) -> tuple[str | Observer, ...]:
+    return tuple(
+        observer if isinstance(observer, Observer) else check_observer(observer, ("observers", place))
+        for place, observer in enumerate(observers)
+    )
 
 
 def _import_path(trainable: str | Callable[..., Any] | None) -> str:

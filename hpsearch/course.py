@@ -117,8 +117,8 @@ class Course:
                 before = standing.iterations
                 self._standings.revert(event.trial, event.reason, event.checkpoint)
                 self.iterations -= before - standing.iterations
-                trial, iteration = standing.trial, standing.iterations
-                self._suggestions.hear(lambda searcher: searcher.reverted(trial, iteration))
+                reverted, iteration = standing.trial, standing.iterations
+                self._suggestions.hear(lambda searcher: searcher.reverted(reverted, iteration))
             case Opened() | Ended():
                 if isinstance(event, Opened) and event.workers_per_trial is not None:
                     self._standings.least_width = event.workers_per_trial

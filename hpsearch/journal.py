@@ -142,8 +142,11 @@ class Journal:
         except (TypeError, ValueError) as error:
             raise JournalError(f"{self._path}: the study's sweep can't be read: {error}. {_DAMAGED}") from error
 
-    def append(self, events: Sequence[Event]) -> None:
+    def append(self, events: Sequence[Event]) -> list[tuple[int, float]]:
         """Write events in one transaction; when this returns they survive the process.
+
+        Returns:
+            Each one's (number, wall time): numbers count from 1 without a gap.
 
         Raises:
             StudyInUseError: Another process has written since.
@@ -167,6 +170,7 @@ class Journal:
                     execute("ROLLBACK")
                 raise
         self._end = (rows[-1][0], rows[-1][-1]) if rows else end
+        return [(row[0], now) for row in rows]
 
     def events(self) -> Iterator[tuple[float, Event]]:
         """Give (wall time, event) in the order of writing, up to the newest one when this was called.

@@ -14,7 +14,7 @@ from hpsearch.failure_limit import mistake_of
 from hpsearch.interrupts import Interrupts
 from hpsearch.job import Job
 from hpsearch.journal import Journal
-from hpsearch.observers.base import Audience
+from hpsearch.observers.base import Audience, Record
 from hpsearch.schedulers.base import Done, Wait
 from hpsearch.sweep import Sweep
 from hpsearch.verdicts import Rules, verdict
@@ -168,11 +168,11 @@ class Orchestrator:
         """Write what was noted in one transaction, and only then act on it."""
         if not self._events:
             return
-        self._journal.append(self._events)
+        places = self._journal.append(self._events)
         decided, self._decided = self._decided, []
         self._events.clear()
-        for event, decisions in decided:
-            self._audience.observe(event, decisions)
+        for (seq, when), (event, decisions) in zip(places, decided, strict=True):
+            self._audience.observe(Record(seq, when, event, decisions))
             if isinstance(event, Started):
                 self._start(event)
         self._discard(self._course.obsolete())

@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from hpsearch.backends.base import Workers
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.course import Course
-from hpsearch.decision import Decision
 from hpsearch.errors import SweepError
-from hpsearch.events import Event, Finished, Opened, Started
+from hpsearch.events import Finished, Opened, Started
 from hpsearch.interrupts import Interrupts
 from hpsearch.job import Job
 from hpsearch.journal import Journal
-from hpsearch.observers.base import Audience
+from hpsearch.observers.base import Audience, Record
 from hpsearch.orchestrator import Orchestrator
 from hpsearch.provenance import command_line, process_name
+from hpsearch.report.wording import counted, up_to
 from hpsearch.schedulers.base import RungView
 from hpsearch.sweep import Limits, Sweep
 from hpsearch.trial import Report, Segment, Trial
@@ -83,7 +83,8 @@ class _Counter:
         self.worked = 0.0
         self._running: dict[int, int] = {}  # trial to its width
 
-    def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
+    def observe(self, record: Record) -> None:
+        event = record.event
         if isinstance(event, Started):
             segment = event.segment
             until = segment.end or 1
@@ -184,7 +185,7 @@ def plan_text(plan: Plan) -> str:
         steps = ", then ".join(_step(plan, rung) for rung in rungs)
         lines.append(f"  bracket {bracket}: {steps}")
     if len(brackets) > _MOST_BRACKETS:
-        lines.append(f"  ... and {len(brackets) - _MOST_BRACKETS} more brackets")
+        lines.append(f"  ... and {counted(len(brackets) - _MOST_BRACKETS, 'more bracket')}")
     lines += [
         "",
         f"trials       {plan.trials:,}",
@@ -205,19 +206,19 @@ def plan_text(plan: Plan) -> str:
 
 def _step(plan: Plan, rung: RungView) -> str:
     """Say how many trials a rung holds, and how wide they run where that differs."""
-    step = f"{rung.size} to iteration {rung.until}"
+    step = f"{rung.started if rung.size is None else rung.size:,} {up_to(rung.until)}"
     if plan.elastic is None:
         return step
     widths = plan.elastic.widths[rung.bracket, rung.rung]
     least, most = widths[0], widths[-1]
-    span = _workers(most) if least == most else f"{least} to {most} workers"
+    span = counted(most, "worker") if least == most else f"{least} to {most} workers"
     return f"{step} ({span}{'' if rung.size == 1 else ' each'})"
 
 
 def _makespans(plan: Plan) -> list[str]:
-    on = _workers(plan.workers)
+    on = counted(plan.workers, "worker")
     least = plan.sweep.resources.workers_per_trial
-    each = "" if least == 1 and plan.elastic is None else f", {_workers(least)} per trial"
+    each = "" if least == 1 and plan.elastic is None else f", {counted(least, 'worker')} per trial"
     fixed = f"{_long(plan.fixed)} on {on}{each}, which are busy {plan.fixed.busy:.0%} of it"
     taken = f"when each doubling of a trial's workers makes its iterations {2 * EFFICIENCY:.2g} times as fast"
     if plan.elastic is None:
@@ -235,11 +236,9 @@ def _makespans(plan: Plan) -> list[str]:
 
 def _long(schedule: Schedule) -> str:
     makespan = schedule.makespan
+    if makespan == 1:
+        return "1 iteration long"
     return f"{makespan:,.0f} iterations long" if makespan >= 100 else f"{makespan:.3g} iterations long"
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count:,} workers"
 
 
 def _method(sweep: Sweep) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpsearch.events import Started
@@ -23,7 +23,11 @@ class Footing:
     checkpoint: str | None
     checkpoint_iteration: int
     width: int
+    metrics: Mapping[str, float]
 
+
+_NOTHING: Mapping[str, float] = {}
+"""Shared by all trials that have reported nothing."""
 
 _TERMINAL = frozenset({TrialState.COMPLETE, TrialState.STOPPED, TrialState.FAILED})
 
@@ -45,6 +49,7 @@ class Standing:
         "footing",
         "iterations",
         "losses",
+        "metrics",
         "reason",
         "reverted",
         "rung",
@@ -67,6 +72,8 @@ class Standing:
         """Highest iteration that counts."""
         self.value: float | None = None
         """The metric at `iterations`, NaN included."""
+        self.metrics: Mapping[str, float] = _NOTHING
+        """All that was reported at `iterations`."""
         self.checkpoint: str | None = None
         self.checkpoint_iteration = 0
         self.attempts = 0
@@ -134,7 +141,8 @@ class Standing:
         sure = least if self.sure_width is None else self.sure_width
         may_go_back = self.widest is None  # it does so once
         if width > sure and may_go_back and self.footing is None:
-            self.footing = Footing(self.iterations, self.value, self.checkpoint, self.checkpoint_iteration, sure)
+            stood = (self.iterations, self.value, self.checkpoint, self.checkpoint_iteration)
+            self.footing = Footing(*stood, sure, self.metrics)
 
     def settle(self) -> None:
         """Take note that it reached its rung in good order."""
@@ -147,7 +155,7 @@ class Standing:
             raise ValueError(f"only a trial that was widened can go back; trial {self.trial.number} was not")
         known = dict.fromkeys([*(self._superseded or ()), self.checkpoint, left_behind])
         self._superseded = [gone for gone in known if gone is not None and gone != footing.checkpoint]
-        self.iterations, self.value = footing.iterations, footing.value
+        self.iterations, self.value, self.metrics = footing.iterations, footing.value, footing.metrics
         self.checkpoint, self.checkpoint_iteration = footing.checkpoint, footing.checkpoint_iteration
         self.widest, self.footing, self.reverted = footing.width, None, reason
 
@@ -182,6 +190,7 @@ class Standing:
             reason=self.reason,
             width=self.width,
             reverted=self.reverted,
+            metrics=self.metrics,
         )
 
 
@@ -251,6 +260,7 @@ class Standings:
         for report in reports:
             if report.iteration >= standing.iterations:
                 standing.iterations, standing.value = report.iteration, report.metrics[metric]
+                standing.metrics = report.metrics
         if reports:
             self._rank(standing)
 

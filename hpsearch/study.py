@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpsearch._sweep_checks import nearest
 from hpsearch.course import Course
 from hpsearch.errors import HpsearchError, UnreadableCheckpointError
-from hpsearch.events import Ended, Event, Extended, Failed, Finished, Opened, Reverted, Saved
+from hpsearch.events import Ended, Event, Extended, Failed, Finished, Lost, Opened, Reverted, Saved, Started
 from hpsearch.extension import extended
 from hpsearch.journal import Journal
 from hpsearch.report.segments import SegmentRow, segment_rows
@@ -35,13 +35,21 @@ class BestTrial:
     params: dict[str, Any]
     """As the trainable saw them, groups nested."""
     checkpoint: Path | None
-    """A file for `torch.load`, or the directory that the trainable wrote; None where it saves none."""
+    """A file for `torch.load`, or what the trainable wrote; None where none was saved, or it was deleted."""
 
 
 class Study:
     """A study as its journal told it when it was read."""
 
-    def __init__(self, directory: Path, sweep: Sweep, course: Course, ended: Ended, provenance: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        sweep: Sweep,
+        course: Course,
+        ended: Ended,
+        provenance: dict[str, Any],
+        created: float = 0.0,
+    ) -> None:
         self.directory = directory
         self.sweep = sweep
         """The sweep, with what it was extended by."""
@@ -51,12 +59,19 @@ class Study:
         """What the state `error` was."""
         self.provenance = provenance
         """Git commit, command line, packages and environment of the process that made the study."""
+        self.created = created
+        """When, in seconds since the epoch."""
         self._course = course
 
     def __repr__(self) -> str:
         counts = self._course.counts()
         told = ", ".join(f"{counts[state]} {state}" for state in TrialState if counts.get(state))
         return f"<Study {self.sweep.name} in {self.directory}: {self.state}; {told or 'no trials'}>"
+
+    @property
+    def identity(self) -> str:
+        """Which study this is, wherever it lies: its name, when it was made and by which process."""
+        return f"{self.sweep.name} {self.created!r} {self.provenance.get('process', '')}"
 
     @property
     def trials(self) -> list[TrialRow]:
@@ -104,18 +119,19 @@ class Study:
         """The best trial's value."""
         return self.best_trial.value
 
-    def trials_dataframe(self, times: bool = False) -> pd.DataFrame:
+    def trials_dataframe(self, times: bool = False, metrics: bool = False) -> pd.DataFrame:
         """Give every trial as a row: `trial, state, iterations, value, params.<name>, width`.
 
         Args:
             times: Add the running time in seconds.
+            metrics: Add all that was reported at `iterations`, as `metrics.<name>`.
         """
         from hpsearch.report.tables import trials_dataframe
 
-        return trials_dataframe(self.trials, self.sweep.parameters.names, times)
+        return trials_dataframe(self.trials, self.sweep.parameters.names, times, metrics)
 
     def checkpoint_path(self, row: TrialRow) -> Path | None:
-        """Give a trial's checkpoint as the user reads it; None where there is none, or it is damaged."""
+        """Give a trial's checkpoint as the user reads it; None where there is none, or it was deleted or is damaged."""
         from hpsearch.checkpoints import user_path
 
         if row.checkpoint is None:
@@ -125,8 +141,17 @@ class Study:
         except UnreadableCheckpointError:
             return None
 
-    def curves(self) -> dict[int, list[tuple[int, float]]]:
-        """Give each trial's metric over its iterations, of the reports that count."""
+    def curves(self, metric: str | None = None) -> dict[int, list[tuple[int, float]]]:
+        """Give each trial's metric over its iterations, of the reports that count; NaN where NaN was reported.
+
+        Args:
+            metric: Any that was reported; iterations that didn't report it are left out. None: the sweep's own.
+
+        Raises:
+            HpsearchError: No report holds this metric.
+        """
+        name = self.sweep.metric.name if metric is None else metric
+        known = {self.sweep.metric.name: None}  # in the order of reporting
         points: dict[int, dict[int, float]] = defaultdict(dict)
         for event in _events(self.directory):
             if isinstance(event, Reverted):
@@ -134,11 +159,27 @@ class Study:
                 points[event.trial] = {i: value for i, value in curve.items() if i <= event.iteration}
             if isinstance(event, Saved | Finished) or (isinstance(event, Failed) and not event.retry):
                 for report in event.reports:
-                    points[report.trial][report.iteration] = report.metrics[self.sweep.metric.name]
-        return {
-            trial: [(i, value) for i, value in sorted(curve.items()) if not math.isnan(value)]
-            for trial, curve in points.items()
-        }
+                    known.update(dict.fromkeys(report.metrics))
+                    if name in report.metrics:
+                        points[report.trial][report.iteration] = report.metrics[name]
+        if name not in known:
+            raise HpsearchError(f"{self.directory}: no report holds a metric {name!r}; {nearest(name, known)}")
+        return {trial: sorted(curve.items()) for trial, curve in points.items()}
+
+    def times(self) -> dict[int, tuple[float, float | None]]:
+        """Give when each trial's first segment began and its last one ended, in seconds since the epoch.
+
+        None stands for the end where no segment of it has ended.
+        """
+        began: dict[int, float] = {}
+        ended: dict[int, float] = {}
+        with Journal.read(StudyDirectory(self.directory).journal) as journal:
+            for when, event in journal.events():
+                if isinstance(event, Started):
+                    began.setdefault(event.segment.trial, when)
+                elif isinstance(event, Finished | Failed | Lost | Reverted):
+                    ended[event.trial] = when
+        return {trial: (when, ended.get(trial)) for trial, when in began.items()}
 
     def segments(self) -> list[SegmentRow]:
         """Give every segment that was started, with its width and the reason for it, in the order of starting."""
@@ -166,10 +207,12 @@ def load(directory: str | Path) -> Study:
                     ended = event
                 case Extended():
                     sweep = extended(sweep, event)
+        # As the process that runs it does after each commit: what nothing needs is gone, or about to go.
+        course.obsolete()
         if not live:
             # Nobody runs what was running when the last process died.
             course.apply(ended)
-    return Study(place.path, sweep, course, ended, record.get("provenance", {}))
+    return Study(place.path, sweep, course, ended, record.get("provenance", {}), record.get("created", 0.0))
 
 
 def stored_sweep(record: dict[str, Any]) -> Sweep:

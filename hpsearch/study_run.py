@@ -6,8 +6,9 @@ import errno
 import itertools
 import os
 import shutil
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from hpsearch.backends.base import Backend
 from hpsearch.course import Course
+from hpsearch.decision import Decision
 from hpsearch.errors import JournalError, StorageError
 from hpsearch.events import Ended, Event, Extended, Finished, Opened, Saved
 from hpsearch.extension import extended, extension
@@ -23,14 +25,12 @@ from hpsearch.interrupts import Interrupts
 from hpsearch.job import CommandLine, Job
 from hpsearch.journal import Journal
 from hpsearch.macros import DEFAULT_COMMAND
-from hpsearch.observers.base import Observer
-from hpsearch.observers.domains import domains_of
+from hpsearch.observers import make_observer
+from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.progress import Display, Unfailing
-from hpsearch.observers.tensorboard import TensorBoardObserver
 from hpsearch.orchestrator import Orchestrator
 from hpsearch.provenance import command_line, process_name, provenance
 from hpsearch.retrying import retries
-from hpsearch.schedulers.base import Decision
 from hpsearch.study import Study, load, stored_sweep
 from hpsearch.study_directory import StudyDirectory, next_directory
 from hpsearch.sweep import Sweep
@@ -58,6 +58,9 @@ class Run:
     """Makes the backend, when there is something to run."""
     display: Display
     tensorboard: bool = True
+    """False: without it, even if the sweep names it."""
+    observers: Sequence[str | Observer] | None = None
+    """Who watches; None: whom the sweep names."""
     search_path: tuple[str, ...] = ()
     durable: bool = False
 
@@ -127,7 +130,7 @@ def _extend(
     more = extension(current, asked)
     if more is not None:
         current = extended(current, more)
-    return replace(current, limits=asked.limits, resources=asked.resources), more
+    return replace(current, limits=asked.limits, resources=asked.resources, observers=asked.observers), more
 
 
 def _go_on(
@@ -145,16 +148,17 @@ def _go_on(
     place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
     course = Course(stored_sweep(record))
     widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, course.widest)
+    observers = _observers(place, sweep, record, run)
     replayed = []
-    for event, decisions in course.replay(event for _, event in history):
-        widths.observe(event, decisions)  # in step: it asks the course where trials stand
-        replayed.append((event, decisions))
+    for told in _records(course, history):
+        widths.observe(told.event, told.decisions)  # in step: it asks the course where trials stand
+        replayed.append(told)
     course.obsolete()
     backend = run.backend(sweep)
-    watching = Watching(sweep, [_tensorboard(place, sweep)] if run.tensorboard else [], run.display)
+    watching = Watching(sweep, observers, run.display)
     try:
-        for event, decisions in replayed:
-            watching.observe(event, decisions)
+        for told in replayed:
+            watching.observe(told)
         resources = sweep.resources
         opened = Opened(backend.name, resources.workers, process_name(), command_line(), resources.workers_per_trial)
         news: list[Event] = [opened]
@@ -163,9 +167,9 @@ def _go_on(
         decided = _apply(news, course, widths)
         if retry is not None:
             decided += _apply(retries(course, sweep, retry), course, widths)
-        journal.append([event for event, _ in decided])
-        for event, decisions in decided:
-            watching.observe(event, decisions)
+        written = journal.append([event for event, _ in decided])
+        for (seq, when), (event, decisions) in zip(written, decided, strict=True):
+            watching.observe(Record(seq, when, event, decisions))
         keep_all = sweep.checkpoints.keep == "all"
         place.remove_unnamed(_named_checkpoints(history) if keep_all else course.checkpoints())
         with Interrupts() as interrupts:
@@ -194,18 +198,33 @@ def _apply(events: Iterable[Event], course: Course, widths: Widths) -> list[tupl
     return decided
 
 
-def _tensorboard(place: StudyDirectory, sweep: Sweep) -> Observer:
-    metric = sweep.metric
-    return TensorBoardObserver(place.tensorboard, domains_of(sweep.parameters), metric.name, metric.goal, sweep.name)
+def _observers(place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], run: Run) -> list[Observer]:
+    """Make whoever is to watch; mistakes show before anything runs."""
+    observed = Observed(place.path, sweep, record.get("created", 0.0))
+    sys.path[:0] = [folder for folder in run.search_path if folder not in sys.path]
+    asked = sweep.observers if run.observers is None else run.observers
+    names = [name for name in asked if run.tensorboard or name != "tensorboard"]
+    return [make_observer(name, observed) if isinstance(name, str) else name for name in names]
+
+
+def _records(course: Course, history: Sequence[tuple[float, Event]]) -> Iterator[Record]:
+    """Replay a journal from its first event on."""
+    events = course.replay(event for _, event in history)
+    for seq, ((event, decisions), (when, _)) in enumerate(zip(events, history, strict=True), 1):
+        yield Record(seq, when, event, decisions)
 
 
 def write_tensorboard(place: StudyDirectory) -> None:
     """Write the event files of a study that was run without, from its journal."""
-    with _storage_errors(place), Journal.read(place.journal) as journal:
-        course = Course(stored_sweep(journal.study()))
-        observer = _tensorboard(place, stored_sweep(journal.study()))
-        for event, decisions in course.replay(event for _, event in journal.events()):
-            observer.observe(event, decisions)
+    with _storage_errors(place):
+        with Journal.read(place.journal) as journal:
+            study = journal.study()
+            sweep, history = stored_sweep(study), list(journal.events())
+        course = Course(sweep)
+        observer = make_observer("tensorboard", Observed(place.path, sweep, study.get("created", 0.0)))
+        observer.seen()
+        for record in _records(course, history):
+            observer.observe(record)
         observer.rungs(course.rungs())
         observer.close()
 

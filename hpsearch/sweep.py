@@ -10,6 +10,7 @@ from hpsearch._sweep_checks import InvalidKey, at_least, integer, plain, shown, 
 from hpsearch._sweep_difference import difference
 from hpsearch._sweep_parts import Checkpoints, Limits, Metric, Resources, Scaling
 from hpsearch.errors import SweepError, TrainableError
+from hpsearch.known_observers import check_observer
 from hpsearch.macros import check_command
 from hpsearch.schedulers import early_terminate_from_json
 from hpsearch.schedulers.early_terminate import EarlyTerminate
@@ -62,6 +63,8 @@ class Sweep:
     limits: Limits = field(default_factory=Limits)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     seed: int = 0
+    observers: tuple[str, ...] = ("tensorboard",)
+    """Who watches: names of observers, or import paths `package.module:Class`. Changes no result."""
     source: str | None = None
     """Where the sweep was read from."""
 
@@ -85,6 +88,8 @@ class Sweep:
             searcher.check(self.parameters)
         except InvalidKey as error:
             raise error.under(("parameters",)) from None
+        observers = [check_observer(name, ("observers", i)) for i, name in enumerate(self.observers)]
+        object.__setattr__(self, "observers", tuple(observers))
         points = tuple(self._checked_point(place, point) for place, point in enumerate(self.points_to_try))
         object.__setattr__(self, "points_to_try", points)
 
@@ -187,6 +192,7 @@ class Sweep:
             "limits": asdict(self.limits),
             "checkpoints": asdict(self.checkpoints),
             "seed": self.seed,
+            "observers": list(self.observers),
             "source": self.source,
         }
 
@@ -210,6 +216,7 @@ class Sweep:
                 "scaling": Scaling(**given.get("scaling", {})),  # sweeps of earlier versions have none
                 "limits": Limits(**{"max_failures": "none", **given["limits"]}),  # earlier versions had no such limit
                 "checkpoints": Checkpoints(**given["checkpoints"]),
+                "observers": tuple(given.get("observers", ("tensorboard",))),  # earlier versions had no other
             }
             own = {key: value for key, value in given.items() if key != "draws"}
             return cls(**{**own, **parts})
@@ -220,7 +227,7 @@ class Sweep:
     def difference(self, other: Sweep) -> list[str]:
         """List what differs, as seen from a study's sweep: `"seed: 0 in the study, 1 here"`.
 
-        Workers, limits and the source don't count: they are about how it is run, not about what.
+        Workers, limits, observers and the source don't count: they are about how it is run, not about what.
         """
         return difference(self.to_json(), other.to_json())
 

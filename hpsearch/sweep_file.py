@@ -20,6 +20,7 @@ from hpsearch._sweep_reader import Kind, Table, listed, raw, section, words
 from hpsearch._sweep_wandb import HINTS, IGNORED, METHOD_HINT
 from hpsearch._sweep_yaml import Document, read_document
 from hpsearch.errors import SweepError
+from hpsearch.known_observers import check_observer
 from hpsearch.schedulers import KNOWN, settings_named
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.searchers import KNOWN as SEARCHERS
@@ -159,6 +160,10 @@ def _points_to_try(value: object, path: KeyPath) -> tuple[Params, ...]:
     return cast("tuple[Params, ...]", tuple(points))
 
 
+def _observers(value: object, path: KeyPath) -> tuple[str, ...]:
+    return tuple(check_observer(name, (*path, place)) for place, name in enumerate(listed(value, path)))
+
+
 def scaling_from_mapping(value: object, path: KeyPath = ("scaling",)) -> Scaling:
     """Read the `scaling` of a sweep: the same keys, the same rules.
 
@@ -184,6 +189,7 @@ _READERS: Mapping[str, Kind[Any]] = {
     "limits": functools.partial(section, Limits),
     "checkpoints": functools.partial(section, Checkpoints),
     "seed": integer,
+    "observers": _observers,
 }
 """How each key at the top is read; `early_terminate` hangs on others and is read by itself."""
 

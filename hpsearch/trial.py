@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -116,7 +116,7 @@ class TrialRow:
     params: Params
     origin: str
     checkpoint: str | None
-    """That at `iterations`, relative to the study's directory; None where none was written there."""
+    """That at `iterations` where it is kept, relative to the study's directory; None where none was written there."""
     failure: Failure | None
     seconds: float
     """Running time of all that counts."""
@@ -126,3 +126,5 @@ class TrialRow:
     """Workers of its last segment."""
     reverted: str = ""
     """Why it was taken back from more workers, in words; empty where it never was."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """All that was reported at `iterations`, NaN included, of a failed trial too; empty where nothing was."""

@@ -1,4 +1,4 @@
-"""Everyone who watches a sweep run: observers on their thread, and the screen."""
+"""Everyone who watches a sweep run: observers on their threads, and the screen."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hpsearch.backends.base import Workers
-from hpsearch.decision import Decision
-from hpsearch.events import Event, Failed
-from hpsearch.observers.base import Observer
+from hpsearch.events import Failed
+from hpsearch.observers.base import Observer, Record
 from hpsearch.observers.progress import Display, Snapshot
-from hpsearch.observers.thread import ObserverThread
+from hpsearch.observers.thread import ObserverThread, close_all
 from hpsearch.sweep import Sweep
 from hpsearch.trial import Report
 
@@ -37,21 +36,24 @@ class Watching:
         self._sweep = sweep
         self._wide = sweep.resources.widest > 1
         self._display = display
-        self._thread = ObserverThread(observers, self.say)
+        self._threads = [ObserverThread(observer, self.say) for observer in observers]
         self._failures: deque[tuple[int, str]] = deque(maxlen=_RECENT_FAILURES)
         self._done_before: int | None = None
         self._next_rungs = 0.0
         self._last: Snapshot | None = None
 
-    def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
+    def observe(self, record: Record) -> None:
         """Pass a journaled event on."""
+        event = record.event
         if isinstance(event, Failed) and not event.retry:
             self._failures.append((event.trial, event.failure.message))
-        self._thread.observe(event, decisions)
+        for thread in self._threads:
+            thread.observe(record)
 
     def report(self, reports: Sequence[Report]) -> None:
         """Pass live reports on."""
-        self._thread.report(reports)
+        for thread in self._threads:
+            thread.report(reports)
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
@@ -62,14 +64,15 @@ class Watching:
         now = time.monotonic()
         if last or now >= self._next_rungs:
             self._next_rungs = now + _RUNGS_SECONDS
-            self._thread.rungs(course.rungs())
+            for thread in self._threads:
+                thread.rungs(course.rungs())
         self._last = self._snapshot(course, workers, elapsed)
         self._display.show(self._last)
 
     def close(self) -> None:
-        """Show the end, and wait until the observers have written everything."""
+        """Show the end, and wait until the observers have written everything, each within its deadline."""
         self._display.close(self._last)
-        self._thread.close()
+        close_all(self._threads)
 
     def _snapshot(self, course: Course, workers: Workers, elapsed: float) -> Snapshot:
         if self._done_before is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import sys
 
@@ -36,11 +35,12 @@ def trials(given: argparse.Namespace) -> int:
         return 0
     rows, names = study.trials, study.sweep.parameters.names
     if given.format == "csv":
-        print(rows_to_csv(rows, names, given.times), end="")
+        print(rows_to_csv(rows, names, given.times, given.metrics), end="")
     elif given.format == "json":
-        print(rows_to_json(rows, names, given.times))
+        print(rows_to_json(rows, names, given.times, study.sweep.metric.name))
     else:
-        print(table_text(rows_to_table(rows, names, study.sweep.metric.name, given.times)), end="")
+        table = rows_to_table(rows, names, study.sweep.metric.name, given.times, given.metrics)
+        print(table_text(table), end="")
     return 0
 
 
@@ -56,23 +56,25 @@ def _segments(study: Study, form: str) -> str:
 
 def best(given: argparse.Namespace) -> int:
     """Show the best trial."""
+    from hpsearch.report.tables import strict_json
+
     study = load(given.dir)
     found = study.best_trial
     checkpoint = None if found.checkpoint is None else str(found.checkpoint)
     if given.format == "json":
         record = {
             "trial": found.number,
-            "value": found.value if math.isfinite(found.value) else str(found.value),
+            "value": found.value,
             "params": found.params,
             "checkpoint": checkpoint,
         }
-        print(json.dumps(record, indent=2))
+        print(json.dumps(strict_json(record), indent=2, allow_nan=False))
         return 0
     print(f"trial       {found.number}")
     print(f"{study.sweep.metric.name:<11} {found.value!r}")
     for name, value in found.params.items():
         print(f"  {name:<20} {value!r}")
-    print(f"checkpoint  {checkpoint or 'none: the trainable saves none'}")
+    print(f"checkpoint  {checkpoint or 'none: none was saved, or it was deleted'}")
     return 0
 
 
@@ -93,6 +95,8 @@ def export(given: argparse.Namespace) -> int:
             sweep.name,
             directory,
             study.curves(),
+            study.times(),
+            study.identity,
         )
     except OSError as error:
         raise HpsearchError(

@@ -95,6 +95,9 @@ def _add_looking(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command.add_argument("--format", choices=("table", "csv", "json"), default="table")
     command.add_argument("--times", action="store_true", help="add each trial's running time in seconds")
     command.add_argument(
+        "--metrics", action="store_true", help="add all metrics that were reported last (JSON always has them)"
+    )
+    command.add_argument(
         "--segments", action="store_true", help="list every started segment: its width, why, and how it ended"
     )
     command.set_defaults(command=look.trials)

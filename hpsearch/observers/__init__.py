@@ -1,1 +1,43 @@
-"""Who watches a sweep: TensorBoard, and the screen."""
+"""Who watches a sweep: TensorBoard, observers of one's own, and the screen.
+
+A new observer is its own file here and a line in `known_observers.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpsearch._sweep_checks import InvalidKey, shown
+from hpsearch.errors import SweepError
+from hpsearch.imports import import_object
+from hpsearch.known_observers import KNOWN_OBSERVERS
+
+if TYPE_CHECKING:
+    from hpsearch.observers.base import Observed, Observer
+
+__all__ = ["make_observer"]
+
+
+def make_observer(name: str, observed: Observed) -> Observer:
+    """Make the observer of a name or an import path.
+
+    Raises:
+        InvalidKey: The import path leads nowhere, or to something that makes no observer.
+    """
+    from hpsearch.observers.base import Observer
+
+    key = ("observers", name)
+    try:
+        make = import_object(KNOWN_OBSERVERS.get(name, name), "observers", SweepError)
+    except SweepError as error:
+        raise InvalidKey(key, str(error)) from error
+    if not callable(make):
+        raise InvalidKey(key, f"must lead to a class of observers, got {shown(make)}")
+    try:
+        observer = make(observed)
+    except Exception as error:  # whatever a class of the user's raises
+        problem = f"must be called with what it observes and give an observer; it raised {type(error).__name__}"
+        raise InvalidKey(key, f"{problem}: {error}") from error
+    if not isinstance(observer, Observer):
+        raise InvalidKey(key, f"must make a hpsearch.observers.base.Observer, got a {type(observer).__name__}")
+    return observer

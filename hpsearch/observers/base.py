@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from hpsearch.backends.base import Workers
@@ -11,17 +13,51 @@ from hpsearch.course import Course
 from hpsearch.decision import Decision
 from hpsearch.events import Event
 from hpsearch.schedulers.base import RungView
+from hpsearch.sweep import Sweep
 from hpsearch.trial import Report
 
-__all__ = ["Audience", "Observer"]
+__all__ = ["Audience", "Observed", "Observer", "Record"]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The study that an observer is made for."""
+
+    directory: Path
+    """The study's own."""
+    sweep: Sweep
+    created: float
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An event that was journaled, and what the scheduler decided on it."""
+
+    seq: int
+    """Its number in the journal, from 1 without a gap."""
+    time: float
+    """When it was journaled, in seconds since the epoch."""
+    event: Event
+    decisions: Sequence[Decision] = ()
 
 
 class Observer(ABC):
     """Watches a sweep, on a thread of its own; an exception ends the watching, not the sweep."""
 
+    deadline: float = 30.0
+    """Seconds that one call may take, and that the end of the sweep waits for the rest; then it is let go."""
+
+    def seen(self) -> int:
+        """Get ready, and give the `seq` of the last record that it holds from former runs; 0 for none.
+
+        Called once, first. It is told the records after that one, those of former runs included.
+        """
+        return 0
+
     @abstractmethod
-    def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
-        """Take an event that was journaled, and what the scheduler decided on it. Order is the journal's."""
+    def observe(self, record: Record) -> None:
+        """Take a record; their order is the journal's."""
 
     def report(self, reports: Sequence[Report]) -> None:
         """Take live reports, provisional: those of the attempt that runs now; a retry reports them again."""
@@ -30,17 +66,17 @@ class Observer(ABC):
         """Take the state of the rungs, every few seconds and at the end."""
 
     def flush(self) -> None:
-        """Write out what is held back; called whenever no event is waiting."""
+        """Write out what is held back; called whenever no record is waiting."""
 
     @abstractmethod
     def close(self) -> None:
-        """Finish all that is open; called once, after the last event."""
+        """Finish all that is open; called once, after the last record."""
 
 
 class Audience(Protocol):
     """Everyone who watches one run of a sweep, as the orchestrator sees them."""
 
-    def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
+    def observe(self, record: Record) -> None:
         """Take an event that was journaled, and what the scheduler decided on it."""
 
     def report(self, reports: Sequence[Report]) -> None:

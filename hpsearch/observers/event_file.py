@@ -28,14 +28,13 @@ class EventFiles:
 
     Args:
         directory: Where the runs' folders appear. Files of runs that are there already stay as they are.
-        clock: Seconds since the epoch, for events that name no time.
+        clock: Seconds since the epoch, for the files' names.
     """
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2
 
         self._directory = directory
-        self._clock = clock
         self._event_pb2 = event_pb2
         self._summary_pb2 = summary_pb2
         # TensorBoard reads a run's files in the order of their names: with the time in them, a rebuilt study
@@ -50,26 +49,31 @@ class EventFiles:
             for path in self._directory.glob(pattern):
                 shutil.rmtree(path, ignore_errors=True)
 
-    def create(self, run: str) -> None:
-        """Begin a run; its first record says that restarts are marked, not guessed from the steps."""
-        self._append(run, self._event(0, file_version="brain.Event:2"))
+    def create(self, run: str, when: float) -> None:
+        """Begin a run; its first record says that restarts are marked, not guessed from the steps.
 
-    def scalars(self, run: str, step: int, values: Iterable[tuple[str, float]]) -> None:
+        Args:
+            run: Its name.
+            when: In seconds since the epoch, as everywhere here.
+        """
+        self._append(run, self._event(when, 0, file_version="brain.Event:2"))
+
+    def scalars(self, run: str, when: float, step: int, values: Iterable[tuple[str, float]]) -> None:
         """Write (tag, value) pairs of one step; TensorBoard keeps 32 bits of each value."""
         value_type = self._summary_pb2.Summary.Value
         summary = self._summary_pb2.Summary(
             value=[value_type(tag=tag, simple_value=float(value)) for tag, value in values]
         )
-        self._append(run, self._event(step, summary=summary))
+        self._append(run, self._event(when, step, summary=summary))
 
-    def summary(self, run: str, value: object) -> None:
+    def summary(self, run: str, when: float, value: object) -> None:
         """Write one `Summary.Value` that belongs to the run as a whole."""
-        self._append(run, self._event(0, summary=self._summary_pb2.Summary(value=[value])))
+        self._append(run, self._event(when, 0, summary=self._summary_pb2.Summary(value=[value])))
 
-    def restart(self, run: str, step: int) -> None:
+    def restart(self, run: str, when: float, step: int) -> None:
         """Take back all scalars from `step` on."""
         session_log = self._event_pb2.SessionLog(status=self._event_pb2.SessionLog.START)
-        event = self._event(step, session_log=session_log)
+        event = self._event(when, step, session_log=session_log)
         # The reader behind the browser takes a run's first START for its beginning and only later ones for
         # restarts; EventAccumulator takes each for a restart. Said twice, it is the same for both.
         self._append(run, event)
@@ -82,8 +86,8 @@ class EventFiles:
         self._held_back.clear()
         self._held_back_bytes = 0
 
-    def _event(self, step: int, **content: object) -> Event:
-        return self._event_pb2.Event(wall_time=self._clock(), step=step, **content)
+    def _event(self, when: float, step: int, **content: object) -> Event:
+        return self._event_pb2.Event(wall_time=when, step=step, **content)
 
     def _append(self, run: str, event: Event) -> None:
         records = frame(event.SerializeToString())

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from hpsearch.backends.base import Workers
 from hpsearch.observers.rung_rows import RungRow, rung_rows
-from hpsearch.report.wording import by_width, duration, number, params_line, shortened
+from hpsearch.report.wording import by_width, counted, duration, params_line, shortened
 from hpsearch.schedulers.base import RungView
 from hpsearch.trial import Goal, TrialRow, TrialState
 
@@ -200,9 +200,9 @@ class PlainLines:
     def _start(self, snapshot: Snapshot) -> None:
         size = [f"{snapshot.name}: {snapshot.goal} {snapshot.metric}"]
         if snapshot.trials is not None:
-            size.append(f"{snapshot.trials} trials")
+            size.append(counted(snapshot.trials, "trial"))
         if snapshot.iterations_total is not None:
-            size.append(f"{snapshot.iterations_total} iterations")
+            size.append(counted(snapshot.iterations_total, "iteration"))
         self._print(", ".join([*size, _workers(snapshot.workers)]))
         self._failed = snapshot.counts.get(TrialState.FAILED, 0)
         self._next_line = snapshot.elapsed + LINE_EVERY
@@ -217,7 +217,7 @@ class PlainLines:
             self._print(f"trial {trial} failed: {shortened(message, 200)}")
         if new > len(shown):
             left = new - len(shown)
-            self._print("1 more trial failed" if left == 1 else f"{left} more trials failed")
+            self._print(f"{counted(left, 'more trial')} failed")
 
     def _print_line(self, snapshot: Snapshot) -> None:
         if (line := _line(snapshot)) != self._printed:
@@ -231,7 +231,7 @@ class PlainLines:
 def _line(snapshot: Snapshot) -> str:
     """Put a snapshot into one line."""
     parts = [f"{duration(snapshot.elapsed):>10}", _trials(snapshot), _busy(snapshot)]
-    parts.append(_of("iterations", snapshot.iterations, snapshot.iterations_total))
+    parts.append(_of("iteration", snapshot.iterations, snapshot.iterations_total))
     if snapshot.best is not None and snapshot.best.value is not None:
         parts.append(f"best {snapshot.metric} {snapshot.best.value:.6g} (trial {snapshot.best.number})")
     if snapshot.remaining is not None:
@@ -249,7 +249,7 @@ def _picture(snapshot: Snapshot) -> RenderableType:
     if snapshot.rungs:
         lines.append(_rung_table(rung_rows(snapshot.rungs, MOST_RUNG_ROWS)))
     lines.append(Text(_trials(snapshot), no_wrap=True, overflow="ellipsis"))
-    iterations = _of("iterations", snapshot.iterations, snapshot.iterations_total)
+    iterations = _of("iteration", snapshot.iterations, snapshot.iterations_total)
     lines.append(Text(f"{iterations}, {_busy(snapshot)}", no_wrap=True, overflow="ellipsis"))
     lines.extend(_best(snapshot))
     for trial, message in list(snapshot.failures)[-MOST_FAILURES:]:
@@ -263,10 +263,10 @@ def _rung_table(rows: Sequence[RungRow]) -> Table:
         table.add_column(column, justify="left" if column == "bracket" else "right", no_wrap=True)
     table.add_column("")
     for row in rows:
-        size = "?" if row.size is None else str(row.size)
+        finished = f"{row.finished:,}" if row.size is None else f"{row.finished:,}/{row.size:,}"
         bar = ProgressBar(row.size or 1, row.finished, width=20) if row.size else ""
         running = str(row.started - row.finished or "")
-        table.add_row(row.bracket, row.rung, row.until, f"{row.finished}/{size}", running, bar)
+        table.add_row(row.bracket, row.rung, row.until, finished, running, bar)
     return table
 
 
@@ -276,15 +276,17 @@ def _best(snapshot: Snapshot) -> list[RenderableType]:
         return [Text(f"no {snapshot.metric} yet", "dim")]
     head = Text(f"best {snapshot.metric} ")
     head.append(f"{best.value:.6g}", "bold green")
-    head.append(f", trial {best.number} after {best.iterations} iterations")
-    return [head, Text(shortened(f"  {params_line(best.params)}", 400))]
+    head.append(f", trial {best.number} after {counted(best.iterations, 'iteration')}")
+    others = {name: value for name, value in best.metrics.items() if name != snapshot.metric}
+    reported = [Text(shortened(f"  reports {params_line(others)}", 400), "dim")] if others else []
+    return [head, Text(shortened(f"  {params_line(best.params)}", 400)), *reported]
 
 
 def _trials(snapshot: Snapshot) -> str:
     counts = [(state, snapshot.counts.get(state, 0)) for state in TrialState]
-    states = ", ".join(f"{count} {state}" for state, count in counts if count)
+    states = ", ".join(f"{count:,} {state}" for state, count in counts if count)
     created = sum(count for _, count in counts)
-    return _of("trials", created, snapshot.trials) + (f" ({states})" if states else "")
+    return _of("trial", created, snapshot.trials) + (f" ({states})" if states else "")
 
 
 def _busy(snapshot: Snapshot) -> str:
@@ -293,9 +295,9 @@ def _busy(snapshot: Snapshot) -> str:
 
 
 def _workers(workers: Workers) -> str:
-    text = f"{workers.busy} of {workers.ready} workers busy"
+    text = f"{workers.busy} of {counted(workers.ready, 'worker')} busy"
     return text if workers.ready >= workers.wanted else f"{text}, {workers.wanted} wanted"
 
 
 def _of(what: str, done: int, total: int | None) -> str:
-    return f"{number(done)} {what}" if total is None else f"{done} of {total} {what}"
+    return counted(done, what) if total is None else f"{done:,} of {counted(total, what)}"

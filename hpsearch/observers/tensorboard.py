@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpsearch.decision import Decision
-from hpsearch.events import Event, Failed, Finished, Lost, Reverted, Saved, Started
-from hpsearch.observers.base import Observer
-from hpsearch.observers.domains import Domain
+from hpsearch.events import Failed, Finished, Lost, Reverted, Saved, Started
+from hpsearch.observers.base import Observed, Observer, Record
+from hpsearch.observers.domains import Domain, domains_of
 from hpsearch.observers.event_file import EventFiles
 from hpsearch.observers.hparams import HParams
+from hpsearch.report.wording import counted
 from hpsearch.schedulers.base import RungView
 from hpsearch.trial import Goal, Report, Segment, Trial
 
@@ -46,7 +45,7 @@ def study_best_tag(metric: str) -> str:
 
 def rung_tag(until: int | None) -> str:
     """Name the study's scalar that counts the trials that ran until this iteration."""
-    return "study/trials per rung/end" if until is None else f"study/trials per rung/{until} iterations"
+    return "study/trials per rung/end" if until is None else f"study/trials per rung/{counted(until, 'iteration')}"
 
 
 @dataclass(slots=True)
@@ -59,6 +58,8 @@ class _Curve:
     """Where the newest segment ends."""
     width: int | None
     """Workers of the newest segment; None where it could have no more than one."""
+    time: float = 0.0
+    """When `written` was reported, in seconds since the epoch."""
     running: bool = True
     """An attempt is open, whose live reports are wanted."""
     last: float = math.nan
@@ -86,14 +87,19 @@ class TensorBoardObserver(Observer):
     and `failure` when it failed. Until then its status is unknown and not `running`, because TensorBoard
     keeps the first status that it reads and would never show another.
 
+    Times are the journal's: a report's is that of its segment's start and the iterations since, so that what is
+    written live and what replay writes say the same.
+
     Args:
         directory: Of this study alone; TensorBoard's `--logdir`.
         domains: What each parameter may be, in the order of the sweep.
         metric: Name that every report holds.
         goal: Which of two values is better.
         name: The sweep's name.
-        clock: Seconds since the epoch.
+        created: When the study was made, in seconds since the epoch.
     """
+
+    deadline = 300.0  # it may have a whole study to write anew
 
     def __init__(
         self,
@@ -102,30 +108,46 @@ class TensorBoardObserver(Observer):
         metric: str,
         goal: Goal,
         name: str = "",
-        clock: Callable[[], float] = time.time,
+        created: float = 0.0,
     ) -> None:
         self._metric = metric
         self._best_tag = best_tag(metric)
         self._own_tags = (self._best_tag, WIDTH_TAG)
         self._sign = 1.0 if goal == "maximize" else -1.0
-        self._clock = clock
         self._hparams = HParams(domains)
-        self._files = EventFiles(directory, clock)
+        self._files = EventFiles(directory)
         self._curves: dict[int, _Curve] = {}
         self._failed: set[int] = set()
         """Trials that may still be retried: TensorBoard keeps the first status that it reads."""
         self._ended_segments = 0
+        self._values: dict[int, float] = {}
+        """Each trial's value when its newest segment ended; not of those that have failed."""
         self._best = math.nan
         self._rung_counts: Counter[int | None] = Counter()
+        self._name, self._created = name, created
+        self._now = created
+        """When the newest record was journaled."""
 
+    @classmethod
+    def of(cls, observed: Observed) -> TensorBoardObserver:
+        """Give the one of a study, which writes to the study's own folder."""
+        sweep, directory = observed.sweep, observed.directory / "tensorboard"
+        metric = sweep.metric
+        return cls(directory, domains_of(sweep.parameters), metric.name, metric.goal, sweep.name, observed.created)
+
+    def seen(self) -> int:
+        """Clear what former runs wrote: it is written anew from the first record on."""
         self._files.clear([STUDY_RUN, "trial-[0-9]*"])
-        self._files.create(STUDY_RUN)
-        metrics = {metric: metric, self._best_tag: f"best {metric}"}
-        self._files.summary(STUDY_RUN, self._hparams.experiment(name, metrics, clock()))
+        self._files.create(STUDY_RUN, self._created)
+        metrics = {self._metric: self._metric, self._best_tag: f"best {self._metric}"}
+        experiment = self._hparams.experiment(self._name, metrics, self._created)
+        self._files.summary(STUDY_RUN, self._created, experiment)
         self._files.flush()
+        return 0
 
-    def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
-        """Take an event that was journaled, and what the scheduler decided on it."""
+    def observe(self, record: Record) -> None:
+        """Take a record; their order is the journal's."""
+        event, self._now = record.event, record.time
         match event:
             case Started():
                 self._start(event.segment, event.new, event.reason)
@@ -138,14 +160,14 @@ class TensorBoardObserver(Observer):
                 self._write(event.reports)
                 self._pause(event.trial)
                 if not event.retry:
-                    self._ended_segments += 1
+                    self._end_segment(event.trial, math.nan)
                     self._failed.add(event.trial)
             case Lost():
                 self._pause(event.trial)
             case Reverted():
                 self._pause(event.trial)
                 self._take_back(event.trial, event.iteration)
-        for decision in decisions:
+        for decision in record.decisions:
             if decision.action != "promote":
                 self._end(decision.trial, succeeded=decision.trial not in self._failed)
 
@@ -164,7 +186,7 @@ class TensorBoardObserver(Observer):
             counts[rung.until] += rung.finished
         changed = [(rung_tag(until), n) for until, n in counts.items() if n != self._rung_counts[until]]
         if changed:
-            self._files.scalars(STUDY_RUN, self._ended_segments, changed)
+            self._files.scalars(STUDY_RUN, self._now, self._ended_segments, changed)
         self._rung_counts = counts
 
     def flush(self) -> None:
@@ -185,10 +207,10 @@ class TensorBoardObserver(Observer):
             curve = self._curves[segment.trial] = _Curve(segment.start, segment.end, width)
             if new is not None:
                 run = trial_run(new.number)
-                self._files.create(run)
-                self._files.summary(run, self._hparams.session_start(new.params, self._clock()))
+                self._files.create(run, self._now)
+                self._files.summary(run, self._now, self._hparams.session_start(new.params, self._now))
         self._take_back(segment.trial, segment.start)
-        curve.running = True
+        curve.running, curve.time = True, self._now
         self._failed.discard(segment.trial)
         curve.end, curve.width = segment.end, width
 
@@ -198,6 +220,7 @@ class TensorBoardObserver(Observer):
             if curve is None or report.iteration <= curve.written:
                 continue
             curve.written = report.iteration
+            curve.time += report.seconds
             scalars = [(tag, value) for tag, value in report.metrics.items() if tag not in self._own_tags]
             curve.last = report.metrics.get(self._metric, math.nan)
             if self._improves(curve.last, curve.bests[-1][1] if curve.bests else math.nan):
@@ -206,7 +229,7 @@ class TensorBoardObserver(Observer):
                 scalars.append((self._best_tag, curve.bests[-1][1]))
             if curve.width is not None:
                 scalars.append((WIDTH_TAG, curve.width))
-            self._files.scalars(trial_run(report.trial), report.iteration, scalars)
+            self._files.scalars(trial_run(report.trial), curve.time, report.iteration, scalars)
 
     def _finish(self, event: Finished) -> None:
         curve = self._curves.get(event.trial)
@@ -215,17 +238,29 @@ class TensorBoardObserver(Observer):
         curve.running = False
         if event.cut and (curve.end is None or event.iteration < curve.end):
             return
+        self._end_segment(event.trial, curve.last)
+
+    def _end_segment(self, trial: int, value: float) -> None:
+        """Write the study's best after a segment; `value` is NaN where the trial has none, or has failed."""
         self._ended_segments += 1
-        if self._improves(curve.last, self._best):
-            self._best = curve.last
-        if not math.isnan(self._best):
-            self._files.scalars(STUDY_RUN, self._ended_segments, [(study_best_tag(self._metric), self._best)])
+        former = self._values.pop(trial, math.nan)
+        if not math.isnan(value):
+            self._values[trial] = value
+        before = self._best
+        if self._improves(value, before):
+            self._best = value
+        elif former == before:  # its own was the best, and is no more
+            choose = max if self._sign > 0 else min
+            self._best = choose(self._values.values(), default=math.nan)
+        if not (math.isnan(before) and math.isnan(self._best)):
+            tag = study_best_tag(self._metric)
+            self._files.scalars(STUDY_RUN, self._now, self._ended_segments, [(tag, self._best)])
 
     def _take_back(self, trial: int, iteration: int) -> None:
         """Take back the steps after an iteration, where any were written."""
         curve = self._curves.get(trial)
         if curve is not None and iteration < curve.written:
-            self._files.restart(trial_run(trial), iteration + 1)
+            self._files.restart(trial_run(trial), self._now, iteration + 1)
             curve.rewind(iteration)
 
     def _pause(self, trial: int) -> None:
@@ -236,7 +271,7 @@ class TensorBoardObserver(Observer):
     def _end(self, trial: int, succeeded: bool) -> None:
         # The scheduler may still rank, and so stop, a trial that has failed: the first end stands.
         if self._curves.pop(trial, None) is not None:
-            self._files.summary(trial_run(trial), self._hparams.session_end(succeeded, self._clock()))
+            self._files.summary(trial_run(trial), self._now, self._hparams.session_end(succeeded, self._now))
 
     def _improves(self, value: float, best: float) -> bool:
         return not math.isnan(value) and (math.isnan(best) or self._sign * value > self._sign * best)

@@ -1,4 +1,4 @@
-"""One thread for all observers, so that the sweep never waits for them; each that raises is let go."""
+"""A thread for each observer, so that neither the sweep nor another observer waits for it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from hpsearch.decision import Decision
-from hpsearch.events import Event
-from hpsearch.observers.base import Observer
+from hpsearch.observers.base import Observer, Record
 from hpsearch.schedulers.base import RungView
 from hpsearch.trial import Report
 
-__all__ = ["ObserverThread"]
+__all__ = ["ObserverThread", "close_all"]
 
 _PAUSE_SECONDS = 0.05
 """Observers take what comes in bursts: each time the thread wakes it disturbs the thread that runs the sweep."""
@@ -25,27 +23,34 @@ _Call = Callable[[Observer], None]
 
 
 class ObserverThread:
-    """Hands what happens to observers, in order, on a thread of its own."""
+    """Hands what happens to an observer, in order, on a thread of its own.
 
-    def __init__(self, observers: Sequence[Observer], say: Callable[[str], None]) -> None:
+    An observer that raises, or that takes longer than its deadline for one call, is named once and hears no more.
+    """
+
+    def __init__(self, observer: Observer, say: Callable[[str], None]) -> None:
         """Start the thread.
 
         Args:
-            observers: Who watches.
-            say: Told once when an observer raises; called from the thread.
+            observer: Who watches.
+            say: Told once when the observer is let go; called from its thread or the caller's.
         """
-        self._observers = list(observers)
+        self._observer = observer
         self._say = say
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
-        if self._observers:
-            self._thread = threading.Thread(target=self._work, name="hpsearch-observers", daemon=True)
-            self._thread.start()
+        self._lock = threading.Lock()
+        self._gone = False
+        self._seen = 0
+        self._called_at: float | None = None
+        """When the call that runs now began."""
+        name = f"hpsearch-observer-{type(observer).__name__}"
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
 
-    def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
-        """Pass on a journaled event and the decisions on it."""
-        self._put(lambda observer: observer.observe(event, decisions))
+    def observe(self, record: Record) -> None:
+        """Pass on a record."""
+        self._put(lambda observer: self._observe(observer, record))
 
     def report(self, reports: Sequence[Report]) -> None:
         """Pass on live reports."""
@@ -56,21 +61,38 @@ class ObserverThread:
         """Pass on the state of the rungs."""
         self._put(lambda observer: observer.rungs(rungs))
 
-    def close(self) -> None:
-        """Wait until everything is passed on, and close the observers."""
-        if self._thread is not None:
+    def begin_close(self) -> float:
+        """Say that nothing more comes; give the time on the monotonic clock until which it may take."""
+        if not self._closing.is_set():
             self._closing.set()
             self._calls.put(None)
-            self._thread.join()
-            self._thread = None
+        return time.monotonic() + self._observer.deadline
+
+    def end_close(self, until: float) -> None:
+        """Wait until everything is passed on and the observer is closed, or let it go."""
+        while not self._gone and self._thread.is_alive() and (left := until - time.monotonic()) > 0:
+            self._thread.join(min(left, 1.0))
+        if self._thread.is_alive():
+            self._let_go(f"it hadn't taken everything {self._observer.deadline:g} s after the end of the sweep")
 
     def _put(self, call: _Call) -> None:
-        if self._thread is not None:
+        called_at = self._called_at
+        if called_at is not None and time.monotonic() - called_at > self._observer.deadline:
+            self._let_go(f"one call took longer than its deadline of {self._observer.deadline:g} s")
+        if not self._gone:
             self._calls.put(call)
 
+    def _observe(self, observer: Observer, record: Record) -> None:
+        if record.seq > self._seen:
+            observer.observe(record)
+
+    def _get_ready(self, observer: Observer) -> None:
+        self._seen = observer.seen()
+
     def _work(self) -> None:
+        self._tell(self._get_ready)
         flush_at: float | None = None  # None: nothing was told since the last flush
-        while True:
+        while not self._gone:
             try:
                 left = None if flush_at is None else max(flush_at - time.monotonic(), 0.0)
                 call = self._calls.get(timeout=left)
@@ -91,12 +113,34 @@ class ObserverThread:
         self._tell(lambda observer: observer.close())
 
     def _tell(self, call: _Call) -> None:
-        for observer in list(self._observers):
+        if self._gone:
+            return
+        self._called_at = time.monotonic()
+        try:
+            call(self._observer)
+        except Exception as error:
+            self._let_go(f"{type(error).__name__}: {error}")
+        finally:
+            self._called_at = None
+
+    def _let_go(self, why: str) -> None:
+        with self._lock:
+            if self._gone:
+                return
+            self._gone = True
+        while not self._calls.empty():  # a study's worth of records may wait there
             try:
-                call(observer)
-            except Exception as error:
-                self._observers.remove(observer)
-                self._say(
-                    f"{type(observer).__name__} stopped: {type(error).__name__}: {error}. The sweep goes on; "
-                    "resuming writes its files anew."
-                )
+                self._calls.get_nowait()
+            except queue.Empty:
+                break
+        self._calls.put(None)
+        self._say(
+            f"{type(self._observer).__name__} stopped: {why}. The sweep goes on without it; "
+            "resuming tells it what it hasn't seen."
+        )
+
+
+def close_all(threads: Sequence[ObserverThread]) -> None:
+    """Close all observers side by side, each within its own deadline."""
+    for thread, until in [(thread, thread.begin_close()) for thread in threads]:
+        thread.end_close(until)

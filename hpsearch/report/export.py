@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpsearch.report.optuna_storage import write_optuna_storage
+from hpsearch.report.optuna_storage import check_replaceable, write_optuna_storage
 from hpsearch.report.tables import csv_field, rows_to_csv, trials_dataframe
 from hpsearch.space import Space
 from hpsearch.trial import Goal, TrialRow
@@ -32,6 +32,8 @@ def export_study(
     study_name: str,
     directory: Path,
     curves: Mapping[int, Sequence[tuple[int, float]]] | None = None,
+    times: Mapping[int, tuple[float, float | None]] | None = None,
+    identity: str = "",
 ) -> list[Path]:
     """Write `trials.csv`, `trials.parquet` and `optuna.db` into a directory; answer their paths.
 
@@ -46,24 +48,38 @@ def export_study(
         study_name: The study's name in the Optuna storage.
         directory: Is made if it is missing.
         curves: Trial number to (iteration, metric) of every report that counts: Optuna's intermediate values.
+        times: Trial number to when its first segment began and its last ended, in seconds since the epoch.
+        identity: Of the study: its former export is replaced, and nothing else.
+
+    Raises:
+        HpsearchError: `optuna.db` is there and isn't this study's former export.
     """
+    check_replaceable(directory / OPTUNA_NAME, identity)
     directory.mkdir(parents=True, exist_ok=True)
     # Built elsewhere and copied: SQLite over a network is slow, and a study's directory may be on one.
     with tempfile.TemporaryDirectory(prefix="hpsearch-export-") as scratch:
         built = [Path(scratch) / name for name in (CSV_NAME, PARQUET_NAME, OPTUNA_NAME)]
         built[0].write_text(rows_to_csv(rows, names), encoding="utf-8", newline="\n")
-        _for_parquet(trials_dataframe(rows, names)).to_parquet(built[1], index=False)
-        write_optuna_storage(built[2], rows, space, metric, goal, study_name, curves or {})
+        _for_parquet(trials_dataframe(rows, names, metrics=True)).to_parquet(built[1], index=False)
+        write_optuna_storage(built[2], rows, space, metric, goal, study_name, curves or {}, times or {}, identity)
         return [_put_in_place(path, directory) for path in built]
 
 
 def _for_parquet(frame: pd.DataFrame) -> pd.DataFrame:
-    """Give a column that holds several kinds of values as the CSV's strings: Parquet's have one type each."""
+    """Give a column that holds several kinds of values as the CSV's strings: Parquet's have one type each.
+
+    But for metrics, which are floats, and null where nothing was reported.
+    """
     import pandas as pd
+    import pyarrow as pa
 
     frame = frame.copy()
     for name in frame.columns:
-        if frame[name].dtype == object:
+        if name.startswith("metrics."):
+            # pandas itself would turn NaN into null.
+            array = pa.array(frame[name].tolist(), type=pa.float64(), from_pandas=False)
+            frame[name] = pd.Series(pd.arrays.ArrowExtensionArray(array))
+        elif frame[name].dtype == object:
             frame[name] = [None if value is None or value is pd.NA else csv_field(value) for value in frame[name]]
     return frame
 

@@ -30,6 +30,9 @@ __all__ = ["OptunaParameter", "optuna_parameter"]
 NORMAL_DEVIATIONS = 4.0
 """Half-width, in sigmas, of the range that stands for an unbounded parameter."""
 
+EXACT_INTEGERS = 2**53
+"""Optuna's storages keep numbers as floats, which hold every integer up to here."""
+
 MOST_STEPS = 1_000_000
 """With many more, Optuna's test whether a value is on a step fails by rounding."""
 
@@ -47,11 +50,11 @@ class OptunaParameter:
         return json.dumps(value, ensure_ascii=False) if self.as_json else value
 
 
-def optuna_parameter(distribution: Distribution, values: Sequence[Value]) -> OptunaParameter:
-    """Give Optuna's counterpart of a distribution.
+def optuna_parameter(distribution: Distribution, values: Sequence[Value]) -> OptunaParameter | None:
+    """Give Optuna's counterpart of a distribution; None where Optuna would give back other values.
 
-    A logarithmic range loses its step (Optuna has one or the other), and so does one with very many. A normal
-    distribution is bounded by four sigmas, or as far out as the values go.
+    That is so of ranges with integers beyond 2**53. A logarithmic range loses its step (Optuna has one or the other),
+    and so does one with very many. A normal distribution is bounded by four sigmas, or as far out as the values go.
 
     Args:
         distribution: Ours.
@@ -60,6 +63,8 @@ def optuna_parameter(distribution: Distribution, values: Sequence[Value]) -> Opt
     from optuna.distributions import FloatDistribution, IntDistribution
 
     match distribution:
+        case IntUniform(min=low, max=high) | LogIntUniform(min=low, max=high) if max(-low, high) > EXACT_INTEGERS:
+            return None
         case Uniform(min=low, max=high, step=step):
             if step is None or (high - low) / step > MOST_STEPS:
                 return OptunaParameter(FloatDistribution(low, high))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpsearch.errors import HpsearchError
 from hpsearch.report.optuna_distributions import OptunaParameter, optuna_parameter
+from hpsearch.report.tables import strict_json
 from hpsearch.space import Space
 from hpsearch.trial import Goal, TrialRow, TrialState
 
@@ -19,7 +22,10 @@ if TYPE_CHECKING:
     from optuna.storages import RDBStorage
     from optuna.trial import FrozenTrial
 
-__all__ = ["write_optuna_storage"]
+__all__ = ["check_replaceable", "write_optuna_storage"]
+
+_MARK = "hpsearch"
+"""User attribute of a study that holds the identity of ours."""
 
 KNOWN_SCHEMA = "v3.2.0.a"
 """Revision of Optuna's tables that `_insert` writes to."""
@@ -33,11 +39,14 @@ def write_optuna_storage(
     goal: Goal,
     study_name: str,
     curves: Mapping[int, Sequence[tuple[int, float]]],
+    times: Mapping[int, tuple[float, float | None]],
+    identity: str,
 ) -> None:
     """Write a new SQLite file with one study.
 
     Stopped trials become PRUNED, and failed ones, or those that ended without a value, FAIL: Optuna's own
-    best trial is therefore the best of those that ran to their end. The rest of a row is in user attributes.
+    best trial is therefore the best of those that ran to their end. The rest of a row is in user attributes, and so
+    is a parameter whose values Optuna would bend: `params.<name>`, in JSON.
 
     Args:
         path: Must not exist.
@@ -47,6 +56,8 @@ def write_optuna_storage(
         goal: Optuna's direction.
         study_name: The study's name in the storage.
         curves: Trial number to (iteration, metric): the intermediate values.
+        times: Trial number to when it began and ended, in seconds since the epoch.
+        identity: Of our study: marks the storage as its export.
     """
     with _quiet_optuna():
         import optuna
@@ -56,7 +67,8 @@ def write_optuna_storage(
         try:
             study = optuna.create_study(storage=storage, study_name=study_name, direction=goal)
             study.set_metric_names([metric])
-            trials = _trials(rows, space, curves)
+            study.set_user_attr(_MARK, identity)
+            trials = _trials(rows, space, curves, times)
             if storage.get_current_version() == KNOWN_SCHEMA:
                 _insert(storage, trials)
             else:
@@ -81,8 +93,40 @@ def _quiet_optuna() -> Iterator[None]:
         optuna.logging.set_verbosity(verbosity)
 
 
+def check_replaceable(path: Path, identity: str) -> None:
+    """See that a file is free, or holds a former export of this study and nothing else.
+
+    Raises:
+        HpsearchError: It holds something else, which would be lost.
+    """
+    if not path.exists():
+        return
+    query = (
+        "SELECT study_name, value_json FROM studies LEFT JOIN study_user_attributes AS attributes "
+        "ON attributes.study_id = studies.study_id AND attributes.key = ?"
+    )
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            studies = connection.execute(query, (_MARK,)).fetchall()
+    except sqlite3.Error as error:
+        raise _not_ours(path, f"a file that isn't an Optuna storage ({error})") from error
+    foreign = [name for name, mark in studies if mark != json.dumps(identity)]
+    if foreign:
+        raise _not_ours(path, f"the Optuna study {foreign[0]!r}")
+
+
+def _not_ours(path: Path, found: str) -> HpsearchError:
+    return HpsearchError(
+        f"{path}: expected no file, or a former export of this very study; got {found}, which is left as it is. "
+        "Export to another folder (--to), or move the file away."
+    )
+
+
 def _trials(
-    rows: Sequence[TrialRow], space: Space, curves: Mapping[int, Sequence[tuple[int, float]]]
+    rows: Sequence[TrialRow],
+    space: Space,
+    curves: Mapping[int, Sequence[tuple[int, float]]],
+    times: Mapping[int, tuple[float, float | None]],
 ) -> list[FrozenTrial]:
     parameters = {
         parameter.name: optuna_parameter(
@@ -92,15 +136,14 @@ def _trials(
         for parameter in space.parameters
     }
     ordered = sorted(rows, key=lambda row: row.number)
-    now = datetime.now()
-    return [_trial(row, parameters, curves.get(row.number, ()), now) for row in ordered]
+    return [_trial(row, parameters, curves.get(row.number, ()), times.get(row.number)) for row in ordered]
 
 
 def _trial(
     row: TrialRow,
-    parameters: Mapping[str, OptunaParameter],
+    parameters: Mapping[str, OptunaParameter | None],
     curve: Sequence[tuple[int, float]],
-    now: datetime,
+    times: tuple[float, float | None] | None,
 ) -> FrozenTrial:
     from optuna.trial import TrialState as OptunaState
     from optuna.trial import create_trial
@@ -121,21 +164,30 @@ def _trial(
         "reason": row.reason,
         "reverted": row.reverted,
         "failure": None if row.failure is None else row.failure.message,
+        **{f"metrics.{name}": strict_json(value) for name, value in row.metrics.items()},
+        **{f"params.{name}": json.dumps(row.params[name]) for name in row.params if parameters.get(name, 1) is None},
     }
-    present = {name: parameter for name, parameter in parameters.items() if name in row.params}
+    present = {
+        name: parameter for name, parameter in parameters.items() if parameter is not None and name in row.params
+    }
     trial = create_trial(
         state=state,
         value=row.value if has_value else None,
         params={name: parameter.value(row.params[name]) for name, parameter in present.items()},
         distributions={name: parameter.distribution for name, parameter in present.items()},
-        user_attrs={name: value for name, value in attributes.items() if value},
+        user_attrs={name: value for name, value in attributes.items() if value not in (None, "")},
         intermediate_values=dict(curve),
     )
     trial.number = row.number
-    # A row holds no time of day, so the trial's running time ends with the export.
-    trial.datetime_start = None if state == OptunaState.WAITING else now - timedelta(seconds=row.seconds)
-    trial.datetime_complete = now if state.is_finished() else None
+    began, ended = times or (None, None)
+    trial.datetime_start = None if state == OptunaState.WAITING else _local(began)
+    trial.datetime_complete = _local(ended) if state.is_finished() else None
     return trial
+
+
+def _local(when: float | None) -> datetime | None:
+    """Give a time as Optuna's trials hold it: of the local clock, without saying so."""
+    return None if when is None else datetime.fromtimestamp(when)
 
 
 def _insert(storage: RDBStorage, trials: Sequence[FrozenTrial]) -> None:

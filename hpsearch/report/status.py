@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from hpsearch.report.wording import by_width, duration, params_line, shortened
+from hpsearch.report.wording import by_width, counted, duration, params_line, shortened, up_to
 from hpsearch.study import Study
 from hpsearch.trial import Failure, TrialRow, TrialState
 
@@ -14,6 +14,7 @@ __all__ = ["status_text", "way_on"]
 _MOST_FAILURES = 5
 _MOST_REVERTED = 5
 _MOST_NAMED = 10
+_MOST_RUNGS = 8
 
 _WIDTH = 160
 
@@ -28,15 +29,18 @@ def status_text(study: Study, holder: str | None) -> str:
     rows = study.trials
     lines = [f"{study.sweep.name}  {study.directory}", f"state       {_state(study, holder)}"]
     counts = {state: sum(row.state is state for row in rows) for state in TrialState}
-    told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    told = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
     total = study.total
-    lines.append(f"trials      {told or 'none yet'}" + ("" if total is None else f"; {total[0]} in all"))
-    of_all = "" if total is None else f" of {total[1]}"
-    lines.append(f"iterations  {study.iterations}{of_all}, {duration(sum(row.seconds for row in rows))} in workers")
+    lines.append(f"trials      {told or 'none yet'}" + ("" if total is None else f"; {total[0]:,} in all"))
+    of_all = "" if total is None else f" of {total[1]:,}"
+    lines.append(f"iterations  {study.iterations:,}{of_all}, {duration(sum(row.seconds for row in rows))} in workers")
     best = study._course.best()
     if best is not None:
         lines.append(f"best        trial {best.number}: {study.sweep.metric.name} {best.value!r} at {best.iterations}")
         lines.append(f"            {params_line(best.params)}")
+        others = {name: value for name, value in best.metrics.items() if name != study.sweep.metric.name}
+        if others:
+            lines.append(f"            reports {params_line(others)}")
     lines += _widths(study)
     lines += _rungs(study)
     lines += _reverted(study)
@@ -65,11 +69,17 @@ def _state(study: Study, holder: str | None) -> str:
 def _rungs(study: Study) -> list[str]:
     open_rungs = [rung for rung in study.rungs if rung.size is None or rung.finished < rung.size]
     lines = [
-        f"rung        bracket {rung.bracket}, to iteration {rung.until}: {rung.finished} of {rung.size} finished, "
-        f"{rung.started} started"
-        for rung in open_rungs[:8]
+        f"rung        bracket {rung.bracket}, {up_to(rung.until)}: {rung.finished:,}{_of(rung.size)} finished, "
+        f"{rung.started:,} started"
+        for rung in open_rungs[:_MOST_RUNGS]
     ]
+    if len(open_rungs) > _MOST_RUNGS:
+        lines.append(f"            and {counted(len(open_rungs) - _MOST_RUNGS, 'more rung')} open")
     return lines
+
+
+def _of(size: int | None) -> str:
+    return "" if size is None else f" of {size:,}"
 
 
 def _widths(study: Study) -> list[str]:
@@ -105,10 +115,11 @@ def _failures(study: Study) -> list[str]:
         struck = ", ".join(str(row.number) for row in rows[:_MOST_NAMED])
         more = f" and {len(rows) - _MOST_NAMED} more" if len(rows) > _MOST_NAMED else ""
         lines.append(f"failed      {shortened(first.message, _WIDTH)}")
-        lines.append(f"            trials {struck}{more}")
+        lines.append(f"            {'trial' if len(rows) == 1 else 'trials'} {struck}{more}")
         lines += [f"            | {line}" for line in first.traceback.strip().splitlines()]
     if len(kinds) > _MOST_FAILURES:
-        lines.append(f"            and {len(kinds) - _MOST_FAILURES} kinds more: hpsearch trials {study.directory}")
+        more = counted(len(kinds) - _MOST_FAILURES, "more kind")
+        lines.append(f"            and {more}: hpsearch trials {study.directory}")
     return lines
 
 

@@ -1,7 +1,10 @@
 """The table of trials: as CSV and JSON for programs, for a terminal, and as a DataFrame.
 
 CSV and DataFrame have the columns `trial,state,iterations,value,params.<name>...,width`, and equal rows give equal
-bytes: no times unless they are asked for. A trial need not have every param.
+bytes: no times unless they are asked for. A trial need not have every param. Behind them stand all that was reported,
+`metrics.<name>`, where asked for.
+
+JSON has no numbers for what isn't finite: there they are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`.
 """
 
 from __future__ import annotations
@@ -27,9 +30,11 @@ __all__ = [
     "csv_field",
     "csv_text",
     "json_text",
+    "metric_names",
     "rows_to_csv",
     "rows_to_json",
     "rows_to_table",
+    "strict_json",
     "table_text",
     "trials_dataframe",
 ]
@@ -47,24 +52,31 @@ _LONGEST = 100
 """Letters of a reason or message that a cell shows."""
 
 
-def column_names(names: Sequence[str], times: bool = False) -> list[str]:
-    """Give the columns of the table of trials with these params."""
-    fixed = ["trial", "state", "iterations", "value"]
-    return [*fixed, *(f"params.{name}" for name in names), "width", *(["seconds"] if times else [])]
+def column_names(names: Sequence[str], times: bool = False, metrics: Sequence[str] = ()) -> list[str]:
+    """Give the columns of the table of trials with these params and metrics."""
+    fixed = ["trial", "state", "iterations", "value", *(f"params.{name}" for name in names), "width"]
+    return [*fixed, *(["seconds"] if times else []), *(f"metrics.{name}" for name in metrics)]
 
 
-def rows_to_csv(rows: Sequence[TrialRow], names: Sequence[str], times: bool = False) -> str:
+def metric_names(rows: Iterable[TrialRow]) -> list[str]:
+    """Give the metrics that these trials reported, sorted: who reported first mustn't change the table."""
+    return sorted({name for row in rows for name in row.metrics})
+
+
+def rows_to_csv(rows: Sequence[TrialRow], names: Sequence[str], times: bool = False, metrics: bool = False) -> str:
     r"""Give the trials as CSV with `\n` line ends.
 
-    Floats have the digits that give the same float again; lists and mappings are JSON. None is empty, and so is a
-    param that the trial doesn't have.
+    Floats have the digits that give the same float again, or are `nan`, `inf` or `-inf`; lists and mappings are JSON.
+    None is empty, and so is a param that the trial doesn't have.
 
     Args:
         rows: The trials, in the order of the lines.
         names: The params, in the order of the columns.
         times: Add the column `seconds`.
+        metrics: Add the columns `metrics.<name>`.
     """
-    return csv_text(column_names(names, times), [_values(row, names, times) for row in rows])
+    reported = metric_names(rows) if metrics else []
+    return csv_text(column_names(names, times, reported), [_values(row, names, times, reported) for row in rows])
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Value]]) -> str:
@@ -82,17 +94,25 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Value]]) -> str:
     return text.getvalue()
 
 
-def rows_to_json(rows: Sequence[TrialRow], names: Sequence[str], times: bool = False) -> str:
-    """Give the trials as a JSON array of objects, the params that each has as an object in it, one trial per line."""
+def rows_to_json(rows: Sequence[TrialRow], names: Sequence[str], times: bool = False, metric: str = "") -> str:
+    """Give the trials as a JSON array of objects, params and metrics as an object in each, one trial per line.
+
+    Args:
+        rows: The trials, in the order of the lines.
+        names: The params, in the order of each object.
+        times: Add the running time.
+        metric: Where it is NaN, and so no value, `value` says so.
+    """
     entries = []
     for row in rows:
         entry: dict[str, Value] = {
             "trial": row.number,
             "state": str(row.state),
             "iterations": row.iterations,
-            "value": row.value if row.value is not None and math.isfinite(row.value) else None,
+            "value": _not_nan(row.value) if row.value is not None else _nan_of(row, metric),
             "params": {name: row.params[name] for name in names if name in row.params},
             "width": row.width,
+            "metrics": dict(row.metrics),
         }
         if row.reverted:
             entry["reverted"] = row.reverted
@@ -106,11 +126,26 @@ def rows_to_json(rows: Sequence[TrialRow], names: Sequence[str], times: bool = F
 
 def json_text(entries: Iterable[Mapping[str, Value]]) -> str:
     """Give objects as a JSON array, each on a line."""
-    lines = [json.dumps(entry, ensure_ascii=False) for entry in entries]
+    lines = [json.dumps(strict_json(entry), ensure_ascii=False, allow_nan=False) for entry in entries]
     return "[\n" + ",\n".join(lines) + "\n]" if lines else "[]"
 
 
-def rows_to_table(rows: Sequence[TrialRow], names: Sequence[str], metric: str = "value", times: bool = False) -> Table:
+def strict_json(value: Value) -> Value:
+    """Give a value with the strings `"NaN"`, `"Infinity"` and `"-Infinity"` for floats that aren't finite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {name: strict_json(entry) for name, entry in value.items()}
+    return [strict_json(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def rows_to_table(
+    rows: Sequence[TrialRow],
+    names: Sequence[str],
+    metric: str = "value",
+    times: bool = False,
+    metrics: bool = False,
+) -> Table:
     """Give the trials for a terminal; a failed one shows its message in one line, one that was taken back the reason.
 
     The width is shown where some trial ran on more than one worker.
@@ -120,6 +155,7 @@ def rows_to_table(rows: Sequence[TrialRow], names: Sequence[str], metric: str = 
         names: The params, in the order of the columns.
         metric: Heads the column of values.
         times: Add the running time.
+        metrics: Add what else was reported.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -132,6 +168,9 @@ def rows_to_table(rows: Sequence[TrialRow], names: Sequence[str], metric: str = 
     table.add_column(Text(metric), justify="right", no_wrap=True)
     for name in names:
         table.add_column(Text(name))
+    reported = [name for name in metric_names(rows) if name != metric] if metrics else []
+    for name in reported:
+        table.add_column(Text(name), justify="right", no_wrap=True)
     wide = any(row.width != 1 for row in rows)
     if wide:
         table.add_column("width", justify="right", no_wrap=True)
@@ -150,6 +189,7 @@ def rows_to_table(rows: Sequence[TrialRow], names: Sequence[str], metric: str = 
             Text(str(row.iterations)),
             Text("" if _not_nan(row.value) is None else f"{row.value:.6g}"),
             *(Text(_cell(row.params[name]) if name in row.params else "") for name in names),
+            *(Text(f"{row.metrics[name]:.6g}" if name in row.metrics else "") for name in reported),
         ]
         if wide:
             cells.append(Text(str(row.width)))
@@ -173,15 +213,19 @@ def table_text(table: Table) -> str:
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
-def trials_dataframe(rows: Sequence[TrialRow], names: Sequence[str], times: bool = False) -> pd.DataFrame:
+def trials_dataframe(
+    rows: Sequence[TrialRow], names: Sequence[str], times: bool = False, metrics: bool = False
+) -> pd.DataFrame:
     """Give the trials as a DataFrame with the columns of the CSV; NaN where there is no value.
 
-    A param that a trial doesn't have is NaN or NA, as its column's type has it; one that is None stays None.
+    A param that a trial doesn't have is NaN or NA, as its column's type has it; one that is None stays None. In a
+    column of metrics None stands where nothing was reported, if that is so of any trial.
     """
     import pandas as pd
 
-    columns = column_names(names, times)
-    values = [_values(row, names, times, absent=pd.NA) for row in rows]
+    reported = metric_names(rows) if metrics else []
+    columns = column_names(names, times, reported)
+    values = [_values(row, names, times, reported, absent=pd.NA) for row in rows]
     frame = pd.DataFrame({name: _series([row[i] for row in values]) for i, name in enumerate(columns)})
     return frame.astype({"value": "float64", "trial": "int64", "iterations": "int64", "width": "int64"})
 
@@ -193,14 +237,24 @@ def best_row(rows: Sequence[TrialRow], goal: Goal) -> TrialRow | None:
     return min(valued, key=lambda entry: entry[:2], default=(0.0, 0, None))[2]
 
 
-def _values(row: TrialRow, names: Sequence[str], times: bool, absent: Any = None) -> list[Value]:
+def _values(
+    row: TrialRow, names: Sequence[str], times: bool, metrics: Sequence[str], absent: Any = None
+) -> list[Value]:
     fixed = [row.number, str(row.state), row.iterations, _not_nan(row.value)]
-    return [*fixed, *(row.params.get(name, absent) for name in names), row.width, *([row.seconds] if times else [])]
+    params = (row.params.get(name, absent) for name in names)
+    return [*fixed, *params, row.width, *([row.seconds] if times else []), *(row.metrics.get(n) for n in metrics)]
 
 
 def _not_nan(value: float | None) -> float | None:
     """Give None for NaN as well."""
     return None if value is None or math.isnan(value) else value
+
+
+def _nan_of(row: TrialRow, metric: str) -> float | None:
+    """Give NaN for a trial that has no value because it reported NaN."""
+    reported = row.metrics.get(metric)
+    told = reported is not None and math.isnan(reported) and row.state is not TrialState.FAILED
+    return reported if told else None
 
 
 def csv_field(value: Value) -> str:

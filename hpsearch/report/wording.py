@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from hpsearch.trial import Params, Value
 
-__all__ = ["by_width", "duration", "number", "params_line", "shortened"]
+__all__ = ["by_width", "counted", "duration", "number", "params_line", "shortened", "up_to"]
 
 
 def duration(seconds: float) -> str:
@@ -32,6 +32,16 @@ def number(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 1e4 or abs(value) >= 1e15 else f"{value:.0f}"
 
 
+def counted(count: int, what: str) -> str:
+    """Put a count into words: `1 trial`, `1,024 trials`."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def up_to(until: int | None) -> str:
+    """Say how far a rung's trials run; None: the sweep names no last iteration."""
+    return "to their end" if until is None else f"to iteration {until}"
+
+
 def params_line(params: Params) -> str:
     """Give params in one line: `lr=0.01234  layers=3  activation=relu`."""
     return "  ".join(f"{name}={_value(value)}" for name, value in params.items())
@@ -43,7 +53,7 @@ def by_width(counts: Mapping[int, int], what: str) -> str:
     if not parts:
         return ""
     width, count = min(counts.items())
-    parts[0] = f"{_count(count, what)} on {_count(width, 'worker')}"
+    parts[0] = f"{counted(count, what)} on {counted(width, 'worker')}"
     return ", ".join(parts)
 
 
@@ -51,10 +61,6 @@ def shortened(text: str, width: int) -> str:
     """Give the first line of a text, at most `width` characters of it."""
     line = next(iter(text.splitlines()), "")
     return line if len(line) <= width else f"{line[: width - 1]}…"
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _value(value: Value) -> str:

@@ -65,11 +65,12 @@ def begin_and_die_after_event(study: str, every: int | None, number: int, run_ca
     """Run the sweep until its journal holds so many events, and be killed by SIGKILL there."""
     append = Journal.append
 
-    def append_and_die(journal: Journal, events: Sequence[Event]) -> None:
+    def append_and_die(journal: Journal, events: Sequence[Event]) -> list[tuple[int, float]]:
         (written,) = journal._connection.execute("SELECT count(*) FROM events").fetchone()
-        append(journal, events[: number - written])
+        places = append(journal, events[: number - written])
         if written + len(events) >= number:
             _die()
+        return places
 
     Journal.append = append_and_die  # type: ignore[method-assign, assignment]
     begin(study, every, run_cap)

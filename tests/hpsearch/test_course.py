@@ -46,19 +46,24 @@ def test_no_checkpoint_goes_that_is_needed_and_in_the_end_those_of_the_best_and_
     course = life.course
     while life.step():
         rows = course.rows()
-        assert {row.checkpoint for row in rows} - {None} == course.checkpoints() == life.on_disk
+        assert course.checkpoints() == life.on_disk
+        # A row names the one of its value; a trial that failed behind its newest checkpoint has none there.
+        assert {row.checkpoint for row in rows} - {None} <= life.on_disk
         best = best_of([row for row in rows if row.state in ENDED], life.sweep)
         for row in rows:
             if row.state not in ENDED - {TrialState.FAILED} or row == best:
                 newest = [e for e in life.events if isinstance(e, Saved | Finished) and e.trial == row.number]
-                saved = [e.checkpoint for e in newest if e.checkpoint is not None]
-                assert row.checkpoint == (saved[-1] if saved else None)
+                saved = [e for e in newest if e.checkpoint is not None]
+                there = saved and saved[-1].iteration == row.iterations
+                assert row.checkpoint == (saved[-1].checkpoint if there else None)
         assert course.best() == best_of(rows, life.sweep)
     assert len(life.discarded) == len(set(life.discarded))
     assert {row.state for row in course.rows()} <= ENDED
     best = course.best()
-    failed = {row.checkpoint for row in course.rows() if row.state is TrialState.FAILED}
-    assert life.on_disk == (failed | {best.checkpoint if best is not None else None}) - {None}
+    kept = {row.number for row in course.rows() if row.state is TrialState.FAILED}
+    kept |= {best.number} if best is not None else set()
+    assert {int(checkpoint.split("/")[1]) for checkpoint in life.on_disk} <= kept
+    assert best is None or best.checkpoint is None or best.checkpoint in life.on_disk
 
 
 @settings(deadline=None, max_examples=50)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from hpsearch.backends.base import Message, Notice, Progress, Task, Workers
 from hpsearch.course import Course
-from hpsearch.decision import Decision
 from hpsearch.errors import TrainableError
 from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Saved, Started
 from hpsearch.interrupts import Interrupts
 from hpsearch.job import Job
 from hpsearch.journal import Journal
+from hpsearch.observers.base import Record
 from hpsearch.orchestrator import Orchestrator
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.schedulers.hyperband import Hyperband
@@ -95,9 +95,10 @@ class Batches(Journal):
 
     batches: list[list[Event]]
 
-    def append(self, events: Sequence[Event]) -> None:
-        super().append(events)
+    def append(self, events: Sequence[Event]) -> list[tuple[int, float]]:
+        places = super().append(events)
         self.batches.append(list(events))
+        return places
 
 
 class Onlooker:
@@ -110,9 +111,9 @@ class Onlooker:
         self.said: list[str] = []
         self.last: list[bool] = []
 
-    def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
-        self.heard.append(event)
-        assert event in [written for _, written in self.journal.events()]
+    def observe(self, record: Record) -> None:
+        self.heard.append(record.event)
+        assert (record.time, record.event) == list(self.journal.events())[record.seq - 1]
 
     def report(self, reports: Sequence[Report]) -> None:
         self.reports += reports

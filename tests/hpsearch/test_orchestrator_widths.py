@@ -109,6 +109,7 @@ def test_the_journal_of_an_elastic_sweep_replays_and_goes_on_from_anywhere(
     events = events_of(path)
     course = Course(sweep)
     assert [event for event, _ in course.replay(events)] == events
+    course.obsolete()
     assert course.rows() == load(path).trials
 
     # the same journal, cut off somewhere

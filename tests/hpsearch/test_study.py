@@ -8,13 +8,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hpsearch
 from hpsearch.backends.base import Message, Task
 from hpsearch.errors import HpsearchError, JournalError
-from hpsearch.events import Ended, Exhausted
+from hpsearch.events import Ended, Exhausted, Finished, Started
 from hpsearch.journal import Journal
 from hpsearch.running_trial import RunningTrial
 from hpsearch.space import Space, Uniform
@@ -99,7 +100,9 @@ def test_failures_and_nan_are_no_best(tmp_path):
         _ = study.best_value
     assert [row.value for row in study.trials] == [None, None]
     assert [row.state for row in study.trials] == [TrialState.FAILED, TrialState.COMPLETE]
-    assert study.curves() == {1: []}
+    (curve,) = study.curves().values()
+    assert [i for i, value in curve if math.isnan(value)] == [1, 2, 3]  # NaN was reported, and is told
+    assert math.isnan(study.trials[1].metrics["loss"])
 
 
 def test_curves_are_of_the_reports_that_count(tmp_path):
@@ -120,6 +123,80 @@ def test_curves_are_of_the_reports_that_count(tmp_path):
     assert all([i for i, _ in curve] == list(range(1, len(curve) + 1)) for curve in study.curves().values())
 
 
+def test_any_metric_that_was_reported_has_a_curve_and_the_last_report_is_in_the_row(tmp_path):
+    def train(trial: RunningTrial) -> None:
+        for iteration in trial.iterations():
+            extra = {"accuracy": iteration / 4} if iteration != 2 else {}
+            trial.report({"loss": 1.0 / iteration, **extra, **({"end": 1.0} if iteration == 3 else {})})
+
+    parameters = {"x": Uniform(0.0, 1.0)}
+    options: dict[str, Any] = {
+        "max_iter": 3,
+        "run_cap": 1,
+        "backend": "inline",
+        "tensorboard": False,
+        "progress": False,
+    }
+    study = hpsearch.search(train, parameters=parameters, metric="loss", directory=tmp_path / "s", **options)
+    assert study.curves("accuracy") == {0: [(1, 0.25), (3, 0.75)]}
+    assert study.curves("loss") == study.curves() == {0: [(1, 1.0), (2, 0.5), (3, 1 / 3)]}
+    assert study.curves("end") == {0: [(3, 1.0)]}
+    assert study.trials[0].metrics == {"loss": 1 / 3, "accuracy": 0.75, "end": 1.0}
+    assert study.trials_dataframe(metrics=True)["metrics.accuracy"].tolist() == [0.75]
+    with pytest.raises(HpsearchError, match=r"no report holds a metric 'acuracy'; did you mean accuracy\?"):
+        study.curves("acuracy")
+
+
+def test_a_trials_time_goes_from_its_first_segments_start_to_its_last_ones_end(tmp_path):
+    study = finished(tmp_path / "s")
+    with Journal.read(tmp_path / "s" / "study.db") as journal:
+        history = list(journal.events())
+    when = {
+        kind: [(time, getattr(event, "trial", None)) for time, event in history if isinstance(event, kind)]
+        for kind in (Started, Finished)
+    }
+    starts = [time for time, event in history if isinstance(event, Started) and event.new is not None]
+    assert len(when[Started]) > len(starts)  # some were promoted
+    ends = dict((trial, time) for time, trial in when[Finished])  # the last one stays
+    assert study.times() == {trial: (start, ends[trial]) for trial, start in enumerate(starts)}
+
+
+def test_only_checkpoints_that_are_kept_are_named(tmp_path):
+    def train(trial: RunningTrial) -> None:
+        for iteration in trial.iterations():
+            trial.report({"loss": trial.params["x"] + iteration}, checkpoint={"it": iteration})
+
+    parameters = {"x": Uniform(0.0, 1.0)}
+    options: dict[str, Any] = {
+        "max_iter": 2,
+        "run_cap": 5,
+        "backend": "inline",
+        "tensorboard": False,
+        "progress": False,
+    }
+    for keep, left in (("best", 1), ("all", 5)):
+        search: dict[str, Any] = {
+            "parameters": parameters,
+            "metric": "loss",
+            "keep_checkpoints": keep,
+            "directory": tmp_path / keep,
+        }
+        study = hpsearch.search(train, **search, **options)
+        for told in (study, load(tmp_path / keep)):
+            named = [row.checkpoint for row in told.trials if row.checkpoint is not None]
+            assert len(named) == left
+            assert all((tmp_path / keep / checkpoint).is_dir() for checkpoint in named)
+            assert told.best_trial.checkpoint is not None
+
+
+def test_a_checkpoint_that_someone_deleted_is_not_told_as_the_best_ones(tmp_path):
+    study = load(write_wide_study(tmp_path / "s", ended=True).path)
+    assert study.trials[1].checkpoint == "c3"
+    assert study.best_trial.checkpoint is None
+    (study.directory / "c3").mkdir()  # what it held was deleted
+    assert study.best_trial.checkpoint is None
+
+
 def test_what_a_trial_reported_on_too_many_workers_counts_no_more(tmp_path):
     place = write_wide_study(tmp_path / "s", ended=False)
     study = load(place.path)
@@ -127,6 +204,7 @@ def test_what_a_trial_reported_on_too_many_workers_counts_no_more(tmp_path):
     assert study.curves() == {0: [(1, 0.5)], 1: [(1, 0.25)], 2: [(1, 0.75)]}
     row = study.trials[1]
     assert (row.iterations, row.value, row.checkpoint, row.width, row.reverted) == (1, 0.25, "c1", 1, HARM)
+    assert row.metrics == {"loss": 0.25}
     assert (study.best_trial.number, study.best_value) == (1, 0.25)
     study = load(write_wide_study(tmp_path / "ended", ended=True).path)
     assert study.curves()[1] == [(1, 0.25), (2, 0.2), (3, 0.125)]

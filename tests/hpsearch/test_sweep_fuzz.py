@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from hpsearch.build import build_searcher
 from hpsearch.errors import SweepError
+from hpsearch.searchers import Suggestion
 from hpsearch.sweep import Sweep
 from hpsearch.sweep_file import load_sweep, sweep_from_mapping
 
@@ -133,7 +134,7 @@ def check(path: Path, content: bytes, *overrides: str) -> None:
     assert Sweep.from_json(json.loads(json.dumps(sweep.to_json(), allow_nan=False))) == sweep
     assert sweep.difference(sweep) == []
     suggestion = build_searcher(sweep).suggest(0)
-    assert suggestion is not None
+    assert isinstance(suggestion, Suggestion)
     assert sweep.parameters.check(suggestion.params) == suggestion.params
 
 

@@ -18,7 +18,7 @@ from hpsearch.verdicts import MOST_LOSSES, Rules, Verdict, verdict
 from tests.hpsearch.scripted import sweep_of
 
 REPORTS = (Report(3, 4, {"loss": 2.0}, 0.1),)
-FOOTING = Footing(3, 1.0, "c3", 3, 1)
+FOOTING = Footing(3, 1.0, "c3", 3, 1, {"loss": 1.0})
 
 
 def standing(**changes: Any) -> Standing:
@@ -97,7 +97,7 @@ def test_what_follows_from_the_end_of_an_attempt(ended, record, by, events):
 def test_a_full_disk_ends_the_sweep_with_what_to_do():
     mistake = verdict(result(failure("storage", "no space left")), standing(), rules()).mistake
     assert isinstance(mistake, StorageError)
-    assert str(mistake) == "no space left. Make room, then resume."
+    assert str(mistake) == "no space left"
 
 
 def test_the_user_hears_of_a_trial_that_starts_anew_or_goes_back_and_of_nothing_else():

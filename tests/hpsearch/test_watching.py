@@ -8,8 +8,8 @@ import pytest
 from hpsearch.backends.base import Workers
 from hpsearch.course import Course
 from hpsearch.decision import Decision
-from hpsearch.events import Event, Failed, Finished, Lost, Started
-from hpsearch.observers.base import Observer
+from hpsearch.events import Failed, Finished, Lost, Started
+from hpsearch.observers.base import Observer, Record
 from hpsearch.observers.progress import Snapshot
 from hpsearch.schedulers.base import RungView
 from hpsearch.sweep import Resources
@@ -43,8 +43,8 @@ class Scribe(Observer):
     def __init__(self) -> None:
         self.told: list[object] = []
 
-    def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
-        self.told.append((event, tuple(decisions)))
+    def observe(self, record: Record) -> None:
+        self.told.append(record)
 
     def report(self, reports: Sequence[Report]) -> None:
         self.told.append(tuple(reports))
@@ -132,14 +132,14 @@ def test_observers_hear_events_reports_and_at_the_last_look_the_rungs():
     watching = Watching(sweep, [scribe], screen)
     decision = Decision(0, "stop", "why")
     report = Report(0, 1, {"loss": 1.0}, 0.1)
-    watching.observe(OPENED, [decision])
+    watching.observe(Record(1, 9.0, OPENED, [decision]))
     watching.report([report])
     watching.look(course, WORKERS, 0.0)
     watching.look(course, WORKERS, 0.1)  # too soon for the rungs again
     watching.look(course, WORKERS, 0.2, last=True)
     watching.say("node 7 is gone")
     watching.close()
-    assert scribe.told == [(OPENED, (decision,)), (report,), "rungs", "rungs", "closed"]
+    assert scribe.told == [Record(1, 9.0, OPENED, [decision]), (report,), "rungs", "rungs", "closed"]
     assert screen.notes == ["node 7 is gone"]
     assert len(screen.shown) == 3
 
@@ -150,7 +150,7 @@ def test_the_newest_failures_are_shown_but_not_those_that_are_tried_again():
     watching = Watching(sweep, [], screen)
     for trial in range(5):
         failure = Failure("raised", f"ValueError: {trial}", "Traceback")
-        watching.observe(Failed(trial, 1, failure, trial == 4, ()), ())
+        watching.observe(Record(1, 9.0, Failed(trial, 1, failure, trial == 4, ())))
     watching.look(Course(sweep), WORKERS, 0.0)
     assert screen.shown[0].failures == tuple((trial, f"ValueError: {trial}") for trial in (1, 2, 3))
     watching.close()
@@ -158,12 +158,12 @@ def test_the_newest_failures_are_shown_but_not_those_that_are_tried_again():
 
 def test_an_observer_that_fails_is_told_of_on_the_screen():
     class Broken(Scribe):
-        def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
+        def observe(self, record: Record) -> None:
             raise OSError("disk full")
 
     screen = Screen()
     watching = Watching(sweep_of(), [Broken()], screen)
-    watching.observe(OPENED, ())
+    watching.observe(Record(1, 9.0, OPENED))
     watching.close()
     assert screen.closed == [None]
     (note,) = screen.notes

@@ -216,7 +216,7 @@ def test_a_forked_child_that_returns_tells_of_no_checkpoint(make_worker: MakeWor
 
     result = run(make_worker(forks), segment(0, None))
     assert (result.failure, result.checkpoint) == (None, "trials/00003/1/hpsearch-checkpoint-2")
-    assert checkpoints.read_state(tmp_path / result.checkpoint) == {"done": 2}
+    assert checkpoints.read_state(tmp_path / str(result.checkpoint)) == {"done": 2}
 
 
 # What the system refuses.

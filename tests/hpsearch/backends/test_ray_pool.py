@@ -18,6 +18,7 @@ from hpsearch.course import Course
 from hpsearch.decision import Decision
 from hpsearch.events import Event, Finished, Started
 from hpsearch.journal import Journal
+from hpsearch.observers.base import Record
 from hpsearch.plan import simulate
 from hpsearch.study import stored_sweep
 from hpsearch.study_directory import StudyDirectory
@@ -76,10 +77,11 @@ class Listener:
     def __init__(self) -> None:
         self.story: list[Event | Decision] = []
 
-    def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
+    def observe(self, record: Record) -> None:
+        event = record.event
         if isinstance(event, Started):
             self.story.append(replace(event, segment=replace(event.segment, checkpoint=None)))
-        self.story += decisions
+        self.story += record.decisions
 
     def report(self, reports: Any) -> None: ...
 
@@ -137,8 +139,8 @@ def test_the_simulated_backend_takes_the_same_decisions_in_the_same_order(ray_cl
         sweep = stored_sweep(journal.study())
         history = list(journal.events())
     lived = Listener()
-    for event, decisions in Course(sweep).replay(event for _, event in history):
-        lived.observe(event, decisions)
+    for seq, told in enumerate(Course(sweep).replay(event for _, event in history), 1):
+        lived.observe(Record(seq, 0.0, *told))
     simulated = Listener()
     simulate(sweep, AsRecorded(history), simulated)
     assert simulated.story == lived.story

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +20,8 @@ from tensorboard.plugins.hparams import (
 )
 
 from hpsearch.decision import Decision
-from hpsearch.events import Failed, Finished, Lost, Opened, Retried, Reverted, Saved, Started
+from hpsearch.events import Event, Failed, Finished, Lost, Opened, Retried, Reverted, Saved, Started
+from hpsearch.observers.base import Record
 from hpsearch.observers.domains import Choices, Domain, Interval
 from hpsearch.observers.tensorboard import (
     STUDY_RUN,
@@ -56,7 +58,13 @@ PARAMS: Params = {
 
 
 def observer(directory: Path, goal="maximize") -> TensorBoardObserver:
-    return TensorBoardObserver(directory, DOMAINS, "accuracy", goal, name="digits")
+    made = TensorBoardObserver(directory, DOMAINS, "accuracy", goal, "digits", created=500.0)
+    made.seen()
+    return made
+
+
+def tell(tensorboard: TensorBoardObserver, event: Event, decisions: Sequence[Decision], when: float = 1000.0) -> None:
+    tensorboard.observe(Record(1, when, event, decisions))
 
 
 def started(
@@ -141,9 +149,9 @@ def test_dashboard_shows_every_parameter_with_its_domain(tmp_path):
 def test_dashboard_shows_no_param_that_a_trial_lacks(tmp_path):
     tensorboard = observer(tmp_path)
     some = {name: PARAMS[name] for name in ("layers", "activation")}
-    tensorboard.observe(started(0, 0, 3, params=some), ())
-    tensorboard.observe(started(1, 0, 3, params={}), ())
-    tensorboard.observe(started(2, 0, 3), ())
+    tell(tensorboard, started(0, 0, 3, params=some), ())
+    tell(tensorboard, started(1, 0, 3, params={}), ())
+    tell(tensorboard, started(2, 0, 3), ())
     tensorboard.close()
     experiment, groups = dashboard(tmp_path)
     assert {info.name for info in experiment.hparam_infos} == set(DOMAINS)
@@ -154,13 +162,13 @@ def test_dashboard_shows_no_param_that_a_trial_lacks(tmp_path):
 def test_a_failed_trial_that_is_retried_has_the_status_and_the_curve_of_its_end(tmp_path):
     """TensorBoard keeps the first status that it reads."""
     tensorboard = observer(tmp_path)
-    tensorboard.observe(started(0, 0, 2), ())
-    tensorboard.observe(failed(0, False, reports(0, 0, [0.25])), ())
+    tell(tensorboard, started(0, 0, 2), ())
+    tell(tensorboard, failed(0, False, reports(0, 0, [0.25])), ())
     tensorboard.flush()
-    tensorboard.observe(Retried(0), ())
-    tensorboard.observe(started(0, 0, 2, attempt=2), ())
+    tell(tensorboard, Retried(0), ())
+    tell(tensorboard, started(0, 0, 2, attempt=2), ())
     done = finished(0, 2, reports(0, 0, [0.5, 0.75]), attempt=2)
-    tensorboard.observe(done, (Decision(0, "complete", "ran its 2 iterations"),))
+    tell(tensorboard, done, (Decision(0, "complete", "ran its 2 iterations"),))
     tensorboard.close()
     _, groups = dashboard(tmp_path)
     assert groups[trial_run(0)].sessions[0].status == api_pb2.STATUS_SUCCESS
@@ -170,16 +178,16 @@ def test_a_failed_trial_that_is_retried_has_the_status_and_the_curve_of_its_end(
 def test_dashboard_shows_params_values_and_status_of_each_trial(tmp_path):
     tensorboard = observer(tmp_path)
     other = {**PARAMS, "widths": None, "nesterov": False, "activation": "tanh"}
-    tensorboard.observe(started(0, 0, 3), ())
-    tensorboard.observe(started(1, 0, 3, params=other), ())
-    tensorboard.observe(started(2, 0, 3), ())
-    tensorboard.observe(started(3, 0, 3), ())
-    tensorboard.observe(finished(0, 3, reports(0, 0, [0.5, 0.875, 0.75])), ())
-    tensorboard.observe(finished(1, 3, reports(1, 0, [0.25, 0.125, 0.25])), [stop(1)])
-    tensorboard.observe(failed(2, retry=False, said=reports(2, 0, [0.5])), [stop(2)])
+    tell(tensorboard, started(0, 0, 3), ())
+    tell(tensorboard, started(1, 0, 3, params=other), ())
+    tell(tensorboard, started(2, 0, 3), ())
+    tell(tensorboard, started(3, 0, 3), ())
+    tell(tensorboard, finished(0, 3, reports(0, 0, [0.5, 0.875, 0.75])), ())
+    tell(tensorboard, finished(1, 3, reports(1, 0, [0.25, 0.125, 0.25])), [stop(1)])
+    tell(tensorboard, failed(2, retry=False, said=reports(2, 0, [0.5])), [stop(2)])
     tensorboard.report(reports(3, 0, [0.0625]))
-    tensorboard.observe(started(0, 3, 4, attempt=2), ())
-    tensorboard.observe(finished(0, 4, reports(0, 3, [0.625]), 2), [Decision(0, "complete", "last rung")])
+    tell(tensorboard, started(0, 3, 4, attempt=2), ())
+    tell(tensorboard, finished(0, 4, reports(0, 3, [0.625]), 2), [Decision(0, "complete", "last rung")])
     tensorboard.close()
 
     experiment, groups = dashboard(tmp_path)
@@ -218,12 +226,12 @@ def test_dashboard_shows_params_values_and_status_of_each_trial(tmp_path):
 def test_live_reports_are_not_written_again_when_they_count(tmp_path):
     tensorboard = observer(tmp_path)
     said = reports(0, 0, [0.5, 0.25, 0.75])
-    tensorboard.observe(started(0, 0, 3), ())
+    tell(tensorboard, started(0, 0, 3), ())
     tensorboard.report(said[:1])
     tensorboard.report(said[1:2])
     tensorboard.flush()
-    tensorboard.observe(Saved(0, 1, 2, "c", said[:2]), ())
-    tensorboard.observe(finished(0, 3, said[2:]), ())
+    tell(tensorboard, Saved(0, 1, 2, "c", said[:2]), ())
+    tell(tensorboard, finished(0, 3, said[2:]), ())
     tensorboard.close()
     assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.5), (2, 0.25), (3, 0.75)]
     assert curve(tmp_path, trial_run(0), "loss") == [(1, -0.5), (2, -0.25), (3, -0.75)]
@@ -233,9 +241,9 @@ def test_live_reports_are_not_written_again_when_they_count(tmp_path):
 def test_live_reports_after_a_gap_wait_for_the_event_that_brings_all(tmp_path):
     tensorboard = observer(tmp_path)
     said = reports(0, 0, [0.5, 0.25, 0.75])
-    tensorboard.observe(started(0, 0, 3), ())
+    tell(tensorboard, started(0, 0, 3), ())
     tensorboard.report(said[2:])
-    tensorboard.observe(finished(0, 3, said), ())
+    tell(tensorboard, finished(0, 3, said), ())
     tensorboard.close()
     assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.5), (2, 0.25), (3, 0.75)]
 
@@ -244,14 +252,14 @@ def test_live_reports_after_a_gap_wait_for_the_event_that_brings_all(tmp_path):
 def test_retry_takes_back_the_steps_after_its_checkpoint(tmp_path, end):
     tensorboard = observer(tmp_path)
     said = reports(0, 0, [0.5, 0.25, 0.875, 0.125])
-    tensorboard.observe(started(0, 0, 4), ())
+    tell(tensorboard, started(0, 0, 4), ())
     tensorboard.report(said)
-    tensorboard.observe(Saved(0, 1, 2, "c", said[:2]), ())
-    tensorboard.observe(end, ())
+    tell(tensorboard, Saved(0, 1, 2, "c", said[:2]), ())
+    tell(tensorboard, end, ())
     tensorboard.flush()
     tensorboard.report(reports(0, 4, [1.0]))  # nothing runs: it belongs to nobody
-    tensorboard.observe(started(0, 2, 4, attempt=2), ())
-    tensorboard.observe(finished(0, 4, reports(0, 2, [0.75, 0.625]), 2), ())
+    tell(tensorboard, started(0, 2, 4, attempt=2), ())
+    tell(tensorboard, finished(0, 4, reports(0, 2, [0.75, 0.625]), 2), ())
     tensorboard.close()
     assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.5), (2, 0.25), (3, 0.75), (4, 0.625)]
     assert curve(tmp_path, trial_run(0), best_tag("accuracy")) == [(1, 0.5), (2, 0.5), (3, 0.75), (4, 0.75)]
@@ -261,10 +269,10 @@ def test_retry_takes_back_the_steps_after_its_checkpoint(tmp_path, end):
 
 def test_promotion_that_starts_from_zero_takes_back_all_steps(tmp_path):
     tensorboard = observer(tmp_path)
-    tensorboard.observe(started(0, 0, 2), ())
-    tensorboard.observe(finished(0, 2, reports(0, 0, [0.875, 0.5])), ())
-    tensorboard.observe(started(0, 0, 3, attempt=2), ())
-    tensorboard.observe(finished(0, 3, reports(0, 0, [0.25, 0.75, 0.5]), 2), [stop(0)])
+    tell(tensorboard, started(0, 0, 2), ())
+    tell(tensorboard, finished(0, 2, reports(0, 0, [0.875, 0.5])), ())
+    tell(tensorboard, started(0, 0, 3, attempt=2), ())
+    tell(tensorboard, finished(0, 3, reports(0, 0, [0.25, 0.75, 0.5]), 2), [stop(0)])
     tensorboard.close()
     assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.25), (2, 0.75), (3, 0.5)]
     assert curve(tmp_path, trial_run(0), best_tag("accuracy")) == [(1, 0.25), (2, 0.75), (3, 0.75)]
@@ -274,17 +282,17 @@ def test_promotion_that_starts_from_zero_takes_back_all_steps(tmp_path):
 
 def test_widths_are_a_curve_where_they_could_differ(tmp_path):
     tensorboard = observer(tmp_path)
-    tensorboard.observe(started(0, 0, 2, reason="no more are free"), ())
-    tensorboard.observe(finished(0, 2, reports(0, 0, [0.5, 0.5])), ())
-    tensorboard.observe(started(0, 2, 6, 2, width=4, reason="nothing else can start"), ())
-    tensorboard.observe(Saved(0, 2, 3, "c", reports(0, 2, [0.5])), ())
-    tensorboard.observe(Lost(0, 2, "node lost"), ())
-    tensorboard.observe(started(0, 3, 6, 3, width=3, reason="nothing else can start"), ())
-    tensorboard.observe(finished(0, 6, reports(0, 3, [0.5, 0.5, 0.5]), 3), [stop(0)])
-    tensorboard.observe(started(1, 0, 1, width=2), ())  # always two, and so no reason is given
-    tensorboard.observe(finished(1, 1, reports(1, 0, [0.5])), [stop(1)])
-    tensorboard.observe(started(2, 0, 1), ())
-    tensorboard.observe(finished(2, 1, reports(2, 0, [0.5])), [stop(2)])
+    tell(tensorboard, started(0, 0, 2, reason="no more are free"), ())
+    tell(tensorboard, finished(0, 2, reports(0, 0, [0.5, 0.5])), ())
+    tell(tensorboard, started(0, 2, 6, 2, width=4, reason="nothing else can start"), ())
+    tell(tensorboard, Saved(0, 2, 3, "c", reports(0, 2, [0.5])), ())
+    tell(tensorboard, Lost(0, 2, "node lost"), ())
+    tell(tensorboard, started(0, 3, 6, 3, width=3, reason="nothing else can start"), ())
+    tell(tensorboard, finished(0, 6, reports(0, 3, [0.5, 0.5, 0.5]), 3), [stop(0)])
+    tell(tensorboard, started(1, 0, 1, width=2), ())  # always two, and so no reason is given
+    tell(tensorboard, finished(1, 1, reports(1, 0, [0.5])), [stop(1)])
+    tell(tensorboard, started(2, 0, 1), ())
+    tell(tensorboard, finished(2, 1, reports(2, 0, [0.5])), [stop(2)])
     tensorboard.close()
     assert curve(tmp_path, trial_run(0), WIDTH_TAG) == [(1, 1), (2, 1), (3, 4), (4, 3), (5, 3), (6, 3)]
     assert curve(tmp_path, trial_run(1), WIDTH_TAG) == [(1, 2)]
@@ -296,18 +304,18 @@ def test_widths_are_a_curve_where_they_could_differ(tmp_path):
 
 def test_a_trial_that_is_taken_back_loses_the_steps_since_at_once(tmp_path):
     tensorboard = observer(tmp_path)
-    tensorboard.observe(started(0, 0, 1, reason="no more are free"), ())
-    tensorboard.observe(finished(0, 1, reports(0, 0, [0.5])), ())
-    tensorboard.observe(started(0, 1, 4, 2, width=4, reason="nothing else can start"), ())
-    tensorboard.observe(Saved(0, 2, 2, "c", reports(0, 1, [0.875])), ())
+    tell(tensorboard, started(0, 0, 1, reason="no more are free"), ())
+    tell(tensorboard, finished(0, 1, reports(0, 0, [0.5])), ())
+    tell(tensorboard, started(0, 1, 4, 2, width=4, reason="nothing else can start"), ())
+    tell(tensorboard, Saved(0, 2, 2, "c", reports(0, 1, [0.875])), ())
     tensorboard.report(reports(0, 2, [0.125, math.nan]))
-    tensorboard.observe(Reverted(0, 2, 1, "width 4: accuracy NaN after 0.5", 1.0), ())
+    tell(tensorboard, Reverted(0, 2, 1, "width 4: accuracy NaN after 0.5", 1.0), ())
     tensorboard.report(reports(0, 1, [0.75]))  # nothing runs: it belongs to nobody
     tensorboard.flush()
     assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.5)]
     assert curve(tmp_path, trial_run(0), best_tag("accuracy")) == [(1, 0.5)]
-    tensorboard.observe(started(0, 1, 4, 3, reason="it went wrong on more workers"), ())
-    tensorboard.observe(finished(0, 4, reports(0, 1, [0.25, 0.5, 0.625]), 3), [stop(0)])
+    tell(tensorboard, started(0, 1, 4, 3, reason="it went wrong on more workers"), ())
+    tell(tensorboard, finished(0, 4, reports(0, 1, [0.25, 0.5, 0.625]), 3), [stop(0)])
     tensorboard.close()
     assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.5), (2, 0.25), (3, 0.5), (4, 0.625)]
     assert curve(tmp_path, trial_run(0), best_tag("accuracy")) == [(1, 0.5), (2, 0.5), (3, 0.5), (4, 0.625)]
@@ -317,8 +325,8 @@ def test_a_trial_that_is_taken_back_loses_the_steps_since_at_once(tmp_path):
 
 def test_best_ignores_nan_and_follows_the_goal(tmp_path):
     tensorboard = observer(tmp_path, goal="minimize")
-    tensorboard.observe(started(0, 0, 4), ())
-    tensorboard.observe(finished(0, 4, reports(0, 0, [math.nan, 0.5, 0.75, 0.25])), ())
+    tell(tensorboard, started(0, 0, 4), ())
+    tell(tensorboard, finished(0, 4, reports(0, 0, [math.nan, 0.5, 0.75, 0.25])), ())
     tensorboard.close()
     assert curve(tmp_path, trial_run(0), best_tag("accuracy")) == [(2, 0.5), (3, 0.5), (4, 0.25)]
 
@@ -326,22 +334,23 @@ def test_best_ignores_nan_and_follows_the_goal(tmp_path):
 def test_study_shows_best_and_trials_per_rung_over_ended_segments(tmp_path):
     tensorboard = observer(tmp_path)
     for number, value in enumerate([0.5, 0.25, 0.75]):
-        tensorboard.observe(started(number, 0, 1), ())
-        tensorboard.observe(finished(number, 1, reports(number, 0, [value])), ())
+        tell(tensorboard, started(number, 0, 1), ())
+        tell(tensorboard, finished(number, 1, reports(number, 0, [value])), ())
     tensorboard.rungs([RungView(0, 0, 1, 4, 3, 3), RungView(0, 1, 3, 1, 0, 0), RungView(1, 0, 3, 2, 0, 0)])
-    tensorboard.observe(started(3, 0, 1), ())
-    tensorboard.observe(failed(3, retry=False), ())
+    tell(tensorboard, started(3, 0, 1), ())
+    tell(tensorboard, failed(3, retry=False), ())
     tensorboard.rungs([RungView(0, 0, 1, 4, 4, 4), RungView(0, 1, 3, 1, 1, 0), RungView(1, 0, 3, 2, 0, 0)])
-    tensorboard.observe(started(2, 1, 3, attempt=2), ())
-    tensorboard.observe(finished(2, 2, reports(2, 1, [0.5]), 2, cut=True), ())
-    tensorboard.observe(started(2, 2, 3, attempt=3), ())
-    tensorboard.observe(finished(2, 3, reports(2, 2, [0.875]), 3, cut=True), ())
+    tell(tensorboard, started(2, 1, 3, attempt=2), ())
+    tell(tensorboard, finished(2, 2, reports(2, 1, [0.5]), 2, cut=True), ())
+    tell(tensorboard, started(2, 2, 3, attempt=3), ())
+    tell(tensorboard, finished(2, 3, reports(2, 2, [0.875]), 3, cut=True), ())
     tensorboard.rungs([RungView(0, 0, 1, 4, 4, 4), RungView(0, 1, 3, 1, 1, 1), RungView(1, 0, 3, 2, 2, 1)])
     tensorboard.close()
     assert curve(tmp_path, STUDY_RUN, study_best_tag("accuracy")) == [
         (1, 0.5),
         (2, 0.5),
         (3, 0.75),
+        (4, 0.75),
         (5, 0.875),
     ]
     assert curve(tmp_path, STUDY_RUN, rung_tag(1)) == [(3, 3.0), (4, 4.0)]
@@ -350,15 +359,15 @@ def test_study_shows_best_and_trials_per_rung_over_ended_segments(tmp_path):
 
 def test_replay_clears_what_a_former_run_wrote_and_nothing_else(tmp_path):
     first = observer(tmp_path)
-    first.observe(started(0, 0, 2), ())
-    first.observe(started(1, 0, 2), ())
+    tell(first, started(0, 0, 2), ())
+    tell(first, started(1, 0, 2), ())
     first.report(reports(0, 0, [0.5, 0.25]) + reports(1, 0, [0.5]))
     first.close()
     (tmp_path / "notes").mkdir()
     again = observer(tmp_path)
-    again.observe(Opened("inline", 1, "me@here:1", "hpsearch resume"), ())
-    again.observe(started(0, 0, 2), ())
-    again.observe(finished(0, 2, reports(0, 0, [0.5, 0.75])), [stop(0)])
+    tell(again, Opened("inline", 1, "me@here:1", "hpsearch resume"), ())
+    tell(again, started(0, 0, 2), ())
+    tell(again, finished(0, 2, reports(0, 0, [0.5, 0.75])), [stop(0)])
     again.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", STUDY_RUN, trial_run(0)]
     assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.5), (2, 0.75)]
@@ -368,11 +377,11 @@ def test_no_file_stays_open_and_each_trial_has_one(tmp_path):
     tensorboard = observer(tmp_path)
     before = len(list(Path("/proc/self/fd").iterdir()))
     for number in range(300):
-        tensorboard.observe(started(number, 0, 1), ())
+        tell(tensorboard, started(number, 0, 1), ())
         tensorboard.flush()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     for number in range(300):
-        tensorboard.observe(finished(number, 1, reports(number, 0, [0.5])), [stop(number)])
+        tell(tensorboard, finished(number, 1, reports(number, 0, [0.5])), [stop(number)])
     tensorboard.close()
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) == 301
@@ -382,9 +391,75 @@ def test_no_file_stays_open_and_each_trial_has_one(tmp_path):
 def test_reports_of_an_ended_trial_are_left_out(tmp_path):
     tensorboard = observer(tmp_path)
     for number in range(50):
-        tensorboard.observe(started(number, 0, 1), ())
-        tensorboard.observe(finished(number, 1, reports(number, 0, [0.5])), [stop(number)])
+        tell(tensorboard, started(number, 0, 1), ())
+        tell(tensorboard, finished(number, 1, reports(number, 0, [0.5])), [stop(number)])
     tensorboard.flush()
     tensorboard.report(reports(7, 1, [0.25]))  # of a trial that has ended: nowhere to go
     tensorboard.close()
     assert curve(tmp_path, trial_run(7), "accuracy") == [(1, 0.5)]
+
+
+def test_a_trial_that_failed_is_no_longer_the_studys_best(tmp_path):
+    tensorboard = observer(tmp_path)
+    for number, value in enumerate([0.5, 0.75]):
+        tell(tensorboard, started(number, 0, 1), ())
+        tell(tensorboard, finished(number, 1, reports(number, 0, [value])), ())
+    tell(tensorboard, started(1, 1, 3, attempt=2), ())
+    tell(tensorboard, failed(1, retry=False, said=reports(1, 1, [0.875])), ())
+    tell(tensorboard, started(0, 1, 3, attempt=2), ())
+    tell(tensorboard, finished(0, 3, reports(0, 1, [0.625, 0.25]), 2), [stop(0)])
+    tensorboard.close()
+    best = study_best_tag("accuracy")
+    assert curve(tmp_path, STUDY_RUN, best) == [(1, 0.5), (2, 0.75), (3, 0.5), (4, 0.25)]
+
+
+def test_when_all_have_failed_there_is_no_best(tmp_path):
+    tensorboard = observer(tmp_path)
+    tell(tensorboard, started(0, 0, 1), ())
+    tell(tensorboard, finished(0, 1, reports(0, 0, [0.5])), ())
+    tell(tensorboard, started(0, 1, 3, attempt=2), ())
+    tell(tensorboard, failed(0, retry=False), ())
+    tensorboard.close()
+    (_, first), (_, last) = [
+        (event.step, event.value)
+        for event in EventAccumulator(str(tmp_path / STUDY_RUN)).Reload().Scalars(study_best_tag("accuracy"))
+    ]
+    assert first == 0.5
+    assert math.isnan(last)
+
+
+def wall_times(directory: Path) -> dict[str, list[tuple[str, int, float]]]:
+    """Read run to (tag, step, wall time) of all scalars."""
+    told = {}
+    for folder in sorted(directory.iterdir()):
+        accumulator = EventAccumulator(str(folder)).Reload()
+        tags = accumulator.Tags()["scalars"]
+        told[folder.name] = [(tag, e.step, e.wall_time) for tag in tags for e in accumulator.Scalars(tag)]
+    return told
+
+
+def test_live_and_rebuilt_files_tell_the_same_times_and_they_are_the_journals(tmp_path):
+    said = reports(0, 0, [0.5, 0.25, 0.75])
+    history: list[tuple[float, Event, Sequence[Decision]]] = [
+        (1000.0, started(0, 0, 3), ()),
+        (1010.0, Saved(0, 1, 2, "c", said[:2]), ()),
+        (1020.0, Lost(0, 1, "node lost"), ()),
+        (1100.0, started(0, 2, 3, attempt=2), ()),
+        (1110.0, finished(0, 3, said[2:], 2), [stop(0)]),
+    ]
+    for name in ("live", "rebuilt"):
+        tensorboard = observer(tmp_path / name)
+        for when, event, decisions in history:
+            tell(tensorboard, event, decisions, when)
+            if name == "live" and isinstance(event, Started):
+                tensorboard.report(said[event.segment.start :])
+        tensorboard.rungs([RungView(0, 0, 3, 1, 1, 1)])
+        tensorboard.close()
+    live = wall_times(tmp_path / "live")
+    assert live == wall_times(tmp_path / "rebuilt")
+    times = {(tag, step): when for tag, step, when in live[trial_run(0)]}
+    assert [times["accuracy", step] for step in (1, 2, 3)] == pytest.approx([1000.1, 1000.2, 1100.1])
+    assert {when for _, _, when in live[STUDY_RUN]} == {1110.0}
+    _, groups = dashboard(tmp_path / "rebuilt")
+    (session,) = groups[trial_run(0)].sessions
+    assert (session.start_time_secs, session.end_time_secs) == (1000.0, 1110.0)

@@ -3,37 +3,48 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from hpsearch.decision import Decision
-from hpsearch.events import Event, Exhausted, Lost
-from hpsearch.observers.base import Observer
-from hpsearch.observers.thread import ObserverThread
+import pytest
+
+from hpsearch.events import Exhausted, Lost
+from hpsearch.observers.base import Observer, Record
+from hpsearch.observers.thread import ObserverThread, close_all
 from hpsearch.schedulers.base import RungView
 from hpsearch.trial import Report
 
 REPORT = Report(0, 1, {"loss": 1.0}, 0.1)
 RUNG = RungView(0, 0, 1, 9, 3, 2)
+FIRST = Record(1, 100.0, Exhausted())
+SECOND = Record(2, 101.0, Lost(0, 1, "gone"))
 
 
 class Scribe(Observer):
-    """Writes down what it is told, and on which thread; waits for `gate` before each event."""
+    """Writes down what it is told, and on which thread; waits for `gate` before each record."""
 
-    def __init__(self, breaks_at: str | None = None, gate: threading.Event | None = None) -> None:
+    def __init__(self, breaks_at: str | None = None, gate: threading.Event | None = None, seen: int = 0) -> None:
         self.told: list[object] = []
-        self.threads: set[str] = set()
+        self.threads: set[threading.Thread] = set()
         self.breaks_at = breaks_at
         self.gate = gate
+        self.last = seen
         self.flushed = threading.Event()
+        self.reached = threading.Event()
 
     def write(self, what: object) -> None:
-        self.threads.add(threading.current_thread().name)
+        self.threads.add(threading.current_thread())
         self.told.append(what)
         if what == self.breaks_at:
             raise OSError(28, "No space left on device")
 
-    def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
+    def seen(self) -> int:
+        if self.breaks_at == "seen":
+            raise OSError(28, "No space left on device")
+        return self.last
+
+    def observe(self, record: Record) -> None:
+        self.reached.set()
         if self.gate is not None:
             self.gate.wait()
-        self.write(event)
+        self.write(record)
 
     def report(self, reports: Sequence[Report]) -> None:
         self.write(tuple(reports))
@@ -49,70 +60,113 @@ class Scribe(Observer):
         self.write("close")
 
 
-def test_everyone_hears_everything_in_order_on_another_thread_and_is_closed_once():
-    scribes = [Scribe(), Scribe()]
-    said: list[str] = []
-    thread = ObserverThread(scribes, said.append)
-    thread.observe(Exhausted(), ())
-    thread.report([REPORT])
-    thread.report([])
-    thread.rungs([RUNG])
-    thread.observe(Lost(0, 1, "gone"), ())
-    thread.close()
-    thread.close()
+def heard(scribe: Scribe) -> list[object]:
+    return [what for what in scribe.told if what != "flush"]
+
+
+def test_everyone_hears_everything_in_order_on_a_thread_of_its_own_and_is_closed_once():
+    scribes, said = [Scribe(), Scribe()], list[str]()
+    threads = [ObserverThread(scribe, said.append) for scribe in scribes]
+    for thread in threads:
+        thread.observe(FIRST)
+        thread.report([REPORT])
+        thread.report([])
+        thread.rungs([RUNG])
+        thread.observe(SECOND)
+    close_all(threads)
+    close_all(threads)
     for scribe in scribes:
-        heard = [what for what in scribe.told if what != "flush"]
-        assert heard == [Exhausted(), (REPORT,), [RUNG], Lost(0, 1, "gone"), "close"]
-        assert scribe.threads == {"hpsearch-observers"}
+        assert heard(scribe) == [FIRST, (REPORT,), [RUNG], SECOND, "close"]
+        assert len(scribe.threads) == 1
+    assert scribes[0].threads.isdisjoint(scribes[1].threads)
     assert said == []
+
+
+def test_what_an_observer_has_seen_in_former_runs_it_isnt_told_again():
+    scribe = Scribe(seen=1)
+    thread = ObserverThread(scribe, pytest.fail)
+    thread.observe(FIRST)
+    thread.observe(SECOND)
+    close_all([thread])
+    assert heard(scribe) == [SECOND, "close"]
 
 
 def test_the_sweep_doesnt_wait_for_a_slow_observer_and_it_flushes_only_when_nothing_waits():
     gate = threading.Event()
     slow = Scribe(gate=gate)
-    thread = ObserverThread([slow], lambda text: None)
-    for number in range(1000):
-        thread.observe(Lost(number, 1, ""), ())
+    thread = ObserverThread(slow, pytest.fail)
+    records = [Record(number, 0.0, Lost(number, 1, "")) for number in range(1, 1001)]
+    for record in records:
+        thread.observe(record)
     assert slow.told == []  # all were passed on, and it hasn't taken one
     gate.set()
-    thread.close()
-    assert [event.trial for event in slow.told if isinstance(event, Lost)] == list(range(1000))
+    close_all([thread])
+    assert [what for what in slow.told if isinstance(what, Record)] == records
     assert slow.told.count("flush") <= 1
 
 
-def test_an_observer_that_raises_is_let_go_and_the_others_go_on():
-    for moment in ("flush", "close"):
-        broken, sound = Scribe(breaks_at=moment), Scribe()
-        said: list[str] = []
-        thread = ObserverThread([broken, sound], said.append)
-        thread.observe(Exhausted(), ())
-        assert broken.flushed.wait(60)  # nothing else was waiting
-        thread.close()
-        assert sound.told[-1] == "close"
-        (text,) = said
-        assert "Scribe stopped: OSError: [Errno 28] No space left on device" in text
-        assert "The sweep goes on" in text
+def test_one_that_hangs_holds_up_neither_the_others_nor_the_end_beyond_its_deadline():
+    gate = threading.Event()
+    stuck, sound = Scribe(gate=gate), Scribe()
+    stuck.deadline = 0.05
+    said: list[str] = []
+    threads = [ObserverThread(stuck, said.append), ObserverThread(sound, said.append)]
+    for thread in threads:
+        thread.observe(FIRST)
+        thread.observe(SECOND)
+    close_all(threads)  # the test would hang here
+    assert heard(sound) == [FIRST, SECOND, "close"]
+    (text,) = said
+    assert "Scribe stopped: it hadn't taken everything 0.05 s after the end of the sweep" in text
+    gate.set()
+    for left in stuck.threads:
+        left.join(60)
+    assert "close" not in stuck.told  # it was let go, and hears no more
+
+
+def test_a_call_that_takes_longer_than_the_deadline_lets_the_observer_go_while_the_sweep_runs():
+    gate, said = threading.Event(), list[str]()
+    stuck = Scribe(gate=gate)
+    stuck.deadline = 0.0
+    thread = ObserverThread(stuck, said.append)
+    thread.observe(FIRST)
+    assert stuck.reached.wait(60)
+    while not said:  # it is noticed when more is to be passed on
+        thread.observe(SECOND)
+    gate.set()
+    close_all([thread])
+    assert "one call took longer than its deadline of 0 s" in said[0]
+    assert len(said) == 1
+    assert SECOND not in stuck.told
+
+
+@pytest.mark.parametrize("moment", ["seen", "flush", "close"])
+def test_an_observer_that_raises_is_let_go_and_the_others_go_on(moment):
+    broken, sound = Scribe(breaks_at=moment), Scribe()
+    said: list[str] = []
+    threads = [ObserverThread(observer, said.append) for observer in (broken, sound)]
+    for thread in threads:
+        thread.observe(FIRST)
+    assert sound.flushed.wait(60)  # nothing else was waiting
+    assert moment == "seen" or broken.flushed.wait(60)
+    close_all(threads)
+    assert sound.told[-1] == "close"
+    (text,) = said
+    assert "Scribe stopped: OSError: [Errno 28] No space left on device" in text
+    assert "The sweep goes on" in text
 
 
 def test_after_it_raised_it_hears_nothing_more():
     class Broken(Scribe):
-        def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
-            self.write(event)
+        def observe(self, record: Record) -> None:
+            self.write(record)
             raise ValueError("no")
 
     broken = Broken()
     said: list[str] = []
-    thread = ObserverThread([broken], said.append)
-    thread.observe(Exhausted(), ())
-    thread.observe(Exhausted(), ())
-    thread.close()
-    assert broken.told == [Exhausted()]
+    thread = ObserverThread(broken, said.append)
+    thread.observe(FIRST)
+    thread.observe(SECOND)
+    close_all([thread])
+    assert broken.told == [FIRST]
     assert len(said) == 1
-
-
-def test_without_observers_there_is_no_thread():
-    before = threading.active_count()
-    thread = ObserverThread([], lambda text: None)
-    thread.observe(Exhausted(), ())
-    assert threading.active_count() == before
-    thread.close()

@@ -90,9 +90,10 @@ def test_json_holds_the_params_as_values_and_is_strict():
             "trial": 0,
             "state": "complete",
             "iterations": 3,
-            "value": None,
+            "value": "Infinity",
             "params": {"lr": [1, 2], "opt.name": None},
             "width": 1,
+            "metrics": {},
         },
         {
             "trial": 1,
@@ -101,11 +102,49 @@ def test_json_holds_the_params_as_values_and_is_strict():
             "value": None,
             "params": {"lr": 0.1, "opt.name": "sgd"},
             "width": 2,
+            "metrics": {},
             "reverted": REVERTED,
             "failure": {"kind": "raised", "message": "ValueError: no"},
         },
     ]
     assert json.loads(rows_to_json([], NAMES)) == []
+
+
+NOT_FINITE = {"loss": math.nan, "up": math.inf, "down": -math.inf, "late": 0.5}
+
+
+def test_json_tells_nan_and_the_infinities_from_each_other_and_from_nothing():
+    rows = [
+        replace(row(0, None), metrics=NOT_FINITE),
+        row(1, -math.inf),
+        row(2, None, TrialState.WAITING),
+        replace(row(3, None, TrialState.FAILED), metrics={"loss": math.nan}),
+    ]
+    told = json.loads(rows_to_json(rows, NAMES, metric="loss"), parse_constant=pytest.fail)
+    assert [entry["value"] for entry in told] == ["NaN", "-Infinity", None, None]
+    assert told[0]["metrics"] == {"loss": "NaN", "up": "Infinity", "down": "-Infinity", "late": 0.5}
+
+
+def test_metrics_are_columns_of_the_csv_and_the_frame_where_they_are_asked_for():
+    rows = [replace(row(0, None), metrics=NOT_FINITE), replace(row(1, 0.5), metrics={"loss": 0.5})]
+    assert rows_to_csv(rows, ["lr"], times=True, metrics=True) == (
+        "trial,state,iterations,value,params.lr,width,seconds,"
+        "metrics.down,metrics.late,metrics.loss,metrics.up\n"
+        "0,complete,3,,0.1,1,1.5,-inf,0.5,nan,inf\n"
+        "1,complete,3,0.5,0.1,1,1.5,,,0.5,\n"
+    )
+    assert rows_to_csv(rows, ["lr"]) == rows_to_csv([row(0, None), row(1, 0.5)], ["lr"])
+    frame = trials_dataframe(rows, ["lr"], metrics=True)
+    assert list(frame.columns)[-4:] == ["metrics.down", "metrics.late", "metrics.loss", "metrics.up"]
+    assert frame["metrics.late"].tolist() == [0.5, None]
+    head = table_text(rows_to_table(rows, ["lr"], "loss", metrics=True)).strip().splitlines()[0]
+    assert head.split() == ["trial", "state", "iterations", "loss", "lr", "down", "late", "up"]
+
+
+def test_the_order_in_which_metrics_were_reported_changes_no_table():
+    rows = [replace(row(n, 0.5), metrics={name: 1.0 for name in order}) for n, order in enumerate(("ab", "ba"))]
+    texts = [rows_to_csv(rows[::step], ["lr"], metrics=True).splitlines()[0] for step in (1, -1)]
+    assert texts[0] == texts[1]
 
 
 def test_table_shows_a_failed_trials_message_in_one_line_and_no_markup():

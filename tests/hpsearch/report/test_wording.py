@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpsearch.report.wording import by_width, duration, number, params_line, shortened
+from hpsearch.report.wording import by_width, counted, duration, number, params_line, shortened, up_to
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,15 @@ def test_numbers_are_short_and_integers_whole():
 )
 def test_counts_by_width_go_from_narrow_to_wide(counts, text):
     assert by_width(counts, "segment") == text
+
+
+def test_one_is_no_plural_and_many_have_their_thousands_apart():
+    told = [counted(count, "trial") for count in (0, 1, 2, 12_000)]
+    assert told == ["0 trials", "1 trial", "2 trials", "12,000 trials"]
+
+
+def test_a_rung_without_a_last_iteration_runs_to_the_end():
+    assert [up_to(3), up_to(None)] == ["to iteration 3", "to their end"]
 
 
 def test_params_stand_in_one_line():

@@ -39,10 +39,13 @@ def live(course: Course, workers: int, seed: int, events: int | None = None) -> 
     chance = random.Random(seed)
     happened: list[Event] = []
     while events is None or len(happened) < events:
-        event = course.next() if len(course.running()) < workers else Wait()
-        if isinstance(event, Done):
+        answer = course.next() if len(course.running()) < workers else Wait()
+        if isinstance(answer, Done):
             break
-        if isinstance(event, Wait):
+        event: Event
+        if not isinstance(answer, Wait):
+            event = answer
+        else:
             if not course.running():
                 continue  # the searcher works on it
             segment = chance.choice(list(course.running()))
@@ -93,7 +96,7 @@ def test_a_resumed_search_goes_on_as_the_undisturbed_one(cut, workers):
 
 def test_the_journal_says_how_much_each_suggestion_had_seen():
     events = live(begun(learning()), 4, 7)
-    seen = [event.seen for event in events if isinstance(event, Started) and event.new is not None]
+    seen = [event.seen or 0 for event in events if isinstance(event, Started) and event.new is not None]
     assert seen[:4] == [0, 1, 2, 3]  # the four starts are all that could be seen
     assert all(one <= other for one, other in itertools.pairwise(seen))
     plain = live(begun(sweep_of(early_terminate=None, max_iter=1, run_cap=3)), 1, 0)

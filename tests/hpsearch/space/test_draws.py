@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.searchers import PointsToTry, RandomSearcher
+from hpsearch.searchers import PointsToTry, RandomSearcher, Suggestion
 from hpsearch.space import (
     Categorical,
     Distribution,
@@ -181,7 +181,7 @@ def test_points_are_completed_with_the_draws_of_their_own_trial():
         tried = PointsToTry(plain, order, SPACE, 3)
         suggested = [tried.suggest(number) for number in range(9)]
         for number, suggestion in enumerate(suggested):
-            assert suggestion is not None
+            assert isinstance(suggestion, Suggestion)
             point = order[number] if number < 3 else {}
             assert suggestion.params == {**plain.suggest(number).params, **point}
             assert tuple(suggestion.params) == SPACE.names

@@ -9,7 +9,7 @@ import pytest
 
 from hpsearch.build import build_searcher
 from hpsearch.errors import SweepError
-from hpsearch.searchers import GridSearcher, RandomSearcher, Searcher
+from hpsearch.searchers import GridSearcher, PointsToTry, RandomSearcher, Searcher, Suggestion
 from hpsearch.space import (
     Categorical,
     Distribution,
@@ -64,9 +64,9 @@ def sweep(space: Space, **changes: Any) -> Sweep:
     return Sweep(name="s", trainable="m:f", metric=Metric("loss"), parameters=space, **given)
 
 
-def values_of(searcher: Searcher, number: int) -> tuple[Value, ...]:
+def values_of(searcher: Searcher | PointsToTry, number: int) -> tuple[Value, ...]:
     suggestion = searcher.suggest(number)
-    assert suggestion is not None
+    assert isinstance(suggestion, Suggestion)
     return tuple(suggestion.params.values())
 
 

@@ -1,0 +1,34 @@
+"""The names of observers that a sweep may give.
+
+A new observer is its own file in `observers/` and a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hpsearch._sweep_checks import InvalidKey, KeyPath, nearest, shown
+
+__all__ = ["KNOWN_OBSERVERS", "check_observer"]
+
+KNOWN_OBSERVERS: Mapping[str, str] = {
+    "tensorboard": "hpsearch.observers.tensorboard:TensorBoardObserver.of",
+}
+"""Names to what makes each: called with the `Observed`. Imported when it is asked for."""
+
+
+def check_observer(name: object, key: KeyPath) -> str:
+    """Take the name of an observer, or an import path; the path itself is followed when the sweep is run.
+
+    Raises:
+        InvalidKey: It is neither.
+    """
+    if isinstance(name, str) and (name in KNOWN_OBSERVERS or _is_path(name)):
+        return name
+    advice = nearest(name, KNOWN_OBSERVERS) if isinstance(name, str) else ""
+    raise InvalidKey(key, f"must be the name of an observer, or package.module:Class, got {shown(name)}", advice)
+
+
+def _is_path(name: str) -> bool:
+    module, _, attribute = name.partition(":")
+    return all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")])
