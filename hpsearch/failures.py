@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 from hpsearch.errors import CheckpointError, StorageError, TrainableError, UnreadableCheckpointError
 from hpsearch.trial import Failure
 
-__all__ = ["exception_line", "failure_of"]
+__all__ = ["bounded", "exception_line", "failure_of"]
 
 _HERE = Path(__file__).parent
 _OURS = frozenset(
@@ -17,6 +18,9 @@ _OURS = frozenset(
     for module in ("checkpoints", "gang_listener", "in_process", "metrics", "running_trial", "trainables", "unreadable")
 )
 _MAX_LINE = 500
+_MAX_MESSAGE = 2_000
+_MAX_TRACEBACK = 32_000
+"""Characters that the journal keeps: every look at the study reads them."""
 _PEERS = ("CommTimeoutError", "GroupClosedError", "PeerLost", "RefusedError", "RendezvousError")
 """Errors of hpsearch_comm by which a rank ends because of the others."""
 
@@ -35,6 +39,20 @@ def failure_of(error: BaseException) -> Failure:
     if (lost := _loss_of_peers(error)) is not None:
         return Failure("peer", str(lost).partition("\n")[0], text)
     return Failure("raised", exception_line(error), text)
+
+
+def bounded(failure: Failure) -> Failure:
+    """Give the failure as the journal keeps it: of a long text the beginning and the end."""
+    message, trace = _shortened(failure.message, _MAX_MESSAGE, " ... "), failure.traceback
+    if len(trace) > _MAX_TRACEBACK:
+        left_out = f"\n... {len(trace) - _MAX_TRACEBACK} characters left out: the whole is in output.log ...\n"
+        trace = _shortened(trace, _MAX_TRACEBACK, left_out)
+    return replace(failure, message=message, traceback=trace)
+
+
+def _shortened(text: str, limit: int, between: str) -> str:
+    half = limit // 2
+    return text if len(text) <= limit else text[:half] + between + text[-half:]
 
 
 def exception_line(error: BaseException) -> str:
