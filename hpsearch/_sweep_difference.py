@@ -12,7 +12,7 @@ __all__ = ["difference"]
 
 _ABSENT = object()
 
-_WORKERS = ("workers", "workers_per_trial", "max_workers_per_trial", "elastic")
+_WORKERS = ("workers", "workers_per_trial", "max_workers_per_trial", "elastic", "fresh_process")
 
 
 def difference(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

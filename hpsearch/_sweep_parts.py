@@ -116,13 +116,16 @@ class Resources:
     """Workers that a trial may get while there is nothing else to run; None: `workers_per_trial`, so none widens."""
     elastic: bool = True
     """False: every trial runs on `workers_per_trial`, whatever the others say."""
+    fresh_process: bool = False
+    """Each segment runs in a worker process that ran nothing before."""
 
     def __post_init__(self) -> None:
         _optional_int(self, "workers", 1)
         _int(self, "cpus_per_worker", 1)
         _int(self, "workers_per_trial", 1)
         _optional_int(self, "max_workers_per_trial", 1)
-        object.__setattr__(self, "elastic", boolean(self.elastic, ("elastic",)))
+        for key in ("elastic", "fresh_process"):
+            object.__setattr__(self, key, boolean(getattr(self, key), (key,)))
         self._check_widths()
         gpus = number(self.gpus_per_worker, ("gpus_per_worker",))
         object.__setattr__(self, "gpus_per_worker", gpus)

@@ -7,7 +7,11 @@ import threading
 from types import FrameType
 from typing import Any
 
-__all__ = ["Interrupts"]
+__all__ = ["Interrupted", "Interrupts"]
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user wants an end at once. Any other KeyboardInterrupt in a trainable is one that it raised itself."""
 
 
 class Interrupts:
@@ -34,4 +38,4 @@ class Interrupts:
     def _take(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
         if self.count > 1:
-            raise KeyboardInterrupt
+            raise Interrupted

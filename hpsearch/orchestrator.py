@@ -71,6 +71,7 @@ class Orchestrator:
         self._discard = discard
         self._events: list[Event] = []  # applied, not yet in the journal
         self._decided: list[tuple[Event, Sequence[Decision]]] = []
+        self._told: set[str] = set()  # settings that trials changed
         self._ending: str | None = None
         self._mistake: HpsearchError | None = None
         self._request = journal.last_request()
@@ -202,6 +203,7 @@ class Orchestrator:
                 self._audience.say(text)
 
     def _take_result(self, trial: int, attempt: int, result: SegmentResult) -> None:
+        self._tell_of_settings(trial, result)
         failure = result.failure
         harm = self._harm(trial, result)
         if harm is not None:
@@ -235,6 +237,16 @@ class Orchestrator:
         else:
             retry = failure.kind == "raised" and (self._course.standing(trial).failures < self._limits.max_retries)
             self._note(Failed(trial, attempt, failure, retry, () if retry else result.reports))
+
+    def _tell_of_settings(self, trial: int, result: SegmentResult) -> None:
+        """Say which settings of its process a trial changed, of each setting once."""
+        new = [setting for setting in result.changed if setting not in self._told]
+        self._told.update(new)
+        if new:
+            which = "; such changes are put back after each segment, and named in its output.log"
+            self._audience.say(f"trial {trial} changed its whole process: {', '.join(new)}{which}")
+        if result.stuck:
+            self._audience.say(f"trial {trial} changed what couldn't be put back: {', '.join(result.stuck)}")
 
     def _harm(self, trial: int, result: SegmentResult) -> tuple[int, str] | None:
         """Say what more workers than before did to a trial, and the iteration it goes back to; None: nothing."""

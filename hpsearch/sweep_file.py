@@ -176,6 +176,7 @@ def _resources(value: object, path: KeyPath) -> Resources:
         workers_per_trial=table.get_or("workers_per_trial", integer, 1),
         max_workers_per_trial=table.get_or("max_workers_per_trial", integer, None),
         elastic=table.get_or("elastic", boolean, True),
+        fresh_process=table.get_or("fresh_process", boolean, False),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from hpsearch.errors import TrainableError
 from hpsearch.failures import exception_line
+from hpsearch.interrupts import Interrupted
 
 __all__ = ["Trainable", "resolve_trainable"]
 
@@ -47,7 +48,7 @@ def resolve_trainable(spec: str | Trainable, search_path: Sequence[str] = ()) ->
 def _import(module_name: str, spec: str, search_path: Sequence[str]) -> ModuleType:
     try:
         return importlib.import_module(module_name)
-    except KeyboardInterrupt:
+    except Interrupted:
         raise
     except ModuleNotFoundError as error:
         missing = error.name or module_name

@@ -49,7 +49,7 @@ def _limit(name: str, read: Callable[[Any], Any]) -> Callable[[Sweep, Any], Swee
     return lambda sweep, value: replace(sweep, limits=replace(sweep.limits, **{name: read(value)}))
 
 
-def _width(name: str) -> Callable[[Sweep, Any], Sweep]:
+def _resource(name: str) -> Callable[[Sweep, Any], Sweep]:
     return lambda sweep, value: replace(sweep, resources=replace(sweep.resources, **{name: value}))
 
 
@@ -57,11 +57,14 @@ def _seconds(key: str) -> Callable[[Any], Any]:
     return lambda value: None if value is None else duration(value, ("limits", key))
 
 
+_HOW = ("workers_per_trial", "max_workers_per_trial", "elastic", "fresh_process")
+"""Resources that change how a study is run, and not what."""
+
 _CHANGES: Mapping[str, Callable[[Sweep, Any], Sweep]] = {
     "run_cap": lambda sweep, value: replace(sweep, run_cap=value),
     "early_terminate.brackets": _brackets,
     "limits.max_time": _limit("max_time", _seconds("max_time")),
     "limits.trial_timeout": _limit("trial_timeout", _seconds("trial_timeout")),
     "limits.max_retries": _limit("max_retries", lambda value: value),
-    **{f"resources.{key}": _width(key) for key in ("workers_per_trial", "max_workers_per_trial", "elastic")},
+    **{f"resources.{key}": _resource(key) for key in _HOW},
 }
