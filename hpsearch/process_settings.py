@@ -39,10 +39,13 @@ _PRECISIONS = (
 )
 """What torch's newer interface has a float32 precision for, the wider ones first."""
 
+_START_METHOD = multiprocessing.get_all_start_methods()[0]
+"""The one that holds until one is chosen; to use it once, as data loaders do, is no change."""
+
 _SDP = ("flash", "mem_efficient", "math", "cudnn")
 
-_CUDA_LOADING = b"CUDA_MODULE_LOADING"
-"""torch sets it by itself when CUDA is first used."""
+_OF_TORCH = frozenset({b"CUDA_MODULE_LOADING", b"TORCHINDUCTOR_CACHE_DIR", b"TRITON_CACHE_DIR"})
+"""Variables that torch sets by itself, when CUDA or an optimizer is first used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,8 @@ class Setting:
     """Gives a value that compares equal as long as nothing has changed."""
     put: Callable[[Any], object]
     """Makes a value that `get` gave the current one."""
+    told: bool = True
+    """False: imports change it, too, so a change is nothing to tell of."""
 
 
 @dataclass(slots=True)
@@ -62,7 +67,7 @@ class Kept:
     """What a block changed, filled when it has ended."""
 
     changed: tuple[str, ...] = ()
-    """Names of the settings that it changed."""
+    """Names of the settings that it changed, as far as they are told."""
     stuck: tuple[str, ...] = ()
     """Those of them that couldn't be put back, with the reason."""
     _before: dict[str, Any] = field(default_factory=dict)
@@ -80,8 +85,9 @@ def kept() -> Iterator[Kept]:
     try:
         yield kept
     finally:
-        kept.changed = tuple(kept.changes())
-        kept.stuck = tuple(_put({name: kept._before[name] for name in kept.changed}))
+        changes = kept.changes()
+        kept.changed = tuple(setting.name for setting in all_settings() if setting.told and setting.name in changes)
+        kept.stuck = tuple(_put({name: kept._before[name] for name in changes}))
 
 
 def apply(values: Mapping[str, Any]) -> None:
@@ -116,7 +122,7 @@ def _of_python() -> Iterator[Setting]:
     # A pending alarm would strike in another trial; the caller's own (True before) is no longer known.
     yield Setting("a pending alarm", lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0, _put_alarm)
     yield Setting("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit)
-    yield Setting("warnings filters", lambda: list(warnings.filters), _put_filters)
+    yield Setting("warnings filters", lambda: list(warnings.filters), _put_filters, told=False)
     yield Setting(
         "the locale", lambda: locale.setlocale(locale.LC_ALL), lambda value: locale.setlocale(locale.LC_ALL, value)
     )
@@ -124,8 +130,8 @@ def _of_python() -> Iterator[Setting]:
     yield Setting("the sockets' default timeout", socket.getdefaulttimeout, socket.setdefaulttimeout)
     yield Setting(
         "multiprocessing's start method",
-        lambda: multiprocessing.get_start_method(allow_none=True),
-        lambda value: multiprocessing.set_start_method(value, force=True),
+        lambda: multiprocessing.get_start_method(allow_none=True) or _START_METHOD,
+        lambda value: multiprocessing.set_start_method(None if value == _START_METHOD else value, force=True),
     )
 
 
@@ -173,7 +179,7 @@ def _directory() -> str:
 
 def _environment() -> dict[bytes, bytes]:
     # The mapping's own table: a copy through the mapping decodes each entry, at a hundred times the cost.
-    return {key: value for key, value in vars(os.environ)["_data"].items() if key != _CUDA_LOADING}
+    return {key: value for key, value in vars(os.environ)["_data"].items() if key not in _OF_TORCH}
 
 
 def _put_environment(value: Mapping[bytes, bytes]) -> None:
