@@ -94,7 +94,9 @@ def test_a_fresh_process_runs_each_segment_and_closes_its_object(ray_cluster, tm
 def test_a_fresh_process_gives_the_same_table(ray_cluster, tmp_path):
     options = {"early_terminate": None, "run_cap": 3, "max_iter": 2}
     usual = search(trainables.total, tmp_path / "usual", **options)
-    assert csv(search(trainables.total, tmp_path / "fresh", fresh_process=True, **options)) == csv(usual)
+    fresh = search(trainables.total, tmp_path / "fresh", fresh_process=True, **options)
+    assert [row.failure for row in fresh.trials] == [None] * 3
+    assert csv(fresh) == csv(usual)
 
 
 def test_inline_refuses_a_fresh_process(tmp_path):
