@@ -40,6 +40,10 @@ class Resources(Settings):
     """Workers that a trial may get while nothing else can use them; none: `workers_per_trial`, so none widens."""
     elastic: Annotated[bool, HOW] = True
     """`false`: every trial runs on `workers_per_trial`, whatever `max_workers_per_trial` says."""
+    fresh_process: Annotated[bool, HOW] = False
+    """`true`: each segment runs in a worker process that ran nothing before, [so that trials share
+    nothing](trainables.md#what-trials-share). It costs the start of a process, with torch, per segment. On Ray only; a
+    script has its own process anyway."""
 
     def check(self) -> None:
         """Check that the widths fit each other, and that a worker's GPUs can be had."""

@@ -19,6 +19,7 @@ _RESOURCES = (
     "workers_per_trial",
     "max_workers_per_trial",
     "elastic",
+    "fresh_process",
 )
 
 HINTS: Mapping[str, Mapping[str, str]] = {

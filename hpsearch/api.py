@@ -42,6 +42,7 @@ def search(
     workers_per_trial: int = 1,
     max_workers_per_trial: int | None = None,
     elastic: bool = True,
+    fresh_process: bool = False,
     scaling: Scaling | Mapping[str, Any] | None = None,
     max_time: float | None = None,
     trial_timeout: float | None = None,
@@ -81,6 +82,7 @@ def search(
         max_workers_per_trial: Workers that a trial may get while nothing else can use them; None: no more than
             `workers_per_trial`.
         elastic: False: every trial runs on `workers_per_trial`.
+        fresh_process: Run each segment in a worker process that ran nothing before; on Ray only.
         scaling: How batch and learning rate follow the workers of a trial: a `Scaling`, or a mapping of its keys.
         max_time: Seconds after which the sweep ends; it can be resumed with more.
         trial_timeout: Seconds that one trial may run.
@@ -129,7 +131,13 @@ def search(
             run_cap=run_cap,
             points_to_try=tuple(points_to_try),
             resources=Resources(
-                workers, cpus_per_worker, gpus_per_worker, workers_per_trial, max_workers_per_trial, elastic
+                workers,
+                cpus_per_worker,
+                gpus_per_worker,
+                workers_per_trial,
+                max_workers_per_trial,
+                elastic,
+                fresh_process,
             ),
             scaling=scaling if isinstance(scaling, Scaling) else scaling_from_mapping(scaling or {}),
             limits=Limits(max_time, trial_timeout, max_retries, max_failures),

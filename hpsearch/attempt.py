@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from hpsearch.process_settings import Kept
 from hpsearch.trial import Report, Segment
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Attempt:
         """Those since the last checkpoint that the channel was told of."""
         self.cut = False
         """The segment was told to end early, and did."""
+        self.settings: Kept = Kept()
+        """What it changed of its process."""
         self.channel_error: Exception | None = None
         """What the channel raised. It passes through the user's code, but is none of its faults."""
 

@@ -28,7 +28,7 @@ def set_current_trial(trial: RunningTrial | None) -> None:
 def current_trial() -> RunningTrial:
     """Give the trial that this process runs: in a script that the sweep started, or in a function or class.
 
-    In a script, the first call seeds the global generators of the libraries that are imported by then.
+    In a script, the first call seeds the global generators; those of a library that is imported later, with its import.
 
     Raises:
         TrainableError: This process runs no trial.

@@ -8,6 +8,7 @@ __all__ = [
     "BackendError",
     "CheckpointError",
     "HpsearchError",
+    "Interrupted",
     "JournalError",
     "StorageError",
     "StudyInUseError",
@@ -59,6 +60,10 @@ class StudyInUseError(JournalError):
 
 class BackendError(HpsearchError):
     """The place where trials run can't be reached or can't hold a worker of the size asked for."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user wants an end at once. Any other KeyboardInterrupt in a trainable is one that it raised itself."""
 
 
 def exception_line(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 from hpsearch.errors import (
@@ -16,7 +17,7 @@ from hpsearch.errors import (
 )
 from hpsearch.trial import Failure
 
-__all__ = ["failure_of"]
+__all__ = ["bounded", "failure_of"]
 
 _HERE = Path(__file__).parent
 _OURS = frozenset(
@@ -26,6 +27,10 @@ _OURS = frozenset(
         *("script_trial", "storage", "trainables", "unreadable"),
     )
 )
+_MAX_MESSAGE = 2_000
+_MAX_TRACEBACK = 32_000
+"""Characters that the journal keeps: every look at the study reads them."""
+
 _PEERS = ("CommTimeoutError", "GroupClosedError", "PeerLost", "RefusedError", "RendezvousError")
 """Errors of hpsearch_comm by which a rank ends because of the others."""
 
@@ -46,6 +51,20 @@ def failure_of(error: BaseException) -> Failure:
     if (lost := _loss_of_peers(error)) is not None:
         return Failure("peer", str(lost).partition("\n")[0], text)
     return Failure("raised", exception_line(error), text)
+
+
+def bounded(failure: Failure) -> Failure:
+    """Give the failure as the journal keeps it: of a long text the beginning and the end."""
+    message, trace = _shortened(failure.message, _MAX_MESSAGE, " ... "), failure.traceback
+    if len(trace) > _MAX_TRACEBACK:
+        left_out = f"\n... {len(trace) - _MAX_TRACEBACK} characters left out: the whole is in output.log ...\n"
+        trace = _shortened(trace, _MAX_TRACEBACK, left_out)
+    return replace(failure, message=message, traceback=trace)
+
+
+def _shortened(text: str, limit: int, between: str) -> str:
+    half = limit // 2
+    return text if len(text) <= limit else text[:half] + between + text[-half:]
 
 
 def _loss_of_peers(error: BaseException) -> BaseException | None:

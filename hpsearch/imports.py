@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from hpsearch.errors import HpsearchError, exception_line
+from hpsearch.errors import HpsearchError, Interrupted, exception_line
 
 __all__ = ["import_object"]
 
@@ -42,7 +42,7 @@ def import_object(spec: str, key: str, error_type: type[HpsearchError], search_p
 def _import(module_name: str, named: str, error_type: type[HpsearchError], search_path: Sequence[str]) -> ModuleType:
     try:
         return importlib.import_module(module_name)
-    except KeyboardInterrupt:
+    except Interrupted:
         raise
     except ModuleNotFoundError as error:
         missing = error.name or module_name

@@ -7,18 +7,20 @@ import functools
 import inspect
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpsearch import random_state
 from hpsearch.attempt import Attempt
+from hpsearch.attempt_log import LOG
 from hpsearch.current import here, set_current_trial
-from hpsearch.errors import TrainableError
+from hpsearch.errors import Interrupted, TrainableError
 from hpsearch.failures import failure_of
 from hpsearch.gang import Seat
 from hpsearch.gang_listener import GangListener
 from hpsearch.output import OutputRedirect
+from hpsearch.process_settings import Kept, apply, kept
 from hpsearch.running_trial import Assignment, RunningTrial, SegmentEnd
 from hpsearch.trainables import Trainable, resolve_trainable
 from hpsearch.trial import Failure
@@ -52,7 +54,6 @@ class InProcess:
         import torch
 
         self._target = resolve_trainable(trainable, search_path)
-        self._threads = threads
         self._threads_before = torch.get_num_threads()
         self._output = OutputRedirect()
         self._warm = _WarmObject()
@@ -65,17 +66,14 @@ class InProcess:
         return self._listener.address
 
     def run(self, assignment: Assignment, attempt: Attempt, log: Path, seat: Seat | None) -> Failure | None:
-        """Run one segment; whatever the trainable raises is its failure, KeyboardInterrupt aside."""
-        import torch
-
-        torch.set_num_threads(self._threads)  # the last trial may have changed it
+        """Run one segment; whatever the trainable raises is its failure, the user's interruption aside."""
         process = os.getpid()
         outer = here()
         failure = None
-        with self._output.to(log):
+        with self._output.to(log), kept() as attempt.settings:
             try:
                 self._run(self._target, assignment, attempt, seat)
-            except KeyboardInterrupt:
+            except Interrupted:
                 raise
             except BaseException as error:  # SystemExit is a user's mistake like any other
                 failure = failure_of(error)
@@ -83,11 +81,26 @@ class InProcess:
                 set_current_trial(outer)
                 if os.getpid() != process:
                     os._exit(1)  # a child that the trainable forked came back: it must not go on as a second driver
-        if failure is not None:
+        words = "" if failure is None else failure.traceback
+        words += _told(attempt.settings)
+        if words:
             # To the file itself: the trainable may have closed or replaced the streams.
             with contextlib.suppress(OSError), log.open("a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(failure.traceback)
+                file.write(words)
         return failure
+
+    @property
+    def closes(self) -> bool:
+        """Whether its objects have a `close()`."""
+        return inspect.isclass(self._target) and callable(getattr(self._target, "close", None))
+
+    def let_go(self, unless: int | None) -> None:
+        """Close the object at hand, unless it is this trial's; its output goes to its last attempt's log."""
+        trial = self._warm.trial
+        if trial is None or trial.number == unless:
+            return
+        with contextlib.suppress(OSError), self._output.to(trial.directory / LOG):  # else its segment closes it
+            self._warm.close()
 
     def close(self) -> None:
         """Let go of the warm object, and give torch back its threads."""
@@ -133,12 +146,23 @@ def _call(target: Trainable, trial: RunningTrial, attempt: Attempt) -> None:
     trial.leave_group()
 
 
+def _told(settings: Kept) -> str:
+    """Say in the attempt's log what it changed of the process."""
+    if not settings.changed:
+        return ""
+    stuck = f"; this couldn't be put back: {', '.join(settings.stuck)}" if settings.stuck else ""
+    return f"hpsearch: changed in this segment, and put back after it: {', '.join(settings.changed)}{stuck}\n"
+
+
 class _WarmObject:
     """The object of the last trial, and the checkpoint that it stands at."""
 
     def __init__(self) -> None:
         self._object: Any = None
-        self._trial: RunningTrial | None = None
+        self.trial: RunningTrial | None = None
+        """Its trial; None where there is no object."""
+        self._settings: Mapping[str, Any] = {}
+        """What building it changed of the process: there again when it goes on, as if it had been built anew."""
         self._stands_at: tuple[int, str] | None = None
         """(trial number, absolute path of the checkpoint written at its last report)"""
 
@@ -156,8 +180,8 @@ class _WarmObject:
             if attempt.checkpoint is not None:
                 self._stands_at = (assignment.number, str(trial.directory / Path(attempt.checkpoint).name))
         except BaseException as error:
-            if self._trial is not None:
-                self._trial.leave_group(error)  # at once: the others may be waiting
+            if self.trial is not None:
+                self.trial.leave_group(error)  # at once: the others may be waiting
             raise
         finally:
             if assignment.world_size > 1:
@@ -165,12 +189,13 @@ class _WarmObject:
 
     def close(self) -> None:
         """Let go of the object and its group; what its `close` raises is printed, and nobody's failure."""
-        former, trial = self._object, self._trial
-        self._object, self._trial, self._stands_at = None, None, None
+        former, trial = self._object, self.trial
+        self._object, self.trial, self._stands_at = None, None, None
         if callable(close := getattr(former, "close", None)):
             try:
-                close()
-            except KeyboardInterrupt:
+                with kept():
+                    close()
+            except Interrupted:
                 raise
             except BaseException:  # SystemExit too: it would fail the next trial
                 traceback.print_exc()
@@ -179,24 +204,26 @@ class _WarmObject:
 
     def _continue(self, assignment: Assignment, attempt: Attempt) -> RunningTrial | None:
         """Take up the object at hand, where it stands at the checkpoint; a wide segment always builds its own."""
-        if assignment.world_size > 1 or self._trial is None:
+        if assignment.world_size > 1 or self.trial is None:
             return None
         if self._stands_at != (assignment.number, assignment.checkpoint):
             return None
-        self._trial.assign(assignment, attempt, self._trial.random_state)
-        set_current_trial(self._trial)
-        return self._trial
+        self.trial.assign(assignment, attempt, self.trial.random_state)
+        set_current_trial(self.trial)
+        apply(self._settings)
+        return self.trial
 
     def _build(
         self, target: Trainable, assignment: Assignment, attempt: Attempt, form: Callable[[], Group] | None
     ) -> RunningTrial:
         self.close()
-        trial = self._trial = RunningTrial(assignment, attempt, form)
+        trial = self.trial = RunningTrial(assignment, attempt, form)
         set_current_trial(trial)
         if trial.world_size > 1:
             _ = trial.group
         random_state.seed_all(assignment.seed)
         self._object = target(trial)
+        self._settings = attempt.settings.changes()
         if assignment.checkpoint is not None:
             self._object.load_state_dict(trial.checkpoint)
         return trial

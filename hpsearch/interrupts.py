@@ -7,6 +7,8 @@ import threading
 from types import FrameType
 from typing import Any
 
+from hpsearch.errors import Interrupted
+
 __all__ = ["Interrupts"]
 
 
@@ -34,4 +36,4 @@ class Interrupts:
     def _take(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
         if self.count > 1:
-            raise KeyboardInterrupt
+            raise Interrupted

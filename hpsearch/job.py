@@ -65,6 +65,10 @@ class SegmentResult:
     seconds: float
     """Wall time of the attempt."""
     failure: Failure | None
+    changed: tuple[str, ...] = ()
+    """Settings of the process that it changed, by name; put back after it."""
+    stuck: tuple[str, ...] = ()
+    """Those of them that couldn't be put back, with the reason: the process must not run another trial."""
 
 
 class Channel(Protocol):

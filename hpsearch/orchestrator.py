@@ -68,6 +68,7 @@ class Orchestrator:
         self._discard = discard
         self._events: list[Event] = []  # applied, not yet in the journal
         self._decided: list[tuple[Event, Sequence[Decision]]] = []
+        self._told: set[str] = set()  # settings that trials changed
         self._ending: str | None = None
         self._mistake: HpsearchError | None = None
         self._failing = False  # the sweep ends because too many trials have failed
@@ -197,6 +198,8 @@ class Orchestrator:
                 self._audience.say(text)
 
     def _take_end(self, ended: Result | TimedOut | Gone) -> None:
+        if isinstance(ended, Result):
+            self._tell_of_settings(ended.trial, ended.result)
         rules = Rules(self._sweep, self._course.finished_segments > 0, self._ending is not None)
         follows = verdict(ended, self._course.standing(ended.trial), rules)
         if follows.said:
@@ -207,6 +210,16 @@ class Orchestrator:
                 self._count_failure(event)
         if follows.mistake is not None:
             self._end_for(follows.mistake)
+
+    def _tell_of_settings(self, trial: int, result: SegmentResult) -> None:
+        """Say which settings of its process a trial changed, of each setting once."""
+        new = [setting for setting in result.changed if setting not in self._told]
+        self._told.update(new)
+        if new:
+            which = "; such changes are put back after each segment, and named in its output.log"
+            self._audience.say(f"trial {trial} changed its whole process: {', '.join(new)}{which}")
+        if result.stuck:
+            self._audience.say(f"trial {trial} changed what couldn't be put back: {', '.join(result.stuck)}")
 
     def _count_failure(self, event: Failed) -> None:
         """End the sweep where too many trials have failed; those that can be are owed, and run again on resume."""

@@ -36,8 +36,8 @@ class OutputRedirect:
         before = (sys.stdout, sys.stderr)
         _flush(*before)
         self._flush_c_streams(None)
+        log = _open_above(path)  # first: it may fail
         duplicates = [_duplicate(descriptor) for descriptor in _STREAMS]
-        log = _open_above(path)
         for descriptor in _STREAMS:
             os.dup2(log, descriptor)
         os.close(log)

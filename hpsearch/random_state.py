@@ -11,13 +11,16 @@ import base64
 import random
 import sys
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["RandomState", "capture", "from_json", "restore", "seed_all", "to_json"]
+__all__ = ["RandomState", "capture", "from_json", "restore", "seed_all", "seed_when_imported", "to_json"]
 
 RandomState = Mapping[str, Any]
 """Plain containers and tensors, as `torch.load(weights_only=True)` reads them."""
@@ -26,13 +29,53 @@ RandomState = Mapping[str, Any]
 def seed_all(seed: int) -> None:
     """Seed every global generator that is loaded; 0 <= seed < 2**32, NumPy's range."""
     random.seed(seed)
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(seed)
-    if (torch := sys.modules.get("torch")) is not None:
-        # torch.manual_seed also formats the call stack for each kind of device, at 0.1 ms a call.
-        torch.default_generator.manual_seed(seed)
-        if torch.cuda.is_available():
-            torch.cuda.manual_seed_all(seed)  # before CUDA is initialised it is kept until then
+    for library, seed_library in _SEEDERS.items():
+        if (module := sys.modules.get(library)) is not None:
+            seed_library(module, seed)
+
+
+def seed_when_imported(seed: int) -> None:
+    """Let NumPy and torch be seeded at the end of their import, where they aren't imported yet."""
+    sys.meta_path.insert(0, _SeedingFinder(seed))
+
+
+def _seed_numpy(numpy: Any, seed: int) -> None:
+    numpy.random.seed(seed)
+
+
+def _seed_torch(torch: Any, seed: int) -> None:
+    # torch.manual_seed also formats the call stack for each kind of device, at 0.1 ms a call.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)  # before CUDA is initialised it is kept until then
+
+
+_SEEDERS: Mapping[str, Callable[[Any, int], None]] = {"numpy": _seed_numpy, "torch": _seed_torch}
+
+
+class _SeedingFinder(MetaPathFinder):
+    """Finds the libraries with generators as the finders behind it do, and lets their loaders seed them."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Give the spec of a library with a generator; None for all others."""
+        if name not in _SEEDERS:
+            return None
+        behind = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        found = (finder.find_spec(name, path, target) for finder in behind)
+        spec = next((spec for spec in found if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            loader, load = spec.loader, spec.loader.exec_module
+
+            def load_and_seed(module: ModuleType) -> None:
+                del loader.exec_module  # the loader's own again
+                load(module)
+                _SEEDERS[name](module, self._seed)
+
+            loader.exec_module = load_and_seed  # type: ignore[method-assign]
+        return spec
 
 
 def capture() -> RandomState:

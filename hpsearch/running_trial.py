@@ -28,6 +28,10 @@ __all__ = [
 ]
 
 
+_OWN_LOOP = "own_loop"
+"""Key beside the generators' states: the trainable hasn't called `iterations()`. Earlier versions wrote none."""
+
+
 class SegmentEnd(SystemExit):
     """Ends a trainable that runs a loop of its own, from within `report`, where its segment ends.
 
@@ -179,6 +183,9 @@ class RunningTrial:
 
         A state has its tensors on the CPU; of a directory or file it is the path, not to be written to.
 
+        Where a loop of its own saved it, without `iterations()`, each look at it before the first report puts Python's,
+        NumPy's and torch's global generators back to where they stood there: look at it last before the loop.
+
         Raises:
             UnreadableCheckpointError: It is missing or damaged.
             StorageError: The storage doesn't give it.
@@ -186,6 +193,7 @@ class RunningTrial:
         path = self._assignment.checkpoint
         if self._state is None and path is not None:
             self._state = checkpoints.read_state(Path(path))
+        self._restore_random_state(at_a_read=True)
         return self._state
 
     @property
@@ -287,7 +295,7 @@ class RunningTrial:
     def _write(self, offered: object) -> str | None:
         """Write a checkpoint of this report; None where the function that was offered gives no state."""
         # Taken first and put back at the end: what is saved, and whether, must not change what comes after.
-        saved = random_state.capture()
+        saved = {**random_state.capture(), _OWN_LOOP: not self._looped}
         state = offered() if callable(offered) and not _is_module(offered) else offered
         if state is None:
             return None
@@ -312,14 +320,21 @@ class RunningTrial:
             random_state.restore(random_state.from_json(state))
         return bool(cut)
 
-    def _restore_random_state(self) -> None:
+    def _restore_random_state(self, at_a_read: bool = False) -> None:
+        """Go on where the generators stood at the checkpoint.
+
+        Args:
+            at_a_read: The checkpoint was read: then only a loop of its own, which doesn't come by `iterations()`, goes
+                on there. What others draw between the two is the same in each segment: how they split data, for one.
+        """
         path = self._assignment.checkpoint
-        if path is None or self._iteration != self.start:
+        if path is None or self._iteration != self.start or (at_a_read and self._looped):
             return
         if self.random_state is None:
             self.random_state = checkpoints.read_random_state(Path(path))
-        if self.random_state is not None:
-            random_state.restore(self.random_state)
+        saved = self.random_state
+        if saved is not None and (not at_a_read or saved.get(_OWN_LOOP, False)):
+            random_state.restore(saved)
 
     def _check_turn(self) -> None:
         if self._step is not None and self._iteration == self._step:

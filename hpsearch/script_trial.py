@@ -35,6 +35,7 @@ def open_script_trial(assignment: Path) -> RunningTrial:
     form = _join_others if facts.world_size > 1 else None
     trial = RunningTrial(facts, _LineWriter(lines, Path(facts.directory) / CUT_FILE), form)
     random_state.seed_all(facts.seed)
+    random_state.seed_when_imported(facts.seed)
     _tell_of_uncaught_errors(trial, lines)
     atexit.register(trial.returned)
     return trial

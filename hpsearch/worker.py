@@ -10,7 +10,7 @@ from hpsearch.attempt import Attempt, attempt_directory
 from hpsearch.attempt_log import AttemptLog
 from hpsearch.command import CommandRunner
 from hpsearch.errors import BackendError, StorageError, UnwritableError
-from hpsearch.failures import failure_of
+from hpsearch.failures import bounded, failure_of
 from hpsearch.gang import Seat
 from hpsearch.gang_listener import GangListener
 from hpsearch.gang_store import GangStore
@@ -77,7 +77,7 @@ class Worker:
     def run(self, trial: Trial, segment: Segment, channel: Channel, seat: Seat | None = None) -> SegmentResult:
         """Run one segment. Output goes to `output.log` in the attempt's directory.
 
-        The user's mistakes are failures in the result, never exceptions; KeyboardInterrupt passes through, and so
+        The user's mistakes are failures in the result, never exceptions; `Interrupted` passes through, and so
         does what the channel raises.
 
         Args:
@@ -107,7 +107,9 @@ class Worker:
             reports=tuple(attempt.reports),
             cut=attempt.cut and failure is None,
             seconds=time.perf_counter() - began,
-            failure=failure,
+            failure=None if failure is None else bounded(failure),
+            changed=attempt.settings.changed,
+            stuck=attempt.settings.stuck,
         )
 
     def _run(self, trial: Trial, assignment: Assignment, attempt: Attempt, seat: Seat | None) -> Failure | None:
@@ -116,6 +118,20 @@ class Worker:
             return self._in_process.run(assignment, attempt, log, seat)
         assert self._script is not None
         return self._script.run(trial.params, assignment, attempt, log, seat)
+
+    @property
+    def closes(self) -> bool:
+        """Whether objects of this trainable have a `close()`: who runs the worker then calls `let_go`."""
+        return self._in_process is not None and self._in_process.closes
+
+    def let_go(self, unless: int | None) -> None:
+        """Close the object of the last trial, unless it is this trial's.
+
+        Where it isn't called, that happens within the next segment. Its time is that of the trial that ended, and only
+        who runs the worker can bound it. What `close` prints or raises goes to that trial's log.
+        """
+        if self._in_process is not None:
+            self._in_process.let_go(unless)
 
     def file_log(self) -> None:
         """Let the output of a long attempt be seen in its place while it runs; called from another thread."""

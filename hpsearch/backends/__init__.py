@@ -26,6 +26,11 @@ def make_backend(name: str, resources: Resources, address: str | None = None) ->
                 f"resources.workers_per_trial is {resources.workers_per_trial}, but the inline backend is this one "
                 "process: run it on ray, or lower workers_per_trial"
             )
+        if resources.fresh_process:
+            raise SweepError(
+                "resources.fresh_process is true, but the inline backend is this one process: run it on ray, or set "
+                "fresh_process to false"
+            )
         return InlineBackend()
     if name == "ray":
         from hpsearch.backends.ray import RayBackend
@@ -36,5 +41,6 @@ def make_backend(name: str, resources: Resources, address: str | None = None) ->
             resources.gpus_per_worker,
             address,
             workers_per_trial=resources.workers_per_trial,
+            fresh_process=resources.fresh_process,
         )
     raise SweepError(f"backend must be ray or inline here, got {name!r}")

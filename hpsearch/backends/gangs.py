@@ -12,12 +12,16 @@ from hpsearch.backends.base import Gone, Result, Task, TimedOut
 from hpsearch.job import SegmentResult
 from hpsearch.trial import Failure
 
-__all__ = ["GRACE_SECONDS", "Gang", "Loss", "LossKind"]
+__all__ = ["CLOSE_SECONDS", "GRACE_SECONDS", "Gang", "Loss", "LossKind"]
 
 LossKind = Literal["died", "innocent", "timeout", "late"]
 
 GRACE_SECONDS = 10.0
 """How long the others of a gang may go on alone; one that uses its group hears of the end at once."""
+
+
+CLOSE_SECONDS = 10.0
+"""How long an object's `close()` may take."""
 
 
 @dataclass(frozen=True, slots=True)

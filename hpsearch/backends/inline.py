@@ -18,7 +18,8 @@ __all__ = ["InlineBackend"]
 class InlineBackend(Backend):
     """The trainable runs in the caller's thread, inside `wait`.
 
-    A timeout is enforced at the trainable's next report: nothing can kill it but its own process.
+    A timeout is enforced at the trainable's next report: nothing can kill it but its own process. For the same reason
+    an object's `close()` may take as long as it likes.
     """
 
     name = "inline"
@@ -53,6 +54,7 @@ class InlineBackend(Backend):
         assert self._worker is not None, "open comes before wait"
         task = self._tasks.popleft()
         trial, attempt = task.segment.trial, task.segment.attempt
+        self._worker.let_go(trial)  # before this trial's clock runs
         channel = _Channel(self, task)
         result = self._worker.run(task.trial, task.segment, channel)
         if channel.late and result.cut:

@@ -20,7 +20,7 @@ from ray.exceptions import RayError
 from hpsearch.attempt import attempt_directory
 from hpsearch.attempt_log import file_log
 from hpsearch.backends.base import Backend, Gone, Message, Notice, Task, Workers
-from hpsearch.backends.gangs import Gang, Loss, LossKind
+from hpsearch.backends.gangs import CLOSE_SECONDS, Gang, Loss, LossKind
 from hpsearch.backends.inbox import Inbox
 from hpsearch.backends.mailbox import Key, Letter
 from hpsearch.backends.post import read_delivery, read_letter
@@ -31,7 +31,7 @@ from hpsearch.backends.slots import Flight, Slot
 from hpsearch.checkpoints import pack
 from hpsearch.errors import UnreadableCheckpointError
 from hpsearch.gang import Seat
-from hpsearch.job import Job
+from hpsearch.job import CommandLine, Job
 
 __all__ = ["RayBackend"]
 
@@ -53,6 +53,7 @@ class RayBackend(Backend):
         gpus_per_worker: float = 0,
         address: str | None = None,
         workers_per_trial: int = 1,
+        fresh_process: bool = False,
     ) -> None:
         """Describe the pool.
 
@@ -62,11 +63,14 @@ class RayBackend(Backend):
             gpus_per_worker: GPUs that each reserves; a fraction shares a device.
             address: A cluster to join; None: `RAY_ADDRESS`, or a local Ray.
             workers_per_trial: How many a segment needs at least.
+            fresh_process: Whether each segment gets workers that ran nothing before.
         """
         self._asked = workers
         self._shape = Shape(cpus_per_worker, gpus_per_worker)
         self._address = address
         self._least = workers_per_trial
+        self._fresh = fresh_process
+        self._deliver: Callable[[Message], None] = lambda message: None
         self._crew: Crew | None = None
         self._flights: dict[tuple[int, int], tuple[Slot[Any], Flight]] = {}
         """By (trial, attempt): where rank 0 runs."""
@@ -83,7 +87,9 @@ class RayBackend(Backend):
         warning = self._shape.check(self._asked, self._least)
         if warning is not None:
             self._inbox.put(Notice(warning))
-        self._crew = Crew(self._shape, self._asked, job, pool, self._inbox, self._send_waiting, self._lose)
+        self._deliver = deliver
+        self._fresh = self._fresh and not isinstance(job.trainable, CommandLine)  # a script has its own process
+        self._crew = Crew(self._shape, self._asked, job, pool, self._inbox, self._send_waiting, self._lose, self._fresh)
         self._slots = self._crew.slots
         self._collect()
 
@@ -126,6 +132,8 @@ class RayBackend(Backend):
         """Keep idle workers for the next search of this process; end the others."""
         crew, self._crew = self._crew, None
         if crew is not None:
+            if not kill and ray.is_initialized():
+                self._close_objects(crew)
             crew.close(kill)
             if ray.is_initialized():
                 self._mailbox.clear.remote()
@@ -161,14 +169,24 @@ class RayBackend(Backend):
             with contextlib.suppress(UnreadableCheckpointError):  # the worker says that it is missing
                 packed = pack(checkpoint)
         gang = Gang(task)
+        number = task.trial.number
         for rank, (slot, seat) in enumerate(zip(slots, _seats(slots), strict=True)):
+            closing = slot.warm if slot.closes and slot.warm != number else None
+            closed = None if closing is None else slot.handle.let_go.remote(number)
             order = Order(task.trial, task.segment, None if slot.sees else packed, seat)
             ticket = slot.handle.run.remote(pickle.dumps(order, pickle.HIGHEST_PROTOCOL))
-            flight = Flight(gang, rank, ticket, 0.0)
+            flight = Flight(gang, rank, ticket, 0.0, closing)
             self._slots.send(slot, flight, self.now())
+            if closed is not None:
+                self._inbox.when_done(closed, functools.partial(self._closed, flight))
             if rank == 0:
                 self._flights[flight.key] = (slot, flight)
             self._inbox.when_done(ticket, functools.partial(self._landed, slot, flight))
+
+    def _closed(self, flight: Flight, future: Future[None]) -> Sequence[Message]:
+        if future.exception() is None:  # else its worker died of it, as the task's own answer says
+            self._slots.begin(flight, self.now())
+        return ()
 
     def _take_back(self, slot: Slot[Any], flight: Flight) -> None:
         """Send a task elsewhere that waited behind a long one and hasn't begun."""
@@ -204,6 +222,10 @@ class RayBackend(Backend):
             messages += self._replace(slot, "its worker was replaced: the trial before it raised there")
         elif delivery.memory - slot.memory > _LEAK_BYTES:
             messages += self._replace(slot, "its worker was replaced: it kept growing")
+        elif result.stuck:
+            messages += self._replace(slot, "its worker was replaced: the trial before it left settings behind")
+        elif self._fresh:
+            messages += self._retire(slot)
         self._send_waiting()
         return messages
 
@@ -222,7 +244,8 @@ class RayBackend(Backend):
                 directory = attempt_directory(flight.task.segment, flight.rank)
                 file_log(self._study / slot.log, self._study / directory)
             # What waited behind the first hadn't begun.
-            how: LossKind = "timeout" if flight is slot.timed_out else "innocent" if place else kind
+            begun = place == 0 and flight.closing is None
+            how: LossKind = "timeout" if flight is slot.timed_out else kind if begun else "innocent"
             flight.gang.lost(flight.rank, Loss(reason, how, max(self.now() - flight.since, 0.0)), self.now())
             messages += self._ended(flight)
         self._opened.refill()
@@ -232,6 +255,28 @@ class RayBackend(Backend):
         """Take a worker down that is not to run anything more."""
         self._opened.end(slot)
         return self._lose(slot, reason, kind)
+
+    def _retire(self, slot: Slot[Any]) -> Sequence[Message]:
+        """Replace a worker that is to run nothing more, once it has closed what it holds."""
+        reason = "its worker was replaced: each segment has a process of its own"
+        if not slot.closes:
+            return self._replace(slot, reason)
+        self._slots.retire(slot, self.now())
+        closed = slot.handle.let_go.remote(None)
+        self._inbox.when_done(closed, lambda _: () if slot.dead else self._replace(slot, reason))
+        return ()
+
+    def _close_objects(self, crew: Crew) -> None:
+        """Let all workers that are done close what they hold; what doesn't come to an end is killed with its worker."""
+        holding = [slot for slot in crew.slots.all if slot.closes and slot.warm is not None and not slot.flights]
+        if not holding:
+            return
+        closings = {slot.handle.let_go.remote(None): slot for slot in holding}
+        _, late = ray.wait(list(closings), num_returns=len(closings), timeout=CLOSE_SECONDS)
+        for slot in [closings[closing] for closing in late]:
+            self._deliver(_close_hung(slot.warm))
+            crew.slots.remove(slot)
+            crew.end(slot)
 
     # Letters come in.
 
@@ -289,15 +334,26 @@ class RayBackend(Backend):
         messages: list[Message] = []
         for slot in list(self._slots.all):
             head = slot.flights[0] if slot.flights else None
+            if slot.retired_since is not None and now - slot.retired_since > CLOSE_SECONDS:
+                messages += [_close_hung(slot.warm), *self._replace(slot, "")]
             if head is None or slot.timed_out is not None:
                 continue
             timeout = head.task.timeout
-            if timeout is not None and now - head.since > timeout:
+            if head.closing is not None:
+                if now - head.since > CLOSE_SECONDS:
+                    hung = _close_hung(head.closing)
+                    messages += [hung, *self._replace(slot, f"its worker was replaced: {hung.text}")]
+            elif timeout is not None and now - head.since > timeout and not self._slots.waits(head):
                 slot.timed_out = head
                 self._opened.end(slot)
             elif head.gang.is_late(now):
                 messages += self._replace(slot, "it went on without the others of its gang", "late")
         return messages
+
+
+def _close_hung(trial: int | None) -> Notice:
+    ended = f"hadn't ended after {CLOSE_SECONDS:g} s, and its worker was killed"
+    return Notice(f"trial {trial}: its close() {ended}; what it reported counts")
 
 
 def _seats(slots: Sequence[Slot[Any]]) -> Sequence[Seat | None]:

@@ -47,6 +47,7 @@ class Crew:
         inbox: Where their greetings go.
         ready: Called when one has greeted.
         lost: Called with one that died before it could greet, and the reason.
+        fresh: Whether each task gets a new process: idle ones aren't taken from the pool, and don't stand in the way.
     """
 
     def __init__(
@@ -58,8 +59,12 @@ class Crew:
         inbox: Inbox,
         ready: Callable[[], None],
         lost: Callable[[Slot[Any], str], Sequence[Message]],
+        fresh: bool = False,
     ) -> None:
-        self.slots: Slots[Any] = Slots(ahead=job.widest == 1)
+        self.slots: Slots[Any] = Slots(ahead=job.widest == 1 and not fresh)
+        self._fresh = fresh
+        if fresh:
+            pool.empty()
         self.wanted = shape.room() if asked is None else asked
         self._asked = asked
         self._shape = shape
@@ -161,7 +166,7 @@ class Crew:
 
     def _add(self, count: int) -> None:
         for _ in range(count):
-            known = self._pool.take(self._shape)
+            known = None if self._fresh else self._pool.take(self._shape)
             if known is None:
                 name = f"{self._owner} #{secrets.token_hex(4)}"
                 actor = ray.remote(RayWorker).options(
@@ -192,6 +197,7 @@ class Crew:
             raise TrainableError(greeting.mistake)
         self._bad_starts = 0
         slot.sees, slot.log, slot.address = greeting.sees, greeting.log, greeting.address
+        slot.closes = greeting.closes
         self.slots.make_ready(slot, time.monotonic())
         self._ready()
         if greeting.sees:

@@ -63,6 +63,8 @@ class Greeting:
     """Where the others of its next gang reach it; empty where no segment is wide."""
     mistake: str | None
     """Why it can't run this study's trainable."""
+    closes: bool = False
+    """Objects of the trainable have a `close()`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +153,14 @@ class RayWorker:
         try:
             (self._root / "trials").mkdir(exist_ok=True)
             self._worker = Worker(job, self._root, self._root / log, self._place.node, self._place.interface)
-            return Greeting(host, self._sees, log, self._worker.address, None)
+            return Greeting(host, self._sees, log, self._worker.address, None, self._worker.closes)
         except HpsearchError as error:
             return Greeting(host, self._sees, log, "", str(error))
+
+    def let_go(self, unless: int | None) -> None:
+        """Close the object of the last trial, unless it is this trial's."""
+        if self._worker is not None:
+            self._worker.let_go(unless)
 
     def run(self, order: bytes) -> bytes:
         """Run a segment: a pickled `Order` comes in, a pickled `Delivery` goes out, or None: it was taken back.

@@ -39,6 +39,8 @@ class Flight:
     """What the backend got for it when it sent it."""
     since: float
     """When it became the worker's current one; infinite while it waits behind another."""
+    closing: int | None = None
+    """The trial whose object the worker closes first, until it has; the task's clock doesn't run meanwhile."""
     recalled: bool = False
     counted: int = 0
     """Highest iteration whose checkpoint the orchestrator was told of."""
@@ -68,6 +70,10 @@ class Slot(Generic[H]):
     dead: bool = False
     sees: bool = True
     """It sees the study's directory."""
+    closes: bool = False
+    """What it runs has a `close()`."""
+    retired_since: float | None = None
+    """It only closes its object yet, and is then replaced."""
     log: str = ""
     """Where the output of what it runs lies until it is filed, relative to the study's directory."""
     flights: deque[Flight] = field(default_factory=deque)
@@ -113,6 +119,25 @@ class Slots(Generic[H]):
         slot.flights.clear()
         self._place(slot)
         return lost
+
+    def begin(self, flight: Flight, now: float) -> None:
+        """Note that nothing of another trial is closed before a task any more: from here on its gang's clock runs."""
+        flight.closing = None
+        heads = [slot.flights[0] for slot in self.all if slot.flights]
+        gang = [head for head in heads if head.gang is flight.gang]
+        if flight in heads:
+            for head in gang:
+                head.since = now
+
+    def waits(self, flight: Flight) -> bool:
+        """Say whether a worker of a task's gang closes what another trial left."""
+        return any(one.closing is not None for slot in self.all for one in slot.flights if one.gang is flight.gang)
+
+    def retire(self, slot: Slot[H], now: float) -> None:
+        """Let a worker take no more tasks."""
+        slot.ready = False
+        slot.retired_since = now
+        self._place(slot)
 
     def capacity(self) -> int:
         """Count the workers that would take a task now."""

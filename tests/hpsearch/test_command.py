@@ -416,6 +416,72 @@ def test_a_python_script_has_the_same_trial_and_gives_the_same_bits_when_continu
     assert script.file("output.log") == (f"{said}{{'optimizer': {{'lr': 0.5}}, 'nesterov': True, 'n': 2}} 11 1\n")
 
 
+DRAWS = """
+    {first}
+    from hpsearch.current import current_trial
+    trial = current_trial()
+    {then}
+    import numpy, torch
+    drawn = {{"loss": torch.rand(()), "numpy": numpy.random.rand()}}
+    for _ in range(9):
+        trial.report({{**drawn, "again": torch.rand(())}}, checkpoint={{"a": 1}})
+"""
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_a_library_that_a_script_imports_after_its_trial_is_seeded_as_one_before_it(
+    script: Script, library: str
+) -> None:
+    found = []
+    for attempt, places in enumerate(
+        ({"first": "import torch", "then": ""}, {"first": "", "then": f"import {library}"})
+    ):
+        script.open(DRAWS.format(**places), PYTHON)
+        assert script.worker is not None
+        result = script.worker.run(TRIAL, Segment(3, 0, 2, None, attempt + 1), Listening())
+        assert result.failure is None
+        found.append([report.metrics for report in result.reports])
+        script.worker.close()
+    assert found[0] == found[1]
+
+
+def test_a_script_that_needs_no_torch_doesnt_import_it(script: Script) -> None:
+    script.open(
+        """
+        import sys
+        from hpsearch.current import current_trial
+        trial = current_trial()
+        for _ in trial.iterations():
+            trial.report({"loss": 1, "torch": "torch" in sys.modules})
+        """,
+        PYTHON,
+    )
+    result = script.run(0, 1)
+    assert result.reports[0].metrics == {"loss": 1.0, "torch": 0.0}
+
+
+def test_a_script_with_a_loop_of_its_own_gives_the_same_bits_when_continued(script: Script) -> None:
+    script.open(
+        """
+        import random, torch
+        from hpsearch.current import current_trial
+        trial = current_trial()
+        torch.rand(5)
+        state = trial.checkpoint
+        while True:
+            trial.report({"loss": random.random(), "torch": torch.rand(())}, checkpoint={"a": 1})
+        """,
+        PYTHON,
+    )
+    first = script.run(0, 1)
+    rest = script.run(1, 3, first.checkpoint)
+    assert script.worker is not None
+    whole = script.worker.run(TRIAL, Segment(3, 0, 3, None, 9), Listening())
+    assert [report.metrics for report in [*first.reports, *rest.reports]] == [
+        report.metrics for report in whole.reports
+    ]
+
+
 def test_a_cut_reaches_a_python_script_at_its_next_report(script: Script) -> None:
     script.open(
         """

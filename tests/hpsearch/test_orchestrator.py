@@ -176,6 +176,23 @@ def test_provisional_reports_and_notices_reach_the_audience_and_not_the_journal(
     assert [type(event).__name__ for batch in batches for event in batch] == ["Opened", "Started", "Finished", "Ended"]
 
 
+def test_what_trials_change_of_their_process_is_said_once_for_each_setting():
+    changes = [("the umask",), ("the umask", "the locale"), ("the locale",)]
+
+    def answer(task: Task) -> Sequence[Message]:
+        result = done(task)
+        stuck = ("the locale (gone)",) if task.segment.trial == 2 else ()
+        changed = changes[task.segment.trial]
+        return [replace(result, result=replace(result.result, changed=changed, stuck=stuck))]
+
+    _, onlooker, _ = direct(sweep_of(**FLAT, run_cap=3), ScriptedBackend(answer))
+    assert [said.partition(";")[0] for said in onlooker.said] == [
+        "trial 0 changed its whole process: the umask",
+        "trial 1 changed its whole process: the locale",
+        "trial 2 changed what couldn't be put back: the locale (gone)",
+    ]
+
+
 @pytest.mark.parametrize("retries", [0, 1, 3])
 def test_a_trial_that_raises_is_tried_again_up_to_max_retries(tmp_path, retries):
     path = tmp_path / "s"

@@ -97,6 +97,7 @@ def test_impossible_sweeps_are_refused_with_key_and_value(changes, problem):
         ),
         (lambda: Resources(3, workers_per_trial=4), r"workers: must be at least workers_per_trial \(4\), got 3"),
         (lambda: Resources(elastic=wrong(1)), "elastic: must be true or false, got 1"),
+        (lambda: Resources(fresh_process=wrong(1)), "fresh_process: must be true or false, got 1"),
         (lambda: Scaling(wrong("local")), "batch: must be global or per_worker, got 'local'"),
         (lambda: Scaling(lr=wrong("cubic")), "lr: must be linear or sqrt or none, got 'cubic'"),
         (lambda: Scaling(warmup_epochs=-1), "warmup_epochs: must be at least 0, got -1"),
@@ -160,7 +161,7 @@ FULL = {
         checkpoints=Checkpoints("all", 5),
     ),
     "wide": sweep(
-        resources=Resources(8, workers_per_trial=2, max_workers_per_trial=4, elastic=False),
+        resources=Resources(8, workers_per_trial=2, max_workers_per_trial=4, elastic=False, fresh_process=True),
         scaling=Scaling("per_worker", "none", 0.5, 4096, 0.0),
     ),
 }
@@ -176,7 +177,7 @@ def test_json_gives_the_same_sweep_back(one):
 def test_json_from_before_there_were_widths_is_read_with_the_defaults():
     stored = json.loads(json.dumps(sweep().to_json()))
     del stored["scaling"]
-    for key in ("workers_per_trial", "max_workers_per_trial", "elastic"):
+    for key in ("workers_per_trial", "max_workers_per_trial", "elastic", "fresh_process"):
         del stored["resources"][key]
     assert Sweep.from_json(stored) == sweep()
     assert Sweep.from_json(stored).difference(sweep()) == []
@@ -207,6 +208,7 @@ def changed_space(**changes) -> Space:
         ({}, []),
         ({"resources": Resources(workers=8), "limits": Limits(5), "source": "elsewhere"}, []),
         ({"resources": Resources(workers_per_trial=2, max_workers_per_trial=8, elastic=False)}, []),
+        ({"resources": Resources(fresh_process=True)}, []),
         (
             {"scaling": Scaling("per_worker", "sqrt", 2, 64, 0.5)},
             [

@@ -64,7 +64,7 @@ def test_a_file_with_every_key_of_ours(write):
               - {lr: 0.5, model: {depth: 2}}
               - {model.depth: 3}
             resources: {workers: 4, cpus_per_worker: 2, gpus_per_worker: 0.5, workers_per_trial: 2,
-                        max_workers_per_trial: 4, elastic: false}
+                        max_workers_per_trial: 4, elastic: false, fresh_process: true}
             scaling: {batch: per_worker, lr: sqrt, warmup_epochs: 2, max_global_batch: 512, tolerance: 0.25}
             limits: {max_time: 1h30m, trial_timeout: 90, max_retries: 2, max_failures: none}
             checkpoints: {keep: all, every: 5}
@@ -83,7 +83,7 @@ def test_a_file_with_every_key_of_ours(write):
     assert sweep.metric == Metric("accuracy", "maximize")
     assert sweep.early_terminate == Hyperband(81, 3, 4, "table", 2)
     assert sweep.points_to_try == ({"lr": 0.5, "model.depth": 2}, {"model.depth": 3})
-    assert sweep.resources == Resources(4, 2, 0.5, 2, 4, False)
+    assert sweep.resources == Resources(4, 2, 0.5, 2, 4, False, True)
     assert sweep.scaling == Scaling("per_worker", "sqrt", 2.0, 512, 0.25)
     assert sweep.limits == Limits(5400, 90, 2, "none")
     assert sweep.checkpoints == Checkpoints("all", 5)

@@ -33,6 +33,7 @@ NESTED = {
         "workers_per_trial": 2,
         "max_workers_per_trial": 4,
         "elastic": True,
+        "fresh_process": False,
     },
     "scaling": {"batch": "per_worker", "lr": "sqrt", "warmup_epochs": 2.5, "max_global_batch": 512, "tolerance": 0.25},
     "limits": {"max_time": "1h", "trial_timeout": 3.5, "max_retries": 1},

@@ -18,7 +18,7 @@ import torch
 
 from hpsearch import checkpoints
 from hpsearch.current import current_trial
-from hpsearch.errors import TrainableError
+from hpsearch.errors import Interrupted, TrainableError
 from hpsearch.job import Job
 from hpsearch.running_trial import RunningTrial
 from hpsearch.trial import Report, Segment
@@ -123,6 +123,98 @@ def test_an_object_that_failed_isnt_kept(make_worker: MakeWorker, calls: list[st
     again = run(worker, segment(1, 2, first.checkpoint, attempt=3))
     assert again.failure is None
     assert calls == ["build 3", "close", "build 3", "close", "build 3", "load 1"]
+
+
+def test_an_object_that_is_let_go_is_closed_with_its_own_trials_log(
+    make_worker: MakeWorker, tmp_path: Path, calls: list[str]
+) -> None:
+    worker = make_worker(Counting)
+    assert worker.closes
+    run(worker, segment(0, 1))
+    worker.let_go(TRIAL.number)
+    assert calls == ["build 3"]
+    worker.let_go(8)
+    worker.let_go(8)
+    assert calls == ["build 3", "close"]
+    assert "nobody's failure" in output_of(tmp_path)
+
+
+def test_what_has_no_close_needs_no_letting_go(make_worker: MakeWorker) -> None:
+    assert not make_worker(train).closes
+
+
+# Settings of the whole process.
+
+
+class Precise:
+    """Computes in float64 from its `__init__` on, and in its first step turns denormals off as well."""
+
+    def __init__(self, trial: RunningTrial) -> None:
+        torch.set_default_dtype(torch.float64)
+        self.total = torch.zeros(())
+
+    def step(self) -> dict[str, float]:
+        tiny = bool(torch.tensor(sys.float_info.min) / 2 > 0)
+        torch.set_flush_denormal(True)
+        self.total = self.total + torch.ones(()) / 3
+        bits = torch.finfo((torch.ones(()) / 3).dtype).bits
+        return {"loss": float(self.total), "bits": bits, "tiny": float(tiny)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"total": self.total}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.total = state["total"]
+
+
+def test_what_a_trial_changes_of_its_process_is_put_back_and_told(make_worker: MakeWorker, tmp_path: Path) -> None:
+    def changes(trial: RunningTrial) -> None:
+        trial.report({"loss": torch.finfo(torch.get_default_dtype()).bits})
+        torch.set_default_dtype(torch.float64)
+        os.environ["HPSEARCH_TEST_LEAK"] = "1"
+        if trial.params.get("breaks"):
+            raise ValueError("broken")
+
+    worker = make_worker(changes)
+    for attempt, params in enumerate(({}, {"breaks": True}, {}), 1):
+        result = worker.run(replace(TRIAL, params=params), segment(0, 2, attempt=attempt), Listening())
+        assert [report.metrics for report in result.reports] == [{"loss": 32}]
+        assert result.changed == ("environment variables", "torch's default dtype")
+        assert result.stuck == ()
+        assert "put back after it: environment variables, torch's default dtype\n" in output_of(tmp_path, attempt)
+    assert "HPSEARCH_TEST_LEAK" not in os.environ
+
+
+def test_what_cant_be_put_back_is_told(make_worker: MakeWorker, tmp_path: Path, monkeypatch: Any) -> None:
+    def moves(trial: RunningTrial) -> None:
+        trial.report({"loss": 0})
+        os.chdir("/")
+        left.rmdir()
+
+    left = tmp_path / "left"
+    left.mkdir()
+    monkeypatch.chdir(left)
+    result = run(make_worker(moves), segment(0, 2))
+    (stuck,) = result.stuck
+    assert "the working directory" in stuck
+    assert "couldn't be put back: the working directory" in output_of(tmp_path)
+
+
+def test_an_object_finds_what_its_building_set_warm_as_cold(make_worker: MakeWorker) -> None:
+    def metrics(worker_of: Callable[[], Worker], attempt: int) -> list[Any]:
+        found, checkpoint = [], None
+        for start in range(3):
+            result = run(worker_of(), segment(start, start + 1, checkpoint, attempt + start))
+            checkpoint = result.checkpoint
+            found += [dict(report.metrics) for report in result.reports]
+        assert torch.get_default_dtype() is torch.float32
+        return found
+
+    warm_worker = make_worker(Precise)
+    warm = metrics(lambda: warm_worker, 1)
+    assert warm == metrics(lambda: make_worker(Precise), 11)
+    assert [entry["bits"] for entry in warm] == [64] * 3
+    assert [entry["tiny"] for entry in warm] == [1.0] * 3
 
 
 def test_a_class_without_state_is_run_without_checkpoints(make_worker: MakeWorker) -> None:
@@ -375,12 +467,45 @@ def test_a_traceback_shows_the_users_frames_and_none_of_ours(make_worker: MakeWo
         assert "in_process.py" not in failure.traceback
 
 
-def test_ctrl_c_passes_through_and_leaves_the_process_as_it_was(make_worker: MakeWorker) -> None:
-    def interrupted(trial: RunningTrial) -> None:
+def test_a_keyboard_interrupt_of_the_trainables_own_is_its_failure(make_worker: MakeWorker) -> None:
+    def interrupts_itself(trial: RunningTrial) -> None:
         raise KeyboardInterrupt
 
+    failure = run(make_worker(interrupts_itself), segment(0, 1)).failure
+    assert failure is not None
+    assert (failure.kind, failure.message) == ("raised", "KeyboardInterrupt")
+
+
+def test_a_long_traceback_is_whole_in_the_log_and_shortened_in_the_failure(
+    make_worker: MakeWorker, tmp_path: Path
+) -> None:
+    def raises_at_length(trial: RunningTrial) -> None:
+        raise ValueError("first word\n" + "\n".join(f"line {number}" for number in range(100_000)) + "\nlast word")
+
+    failure = run(make_worker(raises_at_length), segment(0, 1)).failure
+    assert failure is not None
+    assert len(failure.traceback) < 40_000
+    assert "first word" in failure.traceback
+    assert "last word" in failure.traceback
+    assert "the whole is in output.log" in failure.traceback
+    assert "line 50000\n" in output_of(tmp_path)
+
+
+def test_a_long_message_is_shortened(make_worker: MakeWorker) -> None:
+    def reports_many(trial: RunningTrial) -> None:
+        trial.report({"m" * 1_000_000: 1.0})
+
+    failure = run(make_worker(reports_many), segment(0, 1)).failure
+    assert failure is not None
+    assert len(failure.message) < 3_000
+
+
+def test_ctrl_c_passes_through_and_leaves_the_process_as_it_was(make_worker: MakeWorker) -> None:
+    def interrupted(trial: RunningTrial) -> None:
+        raise Interrupted
+
     streams = sys.stdout, sys.stderr
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interrupted):
         run(make_worker(interrupted), segment(0, 1))
     assert (sys.stdout, sys.stderr) == streams
     with pytest.raises(TrainableError):

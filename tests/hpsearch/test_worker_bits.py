@@ -95,7 +95,57 @@ def bits(root: Path, results: list[SegmentResult]) -> tuple[Any, ...]:
     return reports, [tensor.numpy().tobytes() for tensor in [*state["model"].values(), *momenta]]
 
 
-@pytest.mark.parametrize("trainable", [train, Train])
+def own_loop(trial: RunningTrial) -> None:
+    job = Job_()
+    if trial.checkpoint is not None:
+        job.load(trial.checkpoint)
+    for _ in range(100):
+        trial.report(job.epoch(), checkpoint=job.state)
+
+
+def splits_after_reading(trial: RunningTrial) -> None:
+    """Draws between the checkpoint and `iterations()`, and reports what it drew there."""
+    _ = trial.checkpoint
+    drawn = random.random()
+    for _ in trial.iterations():
+        trial.report({"loss": random.random(), "drawn": drawn}, checkpoint={"a": 1})
+
+
+def test_what_is_drawn_before_iterations_is_the_same_in_each_segment(tmp_path: Path) -> None:
+    first = run(worker_on(tmp_path, splits_after_reading), segment(0, 1))
+    rest = run(worker_on(tmp_path, splits_after_reading), segment(1, 2, first.checkpoint, attempt=2))
+    whole = run(worker_on(tmp_path, splits_after_reading), segment(0, 2, attempt=3))
+    assert [report.metrics for report in [*first.reports, *rest.reports]] == [r.metrics for r in whole.reports]
+
+
+def test_a_loop_of_its_own_goes_on_where_the_last_look_at_its_checkpoint_puts_it(tmp_path: Path) -> None:
+    def looks_twice(trial: RunningTrial) -> None:
+        continued = trial.checkpoint is not None
+        random.random()  # builds
+        if continued:
+            assert trial.checkpoint == {"a": 1}
+        for _ in range(9):
+            trial.report({"loss": random.random()}, checkpoint={"a": 1})
+            _ = trial.checkpoint  # after a report it is only a look
+
+    first = run(worker_on(tmp_path, looks_twice), segment(0, 1))
+    rest = run(worker_on(tmp_path, looks_twice), segment(1, 4, first.checkpoint, attempt=2))
+    whole = run(worker_on(tmp_path, looks_twice), segment(0, 4, attempt=3))
+    assert [rest.failure, whole.failure] == [None, None]
+    assert [report.metrics for report in [*first.reports, *rest.reports]] == [r.metrics for r in whole.reports]
+
+
+def test_a_checkpoint_of_an_earlier_version_is_gone_on_from_as_that_version_did(tmp_path: Path) -> None:
+    first = run(worker_on(tmp_path, own_loop), segment(0, 1))
+    assert first.checkpoint is not None
+    state = torch.load(tmp_path / first.checkpoint / "random.pt")
+    del state["own_loop"]
+    torch.save(state, tmp_path / first.checkpoint / "random.pt")
+    rest = run(worker_on(tmp_path, own_loop), segment(1, 2, first.checkpoint, attempt=2))
+    assert rest.reports[0].metrics["drawn"] == first.reports[0].metrics["drawn"]
+
+
+@pytest.mark.parametrize("trainable", [train, Train, own_loop])
 def test_warm_cold_and_uninterrupted_runs_give_the_same_bits(tmp_path: Path, trainable: Any) -> None:
     whole = [run(worker_on(tmp_path, trainable), segment(0, 6))]
 
@@ -135,7 +185,7 @@ def test_the_first_segment_of_a_process_gives_the_bits_of_a_later_one(tmp_path: 
     subprocess.run([sys.executable, "-c", TWICE, str(tmp_path)], check=True)
 
 
-@pytest.mark.parametrize("trainable", [train, Train])
+@pytest.mark.parametrize("trainable", [train, Train, own_loop])
 def test_a_cut_and_its_rest_give_the_bits_of_the_whole(tmp_path: Path, trainable: Any) -> None:
     worker = worker_on(tmp_path, trainable, save_every=1)
     first = run(worker, segment(0, 5), cut_at=2)

@@ -55,6 +55,49 @@ class Pool:
             self.land(*self.send(), seconds)
 
 
+def test_a_tasks_clock_begins_when_nothing_of_another_trial_is_closed_before_it():
+    pool = Pool(1)
+    _, flight = pool.send()
+    flight.closing = 7
+    assert pool.slots.waits(flight)
+    pool.slots.begin(flight, 9.0)
+    assert flight.since == 9.0
+    assert not pool.slots.waits(flight)
+
+
+def test_the_clock_of_a_gang_begins_with_the_last_of_its_workers():
+    pool = Pool(2)
+    task = Task(Trial(0, {}, 0, "random"), Segment(0, 0, 1, None, 1, 2), None)
+    gang = Gang(task)
+    first, second = (Flight(gang, rank, object(), 0.0, rank or None) for rank in range(2))
+    for slot, flight in zip(pool.slots.all, (first, second), strict=True):
+        pool.slots.send(slot, flight, 0.0)
+    assert pool.slots.waits(first)
+    pool.slots.begin(second, 4.0)
+    assert (first.since, second.since) == (4.0, 4.0)
+
+
+def test_a_task_sent_ahead_has_no_clock_before_the_one_before_it_has_landed():
+    pool = Pool(1)
+    pool.warm_up()
+    slot, first = pool.send()
+    _, second = pool.send()
+    second.closing = first.task.segment.trial
+    pool.slots.begin(second, 3.0)
+    assert second.since == math.inf
+    pool.clock = 5.0
+    pool.land(slot, first)
+    assert second.since == 5.0
+
+
+def test_a_retired_worker_takes_nothing_more():
+    pool = Pool(1)
+    slot, flight = pool.send()
+    pool.land(slot, flight)
+    pool.slots.retire(slot, 2.0)
+    assert (pool.slots.capacity(), pool.slots.choose(0), slot.retired_since) == (0, None, 2.0)
+
+
 def test_a_worker_takes_tasks_once_it_is_ready():
     pool = Pool()
     slot: Slot[int] = Slot(0, "worker 0")

@@ -97,6 +97,43 @@ class Counter:
         self.total = state["total"]
 
 
+class Closing:
+    """Its `close()` leaves a mark in the folder; that of trial `hangs` doesn't come back."""
+
+    built = 0
+
+    def __init__(self, trial):
+        type(self).built += 1
+        self.number, self.params, self.total = trial.number, trial.params, 0.0
+
+    def step(self):
+        self.total += self.params["x"]
+        return {"value": self.total, "built": self.built, "pid": os.getpid()}
+
+    def state_dict(self):
+        return {"total": self.total}
+
+    def load_state_dict(self, state):
+        self.total = state["total"]
+
+    def close(self):
+        (Path(self.params["folder"]) / f"{self.number}.{os.getpid()}.closed").touch()
+        if self.params.get("hangs") == self.number:
+            time.sleep(1000)
+
+
+def interrupts_itself(trial):
+    raise KeyboardInterrupt
+
+
+def sets_a_dtype(trial):
+    """Half of the trials change the default dtype, and none puts it back."""
+    for _ in trial.iterations():
+        trial.report({"value": torch.finfo(torch.get_default_dtype()).bits + trial.params["x"]})
+        if trial.number % 2 == 0:
+            torch.set_default_dtype(torch.float64)
+
+
 def waits(trial):
     """Holds its worker until the test lets go, unless it has no folder in which to look."""
     for _ in trial.iterations():

@@ -1,0 +1,305 @@
+"""Settings of the whole process that a trainable may change: put back after each segment.
+
+Else the trials after it would run with them, and the table would depend on which worker ran what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import locale
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Kept", "Setting", "all_settings", "apply", "kept"]
+
+_SIGNALS = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGPIPE,
+    signal.SIGALRM,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+"""Not SIGCHLD: torch's data loaders set a handler of it, once per process."""
+
+_PRECISIONS = (
+    ("generic", "all"),
+    *((library, operation) for library in ("cuda", "mkldnn") for operation in ("all", "matmul", "conv", "rnn")),
+)
+"""What torch's newer interface has a float32 precision for, the wider ones first."""
+
+_START_METHOD = multiprocessing.get_all_start_methods()[0]
+"""The one that holds until one is chosen; to use it once, as data loaders do, is no change."""
+
+_SDP = ("flash", "mem_efficient", "math", "cudnn")
+
+_OF_TORCH = frozenset({b"CUDA_MODULE_LOADING", b"TORCHINDUCTOR_CACHE_DIR", b"TRITON_CACHE_DIR"})
+"""Variables that torch sets by itself, when CUDA or an optimizer is first used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of the process."""
+
+    name: str
+    """As the user reads it: "torch's default dtype"."""
+    get: Callable[[], Any]
+    """Gives a value that compares equal as long as nothing has changed."""
+    put: Callable[[Any], object]
+    """Makes a value that `get` gave the current one."""
+    told: bool = True
+    """False: imports change it, too, so a change is nothing to tell of."""
+
+
+@dataclass(slots=True)
+class Kept:
+    """What a block changed, filled when it has ended."""
+
+    changed: tuple[str, ...] = ()
+    """Names of the settings that it changed, as far as they are told."""
+    stuck: tuple[str, ...] = ()
+    """Those of them that couldn't be put back, with the reason."""
+    _before: dict[str, Any] = field(default_factory=dict)
+
+    def changes(self) -> dict[str, Any]:
+        """Give the settings that differ from what the block found, by name, as they stand now."""
+        now = ((setting.name, setting.get()) for setting in all_settings())
+        return {name: value for name, value in now if value != self._before[name]}
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[Kept]:
+    """Put every setting that changes within the block back at its end."""
+    kept = Kept(_before={setting.name: setting.get() for setting in all_settings()})
+    try:
+        yield kept
+    finally:
+        changes = kept.changes()
+        kept.changed = tuple(setting.name for setting in all_settings() if setting.told and setting.name in changes)
+        kept.stuck = tuple(_put({name: kept._before[name] for name in changes}))
+
+
+def apply(values: Mapping[str, Any]) -> None:
+    """Make these settings, from `Kept.changes`, the current ones."""
+    for stuck in _put(values):
+        raise RuntimeError(f"a setting of the trial's object can't be made again: {stuck}")
+
+
+def _put(values: Mapping[str, Any]) -> list[str]:
+    stuck = []
+    for setting in all_settings():
+        if setting.name in values:
+            try:
+                setting.put(values[setting.name])
+            except Exception as error:  # a folder that is gone, a library that refuses
+                stuck.append(f"{setting.name} ({error})")
+    return stuck
+
+
+@functools.cache
+def all_settings() -> tuple[Setting, ...]:
+    """Give the table; torch is imported when it is first asked for."""
+    return (*_of_python(), *_of_torch(), *_of_numpy())
+
+
+def _of_python() -> Iterator[Setting]:
+    yield Setting("the working directory", _directory, os.chdir)
+    yield Setting("environment variables", _environment, _put_environment)
+    yield Setting("sys.path", lambda: list(sys.path), _put_path)
+    yield Setting("the umask", _umask, os.umask)
+    yield Setting("signal handlers", lambda: [signal.getsignal(number) for number in _SIGNALS], _put_handlers)
+    # A pending alarm would strike in another trial; the caller's own (True before) is no longer known.
+    yield Setting("a pending alarm", lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0, _put_alarm)
+    yield Setting("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit)
+    yield Setting("warnings filters", lambda: list(warnings.filters), _put_filters, told=False)
+    yield Setting(
+        "the locale", lambda: locale.setlocale(locale.LC_ALL), lambda value: locale.setlocale(locale.LC_ALL, value)
+    )
+    yield Setting("the garbage collector", lambda: (gc.isenabled(), gc.get_threshold()), _put_gc)
+    yield Setting("the sockets' default timeout", socket.getdefaulttimeout, socket.setdefaulttimeout)
+    yield Setting(
+        "multiprocessing's start method",
+        lambda: multiprocessing.get_start_method(allow_none=True) or _START_METHOD,
+        lambda value: multiprocessing.set_start_method(None if value == _START_METHOD else value, force=True),
+    )
+
+
+def _of_torch() -> Iterator[Setting]:
+    import torch
+
+    cuda = torch.backends.cuda
+    yield Setting("torch's threads", torch.get_num_threads, torch.set_num_threads)
+    yield Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype)
+    yield Setting("torch's default device", _default_device, torch.set_default_device)
+    yield Setting("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled)
+    yield Setting("torch's deterministic algorithms", torch.get_deterministic_debug_mode, _put_deterministic)
+    yield Setting("torch's float32 precision", _precision, _put_precision)
+    yield Setting("torch's cudnn flags", _cudnn, _put_cudnn)
+    yield Setting(
+        "torch's attention backends",
+        lambda: [getattr(cuda, f"{name}_sdp_enabled")() for name in _SDP],
+        lambda value: [getattr(cuda, f"enable_{name}_sdp")(on) for name, on in zip(_SDP, value, strict=True)],
+    )
+    yield Setting("torch's autocast", _autocast, _put_autocast)
+    yield Setting(
+        "torch's anomaly mode",
+        lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        lambda value: torch.autograd.set_detect_anomaly(*value),
+    )
+    # The processor's own switch tells: a denormal number is zero, or it isn't.
+    yield Setting("torch's flushing of denormal numbers", lambda: sys.float_info.min / 2 == 0, torch.set_flush_denormal)
+    yield Setting("torch's CUDA device", _cuda_device, _put_cuda_device)
+
+
+def _of_numpy() -> Iterator[Setting]:
+    try:
+        import numpy
+    except ImportError:
+        return
+    yield Setting("NumPy's handling of errors", numpy.geterr, lambda value: numpy.seterr(**value))
+
+
+def _directory() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 (a Path costs several times as much)
+    except FileNotFoundError:  # it was deleted
+        return ""
+
+
+def _environment() -> dict[bytes, bytes]:
+    # The mapping's own table: a copy through the mapping decodes each entry, at a hundred times the cost.
+    return {key: value for key, value in vars(os.environ)["_data"].items() if key not in _OF_TORCH}
+
+
+def _put_environment(value: Mapping[bytes, bytes]) -> None:
+    for key in _environment().keys() - value.keys():
+        del os.environb[key]
+    os.environb.update(value)
+
+
+def _put_path(value: list[str]) -> None:
+    sys.path[:] = value
+
+
+def _umask() -> int:
+    # It can only be read by setting it; a file that another thread makes meanwhile gets no right too many.
+    value = os.umask(0o077)
+    os.umask(value)
+    return value
+
+
+def _put_handlers(value: list[Any]) -> None:
+    for number, handler in zip(_SIGNALS, value, strict=True):
+        if handler is not None and handler != signal.getsignal(number):  # None: not set from Python
+            signal.signal(number, handler)
+
+
+def _put_alarm(pending: bool) -> None:
+    if not pending:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _put_filters(value: list[Any]) -> None:
+    warnings.simplefilter("default")  # lets the warnings that were shown already be judged anew
+    warnings.filters[:] = value  # type: ignore[index]
+
+
+def _put_gc(value: tuple[bool, tuple[int, int, int]]) -> None:
+    enabled, threshold = value
+    gc.set_threshold(*threshold)
+    (gc.enable if enabled else gc.disable)()
+
+
+def _default_device() -> Any:
+    import torch
+
+    # get_default_device() makes a tensor to know the index, which may fail; None is what was never set.
+    context = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
+    return None if context is None else context.device
+
+
+def _put_deterministic(mode: int) -> None:
+    import torch
+
+    torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1)
+
+
+def _precision() -> Any:
+    """Give the precision as both of torch's interfaces tell it; the older one raises where they were mixed."""
+    import torch
+
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    try:
+        older = (torch.get_float32_matmul_precision(), matmul.allow_tf32, cudnn.allow_tf32)
+    except RuntimeError:
+        older = None
+    # Through torch's own functions: the attributes above them cost ten times as much.
+    get = getattr(torch._C, "_get_fp32_precision_getter", None)
+    return older, [] if get is None else [get(*of) for of in _PRECISIONS]
+
+
+def _put_precision(value: Any) -> None:
+    import torch
+
+    older, newer = value
+    if older is not None:  # first: it sets some of the others
+        torch.set_float32_matmul_precision(older[0])
+        torch.backends.cuda.matmul.allow_tf32 = older[1]
+        torch.backends.cudnn.allow_tf32 = older[2]
+    for of, precision in zip(_PRECISIONS, newer, strict=False):  # none before torch 2.9
+        torch._C._set_fp32_precision_setter(*of, precision)
+
+
+def _cudnn() -> tuple[bool, ...]:
+    import torch
+
+    flags = torch.backends.cudnn
+    return flags.enabled, flags.benchmark, flags.deterministic
+
+
+def _put_cudnn(value: tuple[bool, ...]) -> None:
+    import torch
+
+    flags = torch.backends.cudnn
+    flags.enabled, flags.benchmark, flags.deterministic = value
+
+
+def _autocast() -> Any:
+    import torch
+
+    kinds = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]
+    return kinds, torch.is_autocast_cache_enabled()
+
+
+def _put_autocast(value: Any) -> None:
+    import torch
+
+    kinds, cache = value
+    for kind, enabled, dtype in kinds:
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)
+    torch.set_autocast_cache_enabled(cache)
+
+
+def _cuda_device() -> int:
+    import torch
+
+    return torch.cuda.current_device() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
+
+
+def _put_cuda_device(device: int) -> None:
+    import torch
+
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.set_device(device)

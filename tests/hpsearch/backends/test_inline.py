@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from hpsearch.backends import inline
+from hpsearch.backends.base import Result, Task
+from hpsearch.backends.inline import InlineBackend
+from hpsearch.job import Job
+from hpsearch.trial import Segment, Trial
+
+
+class Clock:
+    """A clock that only moves when it is told to."""
+
+    seconds: ClassVar[float] = 0.0
+
+    @classmethod
+    def monotonic(cls) -> float:
+        return cls.seconds
+
+
+class SlowToClose:
+    def __init__(self, trial: object) -> None: ...
+
+    def step(self) -> dict[str, float]:
+        return {"loss": 1.0}
+
+    def close(self) -> None:
+        Clock.seconds += 100.0
+
+
+def test_closing_an_object_is_no_part_of_the_next_trials_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline, "time", Clock)
+    backend = InlineBackend()
+    backend.open(Job(str(tmp_path), "sweep", SlowToClose, (), "loss", None, None, 1), lambda message: None)
+    for number in range(2):
+        task = Task(Trial(number, {}, 0, "random"), Segment(number, 0, 3, None, 1), timeout=10.0)
+        backend.start(task)
+        (outcome,) = backend.wait(None)
+        assert isinstance(outcome, Result)
+        assert outcome.result.iteration == 3
+    assert Clock.seconds == 100.0
+    backend.close()
