@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from hpsearch.backends.base import Backend, Gone, Message, Notice, Progress, Result, Task, TimedOut
 from hpsearch.course import Course
 from hpsearch.divergence import diverged
-from hpsearch.errors import HpsearchError, StorageError, TrainableError
+from hpsearch.errors import BackendError, HpsearchError, StorageError, TrainableError
 from hpsearch.events import Dropped, Ended, Event, Exhausted, Failed, Finished, Lost, Reverted, Saved, Started
 from hpsearch.interrupts import Interrupts
 from hpsearch.job import Job, SegmentResult
@@ -97,6 +97,11 @@ class Orchestrator:
             # It may have struck between a commit and what follows, so nothing more is written.
             self._backend.close(kill=True)
             return "interrupted"
+        except BackendError:
+            self._backend.close(kill=True)
+            if self._interrupts.count:  # the signal was for all of the process group, and ended the place, too
+                return "interrupted"
+            raise
         except BaseException:
             self._backend.close(kill=True)
             raise

@@ -132,24 +132,26 @@ def _go_on(
         widths.observe(event, decisions)  # in step: it asks the course where trials stand
         replayed.append((event, decisions))
     course.obsolete()
-    backend = run.backend(sweep)
-    watching = Watching(sweep, [_tensorboard(place, sweep)] if run.tensorboard else [], run.display)
-    try:
-        for event, decisions in replayed:
-            watching.observe(event, decisions)
-        resources = sweep.resources
-        opened = Opened(backend.name, resources.workers, process_name(), command_line(), resources.workers_per_trial)
-        news: list[Event] = [opened]
-        if more is not None:
-            news.append(more)
-        for event in news:
-            decisions = course.apply(event)
-            widths.observe(event, decisions)
-            journal.append([event])
-            watching.observe(event, decisions)
-        keep_all = sweep.checkpoints.keep == "all"
-        place.remove_unnamed(_named_checkpoints(history) if keep_all else course.checkpoints())
-        with Interrupts() as interrupts:
+    with Interrupts() as interrupts:  # before Ray is imported, which takes seconds
+        backend = run.backend(sweep)
+        watching = Watching(sweep, [_tensorboard(place, sweep)] if run.tensorboard else [], run.display)
+        try:
+            for event, decisions in replayed:
+                watching.observe(event, decisions)
+            resources = sweep.resources
+            opened = Opened(
+                backend.name, resources.workers, process_name(), command_line(), resources.workers_per_trial
+            )
+            news: list[Event] = [opened]
+            if more is not None:
+                news.append(more)
+            for event in news:
+                decisions = course.apply(event)
+                widths.observe(event, decisions)
+                journal.append([event])
+                watching.observe(event, decisions)
+            keep_all = sweep.checkpoints.keep == "all"
+            place.remove_unnamed(_named_checkpoints(history) if keep_all else course.checkpoints())
             Orchestrator(
                 sweep,
                 course,
@@ -161,8 +163,8 @@ def _go_on(
                 spent=_seconds_spent(history),
                 discard=lambda gone: _remove(place.path, gone),
             ).run(_job(place, sweep, run, folder))
-    finally:
-        watching.close()
+        finally:
+            watching.close()
 
 
 def _tensorboard(place: StudyDirectory, sweep: Sweep) -> Observer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 from hpsearch.errors import TrainableError
 from hpsearch.failures import exception_line
 
-__all__ = ["Trainable", "resolve_trainable"]
+__all__ = ["Trainable", "check_importable", "resolve_trainable"]
 
 Trainable = Callable[..., Any]
 """A function of the trial, or a class with `__init__(trial)` and `step()`."""
@@ -34,14 +35,44 @@ def resolve_trainable(spec: str | Trainable, search_path: Sequence[str] = ()) ->
     """
     if not isinstance(spec, str):
         return _checked(spec, getattr(spec, "__qualname__", repr(spec)))
+    module_name, attribute = _split(spec)
+    sys.path[:0] = [folder for folder in search_path if folder not in sys.path]
+    return _checked(_attribute(_import(module_name, spec, search_path), attribute, spec), spec)
+
+
+def check_importable(spec: str, search_path: Sequence[str] = ()) -> None:
+    """See that the outermost package of an import path is there, without importing it.
+
+    Raises:
+        TrainableError: It isn't.
+    """
+    outermost = _split(spec)[0].partition(".")[0]
+    before = list(sys.path)
+    sys.path[:0] = search_path
+    importlib.invalidate_caches()
+    try:
+        if outermost not in sys.modules and importlib.util.find_spec(outermost) is None:
+            raise _missing_module(outermost, spec, search_path)
+    finally:
+        sys.path[:] = before
+
+
+def _split(spec: str) -> tuple[str, str]:
     module_name, colon, attribute = spec.partition(":")
     if not (colon and module_name and attribute):
         raise TrainableError(
             f"`trainable` must be written `package.module:name`, but is {spec!r}: put a colon before the "
             "name of the function or class"
         )
-    sys.path[:0] = [folder for folder in search_path if folder not in sys.path]
-    return _checked(_attribute(_import(module_name, spec, search_path), attribute, spec), spec)
+    return module_name, attribute
+
+
+def _missing_module(missing: str, spec: str, search_path: Sequence[str]) -> TrainableError:
+    folders = ", ".join(map(repr, search_path)) or "no folder of the sweep's"
+    return TrainableError(
+        f"`trainable: {spec}` names the module {missing!r}, which isn't there{_nearest_module(missing)}: "
+        f"run from the folder that holds it, or install it (looked in {folders}, then where Python looks)"
+    )
 
 
 def _import(module_name: str, spec: str, search_path: Sequence[str]) -> ModuleType:
@@ -53,11 +84,7 @@ def _import(module_name: str, spec: str, search_path: Sequence[str]) -> ModuleTy
         missing = error.name or module_name
         if module_name != missing and not module_name.startswith(f"{missing}."):
             raise _import_error(module_name, spec, error) from error
-        folders = ", ".join(map(repr, search_path)) or "no folder of the sweep's"
-        raise TrainableError(
-            f"`trainable: {spec}` names the module {missing!r}, which isn't there{_nearest_module(missing)}: "
-            f"run from the folder that holds it, or install it (looked in {folders}, then where Python looks)"
-        ) from error
+        raise _missing_module(missing, spec, search_path) from error
     except BaseException as error:  # a module may raise anything, SystemExit included
         raise _import_error(module_name, spec, error) from error
 
