@@ -2,8 +2,8 @@
 
 A worker that is killed can't end its children itself. Its guardian waits for the worker's end, whatever the
 cause, and kills the worker's process group, and every process whose environment holds the worker's mark: the
-children that left the group, and their children. (A child that left the group and never ran another program
-carries no mark of its own, and is missed.)
+children that left the group, and their children. A child that left the group and never ran another program has the
+worker's own environment, without the mark; it is known by a file that it inherited, which has the mark as its name.
 
 This file is run as a program as well, without hpsearch: nothing but the standard library belongs into it.
 """
@@ -37,6 +37,8 @@ class Guardian:
     pid: int
     mark: str
     """The value of `HPSEARCH_WORKER` by which it knows this worker's processes."""
+    badge: int = -1
+    """The descriptor of a file without content that forked children inherit, and whose name is the mark."""
 
     def stop(self) -> None:
         """Send the guardian away without killing anything."""
@@ -44,22 +46,25 @@ class Guardian:
             end = _end_of(self.pid)
             os.kill(self.pid, signal.SIGKILL)
             _wait_for(end, self.pid)
+        if self.badge >= 0:
+            os.close(self.badge)
         if os.environ.get(MARK) == self.mark:
             del os.environ[MARK]
 
 
-def start_guardian(scratch: Path | None = None, *, own_group: bool = True) -> Guardian:
+def start_guardian(scratch: Path | None = None, *, own_group: bool = True, mark: str | None = None) -> Guardian:
     """Start a guardian for this process.
 
     It is no child of this process for long: Ray's workers kill their children when they are told to end.
 
     Args:
-        scratch: A directory to delete when the process has ended.
+        scratch: A directory to delete when the process has ended, if it is there by then.
         own_group: This process is a worker and nothing else: make it the leader of a process group, which its
             guardian then kills, and mark it, before it starts any child. False, for a process that has a life
             of its own: only children started with `{MARK: guardian.mark}` in their environment are killed.
+        mark: Names this process's children; None: a new one.
     """
-    mark = uuid.uuid4().hex
+    mark = mark or uuid.uuid4().hex
     if own_group and os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
     group = os.getpid() if own_group else 0
@@ -73,13 +78,18 @@ def start_guardian(scratch: Path | None = None, *, own_group: bool = True) -> Gu
     pid = int(os.read(said, 20))
     os.close(said)
     os.waitpid(parent, 0)
-    if own_group:
-        os.environ[MARK] = mark
-    return Guardian(pid, mark)
+    if not own_group:
+        return Guardian(pid, mark)
+    os.environ[MARK] = mark
+    return Guardian(pid, mark, os.memfd_create(_badge(mark)))
 
 
-def kill_marked(name: str, value: str, group: int = 0) -> None:
-    """Kill all processes with this entry in their environment, or of this group, until none is left.
+def _badge(mark: str) -> str:
+    return f"{MARK}-{mark}"
+
+
+def kill_marked(name: str, value: str, group: int = 0, badge: str = "") -> None:
+    """Kill all processes with this entry in their environment, of this group, or with this badge, until none is left.
 
     Returns after ten seconds if some can't be killed; this process itself is spared.
     """
@@ -88,7 +98,11 @@ def kill_marked(name: str, value: str, group: int = 0) -> None:
     clean = 0
     # Twice: a process that was forked behind the scan's back is in the next one.
     while clean < 2 and time.monotonic() < deadline:
-        victims = [pid for pid in _other_processes() if _in_group(pid, group) or _has_entry(pid, entry)]
+        victims = [
+            pid
+            for pid in _other_processes()
+            if _in_group(pid, group) or _has_entry(pid, entry) or (badge and _has_badge(pid, badge))
+        ]
         clean = 0 if victims else clean + 1
         for pid in victims:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -114,6 +128,21 @@ def _in_group(pid: int, group: int) -> bool:
 def _has_entry(pid: int, entry: bytes) -> bool:
     """Say whether this process has the entry in its environment; of a dead one nothing can be read."""
     return entry in _read(f"/proc/{pid}/environ").split(b"\0")
+
+
+def _has_badge(pid: int, badge: str) -> bool:
+    """Say whether this process has the file open; of a dead one nothing can be listed."""
+    try:
+        return any(_link(path).startswith(f"/memfd:{badge} ") for path in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:  # gone, or another user's
+        return False
+
+
+def _link(path: Path) -> str:
+    try:
+        return str(path.readlink())
+    except OSError:  # closed meanwhile
+        return ""
 
 
 def _read(path: str) -> bytes:
@@ -159,7 +188,7 @@ def _main(worker: int, group: int, mark: str, scratch: str) -> None:
         os._exit(0)
     os.dup2(0, 1)
     _wait_for(end, worker)
-    kill_marked(MARK, mark, group)
+    kill_marked(MARK, mark, group, _badge(mark))
     if scratch:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import pkgutil
 import sys
 import traceback
@@ -13,7 +14,7 @@ from typing import Any
 
 from hpsearch.errors import HpsearchError, Interrupted, exception_line
 
-__all__ = ["import_object"]
+__all__ = ["check_importable", "import_object"]
 
 
 def import_object(spec: str, key: str, error_type: type[HpsearchError], search_path: Sequence[str] = ()) -> Any:
@@ -28,15 +29,37 @@ def import_object(spec: str, key: str, error_type: type[HpsearchError], search_p
     Raises:
         HpsearchError: Of the type asked for; names the part that can't be followed, and the nearest one that could.
     """
+    module_name, attribute = _split(spec, key, error_type)
+    sys.path[:0] = [folder for folder in search_path if folder not in sys.path]
+    named = f"`{key}: {spec}`"
+    return _attribute(_import(module_name, named, error_type, search_path), attribute, named, error_type)
+
+
+def check_importable(spec: str, key: str, error_type: type[HpsearchError], search_path: Sequence[str] = ()) -> None:
+    """See that the outermost package of an import path is there, without importing it.
+
+    Raises:
+        HpsearchError: Of the type asked for: it isn't.
+    """
+    outermost = _split(spec, key, error_type)[0].partition(".")[0]
+    before = list(sys.path)
+    sys.path[:0] = search_path
+    importlib.invalidate_caches()
+    try:
+        if outermost not in sys.modules and importlib.util.find_spec(outermost) is None:
+            raise error_type(_missing_module(outermost, f"`{key}: {spec}`", search_path))
+    finally:
+        sys.path[:] = before
+
+
+def _split(spec: str, key: str, error_type: type[HpsearchError]) -> tuple[str, str]:
     module_name, colon, attribute = spec.partition(":")
     if not (colon and module_name and attribute):
         raise error_type(
             f"`{key}` must be written `package.module:name`, but is {spec!r}: put a colon before the name of the "
             "function or class"
         )
-    sys.path[:0] = [folder for folder in search_path if folder not in sys.path]
-    named = f"`{key}: {spec}`"
-    return _attribute(_import(module_name, named, error_type, search_path), attribute, named, error_type)
+    return module_name, attribute
 
 
 def _import(module_name: str, named: str, error_type: type[HpsearchError], search_path: Sequence[str]) -> ModuleType:
@@ -48,13 +71,17 @@ def _import(module_name: str, named: str, error_type: type[HpsearchError], searc
         missing = error.name or module_name
         if module_name != missing and not module_name.startswith(f"{missing}."):
             raise error_type(_import_mistake(module_name, named, error)) from error
-        folders = ", ".join(map(repr, search_path)) or "no folder of the sweep's"
-        raise error_type(
-            f"{named} names the module {missing!r}, which isn't there{_nearest_module(missing)}: "
-            f"run from the folder that holds it, or install it (looked in {folders}, then where Python looks)"
-        ) from error
+        raise error_type(_missing_module(missing, named, search_path)) from error
     except BaseException as error:  # a module may raise anything, SystemExit included
         raise error_type(_import_mistake(module_name, named, error)) from error
+
+
+def _missing_module(missing: str, named: str, search_path: Sequence[str]) -> str:
+    folders = ", ".join(map(repr, search_path)) or "no folder of the sweep's"
+    return (
+        f"{named} names the module {missing!r}, which isn't there{_nearest_module(missing)}: "
+        f"run from the folder that holds it, or install it (looked in {folders}, then where Python looks)"
+    )
 
 
 def _import_mistake(module_name: str, named: str, error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a sweep runs: the first asks it to end, the second ends it at once."""
+"""Ctrl-C, SIGTERM and a closed terminal while a sweep runs: the first asks it to end, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                    continue  # `nohup`
                 self._former[number] = signal.signal(number, self._take)
         return self
 

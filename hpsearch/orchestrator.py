@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from hpsearch.backends.base import Backend, Gone, Message, Notice, Progress, Result, Task, TimedOut
 from hpsearch.course import Course
 from hpsearch.decision import Decision
-from hpsearch.errors import HpsearchError
+from hpsearch.errors import BackendError, HpsearchError
 from hpsearch.events import Ended, Event, Exhausted, Failed, Retried, Saved, Started
 from hpsearch.failure_limit import mistake_of
 from hpsearch.interrupts import Interrupts
-from hpsearch.job import Job
+from hpsearch.job import Job, SegmentResult
 from hpsearch.journal import Journal
 from hpsearch.observers.base import Audience, Record
 from hpsearch.schedulers.base import Done, Wait
@@ -95,6 +95,11 @@ class Orchestrator:
             # It may have struck between a commit and what follows, so nothing more is written.
             self._backend.close(kill=True)
             return "interrupted"
+        except BackendError:
+            self._backend.close(kill=True)
+            if self._interrupts.count:  # the signal was for all of the process group, and ended the place, too
+                return "interrupted"
+            raise
         except BaseException:
             self._backend.close(kill=True)
             raise

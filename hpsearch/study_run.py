@@ -154,25 +154,24 @@ def _go_on(
         widths.observe(told.event, told.decisions)  # in step: it asks the course where trials stand
         replayed.append(told)
     course.obsolete()
-    backend = run.backend(sweep)
-    watching = Watching(sweep, observers, run.display)
-    try:
-        for told in replayed:
-            watching.observe(told)
-        resources = sweep.resources
-        opened = Opened(backend.name, resources.workers, process_name(), command_line(), resources.workers_per_trial)
-        news: list[Event] = [opened]
-        if more is not None:
-            news.append(more)
-        decided = _apply(news, course, widths)
-        if retry is not None:
-            decided += _apply(retries(course, sweep, retry), course, widths)
-        written = journal.append([event for event, _ in decided])
-        for (seq, when), (event, decisions) in zip(written, decided, strict=True):
-            watching.observe(Record(seq, when, event, decisions))
-        keep_all = sweep.checkpoints.keep == "all"
-        place.remove_unnamed(_named_checkpoints(history) if keep_all else course.checkpoints())
-        with Interrupts() as interrupts:
+    with Interrupts() as interrupts:  # before Ray is imported, which takes seconds
+        backend = run.backend(sweep)
+        watching = Watching(sweep, observers, run.display)
+        try:
+            for told in replayed:
+                watching.observe(told)
+            resources = sweep.resources
+            opened = Opened(
+                backend.name, resources.workers, process_name(), command_line(), resources.workers_per_trial
+            )
+            decided = _apply([opened] if more is None else [opened, more], course, widths)
+            if retry is not None:
+                decided += _apply(retries(course, sweep, retry), course, widths)
+            written = journal.append([event for event, _ in decided])
+            for (seq, when), (event, decisions) in zip(written, decided, strict=True):
+                watching.observe(Record(seq, when, event, decisions))
+            keep_all = sweep.checkpoints.keep == "all"
+            place.remove_unnamed(_named_checkpoints(history) if keep_all else course.checkpoints())
             Orchestrator(
                 sweep,
                 course,
@@ -184,8 +183,8 @@ def _go_on(
                 spent=_seconds_spent(history),
                 discard=lambda gone: _remove(place.path, gone),
             ).run(_job(place, sweep, run, folder))
-    finally:
-        watching.close()
+        finally:
+            watching.close()
 
 
 def _apply(events: Iterable[Event], course: Course, widths: Widths) -> list[tuple[Event, Sequence[Decision]]]:

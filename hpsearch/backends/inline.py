@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hpsearch.backends.base import Backend, Message, Progress, Result, Task, TimedOut, Workers
 from hpsearch.job import Job
+from hpsearch.preflight import check_trainable
 from hpsearch.trial import Failure, Report
 from hpsearch.worker import Worker
 
@@ -32,6 +33,7 @@ class InlineBackend(Backend):
 
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
         """Make the one worker."""
+        check_trainable(job)
         self._worker = Worker(job, Path(job.study))
         self._deliver = deliver
 

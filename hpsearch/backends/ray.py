@@ -25,13 +25,14 @@ from hpsearch.backends.inbox import Inbox
 from hpsearch.backends.mailbox import Key, Letter
 from hpsearch.backends.post import read_delivery, read_letter
 from hpsearch.backends.ray_crew import Crew, first_line
-from hpsearch.backends.ray_session import Shape, connect
+from hpsearch.backends.ray_session import Shape, as_backend_error, connect, is_cluster
 from hpsearch.backends.ray_worker import Delivery, Order
 from hpsearch.backends.slots import Flight, Slot
 from hpsearch.checkpoints import pack
 from hpsearch.errors import UnreadableCheckpointError
 from hpsearch.gang import Seat
 from hpsearch.job import CommandLine, Job
+from hpsearch.preflight import check_trainable
 
 __all__ = ["RayBackend"]
 
@@ -78,11 +79,15 @@ class RayBackend(Backend):
         self._inbox = Inbox()
         self._next_look = 0.0
 
+    @as_backend_error()
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
         """Connect, and start the workers; they greet one by one, through `wait`."""
+        if not is_cluster(self._address):  # whose nodes may have what is missing here
+            check_trainable(job)
         cpus = max((self._asked or self._least) * self._shape.cpus, os.cpu_count() or 1)
-        pool = connect(self._address, cpus)
+        pool = self._pool = connect(self._address, cpus)
         self._study = Path(job.study)
+        self._scripts = isinstance(job.trainable, CommandLine)
         self._mailbox = pool.mailbox()
         warning = self._shape.check(self._asked, self._least)
         if warning is not None:
@@ -97,6 +102,7 @@ class RayBackend(Backend):
         """Count the ready workers that are free, and those that were given back and can be had again."""
         return self._opened.capacity(self._missing())
 
+    @as_backend_error()
     def start(self, task: Task) -> None:
         """Send a task to the best worker, or to as many as its segment is wide."""
         self._waiting.append(task)
@@ -104,6 +110,7 @@ class RayBackend(Backend):
         if self._waiting:
             self._opened.fetch(self._missing())
 
+    @as_backend_error()
     def cut(self, trial: int, attempt: int) -> None:
         """Leave word in the mailbox; the worker reads it at its next beat."""
         for task in list(self._waiting):
@@ -114,6 +121,7 @@ class RayBackend(Backend):
                 return
         self._mailbox.cut.remote((str(self._study), trial, attempt))
 
+    @as_backend_error()
     def wait(self, timeout: float | None) -> Sequence[Message]:
         """Give what came from the workers."""
         messages = self._housekeeping()
@@ -218,7 +226,7 @@ class RayBackend(Backend):
             slot.memory = delivery.memory
         if slot.timed_out is not None:
             messages += self._replace(slot, "its worker was killed: the trial before it ran over its timeout")
-        elif result.failure is not None and result.failure.kind == "raised":
+        elif result.failure is not None and result.failure.kind == "raised" and not self._scripts:
             messages += self._replace(slot, "its worker was replaced: the trial before it raised there")
         elif delivery.memory - slot.memory > _LEAK_BYTES:
             messages += self._replace(slot, "its worker was replaced: it kept growing")
@@ -313,6 +321,7 @@ class RayBackend(Backend):
         if now < self._next_look:
             return []
         self._next_look = now + _HOUSEKEEPING_SECONDS
+        self._pool.check()
         messages = self._end_late(now)
         for slot, flight in self._slots.stuck(now):
             flight.recalled = True

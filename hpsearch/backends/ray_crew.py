@@ -32,6 +32,9 @@ _IDLE_SECONDS = 30.0
 _MOST_BAD_STARTS = 3
 """Workers that may die in a row before any of them could greet."""
 
+_SENT_ALONG = 64 << 10
+"""Bytes of a job that each worker is sent; a larger one goes to the object store, once."""
+
 _NOTICE_SECONDS = 3.0, 30.0
 """When to say that workers are missing: first, and then every so often."""
 
@@ -74,7 +77,9 @@ class Crew:
         self._lost = lost
         self._study = Path(job.study)
         self._owner = f"{job.name} ({process_name()})"
-        self._payload = ray.put(cloudpickle.dumps(job))
+        payload = cloudpickle.dumps(job)
+        # What lies in the object store is lost with the raylet, whereupon Ray ends this process without a word.
+        self._payload = payload if len(payload) <= _SENT_ALONG else ray.put(payload)
         self._search_path = job.search_path
         self._token = (str(self._study / "sight.token"), secrets.token_hex(16))
         Path(self._token[0]).write_text(self._token[1], encoding="utf-8")
@@ -129,7 +134,7 @@ class Crew:
             needed: Workers without which nothing can start.
             waits: Whether a task waits for workers.
         """
-        if not self._pool.shared:
+        if not self._pool.shared or not self._pool.pulse.answers:
             return ()
         messages = self._forget_idle()
         if not waits:
@@ -145,7 +150,7 @@ class Crew:
 
     def is_stuck(self, now: float, needed: int) -> bool:
         """Say whether, for some time now, too few workers have found a place for anything to start."""
-        if not self._pool.shared:
+        if not self._pool.shared or not self._pool.pulse.answers:
             return False
         placed = sum(1 for slot in self.slots.all if slot.node)
         if placed >= needed:
@@ -165,6 +170,8 @@ class Crew:
         self._standoff.give_way(now, len(held))
 
     def _add(self, count: int) -> None:
+        if count > 0:
+            self._pool.check()
         for _ in range(count):
             known = None if self._fresh else self._pool.take(self._shape)
             if known is None:

@@ -5,12 +5,14 @@ With `ray.py` and `ray_crew.py` beside it, this is the only place that imports R
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import re
 import signal
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,13 +21,29 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import ray._private.worker as ray_worker
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hpsearch.backends.mailbox import Mailbox
+from hpsearch.backends.own_thread import OwnThread
+from hpsearch.backends.pulse import Pulse
 from hpsearch.backends.ray_worker import Place
 from hpsearch.errors import BackendError
+from hpsearch.guardian import MARK, Guardian, kill_marked, start_guardian
 
-__all__ = ["Pool", "Shape", "connect", "here", "live_nodes", "others", "shut_down", "why_no_workers"]
+__all__ = [
+    "Pool",
+    "Shape",
+    "as_backend_error",
+    "connect",
+    "here",
+    "is_cluster",
+    "live_nodes",
+    "others",
+    "shut_down",
+    "why_no_workers",
+]
 
 _NAMESPACE = "hpsearch"
 
@@ -36,6 +54,12 @@ _HOST_AND_PORT = re.compile(r"[^/:]+:\d+")
 
 _KNOCK_SECONDS = 10.0
 """Ray itself tries for minutes where nobody listens, deaf to Ctrl-C."""
+
+_START_SECONDS = 180.0
+"""Ray has limits of its own for each step of its start; this one is for what they forget."""
+
+_GCS_SECONDS = 30.0
+"""How long a cluster's GCS may be away, to be started anew: half of the time after which Ray ends this process."""
 
 _KEPT_HERE = ["/runs/", "/.git/", "/.venv/", "**/__pycache__/"]
 """What isn't sent to the nodes of a cluster with the user's code."""
@@ -100,15 +124,34 @@ class Shape:
 
 
 class Pool:
-    """The idle workers and the mailbox that outlive a search, in one Ray session."""
+    """The idle workers and the mailbox that outlive a search, in one Ray session.
 
-    def __init__(self, shared: bool) -> None:
+    Args:
+        shared: Others may want the room that idle workers hold.
+        pulse: Tells whether the session is still there.
+    """
+
+    def __init__(self, shared: bool, pulse: Pulse) -> None:
         self.shared = shared
-        """Others may want the room that idle workers hold."""
+        self.pulse = pulse
         self._guard = threading.Lock()
         self._idle: dict[Shape, list[tuple[Any, str]]] = {}
         self._timer: threading.Timer | None = None
         self._mailbox: Any = None
+
+    def check(self) -> None:
+        """See that Ray is still there, before a call that would hang, or end this process, if it isn't.
+
+        Raises:
+            BackendError: It is lost; nothing of it is left in this process.
+        """
+        lost = self.pulse.lost(time.monotonic())
+        if lost is None:
+            return
+        with self._guard:
+            self._idle.clear()
+        shut_down()
+        raise BackendError(f"Ray was lost: {lost}. What had counted is in the journal; `hpsearch resume` goes on.")
 
     def mailbox(self) -> Any:
         """Give the mailbox; it restarts by itself when it dies."""
@@ -148,8 +191,25 @@ class Pool:
                 ray.kill(handle, no_restart=True)
 
 
+class _LocalRay:
+    """A Ray that this process started, with all its processes, and the thread that they hang on."""
+
+    def __init__(self, guardian: Guardian, thread: OwnThread) -> None:
+        self._guardian = guardian
+        self._thread = thread
+
+    def end(self) -> None:
+        """End what is left of it."""
+        self._thread.end()
+        kill_marked(MARK, self._guardian.mark)
+        self._guardian.stop()
+
+
 _pools: dict[str, Pool] = {}
 """By Ray session: a pool is of no use to a later session of the same process."""
+
+_local: list[_LocalRay] = []
+"""At most one."""
 
 
 def connect(address: str | None, cpus: int) -> Pool:
@@ -163,50 +223,138 @@ def connect(address: str | None, cpus: int) -> Pool:
         BackendError: There is no Ray to be had.
     """
     if ray.is_initialized():
-        pool = _pools.setdefault(_session(), Pool(shared=True))
-        if pool.shared or ray.cluster_resources().get("CPU", 0) >= cpus:
+        pool = _pool(shared=True)
+        lives = pool.pulse.lost(time.monotonic()) is None
+        if lives and (pool.shared or ray.cluster_resources().get("CPU", 0) >= cpus):
             return pool
-        shut_down()  # our own local Ray, started for a smaller search
+        shut_down()  # it is lost, or our own local Ray, started for a smaller search
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "namespace": _NAMESPACE}
     address = address or os.environ.get("RAY_ADDRESS")
-    local = address is None or address == "local"
+    if address is not None and address != "local":
+        _join(address)
+        return _pool(shared=True)
+    _start_local(cpus)
+    return _pool(shared=False)
+
+
+def is_cluster(address: str | None) -> bool:
+    """Say whether `connect` gives a Ray that may have other nodes than this machine."""
+    if ray.is_initialized():
+        return not _local
+    return (address or os.environ.get("RAY_ADDRESS") or "local") != "local"
+
+
+def _join(address: str) -> None:
+    code = {"working_dir": str(Path.cwd()), "excludes": _KEPT_HERE}
     try:
-        if address is not None and _HOST_AND_PORT.fullmatch(address):
+        if _HOST_AND_PORT.fullmatch(address):
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
-        with _sigterm_kept():
-            if local:
-                ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
-            else:
-                code = {"working_dir": str(Path.cwd()), "excludes": _KEPT_HERE}
-                ray.init(address=address, runtime_env=code, **quiet)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        OwnThread(lambda: _init(address=address, runtime_env=code), "hpsearch-ray").start(_START_SECONDS)
+    except (Exception, SystemExit) as error:
         raise BackendError(
-            f"Ray can't be reached at {address or 'this machine'}: {error}. Check with `ray status`, name another "
+            f"Ray can't be reached at {address}: {_described_error(error)}. Check with `ray status`, name another "
             "--address, or leave --address away to start a local Ray. A cluster that asks for a token (one begun by "
             "`ray start` does) needs RAY_AUTH_MODE=token here, and the head's ~/.ray/auth_token."
         ) from error
-    return _pools.setdefault(_session(), Pool(shared=not local))
+
+
+def _start_local(cpus: int) -> None:
+    """Start a Ray on this machine; a guardian sees to it that none of its processes outlives this one."""
+    guardian = start_guardian(own_group=False)
+    thread = OwnThread(lambda: _init(address="local", num_cpus=cpus, include_dashboard=False), "hpsearch-ray")
+    _local.append(_LocalRay(guardian, thread))
+    try:
+        with _marked(guardian.mark):
+            thread.start(_START_SECONDS)
+    except BaseException as error:
+        _local.pop().end()
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        folder = os.environ.get("RAY_TMPDIR", "/tmp")
+        raise BackendError(
+            f"Ray can't be started on this machine: {_described_error(error)}. It needs room in {folder} (RAY_TMPDIR "
+            "names another folder) and in memory; `hpsearch doctor` looks at both. What a study has counted is in its "
+            "journal; `hpsearch resume` goes on."
+        ) from error
 
 
 @contextmanager
-def _sigterm_kept() -> Iterator[None]:
-    """Put the handler of SIGTERM back: Ray sets its own, which ends the process at once."""
-    former = signal.getsignal(signal.SIGTERM)
+def _marked(mark: str) -> Iterator[None]:
+    """Let what is started inside the context carry the mark."""
+    outer = os.environ.get(MARK)
+    os.environ[MARK] = mark
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, former)
+        if outer is None:
+            del os.environ[MARK]
+        else:
+            os.environ[MARK] = outer
+
+
+def _init(**options: Any) -> None:
+    """Call `ray.init`, and let Ray print nothing here."""
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    # What befalls Ray's own processes it prints to standard output, `log_to_driver` or not.
+    ray_worker.print_to_stdstream = _print_nothing
+    ray.init(log_to_driver=False, logging_level=logging.ERROR, namespace=_NAMESPACE, **options)
+
+
+_printing = ray_worker.print_to_stdstream
+
+
+def _print_nothing(*_: Any, **__: Any) -> None: ...
+
+
+@contextmanager
+def as_backend_error() -> Iterator[None]:
+    """Turn what Ray raises about itself into our own error; what workers raise comes as the answers of calls."""
+    try:
+        yield
+    except (RayError, ConnectionError) as error:
+        raise BackendError(
+            f"Ray failed: {_described_error(error)}. What had counted is in the journal; `hpsearch resume` goes on."
+        ) from error
+
+
+def _described_error(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 def shut_down() -> None:
     """End the idle workers, and the local Ray with them."""
     for pool in _pools.values():
         pool.empty()
+        pool.pulse.close()
     _pools.clear()
     ray.shutdown()
+    ray_worker.print_to_stdstream = _printing
+    while _local:
+        _local.pop().end()
+
+
+@atexit.register
+def _hear_no_more_signals() -> None:
+    """Let a Ctrl-C end the process at once while Ray is shut down at its end; the guardian ends what is left."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _pool(shared: bool) -> Pool:
+    """Give the pool of this session."""
+    session = _session()
+    if session not in _pools:
+        _pools[session] = Pool(shared, _pulse(0.0 if _local else _GCS_SECONDS))
+    return _pools[session]
+
+
+def _pulse(patience: float) -> Pulse:
+    context = ray.get_runtime_context()
+    raylet = next(node["RayletSocketName"] for node in live_nodes() if node["NodeID"] == context.get_node_id())
+    host, _, port = context.gcs_address.rpartition(":")
+    return Pulse(raylet, (host.strip("[]"), int(port)), patience)
 
 
 def _session() -> str:

@@ -6,9 +6,9 @@ import os
 import pickle
 import shutil
 import sys
-import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 from hpsearch.attempt import attempt_directory
 from hpsearch.attempt_log import LOG
 from hpsearch.backends.mailbox import Key, Letter, Orders, Save
+from hpsearch.backends.stand_in import StandIn
 from hpsearch.checkpoints import pack, unpack
 from hpsearch.errors import HpsearchError
 from hpsearch.failures import failure_of
@@ -103,8 +104,9 @@ class RayWorker:
         self._name = name
         self._mailbox = mailbox
         self._place = place()
-        self._stand_in = Path(tempfile.mkdtemp(prefix="hpsearch-"))
-        self._guardian = start_guardian(self._stand_in)
+        mark = uuid.uuid4().hex
+        self._stand_in = StandIn(mark)
+        self._guardian = start_guardian(self._stand_in.path, mark=mark)
         self._study = ""
         self._root = Path()
         self._sees = True
@@ -147,7 +149,7 @@ class RayWorker:
             self._lock = hold_as_worker(Path(job.study))
             self._root = Path(job.study)
         else:
-            self._root = self._stand_in
+            self._root = self._stand_in.make()
         if isinstance(job.trainable, CommandLine) and not Path(job.trainable.directory).is_dir():
             job = replace(job, trainable=replace(job.trainable, directory=str(Path.cwd())))
         try:
@@ -224,7 +226,7 @@ class RayWorker:
             self._lock.close()
             self._lock = None
         self._recalled.clear()
-        shutil.rmtree(self._stand_in / "trials", ignore_errors=True)
+        self._stand_in.clear()
 
     def _beat(self) -> None:
         pause = threading.Event()

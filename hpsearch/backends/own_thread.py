@@ -1,0 +1,63 @@
+"""A call in a thread of its own, which then stays."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+__all__ = ["OwnThread"]
+
+_LOOK_SECONDS = 0.05
+
+
+class OwnThread:
+    """Starts Ray beside the main thread, which goes on hearing signals meanwhile.
+
+    In the main thread Ray would take SIGTERM for itself. Its native part does so all the same, behind Python's back,
+    and aborts the process three seconds after one; so the handler is put back again and again. The thread stays until
+    `end`, because the kernel ends what Ray started with the thread that started it.
+    """
+
+    def __init__(self, call: Callable[[], None], name: str) -> None:
+        self._call = call
+        self._done = threading.Event()
+        self._end = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self, timeout: float) -> None:
+        """Make the call, and wait until it has returned; what it raises is raised here.
+
+        Raises:
+            TimeoutError: It took longer than `timeout` seconds; it goes on.
+        """
+        self._thread.start()
+        deadline = time.monotonic() + timeout
+        while not self._done.wait(_LOOK_SECONDS):
+            _put_back_sigterm()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"it took more than {timeout:.0f} seconds")
+        _put_back_sigterm()
+        if self._error is not None:
+            raise self._error
+
+    def end(self) -> None:
+        """Let the thread end."""
+        self._end.set()
+
+    def _run(self) -> None:
+        try:
+            self._call()
+        except BaseException as error:  # Ray calls sys.exit, too
+            self._error = error
+        self._done.set()
+        if self._error is None:
+            self._end.wait()
+
+
+def _put_back_sigterm() -> None:
+    handler = signal.getsignal(signal.SIGTERM)  # what Python knows, not what the kernel has
+    if threading.current_thread() is threading.main_thread() and handler is not None:
+        signal.signal(signal.SIGTERM, handler)

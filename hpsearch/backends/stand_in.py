@@ -1,0 +1,69 @@
+"""The folder that stands for a study's directory on a node that doesn't see it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+__all__ = ["StandIn"]
+
+_NAME = re.compile(r"hpsearch-[0-9a-f]{32}")
+
+
+class StandIn:
+    """A folder in the temporary directory, made when it is asked for, and locked for as long as its worker lives.
+
+    The worker's guardian deletes it. Where both were killed, the lock is free, and the next worker that makes one
+    deletes what it finds.
+
+    Args:
+        mark: The worker's own, 32 hexadecimal digits.
+    """
+
+    def __init__(self, mark: str) -> None:
+        self.path = Path(tempfile.gettempdir(), f"hpsearch-{mark}")
+        self._lock: int | None = None
+
+    def make(self) -> Path:
+        """Give the folder; make it if it isn't there yet."""
+        if self._lock is None:
+            _remove_deserted(self.path.parent)
+            self._lock = self._make_locked()
+        return self.path
+
+    def clear(self) -> None:
+        """Delete what lies in the folder."""
+        if self._lock is not None:
+            for entry in self.path.iterdir():
+                shutil.rmtree(entry, ignore_errors=True)
+
+    def _make_locked(self) -> int:
+        while True:
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Another worker may have found it before it was locked, and deleted it.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(lock), self.path.stat()):
+                    return lock
+            os.close(lock)
+
+
+def _remove_deserted(parent: Path) -> None:
+    """Delete the folders that no living process holds."""
+    for folder in parent.iterdir():
+        if _NAME.fullmatch(folder.name) is None:
+            continue
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:  # deleted meanwhile, no folder, or another user's
+            continue
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)

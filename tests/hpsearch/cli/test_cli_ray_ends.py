@@ -1,0 +1,238 @@
+"""How `hpsearch run` on a local Ray ends when Ray dies, when signals come at any moment, and when it is killed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+import hpsearch
+from hpsearch.events import Started
+from tests.hpsearch.cli.command_line import PROGRAM, environment, wait_for
+from tests.hpsearch.cli.test_cli_ray import SWEEP, TRAIN, finished, hpsearch_command
+from tests.hpsearch.scripted import events_of
+
+pytestmark = pytest.mark.ray
+
+RUN = ("run", "sweep.yaml", "--workers", "2", "--dir", "study")
+
+MARK = "HPSEARCH_TEST_RUN"
+
+FORKS = """
+import multiprocessing
+import os
+import time
+
+import torch
+
+
+def note():
+    with open("pids.txt", "a") as pids:
+        pids.write(f"{os.getpid()}\\n")
+    time.sleep(1000)
+
+
+class Sleepy(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        note()
+
+
+def train(trial):
+    if os.fork() == 0:
+        note()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            note()
+        os._exit(0)
+    for way in ("fork", "spawn", "forkserver"):
+        multiprocessing.get_context(way).Process(target=note).start()
+    for _ in torch.utils.data.DataLoader(Sleepy(), num_workers=1):
+        pass
+"""
+
+WAYS = 6
+
+
+class Running:
+    """A command that runs as the leader of a session of its own."""
+
+    def __init__(self, process: subprocess.Popen[str], here: Path) -> None:
+        self.process = process
+        self.here = here
+
+    @property
+    def out(self) -> str:
+        return (self.here / "out.txt").read_text()
+
+    @property
+    def err(self) -> str:
+        return (self.here / "err.txt").read_text()
+
+    def family(self, name: str) -> list[psutil.Process]:
+        """Give the living processes under it whose name begins so."""
+        try:
+            children = psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        return [child for child in children if psutil.pid_exists(child.pid) and child.name().startswith(name)]
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        wait_for(lambda: bool(condition()), self.process)
+
+    def left(self) -> list[str]:
+        """Give what is still there of all that it started."""
+        mark = os.fsencode(f"{MARK}={self.here}")
+        names = []
+        for process in psutil.process_iter():
+            try:
+                if mark in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"):
+                    names.append(f"{process.pid} {process.name()}")
+            except (OSError, psutil.NoSuchProcess):
+                continue
+        return names
+
+    def has_ended(self, *codes: int) -> None:
+        """See that it ends with one of these codes, without a traceback, and leaves no process."""
+        code = self.process.wait(timeout=150)
+        assert code in codes, (self.out, self.err)
+        assert "Traceback" not in self.err
+        wait_for(lambda: not self.left())
+
+
+@contextmanager
+def begun(here: Path, *words: str, terminal: int | None = None) -> Iterator[Running]:
+    (here / "train.py").exists() or (here / "train.py").write_text(TRAIN.replace("0.02", "0.2"))
+    (here / "sweep.yaml").write_text(SWEEP)
+    with (here / "out.txt").open("w") as out, (here / "err.txt").open("w") as err:
+        process = subprocess.Popen(
+            ["setsid", "--ctty", PROGRAM, *words] if terminal is not None else [PROGRAM, *words],
+            cwd=here,
+            env=environment(**{MARK: str(here)}),
+            stdin=subprocess.DEVNULL if terminal is None else terminal,
+            stdout=out if terminal is None else terminal,
+            stderr=err if terminal is None else terminal,
+            text=True,
+            start_new_session=terminal is None,
+        )
+    running = Running(process, here)
+    try:
+        yield running
+    finally:
+        process.kill()
+        process.wait()
+        wait_for(lambda: not running.left())
+
+
+def resumed(here: Path) -> str:
+    """Go on with the study to its end; give its table."""
+    (here / "train.py").write_text(TRAIN)
+    hpsearch_command(here, "resume", "study", "--workers", "2")
+    return hpsearch_command(here, "trials", "study", "--format", "csv")
+
+
+def undisturbed(here: Path) -> str:
+    """Give the table of a run without Ray and without trouble."""
+    (here / "train.py").write_text(TRAIN)
+    (here / "sweep.yaml").write_text(SWEEP)
+    hpsearch_command(here, "run", "sweep.yaml", "--backend", "inline", "--dir", "inline")
+    return hpsearch_command(here, "trials", "inline", "--format", "csv")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "how", "told"),
+    [
+        ("raylet", signal.SIGKILL, "the raylet of this node has ended"),
+        ("raylet", signal.SIGTERM, "the raylet of this node has ended"),
+        ("gcs_server", signal.SIGKILL, "its GCS at"),
+    ],
+)
+def test_a_ray_that_is_lost_in_mid_sweep_is_one_message_and_resume_gives_the_same_table(tmp_path, name, how, told):
+    with begun(tmp_path, *RUN) as run:
+        run.wait_for(lambda: finished(tmp_path / "study") >= 3)
+        (victim,) = run.family(name)
+        victim.send_signal(how)
+        run.has_ended(1)
+        assert run.err.startswith("hpsearch: Ray was lost: ")
+        assert told in run.err
+        assert "`hpsearch resume` goes on" in run.err
+        assert len(run.err.splitlines()) == 1
+        assert "(raylet)" not in run.out
+    counted = finished(tmp_path / "study")
+    assert counted >= 3
+    assert resumed(tmp_path) == undisturbed(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_ray_starts_ends_the_sweep_as_interrupted(tmp_path, number):
+    with begun(tmp_path, *RUN) as run:
+        run.wait_for(lambda: run.family("gcs_server"))
+        run.process.send_signal(number)
+        run.has_ended(130)
+        assert run.err == ""
+        assert "interrupted; go on with: hpsearch resume study" in run.out
+    assert finished(tmp_path / "study") == 0
+
+
+def test_two_signals_while_ray_starts_end_it_at_once(tmp_path):
+    with begun(tmp_path, *RUN) as run:
+        run.wait_for(lambda: run.family("gcs_server"))
+        run.process.send_signal(signal.SIGINT)
+        run.process.send_signal(signal.SIGTERM)
+        run.has_ended(130)
+        assert run.err == ""
+
+
+def test_a_sigterm_to_the_whole_process_group_ends_the_sweep_as_interrupted(tmp_path):
+    with begun(tmp_path, *RUN) as run:
+        run.wait_for(lambda: finished(tmp_path / "study") >= 1)
+        os.killpg(run.process.pid, signal.SIGTERM)
+        run.has_ended(130)
+        assert run.err == ""
+        assert "interrupted; go on with: hpsearch resume study" in run.out
+    assert hpsearch.load(tmp_path / "study").state == "interrupted"
+
+
+def test_a_terminal_that_is_closed_ends_the_sweep_and_leaves_nothing(tmp_path):
+    ours, theirs = pty.openpty()
+    with begun(tmp_path, *RUN, terminal=theirs) as run:
+        os.close(theirs)
+        os.set_blocking(ours, False)
+        run.wait_for(lambda: finished(tmp_path / "study") >= 1)
+        os.close(ours)
+        run.has_ended(130, 1)
+    assert hpsearch.load(tmp_path / "study").state == "interrupted"
+
+
+def test_a_ctrl_c_while_ray_is_shut_down_ends_at_once_without_a_traceback(tmp_path):
+    with begun(tmp_path, *RUN, "--set", "early_terminate.max_iter=3") as run:
+        run.wait_for(lambda: "best:        trial" in run.out)
+        run.process.send_signal(signal.SIGINT)
+        run.has_ended(-signal.SIGINT, 0)
+        assert run.err == ""
+
+
+def test_what_trials_have_forked_dies_with_a_killed_driver_and_resume_works_at_once(tmp_path):
+    (tmp_path / "train.py").write_text(FORKS)
+    pids = tmp_path / "pids.txt"
+    with begun(tmp_path, "run", "sweep.yaml", "--workers", "1", "--dir", "study") as run:
+        run.wait_for(lambda: pids.exists() and len(pids.read_text().splitlines()) == WAYS)
+        forked = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
+        run.process.kill()
+        run.process.wait()
+        wait_for(lambda: not any(process.is_running() and process.status() != "zombie" for process in forked))
+        wait_for(lambda: not run.left())
+    assert len([event for event in events_of(tmp_path / "study") if isinstance(event, Started)]) == 1
+    (tmp_path / "train.py").write_text(TRAIN)
+    assert "waiting for the workers" not in hpsearch_command(tmp_path, "resume", "study", "--workers", "2")
