@@ -26,7 +26,8 @@ ON_RAY = ("tests/hpsearch/backends", "tests/hpsearch/cli")
 
 PARTS: dict[str, tuple[str, ...]] = {
     "search": ("tests", "--ignore=tests/comm", *(f"--ignore={folder}" for folder in ON_RAY)),
-    "ray": ON_RAY,
+    "ray": (ON_RAY[0],),
+    "cli": (ON_RAY[1],),
     "comm": ("tests/comm",),
 }
 """What each is called with; every test belongs to one."""

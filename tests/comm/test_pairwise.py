@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,11 @@ def test_they_are_few_beside_all():
 
 
 def test_every_possible_pair_occurs_and_nothing_impossible_does():
-    factors = {"size": [1, 2, 3], "op": ["sum", "product", "mean"], "dtype": ["float8", "float32", "int"]}
+    factors: dict[str, list[Any]] = {
+        "size": [1, 2, 3],
+        "op": ["sum", "product", "mean"],
+        "dtype": ["float8", "float32", "int"],
+    }
 
     def possible(row: Row) -> bool:
         if row.get("dtype") == "int" and row.get("op") == "mean":
