@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 BENCH_STAMP := $(VENV)/installed-bench
 
-.PHONY: install demo test test-search test-ray test-comm check bench clean
+.PHONY: install demo test test-all check bench clean
 
 install: $(STAMP)
 
@@ -25,20 +25,12 @@ $(BENCH_STAMP): $(STAMP)
 demo: $(STAMP)
 	$(BIN)/hpsearch run configs/digits.yaml
 
-# Side by side: much of their time tests wait for other processes.
+# The parts search, ray, cli and comm side by side, but for what is exhaustive; `make test-all` is the rest.
 test: $(STAMP)
-	$(MAKE) --no-print-directory --jobs=3 test-search test-ray test-comm
+	$(BIN)/python -m tests.run_parts -m "not exhaustive"
 
-ON_RAY := tests/hpsearch/backends tests/hpsearch/cli
-
-test-search: $(STAMP)
-	$(BIN)/python -m pytest tests --ignore=tests/comm $(ON_RAY:%=--ignore=%) | sed --unbuffered 's/^/search: /'
-
-test-ray: $(STAMP)
-	$(BIN)/python -m pytest $(ON_RAY) | sed --unbuffered 's/^/ray: /'
-
-test-comm: $(STAMP)
-	$(BIN)/python -m pytest tests/comm | sed --unbuffered 's/^/comm: /'
+test-all: $(STAMP)
+	$(BIN)/python -m tests.run_parts -m exhaustive
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -21,8 +21,8 @@ from hpsearch_comm.formation.handshake import Credentials
 from hpsearch_comm.formation.rendezvous import Rendezvous
 from tests.comm.forming import LOOPBACK, PATIENCE, new_credentials, open_files, wait_until
 
-SOON = 1.5
-"""Seconds after which a rank gives up: long enough for all to have met before, on a busy machine too."""
+SOON = 0.5
+"""Seconds after which a rank gives up: long enough for all to have met before, on a machine that isn't busy."""
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -74,6 +74,23 @@ def awaited(futures: Mapping[K, Future[T]]) -> dict[K, T | Exception]:
         assert error is None or isinstance(error, Exception)
         found[name] = error or future.result()
     return found
+
+
+def given_time(meet: Callable[[float], T], met: Callable[[T], bool]) -> T:
+    """Let ranks meet that give up at a deadline, by when all who come must have come.
+
+    How long that takes depends on the machine. So they have twice as long each time, until they have met; what the
+    longest time gives is the answer in any case.
+    """
+    seconds = SOON
+    while not met(found := meet(seconds)) and seconds < PATIENCE:
+        seconds *= 2
+    return found
+
+
+def all_said(word: str) -> Callable[[Mapping[K, object]], bool]:
+    """Look whether the errors of all ranks hold this."""
+    return lambda found: all(word in str(outcome) for outcome in found.values())
 
 
 def free_port() -> int:

@@ -44,6 +44,7 @@ def test_ours_and_gloo_take_turns() -> None:
     assert {(ratio["above"], ratio["below"]) for ratio in record["ratios"]} >= {("gloo", "ours")}
 
 
+@pytest.mark.exhaustive
 def test_a_fit_measures_every_algorithm() -> None:
     outcome = measure(Plan(kind="fit", sizes=(1024, 65536), against=(), rounds=1, seconds=0.01))
     assert len({turn.contender for turn in outcome.turns}) == 7
@@ -52,6 +53,7 @@ def test_a_fit_measures_every_algorithm() -> None:
     assert CostModel.from_dict(model.to_dict()) == model
 
 
+@pytest.mark.exhaustive
 def test_memory_is_measured_without_peers() -> None:
     outcome = measure(Plan(kind="memory", against=(), rounds=1, seconds=0.01))
     assert [turn.contender for turn in outcome.turns] == ["ours, zero-copy", BARE]

@@ -41,6 +41,7 @@ from tests.comm.forming import (
     read_to_end,
     wait_until,
 )
+from tests.comm.meeting import given_time
 from tests.comm.other_user import NOBODY, as_nobody
 
 
@@ -108,13 +109,17 @@ def test_ranks_that_mix_up_addresses_are_refused():
 
 
 def test_ranks_with_unequal_numbers_of_streams_are_refused():
-    with forming(2, hosts="ab") as group:
-        group.start(0, streams=2, seconds=1.0)
-        group.start(1, streams=3)
-        errors = group.errors()
+    def meet(soon: float) -> dict[int, Exception]:
+        with forming(2, hosts="ab") as group:
+            group.start(0, streams=2, seconds=soon)
+            group.start(1, streams=3)
+            return group.errors()
+
+    told = "rank 1: no such connection is expected"
+    errors = given_time(meet, lambda errors: told in str(errors[0]))
     assert isinstance(errors[1], RefusedError)
     assert "same arguments" in str(errors[1])
-    assert "rank 1: no such connection is expected" in str(errors[0])
+    assert told in str(errors[0])
 
 
 def test_what_sends_a_ranks_words_back_is_not_taken_for_its_peer():
@@ -256,12 +261,16 @@ def test_a_rank_that_gives_up_is_believed_before_those_that_listen_no_more():
 
 
 def test_ranks_that_never_come_are_named_at_the_deadline():
-    with forming(4, hosts="aabb") as group:
-        group.start(0, seconds=0.3)
-        group.start(2)
-        errors = group.errors()
+    def meet(soon: float) -> dict[int, Exception]:
+        with forming(4, hosts="aabb") as group:
+            group.start(0, seconds=soon)
+            group.start(2, seconds=3 * soon)
+            return group.errors()
+
     name = f"(pid {os.getpid()} on {socket.gethostname()})"
-    assert f"rank 1 {name} and rank 3 {name} didn't connect to 127.0.0.1" in str(errors[0])
+    told = f"rank 1 {name} and rank 3 {name} didn't connect to 127.0.0.1"
+    errors = given_time(meet, lambda errors: told in str(errors[0]))
+    assert told in str(errors[0])
     assert str(errors[2])[:400] == str(errors[0])[:400]
 
 
@@ -274,25 +283,29 @@ def test_a_rank_that_accepts_nothing_is_named_at_the_deadline():
 
 
 def test_a_place_that_ends_every_connection_is_tried_until_the_deadline():
-    with forming(2, hosts="ab") as group, socket.create_server((LOOPBACK, 0)) as door:
+    def meet(soon: float) -> tuple[int, Exception]:
         came = 0
+        with forming(2, hosts="ab") as group, socket.create_server((LOOPBACK, 0)) as door:
 
-        def hang_up() -> None:
-            nonlocal came
-            with contextlib.suppress(OSError):
-                while True:
-                    door.accept()[0].close()
-                    came += 1
+            def hang_up() -> None:
+                nonlocal came
+                with contextlib.suppress(OSError):
+                    while True:
+                        door.accept()[0].close()
+                        came += 1
 
-        thread = threading.Thread(target=hang_up)
-        thread.start()
-        elsewhere = replace(group.addresses[0], port=door.getsockname()[1])
-        group.start(1, addresses=[elsewhere, group.addresses[1]], seconds=0.5)
-        errors = group.errors()
-        door.shutdown(socket.SHUT_RDWR)
-        thread.join()
+            thread = threading.Thread(target=hang_up)
+            thread.start()
+            elsewhere = replace(group.addresses[0], port=door.getsockname()[1])
+            group.start(1, addresses=[elsewhere, group.addresses[1]], seconds=soon)
+            error = group.errors()[1]
+            door.shutdown(socket.SHUT_RDWR)
+            thread.join()
+        return came, error
+
+    came, error = given_time(meet, lambda found: found[0] > 3)
     assert came > 3
-    assert "it ended the connection before it answered" in str(errors[1])
+    assert "it ended the connection before it answered" in str(error)
 
 
 def test_a_goodbye_of_a_rank_that_has_finished_already_is_left_for_the_group():

@@ -223,7 +223,7 @@ def test_a_silent_peer_is_named_with_the_operation(make_world: MakeWorld, spin: 
     with make_world(3) as world:
         operation = world.operation(0, timeout=0.2, spin=spin)
         with pytest.raises(
-            CommTimeoutError, match=r"waited 0\.\d s for rank 2 in allreduce 7 \(.*48 bytes, ring\)"
+            CommTimeoutError, match=r"waited \d+\.\d s for rank 2 in allreduce 7 \(.*48 bytes, ring\)"
         ) as e:
             world.meshes[0].exchange(operation, [(1, torch.zeros(5))], [(2, torch.zeros(5), None)])
         assert e.value.rank == 2

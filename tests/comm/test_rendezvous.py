@@ -17,12 +17,13 @@ from hpsearch_comm.formation.roll_call import name_ranks
 from tests.comm.forked import forked
 from tests.comm.forming import LOOPBACK, PATIENCE, new_credentials
 from tests.comm.meeting import (
-    SOON,
     Meeting,
     address,
     addresses,
+    all_said,
     awaited,
     free_port,
+    given_time,
     leaving_nothing,
     new_store,
     outcomes,
@@ -63,10 +64,12 @@ def test_groups_meet_at_one_place_one_after_another(meeting):
 
 
 def test_the_first_deadline_of_any_rank_names_the_missing_to_all(meeting):
-    # Only rank 2 gives up soon; the others would wait for a minute.
-    tasks = {rank: meeting.rank(rank, 5, seconds=SOON if rank == 2 else PATIENCE) for rank in (0, 2, 4)}
+    # Only rank 2 gives up soon; the others would wait for longer.
+    def meet(soon: float) -> dict[int, list[str] | Exception]:
+        return outcomes({rank: meeting.rank(rank, 5, seconds=soon if rank == 2 else 3 * soon) for rank in (0, 2, 4)})
+
     with leaving_nothing():
-        found = outcomes(tasks)
+        found = given_time(meet, all_said("ranks 1 and 3 of 5 did not come"))
     for error in found.values():
         assert isinstance(error, RendezvousError)
         assert "ranks 1 and 3 of 5 did not come" in str(error)
@@ -115,7 +118,11 @@ def test_a_rank_waits_until_another_group_has_left_the_place(meeting, monkeypatc
 
 def test_ranks_with_different_secrets_are_told_so(meeting):
     other = new_credentials()
-    found = outcomes({0: meeting.rank(0, 2, seconds=SOON), 1: meeting.rank(1, 2, seconds=SOON, credentials=other)})
+
+    def meet(soon: float) -> dict[int, list[str] | Exception]:
+        return outcomes({0: meeting.rank(0, 2, seconds=soon), 1: meeting.rank(1, 2, seconds=soon, credentials=other)})
+
+    found = given_time(meet, all_said("secret"))
     assert isinstance(found[0], RendezvousError)
     assert isinstance(found[1], RefusedError | RendezvousError)
     assert all("secret" in str(error) for error in found.values())

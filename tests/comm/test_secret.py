@@ -15,7 +15,7 @@ from hpsearch_comm.errors import ConfigurationError, RendezvousError
 from hpsearch_comm.formation.secret import SECRET_BYTES, agree_on_secret, meeting_address, new_secret, parse_secret
 from tests.comm.forked import forked
 from tests.comm.forming import PATIENCE, leaking_nothing, read_to_end, wait_until
-from tests.comm.meeting import SOON, awaited, outcomes, uninvited
+from tests.comm.meeting import all_said, awaited, given_time, outcomes, uninvited
 from tests.comm.other_user import NOBODY, as_nobody
 
 
@@ -100,10 +100,13 @@ def test_groups_of_different_names_do_not_meet(name):
 
 
 def test_the_first_deadline_of_any_rank_names_the_missing_to_all(name):
-    # Only rank 2 gives up soon; the others would wait for a minute.
-    patient, soon = agreeing(name, 5), agreeing(name, 5, SOON)
+    # Only rank 2 gives up soon; the others would wait for longer.
+    def meet(soon: float) -> dict[int, bytes | Exception]:
+        patient = agreeing(name, 5, 3 * soon)
+        return outcomes({0: patient(0), 4: patient(4), 2: agreeing(name, 5, soon)(2)})
+
     with leaking_nothing():
-        found = outcomes({0: patient(0), 4: patient(4), 2: soon(2)})
+        found = given_time(meet, all_said("ranks 1 and 3 of 5 did not come"))
     for error in found.values():
         assert isinstance(error, RendezvousError)
         assert "ranks 1 and 3 of 5 did not come" in str(error)

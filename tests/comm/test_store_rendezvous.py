@@ -3,8 +3,10 @@ from __future__ import annotations
 import base64
 import os
 import sys
+import time
 import types
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -12,13 +14,15 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
 from hpsearch_comm.formation import store_exchange
 from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.rendezvous import StoreRendezvous
+from hpsearch_comm.formation.rendezvous import Rendezvous, StoreRendezvous
+from tests.comm.forked import forked
 from tests.comm.forming import LOOPBACK, PATIENCE, wait_until
 from tests.comm.meeting import (
-    SOON,
     Meeting,
     addresses,
+    all_said,
     awaited,
+    given_time,
     new_store,
     outcomes,
 )
@@ -102,19 +106,23 @@ def test_an_earlier_outcome_does_not_stand_for_this_start(store):
 
 
 def test_a_rank_0_that_does_not_go_on_is_named_with_those_who_do_not_answer(store):
-    # What a rank 0 that was killed leaves behind.
     meeting = Meeting(StoreRendezvous(LOOPBACK, store.port))
-    with ThreadPoolExecutor(1) as pool:
-        rank_0 = pool.submit(meeting.rank(0, 4, seconds=SOON))
+    with forked(call_the_others, meeting.place, meeting.credentials) as (rank_0, _):
         wait_until(lambda: any(key.endswith("/call") for key in keys(store)))
-        left = {key: store.get(key).decode() for key in keys(store) if key.endswith("/call")}
-        assert isinstance(rank_0.exception(PATIENCE), RendezvousError)
-    write(store, left)
-    tasks = {rank: meeting.rank(rank, 4, seconds=0.3) for rank in (1, 3)}
-    for error in outcomes(tasks).values():
+        rank_0.kill()
+        rank_0.join()
+    told = "It has called, but doesn't go on, and rank 2 did not answer"
+    found = given_time(
+        lambda soon: outcomes({rank: meeting.rank(rank, 4, seconds=soon) for rank in (1, 3)}), all_said(told)
+    )
+    for error in found.values():
         assert isinstance(error, RendezvousError)
         assert "rank 0 of 4 did not come" in str(error)
-        assert "It has called, but doesn't go on, and rank 2 did not answer" in str(error)
+        assert told in str(error)
+
+
+def call_the_others(_channel: Connection, place: Rendezvous, credentials: Credentials) -> None:
+    place.exchange(0, 4, "it", credentials, time.monotonic() + 10 * PATIENCE)
 
 
 def test_a_store_that_ends_is_named():

@@ -172,7 +172,7 @@ def test_writing_to_a_closed_stream_doesnt_kill_a_process_that_resets_sigpipe(be
 @pytest.mark.parametrize("numel", [50, LARGE])
 def test_a_peer_that_stops_in_the_middle_is_waited_for_until_the_deadline(bench: Bench, numel: int) -> None:
     bench.peer[0].send(message(numel)[: HEADER_BYTES + 10])
-    with pytest.raises(CommTimeoutError, match=r"rank 0 waited 0\.\d s for rank 1 in allreduce 7"):
+    with pytest.raises(CommTimeoutError, match=r"rank 0 waited \d+\.\d s for rank 1 in allreduce 7"):
         bench.receive(numel, timeout=0.2)
 
 

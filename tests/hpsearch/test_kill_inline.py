@@ -71,7 +71,19 @@ def test_the_whole_run_is_what_hyperband_says(whole):
     assert whole[None].table == whole[EVERY].table  # saving more often changes no bit
 
 
-@pytest.mark.parametrize(("every", "numbers"), [(None, range(1, 31)), (EVERY, range(4, 40, 4))])
+SOME = (1, 2, 3, 4, 5, 9, 16, 23, 30)
+"""Numbers of events, of every kind that is among the first 30."""
+
+
+@pytest.mark.parametrize(
+    ("every", "numbers"),
+    [
+        (None, SOME),
+        pytest.param(None, sorted({*range(1, 31)} - {*SOME}), marks=pytest.mark.exhaustive),
+        (EVERY, range(4, 40, 12)),
+        pytest.param(EVERY, sorted({*range(4, 40, 4)} - {*range(4, 40, 12)}), marks=pytest.mark.exhaustive),
+    ],
+)
 def test_killed_after_each_of_the_first_30_events_and_resumed_to_the_same_table(
     server, whole, tmp_path, every, numbers
 ):
@@ -87,6 +99,11 @@ def test_killed_after_each_of_the_first_30_events_and_resumed_to_the_same_table(
         # Each event was written before anything else happened, so nothing at all ran twice.
         assert epochs_of(study) == whole[every].epochs
         shutil.rmtree(study.parent)
+
+
+def test_some_of_the_first_30_events_are_of_every_kind(whole):
+    kinds = [type(event) for event in whole[None].events[:30]]
+    assert {kinds[number - 1] for number in SOME} == set(kinds)
 
 
 @pytest.mark.parametrize("every", [None, EVERY])

@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[3]
 
 PROGRAM = str(Path(sys.executable).parent / "hpsearch")
 
-_PATIENCE = 60.0
+_PATIENCE = 150.0
+"""Seconds that a test waits at most; a busy machine starts Ray and its workers in one or two minutes."""
 
 Call = Callable[..., "Answer"]
 

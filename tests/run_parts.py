@@ -1,0 +1,167 @@
+"""Runs the parts of the test suite side by side, and sums them up. `python -m tests.run_parts [PYTEST OPTION]...`.
+
+Much of their time tests wait for other processes, so the parts together take little longer than the longest. Their
+lines come as they are written, each with its part's name. A mark in the environment shows at the end which processes
+they have left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["ON_RAY", "PARTS", "Counts", "count", "left_behind", "run", "summary"]
+
+ON_RAY = ("tests/hpsearch/backends", "tests/hpsearch/cli")
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "search": ("tests", "--ignore=tests/comm", *(f"--ignore={folder}" for folder in ON_RAY)),
+    "ray": (ON_RAY[0],),
+    "cli": (ON_RAY[1],),
+    "comm": ("tests/comm",),
+}
+"""What each is called with; every test belongs to one."""
+
+NO_TESTS = 5
+"""How pytest ends where nothing was left to run."""
+
+_ROOT = Path(__file__).parents[1]
+_MARK = "HPSEARCH_TEST_RUN"
+_LEAVING_SECONDS = 20.0
+"""How long processes that have been told to end may take."""
+
+
+@dataclass
+class Counts:
+    """What came of the tests of a part, or of all."""
+
+    passed: int = 0
+    failed: list[str] = field(default_factory=list)
+    """Their names; also of those whose cleaning up failed, and of files that couldn't be read."""
+    skipped: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.passed} passed, {len(self.failed)} failed, {self.skipped} skipped"
+
+
+def count(outcomes: Path) -> Counts:
+    """Count what a part has written through tests/outcomes.py."""
+    last: dict[str, str] = {}
+    for line in outcomes.read_text().splitlines():
+        outcome, _, test = line.partition("\t")
+        if last.get(test) != "failed":  # a test that has failed stays so, whatever came of its cleaning up
+            last[test] = outcome
+    words = [*last.values()]
+    return Counts(words.count("passed"), [test for test in last if last[test] == "failed"], words.count("skipped"))
+
+
+def summary(parts: dict[str, Counts], codes: dict[str, int], left: Sequence[str]) -> list[str]:
+    """Say in lines what came of all parts; the last one is of all together.
+
+    Args:
+        parts: The counts by part.
+        codes: How each part ended.
+        left: The processes that are still there.
+    """
+    lines = []
+    for name, code in codes.items():
+        ended = "" if code in (0, 1, NO_TESTS) else f"; pytest ended with {code}"
+        lines.append(f"{name}: {parts[name]}{ended}")
+    lines += [f"FAILED {test}" for counts in parts.values() for test in counts.failed]
+    lines += [f"LEFT BEHIND {process}" for process in left]
+    whole = Counts(
+        sum(counts.passed for counts in parts.values()),
+        [test for counts in parts.values() for test in counts.failed],
+        sum(counts.skipped for counts in parts.values()),
+    )
+    return [*lines, str(whole)]
+
+
+def left_behind(mark: str) -> list[str]:
+    """Name the processes, as `pid command line`, that were started with this mark and are still there."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if int(process.name) != os.getpid() and mark.encode() in (process / "environ").read_bytes():
+                words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                found.append(f"{process.name} {words}")
+    return found
+
+
+def run(parts: dict[str, Sequence[str]], options: Sequence[str]) -> int:
+    """Run the parts side by side, with these options for each; gives the exit status: 0 if all went well.
+
+    Ctrl-C, or SIGTERM, ends all parts: each sums up what it has, and so does this.
+    """
+    mark = f"{_MARK}={secrets.token_hex(8)}"
+    running: dict[str, subprocess.Popen[str]] = {}
+    outcomes: dict[str, Path] = {}
+    stopped = threading.Event()
+
+    def stop(_number: int, _frame: object) -> None:
+        stopped.set()
+        for process in running.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+
+    former = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    with tempfile.TemporaryDirectory(prefix="hpsearch-tests-") as folder:
+        for name, words in parts.items():
+            outcomes[name] = Path(folder) / name
+            outcomes[name].touch()
+            command = [sys.executable, "-m", "pytest", *words, *options]
+            command += ["-p", "tests.outcomes", "--outcomes", str(outcomes[name])]
+            running[name] = subprocess.Popen(
+                command,
+                cwd=_ROOT,
+                env=os.environ | dict([mark.split("=")]),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # a terminal's Ctrl-C comes once, from here
+            )
+        tellers = [threading.Thread(target=_tell, args=item, daemon=True) for item in running.items()]
+        for teller in tellers:
+            teller.start()
+        codes = {name: process.wait() for name, process in running.items()}
+        left = _wait_for_leaving(mark)
+        for teller in tellers:
+            teller.join(1.0)  # one that was left behind may hold the other end
+        counts = {name: count(path) for name, path in outcomes.items()}
+    for number, handler in former.items():
+        signal.signal(number, handler)
+    print("\n".join(["", *summary(counts, codes, left)]), flush=True)
+    if stopped.is_set():
+        return 130
+    well = all(code in (0, NO_TESTS) for code in codes.values()) and any(code == 0 for code in codes.values())
+    return 0 if well and not left else 1
+
+
+def _tell(name: str, process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    with process.stdout as lines:
+        for line in lines:
+            print(f"{name}: {line}", end="", flush=True)
+
+
+def _wait_for_leaving(mark: str) -> list[str]:
+    deadline = time.monotonic() + _LEAVING_SECONDS
+    while (left := left_behind(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+if __name__ == "__main__":
+    sys.exit(run(dict(PARTS), sys.argv[1:]))
