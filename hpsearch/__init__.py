@@ -5,8 +5,6 @@ Importing it loads neither torch nor Ray.
 
 from __future__ import annotations
 
-from hpsearch.api import search
-from hpsearch.current import current_trial
 from hpsearch.errors import (
     BackendError,
     CheckpointError,
@@ -16,7 +14,8 @@ from hpsearch.errors import (
     SweepError,
     TrainableError,
 )
-from hpsearch.running_trial import RunningTrial
+from hpsearch.report.study import BestTrial, Study, load
+from hpsearch.run.api import search
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
@@ -32,9 +31,10 @@ from hpsearch.space import (
     Space,
     Uniform,
 )
-from hpsearch.study import BestTrial, Study, load
-from hpsearch.sweep import Checkpoints, Limits, Metric, Resources, Scaling, Sweep
-from hpsearch.sweep_file import load_sweep
+from hpsearch.sweep.file import load_sweep
+from hpsearch.sweep.sweep import Checkpoints, Limits, Metric, Resources, Scaling, Sweep
+from hpsearch.trainable.current import current_trial
+from hpsearch.trainable.running_trial import RunningTrial
 
 __version__ = "0.1.0"
 

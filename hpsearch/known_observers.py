@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hpsearch._sweep_checks import InvalidKey, KeyPath, nearest, shown
+from hpsearch.checks import InvalidKey, KeyPath, nearest, shown
 
 __all__ = ["KNOWN_OBSERVERS", "check_observer"]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from hpsearch._sweep_checks import InvalidKey, KeyPath, boolean, integer, number, one_of, shown, text
+from hpsearch.checks import InvalidKey, KeyPath, boolean, integer, number, one_of, shown, text
 
 __all__ = ["HOW", "AtLeast", "Count", "Seconds", "Settings", "SettingsField", "settings_fields"]
 

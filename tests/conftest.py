@@ -22,7 +22,7 @@ def ray_cluster() -> Iterator[Any]:
         import ray
         from ray.cluster_utils import Cluster
 
-        from hpsearch.backends.ray_session import shut_down
+        from hpsearch.backends.ray.session import shut_down
 
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
         ray.init(address=cluster.address, namespace="hpsearch", log_to_driver=False, logging_level=logging.ERROR)

@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 import hpsearch
-from hpsearch._sweep_wandb import HINTS, REFUSED_DISTRIBUTIONS
 from hpsearch.cli.parser import build_parser
 from hpsearch.schedulers.brackets import Bracket, hyperband_brackets, iterations
-from hpsearch.sweep_file import load_sweep
+from hpsearch.sweep.file import load_sweep
+from hpsearch.sweep.wandb import HINTS, REFUSED_DISTRIBUTIONS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
@@ -187,7 +187,8 @@ def test_links_and_paths_lead_somewhere(page):
 def test_the_page_of_the_sweep_file_tells_every_key():
     text = (ROOT / "docs/sweep-file.md").read_text()
 
-    from hpsearch import _sweep_parameters, sweep_file
+    from hpsearch.sweep import file as sweep_file
+    from hpsearch.sweep import parameters as _sweep_parameters
 
     keys = [
         *sweep_file._READERS,

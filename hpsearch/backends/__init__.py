@@ -7,7 +7,7 @@ from typing import Literal
 from hpsearch.backends.base import Backend
 from hpsearch.backends.inline import InlineBackend
 from hpsearch.errors import SweepError
-from hpsearch.sweep import Resources
+from hpsearch.sweep.sweep import Resources
 
 __all__ = ["BackendName", "make_backend"]
 
@@ -33,7 +33,7 @@ def make_backend(name: str, resources: Resources, address: str | None = None) ->
             )
         return InlineBackend()
     if name == "ray":
-        from hpsearch.backends.ray import RayBackend
+        from hpsearch.backends.ray.backend import RayBackend
 
         return RayBackend(
             resources.workers,

@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hpsearch.job import Job, SegmentResult
 from hpsearch.trial import Failure, Report, Segment, Trial
+from hpsearch.worker.job import Job, SegmentResult
 
 __all__ = ["Backend", "Gone", "Message", "Notice", "Progress", "Result", "Task", "TimedOut", "Workers"]
 

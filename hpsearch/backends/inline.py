@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpsearch.backends.base import Backend, Message, Progress, Result, Task, TimedOut, Workers
-from hpsearch.job import Job
-from hpsearch.preflight import check_trainable
 from hpsearch.trial import Failure, Report
-from hpsearch.worker import Worker
+from hpsearch.worker.job import Job
+from hpsearch.worker.preflight import check_trainable
+from hpsearch.worker.worker import Worker
 
 __all__ = ["InlineBackend"]
 

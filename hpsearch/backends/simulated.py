@@ -6,11 +6,11 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hpsearch.attempt import attempt_directory
 from hpsearch.backends.base import Backend, Message, Progress, Result, Task, Workers
 from hpsearch.errors import BackendError
-from hpsearch.job import Job, SegmentResult
 from hpsearch.trial import Report, Segment, Trial
+from hpsearch.worker.attempt import attempt_directory
+from hpsearch.worker.job import Job, SegmentResult
 
 __all__ = ["SimulatedBackend"]
 

@@ -8,10 +8,10 @@ import os
 import sys
 
 from hpsearch.errors import HpsearchError, JournalError
-from hpsearch.journal import Journal
-from hpsearch.study import Study, load
-from hpsearch.study_directory import StudyDirectory
-from hpsearch.study_run import write_tensorboard
+from hpsearch.report.study import Study, load
+from hpsearch.run.study_run import write_tensorboard
+from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.journal import Journal
 
 __all__ = ["best", "doctor", "export", "status", "stop", "tensorboard", "trials"]
 
@@ -132,7 +132,7 @@ def tensorboard(given: argparse.Namespace) -> int:
 
 def doctor(given: argparse.Namespace) -> int:
     """Look at this machine; 1 when something is wrong."""
-    from hpsearch.doctor import diagnose, format_findings
+    from hpsearch.cli.doctor import diagnose, format_findings
 
     findings = diagnose()
     print(format_findings(findings))

@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hpsearch._sweep_checks import InvalidKey
 from hpsearch.backends import make_backend
-from hpsearch.cli.changes import change_sweep
+from hpsearch.checks import InvalidKey
 from hpsearch.errors import HpsearchError, JournalError, SweepError, TrainableError
-from hpsearch.journal import Journal
 from hpsearch.observers.progress import choose_progress
-from hpsearch.plan import make_plan, plan_text
 from hpsearch.report.status import way_on
+from hpsearch.report.study import Study, load
 from hpsearch.report.tables import rows_to_table, table_text
-from hpsearch.study import Study, load
-from hpsearch.study_directory import StudyDirectory
-from hpsearch.study_run import Run, create_study, run_study
-from hpsearch.sweep import Sweep
-from hpsearch.sweep_file import load_sweep, locate
+from hpsearch.run.plan import make_plan, plan_text
+from hpsearch.run.study_run import Run, create_study, run_study
+from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.journal import Journal
+from hpsearch.sweep.changes import change_sweep
+from hpsearch.sweep.file import load_sweep, locate
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialRow
 
 __all__ = ["plan", "resume", "retry", "run"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpsearch._sweep_checks import InvalidKey, shown
+from hpsearch.checks import InvalidKey, shown
 from hpsearch.errors import SweepError
 from hpsearch.imports import import_object
 from hpsearch.known_observers import KNOWN_OBSERVERS

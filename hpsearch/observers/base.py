@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Protocol
 
 from hpsearch.backends.base import Workers
-from hpsearch.course import Course
 from hpsearch.decision import Decision
 from hpsearch.events import Event
 from hpsearch.schedulers.base import RungView
-from hpsearch.sweep import Sweep
+from hpsearch.study.course import Course
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report
 
 __all__ = ["Audience", "Observed", "Observer", "Record"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from hpsearch.report.study import Study
 from hpsearch.report.wording import by_width, counted, duration, params_line, shortened, up_to
-from hpsearch.study import Study
 from hpsearch.trial import Failure, TrialRow, TrialState
 
 __all__ = ["status_text", "way_on"]

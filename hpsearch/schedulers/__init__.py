@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpsearch._sweep_checks import InvalidKey, nearest
+from hpsearch.checks import InvalidKey, nearest
 from hpsearch.errors import SweepError
 from hpsearch.imports import import_object
 from hpsearch.schedulers.early_terminate import EarlyTerminate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from hpsearch._sweep_checks import InvalidKey
+from hpsearch.checks import InvalidKey
 from hpsearch.schedulers.base import Scheduler
 from hpsearch.schedulers.brackets import rung_count, successive_halving_bracket
 from hpsearch.schedulers.early_terminate import EarlyTerminate

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpsearch._sweep_checks import InvalidKey, nearest
+from hpsearch.checks import InvalidKey, nearest
 from hpsearch.errors import SweepError
 from hpsearch.imports import import_object
 from hpsearch.searchers.base import NotYet, Observation, Searcher, Suggestion

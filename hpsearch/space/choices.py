@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import ClassVar
 
-from hpsearch._sweep_checks import InvalidKey, number, plain, refuse, shown
+from hpsearch.checks import InvalidKey, number, plain, refuse, shown
 from hpsearch.space.distribution import Distribution, own_copy, share_of
 from hpsearch.trial import Value
 

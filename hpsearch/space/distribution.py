@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import fields
 from typing import ClassVar
 
-from hpsearch._sweep_checks import plain
+from hpsearch.checks import plain
 from hpsearch.seeds import DRAW_BITS
 from hpsearch.trial import Value
 

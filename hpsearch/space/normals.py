@@ -12,7 +12,7 @@ from functools import cached_property
 from statistics import NormalDist
 from typing import ClassVar
 
-from hpsearch._sweep_checks import InvalidKey, number, refuse
+from hpsearch.checks import InvalidKey, number, refuse
 from hpsearch.space._steps import MOST_STEPS, Steps
 from hpsearch.space.distribution import Distribution, share_of
 from hpsearch.space.ranges import checked_points, checked_step

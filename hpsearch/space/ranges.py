@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from hpsearch._sweep_checks import InvalidKey, integer, number, refuse
+from hpsearch.checks import InvalidKey, integer, number, refuse
 from hpsearch.seeds import DRAW_BITS
 from hpsearch.space._spacing import linear, logarithmic
 from hpsearch.space._steps import Steps

@@ -9,7 +9,7 @@ from functools import cached_property
 from math import prod
 from typing import ClassVar
 
-from hpsearch._sweep_checks import InvalidKey, nearest, shown
+from hpsearch.checks import InvalidKey, nearest, shown
 from hpsearch.errors import SweepError
 from hpsearch.seeds import draw_bits
 from hpsearch.space.choices import Categorical, Constant, list_advice

@@ -7,10 +7,10 @@ import random
 from functools import partial
 
 from hpsearch.backends.simulated import SimulatedBackend
-from hpsearch.plan import relative_time, simulate
+from hpsearch.run.plan import relative_time, simulate
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
-from hpsearch.sweep import Metric, Resources, Sweep
+from hpsearch.sweep.sweep import Metric, Resources, Sweep
 from hpsearch.trial import Segment, Trial
 from tests.benchmarks.asha import asha_makespan
 from tests.benchmarks.figures import Figure

@@ -6,10 +6,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from hpsearch.backends.ray import RayBackend
-from hpsearch.backends.ray_session import shut_down
+from hpsearch.backends.ray.backend import RayBackend
+from hpsearch.backends.ray.session import shut_down
 from tests.benchmarks.figures import Figure
-from tests.hpsearch.backends.driver import Driver
+from tests.hpsearch.support.driver import Driver
 
 __all__ = ["measure"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ray import tune
 
 import hpsearch
-from hpsearch.sweep import Resources, Sweep
+from hpsearch.sweep.sweep import Resources, Sweep
 from tests.benchmarks.bare_compute import bare_seconds
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.ray_tune import tune_hyperband

@@ -7,8 +7,8 @@ import time
 
 import hpsearch
 from hpsearch.backends.simulated import SimulatedBackend
-from hpsearch.plan import simulate
-from hpsearch.sweep import Sweep
+from hpsearch.run.plan import simulate
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Segment, Trial
 from tests.benchmarks.figures import Figure
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import ray
 
 import hpsearch
-from hpsearch.backends.ray_session import connect, shut_down
+from hpsearch.backends.ray.session import connect, shut_down
 from hpsearch.events import Event, Finished, Started
-from hpsearch.journal import Journal
-from hpsearch.sweep import Resources, Sweep
+from hpsearch.study.journal import Journal
+from hpsearch.sweep.sweep import Resources, Sweep
 from hpsearch.trial import Params
 
 __all__ = ["WORKERS", "Timing", "free_workers", "local_ray", "run_noop", "run_sweep"]

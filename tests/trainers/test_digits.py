@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import hpsearch_trainers
-from hpsearch.trainables import resolve_trainable
+from hpsearch.trainable.trainables import resolve_trainable
 from hpsearch_trainers.digits import CNN, MLP, digits
 from hpsearch_trainers.noop import train
 from hpsearch_trainers.trainer import Trainer

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.hpsearch.backends.conditions import alive_nodes, wait_until
+from tests.hpsearch.support.conditions import alive_nodes, wait_until
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 from hpsearch.backends.base import Backend, Message, Progress, Result, Task
 from hpsearch.backends.inline import InlineBackend
 from hpsearch.backends.simulated import SimulatedBackend
-from hpsearch.job import Job
-from hpsearch.study_directory import StudyDirectory
+from hpsearch.study.directory import StudyDirectory
 from hpsearch.trial import Segment, Trial
-from tests.hpsearch.backends import trainables
+from hpsearch.worker.job import Job
+from tests.hpsearch.support import backend_trainables as trainables
 
 ROOT = Path(__file__).parents[3]
 X = 0.5
@@ -40,7 +40,7 @@ class Place:
             Job(
                 study=str(self.study),
                 name="conformance",
-                trainable=f"tests.hpsearch.backends.trainables:{trainable.__name__}",
+                trainable=f"tests.hpsearch.support.backend_trainables:{trainable.__name__}",
                 search_path=(str(ROOT),),
                 metric="value",
                 save_every=save_every,
@@ -86,7 +86,7 @@ def make_place(kind: str, request: pytest.FixtureRequest, study: StudyDirectory)
 @pytest.fixture(scope="module")
 def warm_ray(ray_cluster: object, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Backend]:
     """What makes a Ray backend; two workers wait for the first one, and each leaves its own to the next."""
-    from hpsearch.backends.ray import RayBackend
+    from hpsearch.backends.ray.backend import RayBackend
 
     first = StudyDirectory(tmp_path_factory.mktemp("warm") / "study")
     first.create({"sweep": {}}, None)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from hpsearch.backends.base import Gone, Result, Task, TimedOut
 from hpsearch.backends.gangs import GRACE_SECONDS, Gang, Loss
-from hpsearch.job import SegmentResult
 from hpsearch.trial import Failure, Report, Segment, Trial
+from hpsearch.worker.job import SegmentResult
 
 KEY = (4, 2)
 

@@ -8,8 +8,8 @@ import pytest
 from hpsearch.backends import inline
 from hpsearch.backends.base import Result, Task
 from hpsearch.backends.inline import InlineBackend
-from hpsearch.job import Job
 from hpsearch.trial import Segment, Trial
+from hpsearch.worker.job import Job
 
 
 class Clock:

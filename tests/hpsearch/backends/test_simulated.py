@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from hpsearch.backends.base import Progress, Result, Task
 from hpsearch.backends.simulated import SimulatedBackend
-from hpsearch.course import Course
 from hpsearch.errors import BackendError
-from hpsearch.job import Job
-from hpsearch.plan import simulate
 from hpsearch.report.tables import rows_to_csv
+from hpsearch.run.plan import simulate
 from hpsearch.schedulers.hyperband import Hyperband
-from hpsearch.sweep import Sweep
+from hpsearch.study.course import Course
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Segment, Trial
-from tests.hpsearch.lives import sweeps
-from tests.hpsearch.scripted import sweep_of
+from hpsearch.worker.job import Job
+from tests.hpsearch.support.lives import sweeps
+from tests.hpsearch.support.scripted import sweep_of
 
 
 def backend(workers: int = 2, checkpoints: bool = True, widest: int = 1) -> SimulatedBackend:

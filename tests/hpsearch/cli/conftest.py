@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hpsearch.cli.command_line import Call, call, write_sweep
+from tests.hpsearch.support.command_line import Call, call, write_sweep
 
 
 @pytest.fixture

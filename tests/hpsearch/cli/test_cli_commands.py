@@ -15,8 +15,8 @@ import pytest
 import hpsearch
 from hpsearch.cli.parser import build_parser
 from hpsearch.report.export import CSV_NAME, OPTUNA_NAME, PARQUET_NAME
-from tests.hpsearch.cli.command_line import Call, write_sweep
-from tests.hpsearch.wide_study import HARM, WIDENED, write_wide_study
+from tests.hpsearch.support.command_line import Call, write_sweep
+from tests.hpsearch.support.wide_study import HARM, WIDENED, write_wide_study
 
 COMMANDS = ["run", "plan", "resume", "retry", "stop", "status", "trials", "best", "export", "tensorboard", "doctor"]
 

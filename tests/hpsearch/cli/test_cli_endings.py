@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import hpsearch
-from tests.hpsearch.cli.command_line import Answer, Call, begin, wait_for, write_sweep
-from tests.hpsearch.cli.trainables import GATE, OPEN, REACHED
+from tests.hpsearch.support.cli_trainables import GATE, OPEN, REACHED
+from tests.hpsearch.support.command_line import Answer, Call, begin, wait_for, write_sweep
 
 INLINE = ("--backend", "inline")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpsearch.cli import main
-from hpsearch.study_directory import StudyDirectory
-from tests.hpsearch.cli.command_line import write_sweep
+from hpsearch.study.directory import StudyDirectory
+from tests.hpsearch.support.command_line import write_sweep
 
 INLINE = ("--backend", "inline", "--no-tensorboard")
 MOODY = Path("moody")

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 import hpsearch
-from hpsearch.study_directory import StudyDirectory
-from hpsearch.study_run import create_study, write_tensorboard
-from hpsearch.sweep_file import load_sweep
-from tests.hpsearch.cli.command_line import write_sweep
+from hpsearch.run.study_run import create_study, write_tensorboard
+from hpsearch.study.directory import StudyDirectory
+from hpsearch.sweep.file import load_sweep
+from tests.hpsearch.support.command_line import write_sweep
 
 INLINE = ("--backend", "inline")
 
@@ -219,7 +219,7 @@ def test_nothing_is_there_to_stop(here, hpsearch_command):
 
 
 def test_a_metric_that_is_never_reported_names_line_and_nearest_name(here, hpsearch_command):
-    change(here / "sweep.yaml", trainable="tests.hpsearch.cli.trainables:misnamed")
+    change(here / "sweep.yaml", trainable="tests.hpsearch.support.cli_trainables:misnamed")
     for command in (("run", "sweep.yaml", "--dir", "study"), ("resume", "study")):
         answer = hpsearch_command(*command, *INLINE)
         assert answer.code == 1
@@ -248,8 +248,8 @@ SCRIPT = {"program": "job.sh", "command": ["sh", "${program}"], "run_cap": 2, "m
     ("trainable", "expected"),
     [
         ("tests.hpsearch.cli.trainable:steps", "did you mean 'trainables'?"),
-        ("tests.hpsearch.cli.trainables:step", "did you mean 'steps'?"),
-        ("tests.hpsearch.cli.trainables:GATE", "must be a function or class, but"),
+        ("tests.hpsearch.support.cli_trainables:step", "did you mean 'steps'?"),
+        ("tests.hpsearch.support.cli_trainables:GATE", "must be a function or class, but"),
     ],
 )
 def test_a_trainable_that_cant_be_had_names_the_line_and_the_nearest(here, hpsearch_command, trainable, expected):
@@ -282,7 +282,7 @@ def test_a_trainable_from_python_is_not_resumed_from_the_command_line(here, hpse
 
 
 def test_no_best_trial_before_there_is_a_value(here, hpsearch_command):
-    change(here / "sweep.yaml", trainable="tests.hpsearch.cli.trainables:fails")
+    change(here / "sweep.yaml", trainable="tests.hpsearch.support.cli_trainables:fails")
     hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study")
     answer = hpsearch_command("best", "study")
     assert answer.code == 1

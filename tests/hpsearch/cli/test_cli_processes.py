@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import hpsearch
-from tests.hpsearch.cli.command_line import PROGRAM, Call, begin, environment, write_sweep
+from tests.hpsearch.support.command_line import PROGRAM, Call, begin, environment, write_sweep
 
 INLINE = ("--backend", "inline")
 

@@ -14,8 +14,8 @@ import pytest
 import hpsearch
 from hpsearch.errors import JournalError
 from hpsearch.events import Finished
-from tests.hpsearch.cli.command_line import PROGRAM, begin, environment, wait_for
-from tests.hpsearch.scripted import events_of
+from tests.hpsearch.support.command_line import PROGRAM, begin, environment, wait_for
+from tests.hpsearch.support.scripted import events_of
 
 TRAIN = """
 import random

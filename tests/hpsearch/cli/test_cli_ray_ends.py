@@ -15,9 +15,9 @@ import pytest
 
 import hpsearch
 from hpsearch.events import Started
-from tests.hpsearch.cli.command_line import PROGRAM, environment, wait_for
 from tests.hpsearch.cli.test_cli_ray import SWEEP, TRAIN, finished, hpsearch_command
-from tests.hpsearch.scripted import events_of
+from tests.hpsearch.support.command_line import PROGRAM, environment, wait_for
+from tests.hpsearch.support.scripted import events_of
 
 pytestmark = pytest.mark.ray
 

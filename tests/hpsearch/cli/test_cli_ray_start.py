@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import hpsearch
-from tests.hpsearch.cli.command_line import environment, write_sweep
+from tests.hpsearch.support.command_line import environment, write_sweep
 
 NO_RAY = """
 import sys
@@ -105,8 +105,8 @@ def test_a_command_that_cant_run_is_said_before_ray_starts(here, hpsearch_comman
     [["${env}", "A=1", "sh", "${program}"], ["${env}", "-i", "sh"], ["${interpreter}"], ["./run.sh"], ["${args}"]],
 )
 def test_a_command_that_may_run_isnt_refused_beforehand(here, command):
-    from hpsearch.job import CommandLine, Job
-    from hpsearch.preflight import check_trainable
+    from hpsearch.worker.job import CommandLine, Job
+    from hpsearch.worker.preflight import check_trainable
 
     (here / "run.sh").touch(mode=0o755)
     line = CommandLine(None, tuple(command), os.fspath(here))
@@ -119,7 +119,7 @@ def test_a_module_that_isnt_there_is_said_before_ray_starts_and_none_is_imported
 ):
     (here / "my_training.py").write_text("raise AssertionError('imported')")
     sweep = write_sweep(here / "sweep.yaml")
-    sweep.write_text(sweep.read_text().replace("tests.hpsearch.cli.trainables:steps", "my_trianing:train"))
+    sweep.write_text(sweep.read_text().replace("tests.hpsearch.support.cli_trainables:steps", "my_trianing:train"))
     answer = hpsearch_command("run", "sweep.yaml", "--backend", backend)
     assert answer.code == 1
     assert "names the module 'my_trianing', which isn't there (did you mean 'my_training'?)" in answer.err

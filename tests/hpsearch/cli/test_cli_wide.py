@@ -14,9 +14,9 @@ import pytest
 import hpsearch
 from hpsearch.errors import JournalError
 from hpsearch.events import Finished, Started
-from tests.hpsearch.cli.command_line import begin, wait_for
 from tests.hpsearch.cli.test_cli_ray import hpsearch_command, kill_tree
-from tests.hpsearch.scripted import events_of
+from tests.hpsearch.support.command_line import begin, wait_for
+from tests.hpsearch.support.scripted import events_of
 
 TRAIN = """
 import os

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpsearch
-from hpsearch.course import Course
 from hpsearch.events import Started
-from hpsearch.journal import Journal
 from hpsearch.known_observers import KNOWN_OBSERVERS
 from hpsearch.observers import make_observer
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.thread import ObserverThread, close_all
 from hpsearch.schedulers.base import RungView
-from tests.hpsearch.lives import Life, lives
-from tests.hpsearch.scripted import sweep_of
+from hpsearch.study.course import Course
+from hpsearch.study.journal import Journal
+from tests.hpsearch.support.lives import Life, lives
+from tests.hpsearch.support.scripted import sweep_of
 
 CREATED = 1_700_000_000.0
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from hpsearch.backends.base import Workers
-from hpsearch.course import Course
 from hpsearch.observers.progress import PlainLines
-from hpsearch.plan import make_plan, plan_text
+from hpsearch.observers.watching import Watching
 from hpsearch.report.status import status_text
+from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.space import Categorical, Space
+from hpsearch.study.course import Course
 from hpsearch.trial import TrialState
-from hpsearch.watching import Watching
-from tests.hpsearch.scripted import ScriptedBackend, done, failed, run_scripted, sweep_of
+from tests.hpsearch.support.scripted import ScriptedBackend, done, failed, run_scripted, sweep_of
 
 UNBOUNDED = sweep_of(early_terminate=None, max_iter=None, run_cap=3)
 

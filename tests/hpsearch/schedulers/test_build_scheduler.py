@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from hpsearch.build import build_scheduler
 from hpsearch.decision import Decision
 from hpsearch.schedulers.base import NewTrial, Outcome
 from hpsearch.schedulers.early_terminate import EarlyTerminate
@@ -12,7 +11,8 @@ from hpsearch.schedulers.full import FullLength
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Parameter, Space, Uniform
-from hpsearch.sweep import Metric, Sweep
+from hpsearch.study.build import build_scheduler
+from hpsearch.sweep.sweep import Metric, Sweep
 from hpsearch.trial import Goal
 
 

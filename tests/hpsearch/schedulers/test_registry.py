@@ -11,9 +11,9 @@ from hpsearch.cli import main
 from hpsearch.errors import SweepError
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.schedulers import KNOWN, settings_named
-from hpsearch.sweep import Sweep
-from hpsearch.sweep_file import load_sweep
-from tests.hpsearch.schedulers.doubling import Doubling
+from hpsearch.sweep.file import load_sweep
+from hpsearch.sweep.sweep import Sweep
+from tests.hpsearch.support.doubling import Doubling
 
 SWEEP = """\
 trainable: hpsearch_trainers.noop:train

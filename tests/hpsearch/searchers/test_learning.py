@@ -8,18 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from hpsearch.course import Course
 from hpsearch.errors import JournalError, SweepError
 from hpsearch.events import Event, Finished, Opened, Started
-from hpsearch.off_loop import OffLoop
+from hpsearch.run.off_loop import OffLoop
 from hpsearch.schedulers.base import Done, Wait
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import KNOWN, NotYet, searcher_named
 from hpsearch.space import Space, Uniform
-from hpsearch.sweep import Sweep
+from hpsearch.study.course import Course
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report
-from tests.hpsearch.scripted import sweep_of
-from tests.hpsearch.searchers.climbing import Climbing, Hesitant
+from tests.hpsearch.support.climbing import Climbing, Hesitant
+from tests.hpsearch.support.scripted import sweep_of
 
 OPENED = Opened("inline", 1, "me@here:1", "test")
 

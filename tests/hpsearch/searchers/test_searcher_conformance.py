@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from hpsearch.build import build_searcher
 from hpsearch.searchers import GridSearcher, PointsToTry, RandomSearcher
 from hpsearch.space import Categorical, IntUniform, LogNormal, LogUniform, Space, Uniform
-from hpsearch.sweep import Metric, Sweep
+from hpsearch.study.build import build_searcher
+from hpsearch.sweep.sweep import Metric, Sweep
 
 SPACE = Space.from_parameters(
     {

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from hpsearch.build import build_searcher
 from hpsearch.errors import SweepError
 from hpsearch.searchers import GridSearcher, PointsToTry, RandomSearcher, Searcher, Suggestion
 from hpsearch.space import (
@@ -22,7 +21,8 @@ from hpsearch.space import (
     Space,
     Uniform,
 )
-from hpsearch.sweep import Metric, Sweep
+from hpsearch.study.build import build_searcher
+from hpsearch.sweep.sweep import Metric, Sweep
 from hpsearch.trial import Value
 
 RANDOM = Space.from_parameters(

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.errors import SweepError
-from hpsearch.running_trial import nest
 from hpsearch.space import Categorical, Constant, IntUniform, LogUniform, Parameter, Space, Uniform
+from hpsearch.trainable.running_trial import nest
 
 NESTED = Space.from_parameters(
     {

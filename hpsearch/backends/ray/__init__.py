@@ -1,0 +1,1 @@
+"""Segments on Ray: nothing outside of this room imports Ray."""

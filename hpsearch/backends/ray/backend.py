@@ -1,0 +1,375 @@
+"""Run segments on Ray: one warm pool of actors, one call per segment and worker."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import pickle
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from hpsearch.backends.base import Backend, Gone, Message, Notice, Task, Workers
+from hpsearch.backends.gangs import CLOSE_SECONDS, Gang, Loss, LossKind
+from hpsearch.backends.ray.crew import Crew, first_line
+from hpsearch.backends.ray.inbox import Inbox
+from hpsearch.backends.ray.mailbox import Key, Letter
+from hpsearch.backends.ray.post import read_delivery, read_letter
+from hpsearch.backends.ray.session import Shape, as_backend_error, connect, is_cluster
+from hpsearch.backends.ray.worker import Delivery, Order
+from hpsearch.backends.slots import Flight, Slot
+from hpsearch.errors import UnreadableCheckpointError
+from hpsearch.trainable.checkpoints import pack
+from hpsearch.worker.attempt import attempt_directory
+from hpsearch.worker.attempt_log import file_log
+from hpsearch.worker.gang import Seat
+from hpsearch.worker.job import CommandLine, Job
+from hpsearch.worker.preflight import check_trainable
+
+__all__ = ["RayBackend"]
+
+_HOUSEKEEPING_SECONDS = 0.25
+
+_LEAK_BYTES = 2 << 30
+"""A worker that grew by more than this since its first segment is replaced."""
+
+
+class RayBackend(Backend):
+    """A pool of warm workers on Ray."""
+
+    name = "ray"
+
+    def __init__(
+        self,
+        workers: int | None = None,
+        cpus_per_worker: int = 1,
+        gpus_per_worker: float = 0,
+        address: str | None = None,
+        workers_per_trial: int = 1,
+        fresh_process: bool = False,
+    ) -> None:
+        """Describe the pool.
+
+        Args:
+            workers: How many; None: as many as the cluster holds, and more when it grows.
+            cpus_per_worker: CPUs that each reserves.
+            gpus_per_worker: GPUs that each reserves; a fraction shares a device.
+            address: A cluster to join; None: `RAY_ADDRESS`, or a local Ray.
+            workers_per_trial: How many a segment needs at least.
+            fresh_process: Whether each segment gets workers that ran nothing before.
+        """
+        self._asked = workers
+        self._shape = Shape(cpus_per_worker, gpus_per_worker)
+        self._address = address
+        self._least = workers_per_trial
+        self._fresh = fresh_process
+        self._deliver: Callable[[Message], None] = lambda message: None
+        self._crew: Crew | None = None
+        self._flights: dict[tuple[int, int], tuple[Slot[Any], Flight]] = {}
+        """By (trial, attempt): where rank 0 runs."""
+        self._waiting: deque[Task] = deque()
+        self._inbox = Inbox()
+        self._next_look = 0.0
+
+    @as_backend_error()
+    def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
+        """Connect, and start the workers; they greet one by one, through `wait`."""
+        if not is_cluster(self._address):  # whose nodes may have what is missing here
+            check_trainable(job)
+        cpus = max((self._asked or self._least) * self._shape.cpus, os.cpu_count() or 1)
+        pool = self._pool = connect(self._address, cpus)
+        self._study = Path(job.study)
+        self._scripts = isinstance(job.trainable, CommandLine)
+        self._mailbox = pool.mailbox()
+        warning = self._shape.check(self._asked, self._least)
+        if warning is not None:
+            self._inbox.put(Notice(warning))
+        self._deliver = deliver
+        self._fresh = self._fresh and not isinstance(job.trainable, CommandLine)  # a script has its own process
+        self._crew = Crew(self._shape, self._asked, job, pool, self._inbox, self._send_waiting, self._lose, self._fresh)
+        self._slots = self._crew.slots
+        self._collect()
+
+    def capacity(self) -> int:
+        """Count the ready workers that are free, and those that were given back and can be had again."""
+        return self._opened.capacity(self._missing())
+
+    @as_backend_error()
+    def start(self, task: Task) -> None:
+        """Send a task to the best worker, or to as many as its segment is wide."""
+        self._waiting.append(task)
+        self._send_waiting()
+        if self._waiting:
+            self._opened.fetch(self._missing())
+
+    @as_backend_error()
+    def cut(self, trial: int, attempt: int) -> None:
+        """Leave word in the mailbox; the worker reads it at its next beat."""
+        for task in list(self._waiting):
+            if (task.segment.trial, task.segment.attempt) == (trial, attempt):
+                self._waiting.remove(task)
+                self._inbox.put(Gone(trial, attempt, "it was cut before it began", innocent=True))
+                self._send_waiting()
+                return
+        self._mailbox.cut.remote((str(self._study), trial, attempt))
+
+    @as_backend_error()
+    def wait(self, timeout: float | None) -> Sequence[Message]:
+        """Give what came from the workers."""
+        messages = self._housekeeping()
+        return messages + self._inbox.take(0.0 if messages else timeout)
+
+    def now(self) -> float:
+        """Seconds of the driver's monotonic clock."""
+        return time.monotonic()
+
+    def workers(self) -> Workers:
+        """Count the workers."""
+        ready = sum(1 for slot in self._slots.all if slot.ready)
+        return Workers(ready, self._slots.busy(), self._opened.wanted)
+
+    def close(self, kill: bool = False) -> None:
+        """Keep idle workers for the next search of this process; end the others."""
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            if not kill and ray.is_initialized():
+                self._close_objects(crew)
+            crew.close(kill)
+            if ray.is_initialized():
+                self._mailbox.clear.remote()
+
+    @property
+    def _opened(self) -> Crew:
+        assert self._crew is not None, "open comes first"
+        return self._crew
+
+    # Tasks go out.
+
+    def _missing(self) -> int:
+        """Count the workers that tasks wait for."""
+        return sum(task.segment.width for task in self._waiting)
+
+    def _send_waiting(self) -> None:
+        """Send what can be sent, in order: what is narrow doesn't overtake what is wide, which would wait for ever."""
+        while self._waiting:
+            segment = self._waiting[0].segment
+            if segment.width == 1:
+                slot = self._slots.choose(segment.trial)
+                slots: Sequence[Slot[Any]] = () if slot is None else (slot,)
+            else:
+                slots = self._slots.choose_gang(segment.trial, segment.width)
+            if not slots:
+                return
+            self._send(slots, self._waiting.popleft())
+
+    def _send(self, slots: Sequence[Slot[Any]], task: Task) -> None:
+        packed = None
+        if task.segment.checkpoint is not None and not all(slot.sees for slot in slots):
+            checkpoint = self._study / task.segment.checkpoint
+            with contextlib.suppress(UnreadableCheckpointError):  # the worker says that it is missing
+                packed = pack(checkpoint)
+        gang = Gang(task)
+        number = task.trial.number
+        for rank, (slot, seat) in enumerate(zip(slots, _seats(slots), strict=True)):
+            closing = slot.warm if slot.closes and slot.warm != number else None
+            closed = None if closing is None else slot.handle.let_go.remote(number)
+            order = Order(task.trial, task.segment, None if slot.sees else packed, seat)
+            ticket = slot.handle.run.remote(pickle.dumps(order, pickle.HIGHEST_PROTOCOL))
+            flight = Flight(gang, rank, ticket, 0.0, closing)
+            self._slots.send(slot, flight, self.now())
+            if closed is not None:
+                self._inbox.when_done(closed, functools.partial(self._closed, flight))
+            if rank == 0:
+                self._flights[flight.key] = (slot, flight)
+            self._inbox.when_done(ticket, functools.partial(self._landed, slot, flight))
+
+    def _closed(self, flight: Flight, future: Future[None]) -> Sequence[Message]:
+        if future.exception() is None:  # else its worker died of it, as the task's own answer says
+            self._slots.begin(flight, self.now())
+        return ()
+
+    def _take_back(self, slot: Slot[Any], flight: Flight) -> None:
+        """Send a task elsewhere that waited behind a long one and hasn't begun."""
+        del self._flights[flight.key]
+        self._slots.land(slot, flight, self.now(), None)
+        self._waiting.appendleft(flight.task)
+        self._send_waiting()
+
+    # Results come in.
+
+    def _landed(self, slot: Slot[Any], flight: Flight, future: Future[bytes]) -> Sequence[Message]:
+        if flight not in slot.flights:
+            return ()
+        try:
+            delivery: Delivery | None = pickle.loads(future.result())
+        except RayError as error:
+            self._opened.end(slot)  # perhaps it is only out of reach
+            return self._lose(slot, first_line(error))
+        if delivery is None:  # taken back, and its worker was done before it could say so in a letter
+            self._take_back(slot, flight)
+            return ()
+        told, result = read_delivery(self._study, flight, delivery, slot.sees)
+        messages: list[Message] = [*told]
+        self._slots.land(slot, flight, self.now(), result.seconds)
+        flight.gang.landed(flight.rank, result, self.now())
+        messages += self._ended(flight)
+        slot.address = delivery.address
+        if slot.memory is None:
+            slot.memory = delivery.memory
+        if slot.timed_out is not None:
+            messages += self._replace(slot, "its worker was killed: the trial before it ran over its timeout")
+        elif result.failure is not None and result.failure.kind == "raised" and not self._scripts:
+            messages += self._replace(slot, "its worker was replaced: the trial before it raised there")
+        elif delivery.memory - slot.memory > _LEAK_BYTES:
+            messages += self._replace(slot, "its worker was replaced: it kept growing")
+        elif result.stuck:
+            messages += self._replace(slot, "its worker was replaced: the trial before it left settings behind")
+        elif self._fresh:
+            messages += self._retire(slot)
+        self._send_waiting()
+        return messages
+
+    def _ended(self, flight: Flight) -> Sequence[Message]:
+        """Note that a worker is done with a task; give the outcome where it was the last one."""
+        if flight.rank == 0:
+            del self._flights[flight.key]
+        outcome = flight.gang.outcome()
+        return () if outcome is None else (outcome,)
+
+    def _lose(self, slot: Slot[Any], reason: str, kind: LossKind = "died") -> Sequence[Message]:
+        """Forget a worker that is gone, make another, and say what went with it."""
+        messages: list[Message] = []
+        for place, flight in enumerate(self._slots.remove(slot)):
+            if place == 0 and slot.log:
+                directory = attempt_directory(flight.task.segment, flight.rank)
+                file_log(self._study / slot.log, self._study / directory)
+            # What waited behind the first hadn't begun.
+            begun = place == 0 and flight.closing is None
+            how: LossKind = "timeout" if flight is slot.timed_out else kind if begun else "innocent"
+            flight.gang.lost(flight.rank, Loss(reason, how, max(self.now() - flight.since, 0.0)), self.now())
+            messages += self._ended(flight)
+        self._opened.refill()
+        return messages
+
+    def _replace(self, slot: Slot[Any], reason: str, kind: LossKind = "innocent") -> Sequence[Message]:
+        """Take a worker down that is not to run anything more."""
+        self._opened.end(slot)
+        return self._lose(slot, reason, kind)
+
+    def _retire(self, slot: Slot[Any]) -> Sequence[Message]:
+        """Replace a worker that is to run nothing more, once it has closed what it holds."""
+        reason = "its worker was replaced: each segment has a process of its own"
+        if not slot.closes:
+            return self._replace(slot, reason)
+        self._slots.retire(slot, self.now())
+        closed = slot.handle.let_go.remote(None)
+        self._inbox.when_done(closed, lambda _: () if slot.dead else self._replace(slot, reason))
+        return ()
+
+    def _close_objects(self, crew: Crew) -> None:
+        """Let all workers that are done close what they hold; what doesn't come to an end is killed with its worker."""
+        holding = [slot for slot in crew.slots.all if slot.closes and slot.warm is not None and not slot.flights]
+        if not holding:
+            return
+        closings = {slot.handle.let_go.remote(None): slot for slot in holding}
+        _, late = ray.wait(list(closings), num_returns=len(closings), timeout=CLOSE_SECONDS)
+        for slot in [closings[closing] for closing in late]:
+            self._deliver(_close_hung(slot.warm))
+            crew.slots.remove(slot)
+            crew.end(slot)
+
+    # Letters come in.
+
+    def _collect(self) -> None:
+        self._inbox.when_done(self._mailbox.collect.remote(), self._read)
+
+    def _read(self, future: Future[list[Letter]]) -> Sequence[Message]:
+        if self._crew is None:
+            return ()
+        self._collect()
+        try:
+            letters = future.result()
+        except RayError:
+            return ()
+        messages: list[Message] = []
+        for letter in letters:
+            for key in letter.recalled:
+                recalled = self._flight(key)
+                if recalled is not None and recalled[1].recalled and recalled[0].name == letter.worker:
+                    self._take_back(*recalled)
+            known = self._flight(letter.key)
+            if known is not None:
+                messages += read_letter(self._study, known[1], letter)
+        return messages
+
+    def _flight(self, key: Key) -> tuple[Slot[Any], Flight] | None:
+        study, trial, attempt = key
+        return self._flights.get((trial, attempt)) if study == str(self._study) else None
+
+    # Now and then.
+
+    def _housekeeping(self) -> list[Message]:
+        now = self.now()
+        if now < self._next_look:
+            return []
+        self._next_look = now + _HOUSEKEEPING_SECONDS
+        self._pool.check()
+        messages = self._end_late(now)
+        for slot, flight in self._slots.stuck(now):
+            flight.recalled = True
+            self._mailbox.recall.remote(slot.name, (str(self._study), *flight.key))
+        needed = self._waiting[0].segment.width if self._waiting else self._least
+        messages += self._opened.share(now, needed, bool(self._waiting))
+        if self._opened.is_stuck(now, needed):
+            if needed > self._least:  # the orchestrator may make it narrower
+                segment = self._waiting.popleft().segment
+                reason = f"there is no place for {needed} workers at present"
+                messages.append(Gone(segment.trial, segment.attempt, reason, innocent=True))
+                self._send_waiting()  # what waited behind it may have a place
+            else:
+                self._opened.give_way(now)
+        return messages
+
+    def _end_late(self, now: float) -> list[Message]:
+        """Kill what ran for too long; those that their gang waits for in vain are forgotten at once."""
+        messages: list[Message] = []
+        for slot in list(self._slots.all):
+            head = slot.flights[0] if slot.flights else None
+            if slot.retired_since is not None and now - slot.retired_since > CLOSE_SECONDS:
+                messages += [_close_hung(slot.warm), *self._replace(slot, "")]
+            if head is None or slot.timed_out is not None:
+                continue
+            timeout = head.task.timeout
+            if head.closing is not None:
+                if now - head.since > CLOSE_SECONDS:
+                    hung = _close_hung(head.closing)
+                    messages += [hung, *self._replace(slot, f"its worker was replaced: {hung.text}")]
+            elif timeout is not None and now - head.since > timeout and not self._slots.waits(head):
+                slot.timed_out = head
+                self._opened.end(slot)
+            elif head.gang.is_late(now):
+                messages += self._replace(slot, "it went on without the others of its gang", "late")
+        return messages
+
+
+def _close_hung(trial: int | None) -> Notice:
+    ended = f"hadn't ended after {CLOSE_SECONDS:g} s, and its worker was killed"
+    return Notice(f"trial {trial}: its close() {ended}; what it reported counts")
+
+
+def _seats(slots: Sequence[Slot[Any]]) -> Sequence[Seat | None]:
+    """Give the places of a gang, by rank; a worker that is alone needs none."""
+    if len(slots) == 1:
+        return (None,)
+    addresses = tuple(slot.address for slot in slots)
+    nodes = tuple(slot.node for slot in slots)
+    secret = secrets.token_bytes(32)
+    return [Seat(rank, addresses, nodes, secret) for rank in range(len(slots))]

@@ -1,0 +1,248 @@
+"""The workers of one sweep on Ray: they come, greet, grow in number, and are given back."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import cloudpickle
+from ray.exceptions import RayError
+
+from hpsearch.backends.base import Message, Notice
+from hpsearch.backends.ray.inbox import Inbox
+from hpsearch.backends.ray.session import Pool, Shape, here, live_nodes, others, why_no_workers
+from hpsearch.backends.ray.standoff import Standoff
+from hpsearch.backends.ray.worker import Greeting, RayWorker
+from hpsearch.backends.slots import Slot, Slots
+from hpsearch.errors import BackendError, TrainableError
+from hpsearch.study.provenance import process_name
+from hpsearch.worker.job import Job
+
+__all__ = ["Crew", "first_line"]
+
+_IDLE_SECONDS = 30.0
+"""On a cluster that others share, a worker that had nothing to do for this long is given back."""
+
+_MOST_BAD_STARTS = 3
+"""Workers that may die in a row before any of them could greet."""
+
+_SENT_ALONG = 64 << 10
+"""Bytes of a job that each worker is sent; a larger one goes to the object store, once."""
+
+_NOTICE_SECONDS = 3.0, 30.0
+"""When to say that workers are missing: first, and then every so often."""
+
+
+class Crew:
+    """The workers of one sweep.
+
+    Args:
+        shape: What one worker reserves.
+        asked: How many; None: as many as the cluster holds, and more when it grows.
+        job: What they run.
+        pool: Where idle ones are taken from, and left in the end.
+        inbox: Where their greetings go.
+        ready: Called when one has greeted.
+        lost: Called with one that died before it could greet, and the reason.
+        fresh: Whether each task gets a new process: idle ones aren't taken from the pool, and don't stand in the way.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        asked: int | None,
+        job: Job,
+        pool: Pool,
+        inbox: Inbox,
+        ready: Callable[[], None],
+        lost: Callable[[Slot[Any], str], Sequence[Message]],
+        fresh: bool = False,
+    ) -> None:
+        self.slots: Slots[Any] = Slots(ahead=job.widest == 1 and not fresh)
+        self._fresh = fresh
+        if fresh:
+            pool.empty()
+        self.wanted = shape.room() if asked is None else asked
+        self._asked = asked
+        self._shape = shape
+        self._pool = pool
+        self._inbox = inbox
+        self._ready = ready
+        self._lost = lost
+        self._study = Path(job.study)
+        self._owner = f"{job.name} ({process_name()})"
+        payload = cloudpickle.dumps(job)
+        # What lies in the object store is lost with the raylet, whereupon Ray ends this process without a word.
+        self._payload = payload if len(payload) <= _SENT_ALONG else ray.put(payload)
+        self._search_path = job.search_path
+        self._token = (str(self._study / "sight.token"), secrets.token_hex(16))
+        Path(self._token[0]).write_text(self._token[1], encoding="utf-8")
+        self._given_back = 0
+        self._standoff = Standoff()
+        self._bad_starts = 0
+        self._next_notice = time.monotonic() + _NOTICE_SECONDS[0]
+        self._add(self.wanted)
+
+    def capacity(self, waiting: int) -> int:
+        """Count the ready workers that are free, and those that were given back and can be had again.
+
+        Args:
+            waiting: Workers that tasks wait for; those that are starting are for them.
+        """
+        starting = sum(1 for slot in self.slots.all if not slot.ready)
+        spoken_for = max(waiting - starting, 0)
+        return max(self.slots.capacity() + self._given_back - spoken_for, 0)
+
+    def fetch(self, waiting: int) -> None:
+        """Start workers again that were given back, as far as tasks wait for them."""
+        on_hand = sum(1 for slot in self.slots.all if not slot.flights)
+        again = min(max(waiting - on_hand, 0), self._given_back)
+        self._given_back -= again
+        self._add(again)
+
+    def refill(self) -> None:
+        """Start workers in place of those that are gone."""
+        self._add(self.wanted - len(self.slots.all) - self._given_back - self._standoff.owed)
+
+    def end(self, slot: Slot[Any]) -> None:
+        """End a worker's process."""
+        if ray.is_initialized():
+            ray.kill(slot.handle, no_restart=True)
+
+    def close(self, kill: bool) -> None:
+        """Keep idle workers for the next search of this process, unless they are to be killed; end the others."""
+        for slot in list(self.slots.all):
+            if slot.ready and not slot.flights and not kill:
+                slot.handle.release.remote()
+                self._pool.give(self._shape, slot.handle, slot.name)
+            else:
+                self.end(slot)
+        Path(self._token[0]).unlink(missing_ok=True)
+        self.slots = Slots()
+
+    def share(self, now: float, needed: int, waits: bool) -> Sequence[Message]:
+        """Get along with other sweeps of the cluster.
+
+        Args:
+            now: Seconds.
+            needed: Workers without which nothing can start.
+            waits: Whether a task waits for workers.
+        """
+        if not self._pool.shared or not self._pool.pulse.answers:
+            return ()
+        messages = self._forget_idle()
+        if not waits:
+            self._give_back_idle(now)
+        self._grow()
+        self._add(self._standoff.ask(now))
+        if self.slots.busy() or sum(1 for slot in self.slots.all if slot.ready) >= needed:
+            return messages
+        if now < self._next_notice or self._given_back == self.wanted:
+            return messages
+        self._next_notice = now + _NOTICE_SECONDS[1]
+        return [*messages, Notice(why_no_workers(self._shape, self._owner, needed))]
+
+    def is_stuck(self, now: float, needed: int) -> bool:
+        """Say whether, for some time now, too few workers have found a place for anything to start."""
+        if not self._pool.shared or not self._pool.pulse.answers:
+            return False
+        placed = sum(1 for slot in self.slots.all if slot.node)
+        if placed >= needed:
+            self._standoff.settle()
+        few = needed > 1 and not self.slots.busy() and placed < min(needed, len(self.slots.all))
+        return self._standoff.is_due(now, few, placed)
+
+    def give_way(self, now: float) -> None:
+        """Let other sweeps have the room that is too little for this one, and ask again after a while."""
+        held = list(self.slots.all)
+        if not any(slot.node for slot in held) or not others(self._owner):
+            self._standoff.wait_on()
+            return
+        for slot in held:
+            self.slots.remove(slot)
+            self.end(slot)
+        self._standoff.give_way(now, len(held))
+
+    def _add(self, count: int) -> None:
+        if count > 0:
+            self._pool.check()
+        for _ in range(count):
+            known = None if self._fresh else self._pool.take(self._shape)
+            if known is None:
+                name = f"{self._owner} #{secrets.token_hex(4)}"
+                actor = ray.remote(RayWorker).options(
+                    num_cpus=self._shape.cpus, num_gpus=self._shape.gpus, max_restarts=0, name=name
+                )
+                slot = Slot(actor.remote(name, self._pool.mailbox(), here), name)
+            else:
+                slot = Slot(*known)
+            self.slots.add(slot)
+            self._inbox.when_done(slot.handle.node.remote(), functools.partial(_placed, slot))
+            greeting = slot.handle.open.remote(self._payload, self._search_path, self._token)
+            self._inbox.when_done(greeting, functools.partial(self._greeted, slot, known is None))
+
+    def _greeted(self, slot: Slot[Any], new: bool, future: Future[Greeting]) -> Sequence[Message]:
+        if slot.dead:
+            return ()
+        try:
+            greeting = future.result()
+        except RayError as error:
+            self._bad_starts += new  # one of the pool may have died there
+            if self._bad_starts >= _MOST_BAD_STARTS:
+                raise BackendError(
+                    f"{_MOST_BAD_STARTS} workers in a row died before they could run anything; the last one: "
+                    f"{first_line(error)}. Is hpsearch installed on every node, in the same version?"
+                ) from error
+            return self._lost(slot, first_line(error))
+        if greeting.mistake is not None:
+            raise TrainableError(greeting.mistake)
+        self._bad_starts = 0
+        slot.sees, slot.log, slot.address = greeting.sees, greeting.log, greeting.address
+        slot.closes = greeting.closes
+        self.slots.make_ready(slot, time.monotonic())
+        self._ready()
+        if greeting.sees:
+            return ()
+        return [Notice(f"node {greeting.host} doesn't see {self._study}: its checkpoints travel through Ray")]
+
+    def _grow(self) -> None:
+        """Use the room of nodes that joined, where the number of workers was left to the cluster."""
+        room = 0 if self._asked is not None else self._shape.room()
+        self._add(room - self.wanted)
+        self.wanted = max(self.wanted, room)
+
+    def _forget_idle(self) -> Sequence[Message]:
+        """Forget the idle workers of lost nodes: of those that run something Ray tells."""
+        nodes = {node["NodeID"] for node in live_nodes()}
+        return [
+            message
+            for slot in self.slots.free()
+            if slot.node and slot.node not in nodes
+            for message in self._lost(slot, "its node is gone")
+        ]
+
+    def _give_back_idle(self, now: float) -> None:
+        for slot in self.slots.free():
+            if now - slot.idle_since > _IDLE_SECONDS:
+                self.slots.remove(slot)
+                self.end(slot)
+                self._given_back += 1
+
+
+def _placed(slot: Slot[Any], future: Future[str]) -> Sequence[Message]:
+    if future.exception() is None:  # what went wrong is in the greeting, too
+        slot.node = future.result()
+    return ()
+
+
+def first_line(error: BaseException) -> str:
+    """Give what was raised in a worker, without Ray's own words."""
+    error = getattr(error, "cause", None) or error
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"

@@ -1,0 +1,396 @@
+"""This process's connection to Ray, and the idle workers that outlive a search.
+
+With `ray.py` and `ray_crew.py` beside it, this is the only place that imports Ray.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray._private.worker as ray_worker
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from hpsearch.backends.ray.mailbox import Mailbox
+from hpsearch.backends.ray.own_thread import OwnThread
+from hpsearch.backends.ray.pulse import Pulse
+from hpsearch.backends.ray.worker import Place
+from hpsearch.errors import BackendError
+from hpsearch.worker.guardian import MARK, Guardian, kill_marked, start_guardian
+
+__all__ = [
+    "Pool",
+    "Shape",
+    "as_backend_error",
+    "connect",
+    "here",
+    "is_cluster",
+    "live_nodes",
+    "others",
+    "shut_down",
+    "why_no_workers",
+]
+
+_NAMESPACE = "hpsearch"
+
+_POOL_SECONDS = 10.0
+"""How long idle workers outlive the search that made them, on a cluster that others may wait for."""
+
+_HOST_AND_PORT = re.compile(r"[^/:]+:\d+")
+
+_KNOCK_SECONDS = 10.0
+"""Ray itself tries for minutes where nobody listens, deaf to Ctrl-C."""
+
+_START_SECONDS = 180.0
+"""Ray has limits of its own for each step of its start; this one is for what they forget."""
+
+_GCS_SECONDS = 30.0
+"""How long a cluster's GCS may be away, to be started anew: half of the time after which Ray ends this process."""
+
+_KEPT_HERE = ["/runs/", "/.git/", "/.venv/", "**/__pycache__/"]
+"""What isn't sent to the nodes of a cluster with the user's code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one worker reserves."""
+
+    cpus: int
+    gpus: float
+
+    def __str__(self) -> str:
+        cpus = "1 CPU" if self.cpus == 1 else f"{self.cpus} CPUs"
+        return f"{cpus} and {self.gpus:g} GPU" if self.gpus else cpus
+
+    def fit(self, resources: dict[str, float]) -> int:
+        """Count the workers that a node of these resources holds."""
+        count = int(resources.get("CPU", 0) // self.cpus)
+        if self.gpus:
+            count = min(count, int(resources.get("GPU", 0) / self.gpus + 1e-9))
+        return count
+
+    def room(self) -> int:
+        """Count the workers that the live nodes hold, whoever uses them now."""
+        return sum(self.fit(node["Resources"]) for node in live_nodes())
+
+    def check(self, workers: int | None, needed: int) -> str | None:
+        """Answer a warning where GPUs would lie idle.
+
+        Args:
+            workers: How many the sweep asked for; None: as many as there is room for.
+            needed: How many a trial needs at once.
+
+        Raises:
+            BackendError: No live node could hold such a worker, or all nodes together too few for a trial.
+        """
+        if workers is not None and workers < needed:
+            raise BackendError(
+                f"a trial needs {needed} workers at once, but the sweep asks for {workers} in all. Raise "
+                "resources.workers, or lower resources.workers_per_trial."
+            )
+        alive = live_nodes()
+        nodes = [node["Resources"] for node in alive]
+        if not any(self.fit(node) for node in nodes):
+            most = {kind: max((node.get(kind, 0) for node in nodes), default=0) for kind in ("CPU", "GPU")}
+            raise BackendError(
+                f"a worker needs {self} on one node; the largest node has {most['CPU']:g} CPUs and "
+                f"{most['GPU']:g} GPUs. Lower resources.cpus_per_worker or resources.gpus_per_worker."
+            )
+        if self.room() < needed:
+            held = " + ".join(f"{self.fit(node['Resources'])} ({_described(node)})" for node in alive)
+            raise BackendError(
+                f"a trial needs {needed} workers at once, each of {self}; the nodes hold {held} = {self.room()} of "
+                "them, busy ones included. Lower resources.workers_per_trial or resources.cpus_per_worker (or "
+                "gpus_per_worker), or add nodes."
+            )
+        gpus = sum(node.get("GPU", 0) for node in nodes)
+        if not gpus or self.gpus:
+            return None
+        return f"{gpus:g} GPUs are here and none is used: set resources.gpus_per_worker (a fraction shares a GPU)"
+
+
+class Pool:
+    """The idle workers and the mailbox that outlive a search, in one Ray session.
+
+    Args:
+        shared: Others may want the room that idle workers hold.
+        pulse: Tells whether the session is still there.
+    """
+
+    def __init__(self, shared: bool, pulse: Pulse) -> None:
+        self.shared = shared
+        self.pulse = pulse
+        self._guard = threading.Lock()
+        self._idle: dict[Shape, list[tuple[Any, str]]] = {}
+        self._timer: threading.Timer | None = None
+        self._mailbox: Any = None
+
+    def check(self) -> None:
+        """See that Ray is still there, before a call that would hang, or end this process, if it isn't.
+
+        Raises:
+            BackendError: It is lost; nothing of it is left in this process.
+        """
+        lost = self.pulse.lost(time.monotonic())
+        if lost is None:
+            return
+        with self._guard:
+            self._idle.clear()
+        shut_down()
+        raise BackendError(f"Ray was lost: {lost}. What had counted is in the journal; `hpsearch resume` goes on.")
+
+    def mailbox(self) -> Any:
+        """Give the mailbox; it restarts by itself when it dies."""
+        if self._mailbox is None:
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+            self._mailbox = ray.remote(Mailbox).options(num_cpus=0, max_restarts=-1, scheduling_strategy=here).remote()
+        return self._mailbox
+
+    def take(self, shape: Shape) -> tuple[Any, str] | None:
+        """Give an idle worker, if there is one."""
+        with self._guard:
+            idle = self._idle.get(shape)
+            return idle.pop() if idle else None
+
+    def give(self, shape: Shape, handle: Any, name: str) -> None:
+        """Keep an idle worker for a while."""
+        with self._guard:
+            self._idle.setdefault(shape, []).append((handle, name))
+            if not self.shared:
+                return
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = threading.Timer(_POOL_SECONDS, self.empty)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def empty(self) -> None:
+        """Give all idle workers back to Ray."""
+        with self._guard:
+            idle = [worker for workers in self._idle.values() for worker in workers]
+            self._idle.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        if ray.is_initialized():
+            for handle, _ in idle:
+                ray.kill(handle, no_restart=True)
+
+
+class _LocalRay:
+    """A Ray that this process started, with all its processes, and the thread that they hang on."""
+
+    def __init__(self, guardian: Guardian, thread: OwnThread) -> None:
+        self._guardian = guardian
+        self._thread = thread
+
+    def end(self) -> None:
+        """End what is left of it."""
+        self._thread.end()
+        kill_marked(MARK, self._guardian.mark)
+        self._guardian.stop()
+
+
+_pools: dict[str, Pool] = {}
+"""By Ray session: a pool is of no use to a later session of the same process."""
+
+_local: list[_LocalRay] = []
+"""At most one."""
+
+
+def connect(address: str | None, cpus: int) -> Pool:
+    """Join the Ray of this process, the cluster at `address`, or a new local Ray; give the pool of that session.
+
+    Args:
+        address: A cluster; None: `RAY_ADDRESS`, or a local Ray.
+        cpus: What a local Ray is to hold.
+
+    Raises:
+        BackendError: There is no Ray to be had.
+    """
+    if ray.is_initialized():
+        pool = _pool(shared=True)
+        lives = pool.pulse.lost(time.monotonic()) is None
+        if lives and (pool.shared or ray.cluster_resources().get("CPU", 0) >= cpus):
+            return pool
+        shut_down()  # it is lost, or our own local Ray, started for a smaller search
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    address = address or os.environ.get("RAY_ADDRESS")
+    if address is not None and address != "local":
+        _join(address)
+        return _pool(shared=True)
+    _start_local(cpus)
+    return _pool(shared=False)
+
+
+def is_cluster(address: str | None) -> bool:
+    """Say whether `connect` gives a Ray that may have other nodes than this machine."""
+    if ray.is_initialized():
+        return not _local
+    return (address or os.environ.get("RAY_ADDRESS") or "local") != "local"
+
+
+def _join(address: str) -> None:
+    code = {"working_dir": str(Path.cwd()), "excludes": _KEPT_HERE}
+    try:
+        if _HOST_AND_PORT.fullmatch(address):
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
+        OwnThread(lambda: _init(address=address, runtime_env=code), "hpsearch-ray").start(_START_SECONDS)
+    except (Exception, SystemExit) as error:
+        raise BackendError(
+            f"Ray can't be reached at {address}: {_described_error(error)}. Check with `ray status`, name another "
+            "--address, or leave --address away to start a local Ray. A cluster that asks for a token (one begun by "
+            "`ray start` does) needs RAY_AUTH_MODE=token here, and the head's ~/.ray/auth_token."
+        ) from error
+
+
+def _start_local(cpus: int) -> None:
+    """Start a Ray on this machine; a guardian sees to it that none of its processes outlives this one."""
+    guardian = start_guardian(own_group=False)
+    thread = OwnThread(lambda: _init(address="local", num_cpus=cpus, include_dashboard=False), "hpsearch-ray")
+    _local.append(_LocalRay(guardian, thread))
+    try:
+        with _marked(guardian.mark):
+            thread.start(_START_SECONDS)
+    except BaseException as error:
+        _local.pop().end()
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        folder = os.environ.get("RAY_TMPDIR", "/tmp")
+        raise BackendError(
+            f"Ray can't be started on this machine: {_described_error(error)}. It needs room in {folder} (RAY_TMPDIR "
+            "names another folder) and in memory; `hpsearch doctor` looks at both. What a study has counted is in its "
+            "journal; `hpsearch resume` goes on."
+        ) from error
+
+
+@contextmanager
+def _marked(mark: str) -> Iterator[None]:
+    """Let what is started inside the context carry the mark."""
+    outer = os.environ.get(MARK)
+    os.environ[MARK] = mark
+    try:
+        yield
+    finally:
+        if outer is None:
+            del os.environ[MARK]
+        else:
+            os.environ[MARK] = outer
+
+
+def _init(**options: Any) -> None:
+    """Call `ray.init`, and let Ray print nothing here."""
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    # What befalls Ray's own processes it prints to standard output, `log_to_driver` or not.
+    ray_worker.print_to_stdstream = _print_nothing
+    ray.init(log_to_driver=False, logging_level=logging.ERROR, namespace=_NAMESPACE, **options)
+
+
+_printing = ray_worker.print_to_stdstream
+
+
+def _print_nothing(*_: Any, **__: Any) -> None: ...
+
+
+@contextmanager
+def as_backend_error() -> Iterator[None]:
+    """Turn what Ray raises about itself into our own error; what workers raise comes as the answers of calls."""
+    try:
+        yield
+    except (RayError, ConnectionError) as error:
+        raise BackendError(
+            f"Ray failed: {_described_error(error)}. What had counted is in the journal; `hpsearch resume` goes on."
+        ) from error
+
+
+def _described_error(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def shut_down() -> None:
+    """End the idle workers, and the local Ray with them."""
+    for pool in _pools.values():
+        pool.empty()
+        pool.pulse.close()
+    _pools.clear()
+    ray.shutdown()
+    ray_worker.print_to_stdstream = _printing
+    while _local:
+        _local.pop().end()
+
+
+@atexit.register
+def _hear_no_more_signals() -> None:
+    """Let a Ctrl-C end the process at once while Ray is shut down at its end; the guardian ends what is left."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _pool(shared: bool) -> Pool:
+    """Give the pool of this session."""
+    session = _session()
+    if session not in _pools:
+        _pools[session] = Pool(shared, _pulse(0.0 if _local else _GCS_SECONDS))
+    return _pools[session]
+
+
+def _pulse(patience: float) -> Pulse:
+    context = ray.get_runtime_context()
+    raylet = next(node["RayletSocketName"] for node in live_nodes() if node["NodeID"] == context.get_node_id())
+    host, _, port = context.gcs_address.rpartition(":")
+    return Pulse(raylet, (host.strip("[]"), int(port)), patience)
+
+
+def _session() -> str:
+    return str(ray.get_runtime_context().get_session_name())
+
+
+def live_nodes() -> list[dict[str, Any]]:
+    """Give Ray's descriptions of the nodes that are there."""
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def here() -> Place:
+    """Say where this process runs, inside a worker."""
+    interface = os.environ.get("HPSEARCH_COMM_INTERFACE") or ray.util.get_node_ip_address()
+    return Place(ray.get_runtime_context().get_node_id(), interface)
+
+
+def others(owner: str) -> Counter[str]:
+    """Count the workers that other sweeps of this cluster hold, or wait for, by their owners."""
+    named = ray.util.list_named_actors(all_namespaces=True)
+    owners = Counter(actor["name"].rpartition(" #")[0] for actor in named if actor["namespace"] == _NAMESPACE)
+    del owners[owner]
+    return owners
+
+
+def why_no_workers(shape: Shape, owner: str, needed: int) -> str:
+    """Say what `owner` waits for while fewer than the `needed` workers have started, and who holds the others."""
+    held = ", ".join(f"{count} of {name}" for name, count in sorted(others(owner).items()))
+    free = ray.available_resources()
+    gpus = f" and {free.get('GPU', 0):g} GPUs" if shape.gpus else ""
+    who = "a worker needs" if needed == 1 else f"a trial needs {needed} workers, each"
+    need = f"{who} {shape}; {free.get('CPU', 0):g} CPUs{gpus} are free"
+    return f"waiting for workers of other sweeps: {need}; taken: {held}" if held else f"workers are starting: {need}"
+
+
+def _described(node: dict[str, Any]) -> str:
+    resources = node["Resources"]
+    gpus = f", {resources['GPU']:g} GPUs" if resources.get("GPU") else ""
+    return f"{node['NodeManagerAddress']}: {resources.get('CPU', 0):g} CPUs{gpus}"

@@ -1,0 +1,319 @@
+"""What runs inside a worker's actor: segments in its main thread, and a thread that talks to the mailbox."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpsearch.backends.ray.mailbox import Key, Letter, Orders, Save
+from hpsearch.backends.ray.stand_in import StandIn
+from hpsearch.errors import HpsearchError
+from hpsearch.study.directory import OUTPUT_AT_HAND, hold_as_worker
+from hpsearch.study.locks import Lock
+from hpsearch.trainable.checkpoints import pack, unpack
+from hpsearch.trainable.failures import failure_of
+from hpsearch.trial import Report, Segment, Trial
+from hpsearch.worker.attempt import attempt_directory
+from hpsearch.worker.attempt_log import LOG
+from hpsearch.worker.gang import Seat
+from hpsearch.worker.guardian import start_guardian
+from hpsearch.worker.job import CommandLine, Job, SegmentResult
+from hpsearch.worker.worker import Worker
+
+__all__ = ["BEAT_SECONDS", "Delivery", "Greeting", "Order", "Place", "RayWorker"]
+
+BEAT_SECONDS = 0.5
+"""Time between two letters of a running segment."""
+
+_WEIGHING_SECONDS = 0.25
+"""Time between two looks at the worker's memory."""
+
+_LARGEST_LOG = 1 << 20
+"""Bytes of a trial's output that travel to a driver whose directory the worker doesn't see: the end of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a worker runs."""
+
+    node: str
+    """Of workers with the same one, all see each other's memory."""
+    interface: str
+    """The address by which other nodes reach this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """A worker's answer to a study."""
+
+    host: str
+    sees: bool
+    """It sees the study's directory."""
+    log: str
+    """Where its output lies until it is filed under an attempt, relative to the study's directory."""
+    address: str
+    """Where the others of its next gang reach it; empty where no segment is wide."""
+    mistake: str | None
+    """Why it can't run this study's trainable."""
+    closes: bool = False
+    """Objects of the trainable have a `close()`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A segment for a worker to run."""
+
+    trial: Trial
+    segment: Segment
+    packed: bytes | None
+    """The segment's checkpoint, for a worker that doesn't see the study's directory."""
+    seat: Seat | None
+    """Its place in the gang; None where it runs the segment alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What a worker gives back for a segment."""
+
+    result: SegmentResult
+    saves: tuple[Save, ...]
+    """All checkpoints inside the segment; the driver may have heard of them."""
+    packed: bytes | None
+    """The newest checkpoint, from a worker that doesn't see the study's directory."""
+    log: bytes | None
+    """The output, likewise."""
+    memory: int
+    """Resident bytes of the worker."""
+    address: str
+    """Where the others of its next gang reach it."""
+
+
+class RayWorker:
+    """The actor's class. Its methods are called one at a time, in its main thread."""
+
+    def __init__(self, name: str, mailbox: Any, place: Callable[[], Place]) -> None:
+        self._name = name
+        self._mailbox = mailbox
+        self._place = place()
+        mark = uuid.uuid4().hex
+        self._stand_in = StandIn(mark)
+        self._guardian = start_guardian(self._stand_in.path, mark=mark)
+        self._study = ""
+        self._root = Path()
+        self._sees = True
+        self._worker: Worker | None = None
+        self._lock: Lock | None = None
+        self._channel: _Channel | None = None
+        self._memory = 0
+        self._next_weighing = 0.0
+        self._beginning = threading.Lock()  # between beginning an attempt and taking it back
+        self._begun: Key = ("", 0, 0)
+        self._recalled: set[Key] = set()
+        threading.Thread(target=self._beat, name="hpsearch-beat", daemon=True).start()
+
+    def node(self) -> str:
+        """Say where this worker runs: it has its place, though it isn't ready yet."""
+        return self._place.node
+
+    def open(self, payload: bytes, search_path: tuple[str, ...], token: tuple[str, str]) -> Greeting:
+        """Get ready for a study.
+
+        Args:
+            payload: The pickled `Job`; its functions are found by their modules' names.
+            search_path: Folders where those modules may lie.
+            token: Path and text of a file in the study's directory; who reads that text there sees the directory.
+        """
+        self.release()
+        host = os.uname().nodename
+        log = f"trials/{OUTPUT_AT_HAND}{self._guardian.mark}"
+        try:
+            self._sees = Path(token[0]).read_text(encoding="utf-8") == token[1]
+        except OSError:
+            self._sees = False
+        sys.path[:0] = [folder for folder in search_path if folder not in sys.path]
+        try:
+            job: Job = pickle.loads(payload)
+        except Exception as error:
+            return Greeting(host, self._sees, log, "", _unreachable_code(error))
+        self._study = job.study
+        if self._sees:
+            self._lock = hold_as_worker(Path(job.study))
+            self._root = Path(job.study)
+        else:
+            self._root = self._stand_in.make()
+        if isinstance(job.trainable, CommandLine) and not Path(job.trainable.directory).is_dir():
+            job = replace(job, trainable=replace(job.trainable, directory=str(Path.cwd())))
+        try:
+            (self._root / "trials").mkdir(exist_ok=True)
+            self._worker = Worker(job, self._root, self._root / log, self._place.node, self._place.interface)
+            return Greeting(host, self._sees, log, self._worker.address, None, self._worker.closes)
+        except HpsearchError as error:
+            return Greeting(host, self._sees, log, "", str(error))
+
+    def let_go(self, unless: int | None) -> None:
+        """Close the object of the last trial, unless it is this trial's."""
+        if self._worker is not None:
+            self._worker.let_go(unless)
+
+    def run(self, order: bytes) -> bytes:
+        """Run a segment: a pickled `Order` comes in, a pickled `Delivery` goes out, or None: it was taken back.
+
+        As bytes, because Ray's own pickling of such objects costs many times that of the standard library.
+        """
+        return pickle.dumps(self.deliver(pickle.loads(order)), pickle.HIGHEST_PROTOCOL)
+
+    def deliver(self, order: Order) -> Delivery | None:
+        """Run a segment; None: it was taken back."""
+        trial, segment, packed = order.trial, order.segment, order.packed
+        assert self._worker is not None, "open comes before run"
+        key = (self._study, segment.trial, segment.attempt)
+        with self._beginning:
+            if key in self._recalled:
+                return None
+            self._begun = key
+        channel = _Channel(self._name, key, self._root, self._sees)
+        if packed is not None and segment.checkpoint is not None:
+            try:
+                unpack(packed, self._root / segment.checkpoint)
+            except HpsearchError as error:
+                return self._undone(segment, error)
+        self._channel = channel
+        try:
+            result = self._worker.run(trial, segment, channel, order.seat)
+        finally:
+            self._channel = None
+        saves = tuple(channel.saves)
+        if self._sees:
+            return Delivery(result, saves, None, None, self._weigh(), self._worker.address)
+        newest = result.checkpoint or (saves[-1].checkpoint if saves else None)
+        try:
+            packed = None if newest is None else pack(self._root / newest)
+        except HpsearchError as error:
+            return self._undone(segment, error)
+        log = _end_of_log(self._root / attempt_directory(segment, 0 if order.seat is None else order.seat.rank))
+        delivery = Delivery(result, saves, packed, log, self._weigh(), self._worker.address)
+        shutil.rmtree(self._root / attempt_directory(segment), ignore_errors=True)
+        return delivery
+
+    def _undone(self, segment: Segment, error: HpsearchError) -> Delivery:
+        """Give back a segment whose checkpoint couldn't be put down here, or be taken up."""
+        assert self._worker is not None
+        result = SegmentResult(segment.start, None, (), False, 0.0, failure_of(error))
+        return Delivery(result, (), None, None, self._weigh(), self._worker.address)
+
+    def _weigh(self) -> int:
+        now = time.monotonic()
+        if now >= self._next_weighing:
+            self._next_weighing = now + _WEIGHING_SECONDS
+            self._memory = _resident_bytes()
+        return self._memory
+
+    def release(self) -> None:
+        """Let go of the study."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        self._recalled.clear()
+        self._stand_in.clear()
+
+    def _beat(self) -> None:
+        pause = threading.Event()
+        recalled: tuple[Key, ...] = ()
+        while not pause.wait(BEAT_SECONDS):
+            channel = self._channel
+            if channel is None:
+                continue
+            letter = channel.letter(recalled)
+            if self._worker is not None:
+                self._worker.file_log()
+            try:
+                # An ObjectRef's own future: the answer without importing Ray here.
+                orders: Orders = self._mailbox.exchange.remote(letter).future().result(timeout=30.0)
+            except Exception:
+                channel.put_back(letter)
+                continue
+            channel.cut = channel.cut or orders.cut
+            recalled = tuple(key for key in orders.recall if self._take_back(key))
+
+    def _take_back(self, key: Key) -> bool:
+        with self._beginning:
+            if key == self._begun:
+                return False
+            self._recalled.add(key)
+            return True
+
+
+class _Channel:
+    """Collects what a segment says until the next letter. The worker's thread writes, the beat's thread reads."""
+
+    def __init__(self, worker: str, key: Key, root: Path, sees: bool) -> None:
+        self._worker = worker
+        self._key = key
+        self._root = root
+        self._sees = sees
+        self._guard = threading.Lock()
+        self._reports: list[Report] = []
+        self._unsent = 0  # saves[_unsent:] have not been sent
+        self.saves: list[Save] = []
+        self.cut = False
+
+    def reported(self, report: Report) -> None:
+        with self._guard:
+            self._reports.append(report)
+
+    def saved(self, iteration: int, checkpoint: str, reports: tuple[Report, ...]) -> None:
+        with self._guard:
+            self.saves.append(Save(iteration, checkpoint, reports))
+
+    def cut_requested(self) -> bool:
+        return self.cut
+
+    def letter(self, recalled: tuple[Key, ...]) -> Letter:
+        with self._guard:
+            reports, self._reports = tuple(self._reports), []
+            saves = tuple(self.saves[self._unsent :])
+        packed = None
+        if saves and not self._sees:
+            try:
+                packed = pack(self._root / saves[-1].checkpoint)
+            except HpsearchError:
+                saves = ()  # the delivery tells of them, and it tells why where that fails again
+        with self._guard:
+            self._unsent += len(saves)
+        return Letter(self._worker, self._key, reports, saves, packed, recalled)
+
+    def put_back(self, letter: Letter) -> None:
+        with self._guard:
+            self._reports[:0] = letter.reports
+            self._unsent -= len(letter.saves)
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _end_of_log(directory: Path) -> bytes | None:
+    try:
+        return (directory / LOG).read_bytes()[-_LARGEST_LOG:]
+    except OSError:
+        return None
+
+
+def _unreachable_code(error: Exception) -> str:
+    return (
+        f"a worker can't load the trainable: {type(error).__name__}: {error}. The code must be importable on every "
+        "node: run from the folder that holds it, or install it there."
+    )

@@ -1,0 +1,101 @@
+"""Everyone who watches a sweep run: observers on their threads, and the screen."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hpsearch.backends.base import Workers
+from hpsearch.events import Failed
+from hpsearch.observers.base import Observer, Record
+from hpsearch.observers.progress import Display, Snapshot
+from hpsearch.observers.thread import ObserverThread, close_all
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.trial import Report
+
+if TYPE_CHECKING:
+    from hpsearch.study.course import Course
+
+__all__ = ["Watching"]
+
+_RUNGS_SECONDS = 2.0
+"""Time between two looks of the observers at the rungs."""
+
+_RECENT_FAILURES = 3
+
+_FIRST_ESTIMATE = 3.0
+"""Seconds before which nothing is said of the time left."""
+
+
+class Watching:
+    """The orchestrator's audience."""
+
+    def __init__(self, sweep: Sweep, observers: Sequence[Observer], display: Display) -> None:
+        self._sweep = sweep
+        self._wide = sweep.resources.widest > 1
+        self._display = display
+        self._threads = [ObserverThread(observer, self.say) for observer in observers]
+        self._failures: deque[tuple[int, str]] = deque(maxlen=_RECENT_FAILURES)
+        self._done_before: int | None = None
+        self._next_rungs = 0.0
+        self._last: Snapshot | None = None
+
+    def observe(self, record: Record) -> None:
+        """Pass a journaled event on."""
+        event = record.event
+        if isinstance(event, Failed) and not event.retry:
+            self._failures.append((event.trial, event.failure.message))
+        for thread in self._threads:
+            thread.observe(record)
+
+    def report(self, reports: Sequence[Report]) -> None:
+        """Pass live reports on."""
+        for thread in self._threads:
+            thread.report(reports)
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self._display.note(text)
+
+    def look(self, course: Course, workers: Workers, elapsed: float, last: bool = False) -> None:
+        """Redraw the screen, and now and then show the observers the rungs."""
+        now = time.monotonic()
+        if last or now >= self._next_rungs:
+            self._next_rungs = now + _RUNGS_SECONDS
+            for thread in self._threads:
+                thread.rungs(course.rungs())
+        self._last = self._snapshot(course, workers, elapsed)
+        self._display.show(self._last)
+
+    def close(self) -> None:
+        """Show the end, and wait until the observers have written everything, each within its deadline."""
+        self._display.close(self._last)
+        close_all(self._threads)
+
+    def _snapshot(self, course: Course, workers: Workers, elapsed: float) -> Snapshot:
+        if self._done_before is None:
+            self._done_before = course.iterations
+        total = course.total()
+        done = course.iterations
+        remaining = None
+        here = done - self._done_before
+        if total is not None and here > 0 and done < total[1] and elapsed > _FIRST_ESTIMATE:
+            remaining = (total[1] - done) * elapsed / here
+        return Snapshot(
+            name=self._sweep.name,
+            metric=self._sweep.metric.name,
+            goal=self._sweep.metric.goal,
+            rungs=course.rungs(),
+            counts=course.counts(),
+            trials=None if total is None else total[0],
+            best=course.best(),
+            workers=workers,
+            iterations=done,
+            iterations_total=None if total is None else total[1],
+            elapsed=elapsed,
+            remaining=remaining,
+            failures=tuple(self._failures),
+            widths=Counter(segment.width for segment in course.running()) if self._wide else {},
+        )

@@ -1,0 +1,226 @@
+"""What came of a sweep, read from its journal: by the process that ran it, or by any other."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpsearch.checks import nearest
+from hpsearch.errors import HpsearchError, UnreadableCheckpointError
+from hpsearch.events import Ended, Event, Extended, Failed, Finished, Lost, Opened, Reverted, Saved, Started
+from hpsearch.report.segments import SegmentRow, segment_rows
+from hpsearch.schedulers.base import RungView
+from hpsearch.study.course import Course
+from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.extension import extended
+from hpsearch.study.journal import Journal
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.trial import TrialRow, TrialState
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["BestTrial", "Study", "load", "stored_sweep"]
+
+
+@dataclass(frozen=True, slots=True)
+class BestTrial:
+    """The best trial of a study."""
+
+    number: int
+    value: float
+    params: dict[str, Any]
+    """As the trainable saw them, groups nested."""
+    checkpoint: Path | None
+    """A file for `torch.load`, or what the trainable wrote; None where none was saved, or it was deleted."""
+
+
+class Study:
+    """A study as its journal told it when it was read."""
+
+    def __init__(
+        self,
+        directory: Path,
+        sweep: Sweep,
+        course: Course,
+        ended: Ended,
+        provenance: dict[str, Any],
+        created: float = 0.0,
+    ) -> None:
+        self.directory = directory
+        self.sweep = sweep
+        """The sweep, with what it was extended by."""
+        self.state = ended.state
+        """`running`, `finished`, `interrupted`, `stopped`, `max_time` or `error`."""
+        self.message = ended.message
+        """What the state `error` was."""
+        self.provenance = provenance
+        """Git commit, command line, packages and environment of the process that made the study."""
+        self.created = created
+        """When, in seconds since the epoch."""
+        self._course = course
+
+    def __repr__(self) -> str:
+        counts = self._course.counts()
+        told = ", ".join(f"{counts[state]} {state}" for state in TrialState if counts.get(state))
+        return f"<Study {self.sweep.name} in {self.directory}: {self.state}; {told or 'no trials'}>"
+
+    @property
+    def identity(self) -> str:
+        """Which study this is, wherever it lies: its name, when it was made and by which process."""
+        return f"{self.sweep.name} {self.created!r} {self.provenance.get('process', '')}"
+
+    @property
+    def trials(self) -> list[TrialRow]:
+        """Every trial, by number."""
+        return self._course.rows()
+
+    @property
+    def rungs(self) -> list[RungView]:
+        """The rungs of the brackets begun so far."""
+        return list(self._course.rungs())
+
+    @property
+    def iterations(self) -> int:
+        """Iterations that count, those run again from zero included."""
+        return self._course.iterations
+
+    @property
+    def total(self) -> tuple[int, int] | None:
+        """(trials, iterations) of the whole sweep; None where it has no bound."""
+        return self._course.total()
+
+    @property
+    def best_trial(self) -> BestTrial:
+        """The trial with the best value; ties go to the lower number.
+
+        Raises:
+            HpsearchError: No trial has a value.
+        """
+        row = self._course.best()
+        if row is None or row.value is None:
+            failed = self._course.counts().get(TrialState.FAILED, 0)
+            raise HpsearchError(
+                f"{self.directory}: no trial has a value of {self.sweep.metric.name!r} yet ({failed} failed). "
+                f"`hpsearch trials {self.directory}` shows what became of each."
+            )
+        return BestTrial(row.number, row.value, self.sweep.parameters.nest(row.params), self.checkpoint_path(row))
+
+    @property
+    def best_params(self) -> dict[str, Any]:
+        """The best trial's params."""
+        return self.best_trial.params
+
+    @property
+    def best_value(self) -> float:
+        """The best trial's value."""
+        return self.best_trial.value
+
+    def trials_dataframe(self, times: bool = False, metrics: bool = False) -> pd.DataFrame:
+        """Give every trial as a row: `trial, state, iterations, value, params.<name>, width`.
+
+        Args:
+            times: Add the running time in seconds.
+            metrics: Add all that was reported at `iterations`, as `metrics.<name>`.
+        """
+        from hpsearch.report.tables import trials_dataframe
+
+        return trials_dataframe(self.trials, self.sweep.parameters.names, times, metrics)
+
+    def checkpoint_path(self, row: TrialRow) -> Path | None:
+        """Give a trial's checkpoint as the user reads it; None where there is none, or it was deleted or is damaged."""
+        from hpsearch.trainable.checkpoints import user_path
+
+        if row.checkpoint is None:
+            return None
+        try:
+            return user_path(self.directory / row.checkpoint)
+        except UnreadableCheckpointError:
+            return None
+
+    def curves(self, metric: str | None = None) -> dict[int, list[tuple[int, float]]]:
+        """Give each trial's metric over its iterations, of the reports that count; NaN where NaN was reported.
+
+        Args:
+            metric: Any that was reported; iterations that didn't report it are left out. None: the sweep's own.
+
+        Raises:
+            HpsearchError: No report holds this metric.
+        """
+        name = self.sweep.metric.name if metric is None else metric
+        known = {self.sweep.metric.name: None}  # in the order of reporting
+        points: dict[int, dict[int, float]] = defaultdict(dict)
+        for event in _events(self.directory):
+            if isinstance(event, Reverted):
+                curve = points[event.trial]
+                points[event.trial] = {i: value for i, value in curve.items() if i <= event.iteration}
+            if isinstance(event, Saved | Finished) or (isinstance(event, Failed) and not event.retry):
+                for report in event.reports:
+                    known.update(dict.fromkeys(report.metrics))
+                    if name in report.metrics:
+                        points[report.trial][report.iteration] = report.metrics[name]
+        if name not in known:
+            raise HpsearchError(f"{self.directory}: no report holds a metric {name!r}; {nearest(name, known)}")
+        return {trial: sorted(curve.items()) for trial, curve in points.items()}
+
+    def times(self) -> dict[int, tuple[float, float | None]]:
+        """Give when each trial's first segment began and its last one ended, in seconds since the epoch.
+
+        None stands for the end where no segment of it has ended.
+        """
+        began: dict[int, float] = {}
+        ended: dict[int, float] = {}
+        with Journal.read(StudyDirectory(self.directory).journal) as journal:
+            for when, event in journal.events():
+                if isinstance(event, Started):
+                    began.setdefault(event.segment.trial, when)
+                elif isinstance(event, Finished | Failed | Lost | Reverted):
+                    ended[event.trial] = when
+        return {trial: (when, ended.get(trial)) for trial, when in began.items()}
+
+    def segments(self) -> list[SegmentRow]:
+        """Give every segment that was started, with its width and the reason for it, in the order of starting."""
+        return segment_rows(_events(self.directory), live=self.state == "running")
+
+
+def load(directory: str | Path) -> Study:
+    """Read a study, also while another process runs it.
+
+    Raises:
+        JournalError: There is none in this directory, or this version can't read it.
+    """
+    place = StudyDirectory(Path(directory))
+    live = place.exists() and place.holder() is not None
+    with Journal.read(place.journal) as journal:
+        record = journal.study()
+        sweep = stored_sweep(record)
+        course = Course(sweep)
+        unended = ended = Ended("running" if live else "interrupted")
+        for event, _ in course.replay(event for _, event in journal.events()):
+            match event:
+                case Opened():
+                    ended = unended
+                case Ended():
+                    ended = event
+                case Extended():
+                    sweep = extended(sweep, event)
+        # As the process that runs it does after each commit: what nothing needs is gone, or about to go.
+        course.obsolete()
+        if not live:
+            # Nobody runs what was running when the last process died.
+            course.apply(ended)
+    return Study(place.path, sweep, course, ended, record.get("provenance", {}), record.get("created", 0.0))
+
+
+def stored_sweep(record: dict[str, Any]) -> Sweep:
+    """Give the sweep that a study was created with."""
+    return Sweep.from_json(record["sweep"])
+
+
+def _events(directory: Path) -> Iterator[Event]:
+    with Journal.read(StudyDirectory(directory).journal) as journal:
+        for _, event in journal.events():
+            yield event

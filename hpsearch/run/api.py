@@ -1,0 +1,189 @@
+"""The Python API: `search` runs a sweep, or goes on with one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from hpsearch.backends import make_backend
+from hpsearch.errors import SweepError
+from hpsearch.known_observers import check_observer
+from hpsearch.observers.base import Observer
+from hpsearch.observers.progress import Silent, choose_progress
+from hpsearch.report.study import Study
+from hpsearch.run.study_run import Run, create_study, run_study
+from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.space import Space
+from hpsearch.study.directory import StudyDirectory
+from hpsearch.sweep.file import scaling_from_mapping
+from hpsearch.sweep.sweep import Checkpoints, Limits, Method, Metric, Resources, Scaling, Sweep
+from hpsearch.trial import Goal
+
+__all__ = ["search"]
+
+
+def search(
+    trainable: str | Callable[..., Any] | Sweep,
+    sweep: Sweep | None = None,
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    metric: str | None = None,
+    goal: Goal = "minimize",
+    method: Method = "random",
+    early_terminate: EarlyTerminate | None = None,
+    max_iter: int | None = None,
+    run_cap: int | None = None,
+    points_to_try: Sequence[Mapping[str, Any]] = (),
+    workers: int | None = None,
+    cpus_per_worker: int = 1,
+    gpus_per_worker: float = 0,
+    workers_per_trial: int = 1,
+    max_workers_per_trial: int | None = None,
+    elastic: bool = True,
+    fresh_process: bool = False,
+    scaling: Scaling | Mapping[str, Any] | None = None,
+    max_time: float | None = None,
+    trial_timeout: float | None = None,
+    max_retries: int = 0,
+    max_failures: int | Literal["auto", "none"] = "auto",
+    keep_checkpoints: Literal["best", "all"] = "best",
+    checkpoint_every: int | None = None,
+    seed: int = 0,
+    name: str | None = None,
+    directory: str | Path | None = None,
+    backend: Literal["ray", "inline"] = "ray",
+    address: str | None = None,
+    tensorboard: bool = True,
+    observers: Sequence[str | Observer] | None = None,
+    progress: bool = True,
+) -> Study:
+    """Run a sweep to its end and give what came of it.
+
+    On a directory that holds the same sweep it goes on where that stands, or gives it when it is finished; with a
+    larger `run_cap` or more brackets it goes on from there.
+
+    Args:
+        trainable: A function or class, its import path, or a whole `Sweep`.
+        sweep: A whole sweep for `trainable`, instead of the arguments from `parameters` to `name`.
+        parameters: Names to distributions; a plain value is a constant, a list a choice, a mapping a group.
+        metric: Which of the reported metrics decides.
+        goal: `"minimize"` or `"maximize"`.
+        method: `"random"`, `"grid"`, or the import path of a searcher of your own.
+        early_terminate: `Hyperband(...)`, `SuccessiveHalving(...)` or None.
+        max_iter: Iterations of every trial, where nothing terminates early.
+        run_cap: Most trials that are created.
+        points_to_try: Params known to be good, tried first.
+        workers: How many there are, each for a trial or a part of one; None: as many as there is room for.
+        cpus_per_worker: CPUs of each; also torch's threads.
+        gpus_per_worker: GPUs of each; a fraction shares a device.
+        workers_per_trial: Workers that train a trial together, at least.
+        max_workers_per_trial: Workers that a trial may get while nothing else can use them; None: no more than
+            `workers_per_trial`.
+        elastic: False: every trial runs on `workers_per_trial`.
+        fresh_process: Run each segment in a worker process that ran nothing before; on Ray only.
+        scaling: How batch and learning rate follow the workers of a trial: a `Scaling`, or a mapping of its keys.
+        max_time: Seconds after which the sweep ends; it can be resumed with more.
+        trial_timeout: Seconds that one trial may run.
+        max_retries: How often a trial that raises is tried again, from its newest checkpoint.
+        max_failures: Failed trials at which the sweep ends with the mistake; `"auto"`: where they are the first five
+            of all, or half of twenty or more; `"none"`: never.
+        keep_checkpoints: `"best"`: of the trials that ended only the best one's; or `"all"`.
+        checkpoint_every: Iterations between checkpoints inside a segment.
+        seed: All randomness of the search comes from it.
+        name: The sweep's name; None: the directory's or the trainable's.
+        directory: Where the study lies; None: the next free `runs/<name>-<n>`.
+        backend: `"ray"`, or `"inline"`: in this process, for a debugger.
+        address: A Ray cluster to join.
+        tensorboard: Write TensorBoard's event files; False: not even if the observers name it.
+        observers: Who watches: names of observers, import paths `package.module:Class`, or instances; None:
+            `["tensorboard"]`, or whom the whole sweep names.
+        progress: Show how the sweep stands.
+
+    Raises:
+        SweepError: The arguments ask for something that can't be done, or for another sweep than the directory's.
+        HpsearchError: It can't be run.
+    """
+    place = None if directory is None else StudyDirectory(Path(directory).expanduser())
+    if isinstance(trainable, Sweep):
+        if sweep is not None:
+            raise SweepError("search: two sweeps were given; pass one, alone or behind its trainable")
+        sweep, code = trainable, None
+    else:
+        code = trainable
+    if sweep is None:
+        if parameters is None or metric is None:
+            missing = "parameters" if parameters is None else "metric"
+            raise SweepError(
+                f"search: {missing} is required: search(train, parameters={{'lr': LogUniform(1e-4, 1.0)}}, "
+                "metric='accuracy', goal='maximize', ...)"
+            )
+        path = _import_path(code)
+        sweep = Sweep(
+            name=name or (place.path.name if place is not None else path.rpartition(":")[2].rpartition(".")[2]),
+            trainable=path,
+            metric=Metric(metric, goal),
+            method=method,
+            parameters=Space.from_parameters(parameters),
+            early_terminate=early_terminate,
+            max_iter=max_iter,
+            run_cap=run_cap,
+            points_to_try=tuple(points_to_try),
+            resources=Resources(
+                workers,
+                cpus_per_worker,
+                gpus_per_worker,
+                workers_per_trial,
+                max_workers_per_trial,
+                elastic,
+                fresh_process,
+            ),
+            scaling=scaling if isinstance(scaling, Scaling) else scaling_from_mapping(scaling or {}),
+            limits=Limits(max_time, trial_timeout, max_retries, max_failures),
+            checkpoints=Checkpoints(keep_checkpoints, checkpoint_every),
+            seed=seed,
+            observers=("tensorboard",) if observers is None else tuple(n for n in observers if isinstance(n, str)),
+        )
+    if place is None or not place.exists():
+        place = create_study(sweep, None if place is None else place.path)
+    run = Run(
+        trainable=code,
+        backend=lambda sweep: make_backend(backend, sweep.resources, address),
+        display=choose_progress(sys.stdout) if progress else Silent(),
+        tensorboard=tensorboard,
+        observers=None if observers is None else _checked(observers),
+        search_path=_search_path(code),
+    )
+    return run_study(place, sweep, run)
+
+
+def _checked(observers: Sequence[str | Observer]) -> tuple[str | Observer, ...]:
+    return tuple(
+        observer if isinstance(observer, Observer) else check_observer(observer, ("observers", place))
+        for place, observer in enumerate(observers)
+    )
+
+
+def _import_path(trainable: str | Callable[..., Any] | None) -> str:
+    """Give the name by which a study remembers its trainable."""
+    if isinstance(trainable, str):
+        return trainable
+    name = getattr(trainable, "__qualname__", None)
+    if not callable(trainable) or name is None:
+        raise SweepError(
+            "search: the trainable must be a function, a class, or an import path 'package.module:name'; "
+            f"got {trainable!r}"
+        )
+    return f"{trainable.__module__}:{name}"
+
+
+def _search_path(trainable: str | Callable[..., Any] | None) -> tuple[str, ...]:
+    """Give the folders where the trainable's module is found: this one, and the one that it was imported from."""
+    here = str(Path.cwd())
+    module = sys.modules.get(getattr(trainable, "__module__", None) or "")
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or module.__name__ == "__main__":
+        return (here,)
+    root = Path(file).resolve().parents[module.__name__.count(".") + (Path(file).name == "__init__.py")]
+    return tuple(dict.fromkeys((here, str(root))))

@@ -1,0 +1,275 @@
+"""The loop that runs a sweep: take what happened, write it to the journal, ask what comes next, start it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from hpsearch.backends.base import Backend, Gone, Message, Notice, Progress, Result, Task, TimedOut
+from hpsearch.decision import Decision
+from hpsearch.errors import BackendError, HpsearchError
+from hpsearch.events import Ended, Event, Exhausted, Failed, Retried, Saved, Started
+from hpsearch.observers.base import Audience, Record
+from hpsearch.run.interrupts import Interrupts
+from hpsearch.run.verdicts import Rules, verdict
+from hpsearch.schedulers.base import Done, Wait
+from hpsearch.study.course import Course
+from hpsearch.study.failure_limit import mistake_of
+from hpsearch.study.journal import Journal
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.widths.widths import Widths
+from hpsearch.worker.job import Job, SegmentResult
+
+__all__ = ["Orchestrator"]
+
+_TICK = 0.25
+"""Seconds between looks at requests, limits and the screen."""
+
+_SEARCHING_TICK = 0.01
+"""Seconds after which a searcher that works on a suggestion is asked again."""
+
+
+class Orchestrator:
+    """Runs one sweep on one backend until it is finished or told to end."""
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        course: Course,
+        widths: Widths,
+        journal: Journal,
+        backend: Backend,
+        audience: Audience,
+        interrupts: Interrupts,
+        spent: float = 0.0,
+        discard: Callable[[Sequence[str]], None] = lambda _: None,
+    ) -> None:
+        """Join the parts.
+
+        Args:
+            sweep: What to run.
+            course: Where it stands; the journal's events were applied to it.
+            widths: Says how wide segments run; it has observed the journal's events.
+            journal: Open for writing, with this run's `Opened` in it.
+            backend: Where segments run; opened and closed here.
+            audience: Told everything, after it was journaled.
+            interrupts: Entered by the caller.
+            spent: Seconds that former runs took of `limits.max_time`.
+            discard: Takes the checkpoints that nothing needs any more.
+        """
+        self._sweep = sweep
+        self._course = course
+        self._widths = widths
+        self._journal = journal
+        self._backend = backend
+        self._audience = audience
+        self._interrupts = interrupts
+        self._spent = spent
+        self._discard = discard
+        self._events: list[Event] = []  # applied, not yet in the journal
+        self._decided: list[tuple[Event, Sequence[Decision]]] = []
+        self._told: set[str] = set()  # settings that trials changed
+        self._ending: str | None = None
+        self._mistake: HpsearchError | None = None
+        self._failing = False  # the sweep ends because too many trials have failed
+        self._next_check = self._next_look = 0.0
+        self._began = 0.0
+
+    def run(self, job: Job) -> str:
+        """Run the sweep; answer how it ended: `finished`, `interrupted`, `stopped` or `max_time`.
+
+        Raises:
+            BackendError: The backend can't be opened.
+            TrainableError: Too many trials have failed, or the first break the sweep's contract as all others would.
+            StorageError: The study's directory can't be written any more.
+        """
+        try:
+            self._backend.open(job, self._deliver)
+            self._began = self._backend.now()
+            state = self._loop()
+            self._look(last=True)
+            self._backend.close()
+            self._note(Ended(state, "" if self._mistake is None else str(self._mistake)))
+            self._commit()
+        except KeyboardInterrupt:
+            # It may have struck between a commit and what follows, so nothing more is written.
+            self._backend.close(kill=True)
+            return "interrupted"
+        except BackendError:
+            self._backend.close(kill=True)
+            if self._interrupts.count:  # the signal was for all of the process group, and ended the place, too
+                return "interrupted"
+            raise
+        except BaseException:
+            self._backend.close(kill=True)
+            raise
+        if self._mistake is not None:
+            raise self._mistake
+        return state
+
+    def _loop(self) -> str:
+        while True:
+            self._check()
+            finished = self._ending is None and self._fill()
+            self._commit()
+            self._change_widths()
+            self._look()
+            if self._course.idle:
+                if self._ending is not None:
+                    return self._ending
+                if finished:
+                    return "finished"
+            for message in self._backend.wait(_SEARCHING_TICK if self._course.is_searching else _TICK):
+                self._take(message)
+
+    def _fill(self) -> bool:
+        """Start what can be started; say whether the sweep has nothing more to start, ever."""
+        free = self._backend.capacity()
+        while True:
+            starts: list[Started] = []
+            upcoming = self._course.upcoming()
+            answer: Started | Exhausted | Wait | Done | None = None
+            while free >= self._widths.least * (len(starts) + 1):
+                answer = next(upcoming)
+                if not isinstance(answer, Started):
+                    break
+                starts.append(answer)
+            full = answer is None or isinstance(answer, Started)
+            waiting = full and self._course.has_more(len(starts))
+            free -= self._note_starts(starts, free, waiting)
+            if full:
+                # Also without a worker: all may have gone with the last trial, and nobody has to wait for new ones.
+                return not waiting and isinstance(self._course.next(), Done)
+            if not isinstance(answer, Exhausted):
+                return isinstance(answer, Done)
+            self._note(answer)
+
+    def _note_starts(self, starts: Sequence[Started], free: int, waiting: bool) -> int:
+        """Give segments their widths, and note them; answer how many workers they take."""
+        starts = self._widths.assign(starts, free, waiting)
+        for start in starts:
+            self._note(start)
+        return sum(start.segment.width for start in starts)
+
+    def _change_widths(self) -> None:
+        """Cut the segments that should go on with another width."""
+        if self._ending is None:
+            for trial, attempt in self._widths.cuts(self._backend.capacity(), self._course.ready()):
+                self._backend.cut(trial, attempt)
+
+    def _deliver(self, message: Message) -> None:
+        """Take a message while the backend runs the trainable in this very thread."""
+        self._take(message)
+        self._commit()
+        self._check()
+        self._look()
+
+    def _note(self, event: Event) -> None:
+        decisions = self._course.apply(event)
+        self._widths.observe(event, decisions)
+        self._decided.append((event, decisions))
+        self._events.append(event)
+
+    def _commit(self) -> None:
+        """Write what was noted in one transaction, and only then act on it."""
+        if not self._events:
+            return
+        places = self._journal.append(self._events)
+        decided, self._decided = self._decided, []
+        self._events.clear()
+        for (seq, when), (event, decisions) in zip(places, decided, strict=True):
+            self._audience.observe(Record(seq, when, event, decisions))
+            if isinstance(event, Started):
+                self._start(event)
+        self._discard(self._course.obsolete())
+
+    def _start(self, event: Started) -> None:
+        standing = self._course.standing(event.segment.trial)
+        timeout = self._sweep.limits.trial_timeout
+        left = None if timeout is None else max(timeout - standing.charged, 0.001)
+        self._backend.start(Task(standing.trial, event.segment, left))
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case Progress(trial=trial, attempt=attempt, reports=reports, saved=saved):
+                self._widths.report(reports)
+                self._audience.report(reports)
+                if saved is not None:
+                    iteration, checkpoint, counted = saved
+                    self._note(Saved(trial, attempt, iteration, checkpoint, counted))
+            case Result() | TimedOut() | Gone():
+                self._take_end(message)
+            case Notice(text=text):
+                self._audience.say(text)
+
+    def _take_end(self, ended: Result | TimedOut | Gone) -> None:
+        if isinstance(ended, Result):
+            self._tell_of_settings(ended.trial, ended.result)
+        rules = Rules(self._sweep, self._course.finished_segments > 0, self._ending is not None)
+        follows = verdict(ended, self._course.standing(ended.trial), rules)
+        if follows.said:
+            self._audience.say(follows.said)
+        for event in follows.events:
+            self._note(event)
+            if isinstance(event, Failed) and not event.retry:
+                self._count_failure(event)
+        if follows.mistake is not None:
+            self._end_for(follows.mistake)
+
+    def _tell_of_settings(self, trial: int, result: SegmentResult) -> None:
+        """Say which settings of its process a trial changed, of each setting once."""
+        new = [setting for setting in result.changed if setting not in self._told]
+        self._told.update(new)
+        if new:
+            which = "; such changes are put back after each segment, and named in its output.log"
+            self._audience.say(f"trial {trial} changed its whole process: {', '.join(new)}{which}")
+        if result.stuck:
+            self._audience.say(f"trial {trial} changed what couldn't be put back: {', '.join(result.stuck)}")
+
+    def _count_failure(self, event: Failed) -> None:
+        """End the sweep where too many trials have failed; those that can be are owed, and run again on resume."""
+        mistake = mistake_of(event, self._course.tally(), self._sweep.limits.max_failures)
+        if mistake is None and not self._failing:
+            return
+        self._failing = True
+        for trial in self._course.failed():
+            if self._course.may_run_again(trial):
+                self._note(Retried(trial))
+        if mistake is not None:
+            self._end_for(mistake)
+
+    def _check(self) -> None:
+        """See whether the sweep is to end before it is finished."""
+        if self._ending is not None:
+            return
+        if self._interrupts.count:
+            self._audience.say("ending at the next reports; press Ctrl-C again to end at once")
+            self._end("interrupted")
+        now = time.monotonic()
+        if now < self._next_check or self._ending is not None:
+            return
+        self._next_check = now + _TICK
+        limit = self._sweep.limits.max_time
+        if limit is not None and self._spent + self._elapsed() >= limit:
+            self._end("max_time")
+        if "stop" in self._journal.requests():
+            self._end("stopped")
+
+    def _look(self, last: bool = False) -> None:
+        """Let the audience look at where the sweep stands."""
+        now = time.monotonic()
+        if last or now >= self._next_look:
+            self._next_look = now + _TICK
+            self._audience.look(self._course, self._backend.workers(), self._elapsed(), last)
+
+    def _elapsed(self) -> float:
+        return self._backend.now() - self._began
+
+    def _end_for(self, mistake: HpsearchError) -> None:
+        self._mistake = self._mistake or mistake
+        self._end("error")
+
+    def _end(self, state: str) -> None:
+        self._ending = state
+        for segment in self._course.running():
+            self._backend.cut(segment.trial, segment.attempt)

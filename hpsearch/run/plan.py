@@ -1,0 +1,273 @@
+"""What a sweep would run: the orchestrator and the scheduler themselves, on the simulated backend."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hpsearch.backends.base import Workers
+from hpsearch.backends.simulated import SimulatedBackend
+from hpsearch.errors import SweepError
+from hpsearch.events import Finished, Opened, Started
+from hpsearch.observers.base import Audience, Record
+from hpsearch.report.wording import counted, up_to
+from hpsearch.run.interrupts import Interrupts
+from hpsearch.run.orchestrator import Orchestrator
+from hpsearch.schedulers.base import RungView
+from hpsearch.study.course import Course
+from hpsearch.study.journal import Journal
+from hpsearch.study.provenance import command_line, process_name
+from hpsearch.sweep.sweep import Limits, Sweep
+from hpsearch.trial import Report, Segment, Trial
+from hpsearch.widths.widths import Widths
+from hpsearch.worker.job import Job
+
+__all__ = ["EFFICIENCY", "Plan", "Schedule", "make_plan", "plan_text", "relative_time", "simulate"]
+
+_MOST_BRACKETS = 12
+"""Brackets that the text lists one by one."""
+
+
+EFFICIENCY = 0.9
+"""What a plan takes each doubling of a trial's workers to be worth: 0.9 of twice the iterations per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What a sweep's segments would do to the workers, where iterations on one worker all take equally long."""
+
+    makespan: float
+    """In iterations on one worker."""
+    busy: float
+    """Part of the workers' time that they spend on segments."""
+    widths: Mapping[tuple[int, int], Sequence[int]]
+    """(bracket, rung) to the widths that its segments had, each once, rising."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a sweep would run."""
+
+    sweep: Sweep
+    rungs: Sequence[RungView]
+    trials: int
+    segments: int
+    """Trial-rungs: one for each rung that a trial runs in."""
+    iterations: int
+    """When each promotion resumes from its checkpoint."""
+    iterations_from_zero: int
+    """When the trainable saves no checkpoints."""
+    workers: int
+    fixed: Schedule
+    """When all trials run on `workers_per_trial`."""
+    elastic: Schedule | None
+    """When they may be widened; None where they may not."""
+
+    @property
+    def makespan(self) -> float:
+        """In iterations on one worker."""
+        return (self.elastic or self.fixed).makespan
+
+
+class _Counter:
+    """An audience that counts segments, the iterations they would take from zero, and the workers' time."""
+
+    def __init__(self) -> None:
+        self.segments: set[tuple[int, int]] = set()
+        """(trial, until): one for each rung that a trial ran in."""
+        self.widths: dict[tuple[int, int], set[int]] = {}
+        """(bracket, rung) to the widths that its segments had."""
+        self.from_zero = 0
+        self.worked = 0.0
+        self._running: dict[int, int] = {}  # trial to its width
+
+    def observe(self, record: Record) -> None:
+        event = record.event
+        if isinstance(event, Started):
+            segment = event.segment
+            until = segment.end or 1
+            self._running[segment.trial] = segment.width
+            if (segment.trial, until) not in self.segments:
+                self.segments.add((segment.trial, until))
+                self.from_zero += until
+            self.widths.setdefault((event.bracket or 0, event.rung or 0), set()).add(segment.width)
+        elif isinstance(event, Finished):
+            self.worked += event.seconds * self._running[event.trial]
+
+    def report(self, reports: Sequence[Report]) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def look(self, course: Course, workers: Workers, elapsed: float, last: bool) -> None: ...
+
+
+def make_plan(sweep: Sweep, workers: int | None) -> Plan:
+    """Run a sweep on a virtual clock where each iteration takes one second on one worker.
+
+    Args:
+        sweep: What would be run; its limits don't count.
+        workers: Side by side; None: one per CPU's worth of this machine.
+
+    Raises:
+        SweepError: They are too few for a trial.
+    """
+    resources = sweep.resources
+    workers = workers or max((os.cpu_count() or 1) // resources.cpus_per_worker, 1)
+    if workers < resources.workers_per_trial:
+        raise SweepError(
+            f"resources: a trial takes workers_per_trial = {resources.workers_per_trial} workers at once, "
+            f"got {workers} in all: plan for more (--workers), or lower workers_per_trial"
+        )
+    fixed, course, counter = _schedule(replace(sweep, resources=replace(resources, elastic=False)), workers)
+    widened = min(resources.widest, workers) > resources.workers_per_trial
+    return Plan(
+        sweep=sweep,
+        rungs=course.rungs(),
+        trials=len(course.rows()),
+        segments=len(counter.segments),
+        iterations=course.iterations,
+        iterations_from_zero=counter.from_zero,
+        workers=workers,
+        fixed=fixed,
+        elastic=_schedule(sweep, workers)[0] if widened else None,
+    )
+
+
+def relative_time(width: int, efficiency: float = EFFICIENCY) -> float:
+    """Give the time of an iteration at a width, in units of that on one worker.
+
+    Args:
+        width: How many workers run it.
+        efficiency: What each doubling of the width is worth, as a share of twice the speed.
+    """
+    return float(1.0 / (width * efficiency ** math.log2(width)))
+
+
+def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, Course, _Counter]:
+    counter = _Counter()
+    backend = SimulatedBackend(workers, _made_up_metric, _seconds)
+    course = simulate(sweep, backend, counter)
+    makespan = backend.now()
+    shown = {place: sorted(found) for place, found in counter.widths.items()}
+    return Schedule(makespan, counter.worked / (workers * makespan), shown), course, counter
+
+
+def simulate(sweep: Sweep, backend: SimulatedBackend, audience: Audience | None = None) -> Course:
+    """Run a sweep on a simulated backend, through the orchestrator, with a journal in memory."""
+    course = Course(sweep)
+    journal = Journal.in_memory({"sweep": sweep.to_json()})
+    opened = Opened(backend.name, None, process_name(), command_line())
+    journal.append([opened])
+    course.apply(opened)
+    with journal:
+        orchestrator = Orchestrator(
+            replace(sweep, limits=Limits()),
+            course,
+            Widths(sweep.resources.workers_per_trial, sweep.resources.widest, course.widest, restart=0.0),
+            journal,
+            backend,
+            audience or _Counter(),
+            Interrupts(),
+        )
+        orchestrator.run(_job(sweep))
+    return course
+
+
+def plan_text(plan: Plan) -> str:
+    """Give the plan as a person reads it."""
+    lines = [f"{plan.sweep.name}: {_method(plan.sweep)}", ""]
+    brackets: dict[int, list[RungView]] = {}
+    for rung in plan.rungs:
+        brackets.setdefault(rung.bracket, []).append(rung)
+    for bracket, rungs in list(brackets.items())[:_MOST_BRACKETS]:
+        steps = ", then ".join(_step(plan, rung) for rung in rungs)
+        lines.append(f"  bracket {bracket}: {steps}")
+    if len(brackets) > _MOST_BRACKETS:
+        lines.append(f"  ... and {counted(len(brackets) - _MOST_BRACKETS, 'more bracket')}")
+    lines += [
+        "",
+        f"trials       {plan.trials:,}",
+        f"trial-rungs  {plan.segments:,}",
+    ]
+    if plan.sweep.iterations is None:
+        lines.append("iterations   unknown: no max_iter is given; each trial runs until its trainable returns")
+        return "\n".join(lines) + "\n"
+    lines.append(f"iterations   {plan.iterations:,} when each promotion resumes from its checkpoint")
+    if plan.iterations_from_zero != plan.iterations:
+        lines.append(
+            f"             {plan.iterations_from_zero:,} from zero: a trainable that saves no checkpoints starts each"
+            " promotion anew"
+        )
+    lines += _makespans(plan)
+    return "\n".join(lines) + "\n"
+
+
+def _step(plan: Plan, rung: RungView) -> str:
+    """Say how many trials a rung holds, and how wide they run where that differs."""
+    step = f"{rung.started if rung.size is None else rung.size:,} {up_to(rung.until)}"
+    if plan.elastic is None:
+        return step
+    widths = plan.elastic.widths[rung.bracket, rung.rung]
+    least, most = widths[0], widths[-1]
+    span = counted(most, "worker") if least == most else f"{least} to {most} workers"
+    return f"{step} ({span}{'' if rung.size == 1 else ' each'})"
+
+
+def _makespans(plan: Plan) -> list[str]:
+    on = counted(plan.workers, "worker")
+    least = plan.sweep.resources.workers_per_trial
+    each = "" if least == 1 and plan.elastic is None else f", {counted(least, 'worker')} per trial"
+    fixed = f"{_long(plan.fixed)} on {on}{each}, which are busy {plan.fixed.busy:.0%} of it"
+    taken = f"when each doubling of a trial's workers makes its iterations {2 * EFFICIENCY:.2g} times as fast"
+    if plan.elastic is None:
+        lines = [f"makespan     {fixed}"]
+        return lines if least == 1 else [*lines, f"             {taken}"]
+    most = min(plan.sweep.resources.widest, plan.workers)
+    gain = plan.fixed.makespan / plan.elastic.makespan
+    return [
+        f"makespan     {_long(plan.elastic)} on {on}, {least} to {most} per trial, which are busy "
+        f"{plan.elastic.busy:.0%} of it",
+        f"             {fixed}",
+        f"             elastic is {gain:.1f} times as short, {taken}",
+    ]
+
+
+def _long(schedule: Schedule) -> str:
+    makespan = schedule.makespan
+    if makespan == 1:
+        return "1 iteration long"
+    return f"{makespan:,.0f} iterations long" if makespan >= 100 else f"{makespan:.3g} iterations long"
+
+
+def _method(sweep: Sweep) -> str:
+    how = sweep.method
+    early = sweep.early_terminate
+    if early is None:
+        return f"{how}, every trial to its end"
+    return f"{how}, {early.summary()}"
+
+
+def _job(sweep: Sweep) -> Job:
+    return Job(
+        study="",
+        name=sweep.name,
+        trainable="",
+        search_path=(),
+        metric=sweep.metric.name,
+        save_every=None,
+        max_iter=sweep.iterations,
+        threads=1,
+        paths={},
+        widest=sweep.resources.widest,
+    )
+
+
+def _made_up_metric(trial: Trial, iteration: int) -> float:
+    """Any fixed order of the trials will do: the plan doesn't depend on who wins."""
+    return float(trial.seed)
+
+
+def _seconds(trial: Trial, segment: Segment) -> float:
+    return ((segment.end or segment.start + 1) - segment.start) * relative_time(segment.width)

@@ -1,0 +1,62 @@
+"""Which failed trials are to run again when the user says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpsearch.errors import SweepError
+from hpsearch.events import Retried
+from hpsearch.study.course import Course
+from hpsearch.sweep.sweep import Sweep
+
+__all__ = ["retries"]
+
+_MOST_NAMED = 20
+
+
+def retries(course: Course, sweep: Sweep, asked: Sequence[int]) -> list[Retried]:
+    """Give the events that let failed trials run again.
+
+    Args:
+        course: Where the sweep stands, with what it was extended by.
+        sweep: As it is to be run.
+        asked: Numbers of trials; none: all that have failed and were not retried.
+
+    Raises:
+        SweepError: One of them hasn't failed, or there is no room for the new trials that they need.
+    """
+    failed = course.failed()
+    if not failed:
+        raise SweepError("no trial has failed that was not retried; there is nothing to retry")
+    wrong = sorted(set(asked) - set(failed))
+    if wrong:
+        raise SweepError(
+            f"only a trial that has failed and was not retried can be retried, got {_named(wrong)}; "
+            f"there {'is' if len(failed) == 1 else 'are'} {_named(failed)}"
+        )
+    chosen = sorted(set(asked)) or failed
+    anew = [trial for trial in chosen if not course.may_run_again(trial)]
+    room = course.room()
+    if room is not None and len(anew) > room:
+        raise SweepError(
+            f"the rungs of {_named(anew)} are decided, so that each would run as a new trial, and the sweep creates "
+            f"only {room} more; add {_extension(course, sweep, len(anew) - room)}, or name other trials"
+        )
+    return [Retried(trial) for trial in chosen]
+
+
+def _extension(course: Course, sweep: Sweep, missing: int) -> str:
+    """Give the `--set` that makes room."""
+    early = sweep.early_terminate
+    for name in early.raisable if early is not None else ():
+        if (bound := getattr(early, name)) is not None:
+            return f"--set early_terminate.{name}={bound + 1} (or more)"
+    total = course.total()
+    assert total is not None, "room is short only where the trials have a bound"
+    return f"--set run_cap={total[0] + missing}"
+
+
+def _named(trials: Sequence[int]) -> str:
+    names = ", ".join(str(trial) for trial in trials[:_MOST_NAMED])
+    more = f" and {len(trials) - _MOST_NAMED} more" if len(trials) > _MOST_NAMED else ""
+    return f"{'trial' if len(trials) == 1 else 'trials'} {names}{more}"

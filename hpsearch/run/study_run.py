@@ -1,0 +1,283 @@
+"""Run a study from where it stands to its end: the directory, the journal, the backend and the watchers joined."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpsearch.backends.base import Backend
+from hpsearch.decision import Decision
+from hpsearch.errors import JournalError, StorageError
+from hpsearch.events import Ended, Event, Extended, Finished, Opened, Saved
+from hpsearch.observers import make_observer
+from hpsearch.observers.base import Observed, Observer, Record
+from hpsearch.observers.progress import Display, Unfailing
+from hpsearch.observers.watching import Watching
+from hpsearch.report.study import Study, load, stored_sweep
+from hpsearch.run.interrupts import Interrupts
+from hpsearch.run.orchestrator import Orchestrator
+from hpsearch.run.retrying import retries
+from hpsearch.study.course import Course
+from hpsearch.study.directory import StudyDirectory, next_directory
+from hpsearch.study.extension import extended, extension
+from hpsearch.study.filesystem import identity
+from hpsearch.study.journal import Journal
+from hpsearch.study.provenance import command_line, process_name, provenance
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.trainable.macros import DEFAULT_COMMAND
+from hpsearch.widths.widths import Widths
+from hpsearch.worker.job import CommandLine, Job
+
+__all__ = ["Run", "create_study", "run_study", "write_tensorboard"]
+
+_WORKERS_PATIENCE = 60.0
+"""Seconds to wait for the workers of a killed run to end."""
+
+_STORAGE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE}
+)
+"""What a file system says that is full, not to be written, broken or gone."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a study is to be run; none of it changes what comes out."""
+
+    trainable: str | Callable[..., Any] | None
+    """What runs a trial; None: what the sweep names."""
+    backend: Callable[[Sweep], Backend]
+    """Makes the backend, when there is something to run."""
+    display: Display
+    tensorboard: bool = True
+    """False: without it, even if the sweep names it."""
+    observers: Sequence[str | Observer] | None = None
+    """Who watches; None: whom the sweep names."""
+    search_path: tuple[str, ...] = ()
+    durable: bool = False
+
+
+def create_study(sweep: Sweep, directory: Path | None, sweep_text: str | None = None) -> StudyDirectory:
+    """Make the directory of a new study.
+
+    Args:
+        sweep: What will be run.
+        directory: Where; None: the next free `runs/<name>-<n>`.
+        sweep_text: The sweep file, kept beside the journal.
+
+    Raises:
+        JournalError: The directory is taken by something else.
+    """
+    record = {"sweep": sweep.to_json(), "created": time.time(), "provenance": provenance(Path.cwd())}
+    while True:
+        place = StudyDirectory(directory or next_directory(sweep.name))
+        try:
+            place.create(record, sweep_text)
+            return place
+        except JournalError:
+            if directory is not None or not os.path.lexists(place.path):
+                raise  # else another process took the name in between
+
+
+def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Sequence[int] | None = None) -> Study:
+    """Run a study until it is finished or told to end.
+
+    Args:
+        place: Its directory.
+        sweep: What the user asks for now: the same sweep, or one with more to do; None: what the study holds.
+        run: How.
+        retry: Failed trials that are to run again; none of them: all; None: no trial.
+
+    Raises:
+        StudyInUseError: A live process runs it.
+        SweepError: The sweep is another one than the study's, or a trial can't be retried.
+        JournalError: The journal can't be read or doesn't replay.
+        BackendError, TrainableError: It can't be run here.
+    """
+    run = replace(run, display=Unfailing(run.display))
+    with (
+        _storage_errors(place),
+        place.running(process_name()) as check,
+        Journal.open(place.journal, durable=run.durable, guard=check) as journal,
+    ):
+        history = list(journal.events())
+        sweep, more = _extend(stored_sweep(journal.study()), history, sweep)
+        if more is None and retry is None and history and history[-1][1] == Ended("finished"):
+            run.display.note(f"{place.path}: this sweep is finished")
+            return load(place.path)
+        _go_on(place, journal, history, sweep, more, run, retry)
+    return load(place.path)
+
+
+def _extend(
+    stored: Sweep, history: Sequence[tuple[float, Event]], asked: Sweep | None
+) -> tuple[Sweep, Extended | None]:
+    """Give the sweep as it is to be run, and the event that adds to it."""
+    current = stored
+    for _, event in history:
+        if isinstance(event, Extended):
+            current = extended(current, event)
+    if asked is None:
+        return current, None
+    more = extension(current, asked)
+    if more is not None:
+        current = extended(current, more)
+    return replace(current, limits=asked.limits, resources=asked.resources, observers=asked.observers), more
+
+
+def _go_on(
+    place: StudyDirectory,
+    journal: Journal,
+    history: Sequence[tuple[float, Event]],
+    sweep: Sweep,
+    more: Extended | None,
+    run: Run,
+    retry: Sequence[int] | None,
+) -> None:
+    record = journal.study()
+    folder = record.get("provenance", {}).get("directory") or str(Path.cwd())
+    run.display.note(f"study: {place.path}")
+    place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
+    course = Course(stored_sweep(record))
+    widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, course.widest)
+    observers = _observers(place, sweep, record, run)
+    replayed = []
+    for told in _records(course, history):
+        widths.observe(told.event, told.decisions)  # in step: it asks the course where trials stand
+        replayed.append(told)
+    course.obsolete()
+    with Interrupts() as interrupts:  # before Ray is imported, which takes seconds
+        backend = run.backend(sweep)
+        watching = Watching(sweep, observers, run.display)
+        try:
+            for told in replayed:
+                watching.observe(told)
+            resources = sweep.resources
+            opened = Opened(
+                backend.name, resources.workers, process_name(), command_line(), resources.workers_per_trial
+            )
+            decided = _apply([opened] if more is None else [opened, more], course, widths)
+            if retry is not None:
+                decided += _apply(retries(course, sweep, retry), course, widths)
+            written = journal.append([event for event, _ in decided])
+            for (seq, when), (event, decisions) in zip(written, decided, strict=True):
+                watching.observe(Record(seq, when, event, decisions))
+            keep_all = sweep.checkpoints.keep == "all"
+            place.remove_unnamed(_named_checkpoints(history) if keep_all else course.checkpoints())
+            Orchestrator(
+                sweep,
+                course,
+                widths,
+                journal,
+                backend,
+                watching,
+                interrupts,
+                spent=_seconds_spent(history),
+                discard=lambda gone: _remove(place.path, gone),
+            ).run(_job(place, sweep, run, folder))
+        finally:
+            watching.close()
+
+
+def _apply(events: Iterable[Event], course: Course, widths: Widths) -> list[tuple[Event, Sequence[Decision]]]:
+    """Move on by events that aren't in the journal yet; give them with what was decided on each."""
+    decided = []
+    for event in events:
+        decisions = course.apply(event)
+        widths.observe(event, decisions)
+        decided.append((event, decisions))
+    return decided
+
+
+def _observers(place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], run: Run) -> list[Observer]:
+    """Make whoever is to watch; mistakes show before anything runs."""
+    observed = Observed(place.path, sweep, record.get("created", 0.0))
+    sys.path[:0] = [folder for folder in run.search_path if folder not in sys.path]
+    asked = sweep.observers if run.observers is None else run.observers
+    names = [name for name in asked if run.tensorboard or name != "tensorboard"]
+    return [make_observer(name, observed) if isinstance(name, str) else name for name in names]
+
+
+def _records(course: Course, history: Sequence[tuple[float, Event]]) -> Iterator[Record]:
+    """Replay a journal from its first event on."""
+    events = course.replay(event for _, event in history)
+    for seq, ((event, decisions), (when, _)) in enumerate(zip(events, history, strict=True), 1):
+        yield Record(seq, when, event, decisions)
+
+
+def write_tensorboard(place: StudyDirectory) -> None:
+    """Write the event files of a study that was run without, from its journal."""
+    with _storage_errors(place):
+        with Journal.read(place.journal) as journal:
+            study = journal.study()
+            sweep, history = stored_sweep(study), list(journal.events())
+        course = Course(sweep)
+        observer = make_observer("tensorboard", Observed(place.path, sweep, study.get("created", 0.0)))
+        observer.seen()
+        for record in _records(course, history):
+            observer.observe(record)
+        observer.rungs(course.rungs())
+        observer.close()
+
+
+def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str) -> Job:
+    return Job(
+        study=str(place.path),
+        name=sweep.name,
+        trainable=run.trainable or _trainable(sweep, folder),
+        search_path=run.search_path,
+        metric=sweep.metric.name,
+        save_every=sweep.checkpoints.every,
+        max_iter=sweep.iterations,
+        threads=sweep.resources.cpus_per_worker,
+        paths={parameter.name: parameter.path for parameter in sweep.parameters.parameters},
+        scaling=sweep.scaling.for_trainers(),
+        widest=sweep.resources.widest,
+    )
+
+
+def _trainable(sweep: Sweep, folder: str) -> str | CommandLine:
+    if sweep.trainable is not None:
+        return sweep.trainable
+    return CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, folder)
+
+
+def _named_checkpoints(history: Sequence[tuple[float, Event]]) -> set[str]:
+    named = (event.checkpoint for _, event in history if isinstance(event, Saved | Finished))
+    return {checkpoint for checkpoint in named if checkpoint is not None}
+
+
+def _seconds_spent(history: Sequence[tuple[float, Event]]) -> float:
+    """Add up how long former runs took, as far as their journal tells; a clock that was set back takes nothing off."""
+    return sum(
+        max(0.0, when - before)
+        for (before, _), (when, event) in itertools.pairwise(history)
+        if not isinstance(event, Opened)
+    )
+
+
+@contextmanager
+def _storage_errors(place: StudyDirectory) -> Iterator[None]:
+    """Say of what the system refuses to write that the study isn't lost by it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _STORAGE and identity(place.journal) is not None:
+            raise
+        raise StorageError(
+            f"{place.path}: expected a place that can be written, got: {error}. What counted is in the journal: make "
+            "room, or mend what else it is, then resume."
+        ) from error
+
+
+def _remove(root: Path, checkpoints: Sequence[str]) -> None:
+    for checkpoint in checkpoints:
+        shutil.rmtree(root / checkpoint, ignore_errors=True)

@@ -1,0 +1,277 @@
+"""A study's directory: how it appears, what lies where, and who may run it.
+
+study.db                  the journal
+sweep.yaml                the sweep file as it was given, where there was one
+trials/00012/3/           an attempt of trial 12: output.log, hpsearch-checkpoint-9/, and what the trainable writes
+tensorboard/              a view of the journal; it can be deleted
+run.lock, workers.lock    held by the process that runs the study, and by its workers
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import re
+import secrets
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from hpsearch.errors import JournalError, StorageError, StudyInUseError
+from hpsearch.study.journal import Journal
+from hpsearch.study.journal_file import is_file, no_study
+from hpsearch.study.locks import Lock
+
+__all__ = ["OUTPUT_AT_HAND", "StudyDirectory", "hold_as_worker", "next_directory"]
+
+_JOURNAL = "study.db"
+_WORKERS_LOCK = "workers.lock"
+_RUN_LOCK = "run.lock"
+
+_CHECKPOINT = re.compile(r"hpsearch-checkpoint-\d+|\.hpsearch-checkpoint-\d+\.part")
+"""What a trainable writes into an attempt's directory may have a name that is only like these."""
+
+OUTPUT_AT_HAND = ".output-"
+"""A worker's output lies in `trials` under this and the worker's mark, until it is filed under an attempt."""
+
+_RUN_LOCK_PATIENCE = 0.5
+"""Seconds; `holder` takes the lock for an instant only to look."""
+
+
+_NEW = ".hpsearch-"
+"""A directory that is being made has a name that begins so, and ends in `.new`."""
+
+
+class StudyDirectory:
+    """The files of one study.
+
+    Raises:
+        JournalError: The path isn't UTF-8. torch, SQLite, Ray and JSON need it to be, each in a place of its own.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        try:
+            os.fsencode(self.path).decode("utf-8")
+        except UnicodeDecodeError:
+            shown = os.fsencode(self.path).decode("utf-8", "backslashreplace")
+            raise JournalError(
+                f"{shown}: expected a path that is text in UTF-8, but it holds other bytes. Name another directory "
+                "with --dir, or rename the folder that it is to lie in."
+            ) from None
+
+    @property
+    def journal(self) -> Path:
+        """The journal's file."""
+        return self.path / _JOURNAL
+
+    @property
+    def trials(self) -> Path:
+        """Where attempts write."""
+        return self.path / "trials"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard's log directory."""
+        return self.path / "tensorboard"
+
+    def exists(self) -> bool:
+        """Say whether there is a study here.
+
+        Raises:
+            JournalError: The system doesn't let us look.
+        """
+        return is_file(self.journal)
+
+    def create(self, study: Mapping[str, Any], sweep_text: str | None) -> None:
+        """Make the directory with the journal inside: it appears by one rename, so it is whole or not there.
+
+        Raises:
+            JournalError: The path is taken by something else, or can't be written to.
+        """
+        try:
+            with _new_directory(self.path.parent) as new:
+                Journal.create(new / _JOURNAL, study)
+                (new / "trials").mkdir()
+                (new / _WORKERS_LOCK).touch()
+                if sweep_text is not None:
+                    (new / "sweep.yaml").write_text(sweep_text, encoding="utf-8")
+                new.rename(self.path)
+        except (OSError, ValueError, sqlite3.Error) as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise JournalError(
+                    f"{self.path}: expected a study's directory or none, but something else is there. "
+                    "Name another directory with --dir, or move this one away."
+                ) from None
+            raise JournalError(
+                f"{self.path}: expected a place where a study's directory can be made, got: "
+                f"{getattr(error, 'strerror', None) or error}. Name another directory with --dir."
+            ) from error
+
+    @contextmanager
+    def running(self, who: str) -> Iterator[Callable[[], None]]:
+        """Hold the study for this process; released with the process, however it ends.
+
+        Args:
+            who: `user@host:pid`, shown to whoever comes second.
+
+        Yields:
+            What raises StudyInUseError if the study isn't held any more: its lock was deleted, and another process
+            may hold a new one.
+
+        Raises:
+            StudyInUseError: A live process holds it.
+            JournalError: There is no study here, or it can't be written.
+        """
+        if not self.exists():
+            raise no_study(self.journal)
+        with ExitStack() as stack:
+            with self._writable():
+                # Made anew where it is missing: not everything that copies a directory copies empty files.
+                lock = stack.enter_context(Lock(self.path / _RUN_LOCK, make=True))
+                # Who deletes the file finds the directory locked, where the file system can do that.
+                place = stack.enter_context(Lock(self.path))
+                if not lock.take(_RUN_LOCK_PATIENCE) or not _taken_where_possible(place):
+                    raise StudyInUseError(
+                        f"{self.path}: {lock.read() or 'another process'} runs this study now. Watch it with "
+                        f"`hpsearch status {self.path}`, or end it with `hpsearch stop {self.path}` and resume."
+                    )
+                lock.write(who)
+
+            def check() -> None:
+                if not lock.in_place():
+                    raise StudyInUseError(
+                        f"{lock.path}: this lock was deleted while its process ran the study, so another one may run "
+                        f"it now, and this one ends. See `hpsearch status {self.path}`, and resume when nobody runs it."
+                    )
+
+            try:
+                yield check
+            finally:
+                with suppress(OSError):
+                    lock.write("")
+
+    def holder(self) -> str | None:
+        """Give the process that runs the study now, `user@host:pid`; None when there is none.
+
+        Raises:
+            JournalError: The system doesn't let us look.
+        """
+        try:
+            with Lock(self.path / _RUN_LOCK) as lock:
+                return None if lock.share() else lock.read() or "another process"
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise JournalError(
+                f"{self.path / _RUN_LOCK}: expected a file that tells whether the study runs now, got: "
+                f"{error.strerror}. Mend that, or delete the file if you know that no process runs the study."
+            ) from error
+
+    def outwait_workers(self, patience: float, say: Callable[[str], None]) -> None:
+        """Wait until no worker of a former run is left; they end by themselves some seconds after their driver.
+
+        Raises:
+            StudyInUseError: Some are still there after `patience` seconds.
+            JournalError: The directory can't be written.
+        """
+        with self._writable(), Lock(self.path / _WORKERS_LOCK, make=True) as lock:
+            if lock.take():
+                return
+            say("waiting for the workers of the former run to end")
+            if not lock.take(patience):
+                raise StudyInUseError(
+                    f"{self.path}: workers of a former run are still alive after {patience:.0f} s. "
+                    f"`fuser {self.path / _WORKERS_LOCK}` names them; end them, then resume."
+                )
+
+    @contextmanager
+    def _writable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(
+                f"{self.path}: expected a study's directory that can be written and locked, got: {error.strerror}. "
+                "Mend that (room, permissions), or copy the directory to where it can, and go on there."
+            ) from error
+
+    def remove_unnamed(self, kept: set[str]) -> None:
+        """Delete what attempts that were cut off left: checkpoints that no event names, and unfiled output."""
+        for checkpoint in self.trials.glob("*/*/*hpsearch-checkpoint-*"):
+            ours = _CHECKPOINT.fullmatch(checkpoint.name) is not None
+            if ours and str(checkpoint.relative_to(self.path)) not in kept:
+                shutil.rmtree(checkpoint, ignore_errors=True)
+        for log in self.trials.glob(f"{OUTPUT_AT_HAND}*"):
+            with suppress(OSError):
+                log.unlink()
+
+
+def hold_as_worker(study: Path) -> Lock | None:
+    """Mark this process as a worker of the study until this is closed; None where it doesn't see the study."""
+    try:
+        lock = Lock(study / _WORKERS_LOCK)
+    except OSError:
+        return None
+    lock.share(math.inf)
+    return lock
+
+
+def next_directory(name: str, parent: Path = Path("runs")) -> Path:
+    """Give the first `runs/<name>-<n>` that isn't there yet."""
+    number = 1
+    while os.path.lexists(path := parent / f"{name}-{number}"):
+        number += 1
+    return path
+
+
+@contextmanager
+def _new_directory(parent: Path) -> Iterator[Path]:
+    """Make a directory that the caller fills and moves to its place; deleted where it doesn't.
+
+    It holds a lock for as long, and so tells whoever comes later whether its maker lives.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(parent)
+    new, lock = _locked_directory(parent)
+    try:
+        with lock:
+            yield new
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _locked_directory(parent: Path) -> tuple[Path, Lock]:
+    while True:
+        new = parent / f"{_NEW}{secrets.token_hex(8)}.new"
+        new.mkdir()
+        try:
+            lock = Lock(new / _RUN_LOCK, make=True)
+            if lock.take() and lock.in_place():
+                return new, lock
+            lock.close()
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        # Another process took it for abandoned, before the lock was there.
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Delete what processes that were killed while they made a study have left."""
+    for former in parent.glob(f"{_NEW}*.new"):
+        with suppress(OSError), Lock(former / _RUN_LOCK, make=True) as lock:
+            if lock.take():
+                shutil.rmtree(former, ignore_errors=True)
+
+
+def _taken_where_possible(directory: Lock) -> bool:
+    """Take the lock of a directory; True too where the file system has none for directories, as NFS."""
+    try:
+        return directory.take()
+    except OSError:
+        return True

@@ -1,0 +1,290 @@
+"""The journal: one SQLite file that holds a study whole. One process writes it, any number read it.
+
+In WAL mode a committed transaction survives the death of the process at any moment; `durable` also survives
+the loss of power. On a network file system, where WAL's shared memory doesn't work, it uses a rollback journal.
+
+Events are appended only to the end that their writer knows. Of two processes that write all the same, because a lock
+was deleted or doesn't work, one is refused, whatever file system they meet on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpsearch.errors import JournalError, StudyInUseError
+from hpsearch.events import Event
+from hpsearch.study.event_codec import decode, encode
+from hpsearch.study.filesystem import identity, is_network_filesystem
+from hpsearch.study.journal_file import connect, connect_to_read, explained
+from hpsearch.study.journal_format import (
+    CHECKSUM,
+    FORMAT,
+    make_tables,
+    next_checksum,
+    study_checksum,
+    upgrade,
+    with_checksums,
+)
+
+__all__ = ["FORMAT", "Journal"]
+
+_ROWS_AT_ONCE = 500
+
+_DAMAGED = (
+    "The file was damaged, or changed by something else than hpsearch; restore it from a copy, or start anew in "
+    "another directory."
+)
+
+
+class Journal:
+    """An open journal."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path | None, form: int = FORMAT) -> None:
+        self._connection = connection
+        self._path = path
+        self._former = form < FORMAT  # of a format without checksums
+        self._identity: tuple[int, int] | None = None  # None: one that is only read, or in memory
+        self._guard: Callable[[], None] = lambda: None
+        self._synchronous = "NORMAL"
+        self._writes = self._ready = False
+        self._end: tuple[int, int] | None = None  # number and checksum of the last event that a writer knows
+        self._last_request = 0
+
+    @classmethod
+    def create(cls, path: Path, study: Mapping[str, Any]) -> None:
+        """Write a new journal with what is known of the study before it runs, and close it.
+
+        Args:
+            path: A file that doesn't exist.
+            study: Names to JSON values; `"sweep"` among them.
+
+        Raises:
+            sqlite3.Error: It can't be written.
+        """
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            make_tables(connection, study)
+
+    @classmethod
+    def in_memory(cls, study: Mapping[str, Any]) -> Journal:
+        """Give a journal that vanishes with its process, for a simulated run."""
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        make_tables(connection, study)
+        return cls(connection, None)
+
+    @classmethod
+    def open(cls, path: Path, *, durable: bool = False, guard: Callable[[], None] = lambda: None) -> Journal:
+        """Open a journal to go on writing it; one of a former format gets today's with the first event.
+
+        Args:
+            path: Its file.
+            durable: Let what is committed survive the loss of power.
+            guard: Called before each commit; raises when this process may write no more.
+
+        Raises:
+            JournalError: There is none, or it isn't one that this version reads.
+        """
+        connection, form = connect(path)
+        journal = cls(connection, path, form)
+        try:
+            with explained(path):
+                journal._identity = identity(path)
+                journal._guard = guard
+                journal._synchronous = "FULL" if durable else "NORMAL"
+                journal._end = journal._newest()
+                (journal._last_request,) = connection.execute("SELECT coalesce(max(seq), 0) FROM requests").fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        return journal
+
+    @classmethod
+    def read(cls, path: Path) -> Journal:
+        """Open a journal to read it, or to leave a request, while another process may be writing it."""
+        connection, form = connect_to_read(path)
+        return cls(connection, path, form)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; after writing, so that whoever may not write beside it can read it, too."""
+        # What SQLite deletes here it finds by its name, which may be another journal's by now.
+        if self._writes and self._path is not None and identity(self._path) == self._identity:
+            with contextlib.suppress(sqlite3.Error):  # another process reads it now: WAL does no harm
+                self._connection.execute("PRAGMA busy_timeout=100")
+                self._connection.execute("PRAGMA journal_mode=DELETE")
+        self._connection.close()
+
+    def study(self) -> dict[str, Any]:
+        """Give what was recorded with the study when it was created.
+
+        Raises:
+            JournalError: It isn't what was recorded.
+        """
+        with explained(self._path):
+            rows = dict(self._connection.execute("SELECT key, value FROM study"))
+        checksum = rows.pop(CHECKSUM, None)
+        try:
+            if not self._former and checksum != study_checksum(rows):
+                raise ValueError("its checksum doesn't fit")
+            if "sweep" not in rows:
+                raise ValueError("it is missing")
+            return {key: json.loads(value) for key, value in rows.items()}
+        except (TypeError, ValueError) as error:
+            raise JournalError(f"{self._path}: the study's sweep can't be read: {error}. {_DAMAGED}") from error
+
+    def append(self, events: Sequence[Event]) -> list[tuple[int, float]]:
+        """Write events in one transaction; when this returns they survive the process.
+
+        Returns:
+            Each one's (number, wall time): numbers count from 1 without a gap.
+
+        Raises:
+            StudyInUseError: Another process has written since.
+            JournalError: They can't be written (the disk is full, say); none of them is.
+        """
+        now = time.time()
+        columns = [(now, *encode(event)) for event in events]
+        execute = self._connection.execute
+        self._check_place()
+        with explained(self._path):
+            self._prepare()
+            try:
+                execute("BEGIN IMMEDIATE")
+                end = self._known_end()
+                rows = list(with_checksums(((seq, *row) for seq, row in enumerate(columns, end[0] + 1)), end[1]))
+                self._connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", rows)
+                execute("COMMIT")
+            except BaseException:
+                # A second Ctrl-C may strike on either side of the commit, and SQLite rolls some errors back itself.
+                if self._connection.in_transaction:
+                    execute("ROLLBACK")
+                raise
+        self._end = (rows[-1][0], rows[-1][-1]) if rows else end
+        return [(row[0], now) for row in rows]
+
+    def events(self) -> Iterator[tuple[float, Event]]:
+        """Give (wall time, event) in the order of writing, up to the newest one when this was called.
+
+        Raises:
+            JournalError: A row isn't an event, or isn't the one that was written.
+        """
+        with explained(self._path):
+            last, _ = self._end or self._newest()
+        seq = checksum = 0
+        while seq < last:
+            # Each page by itself: an open cursor would keep a writer waiting, where there is no WAL.
+            with explained(self._path):
+                rows = self._rows(f"WHERE seq > {seq} AND seq <= {last} ORDER BY seq LIMIT {_ROWS_AT_ONCE}")
+            if not rows:
+                raise self._damage(seq + 1, "it is missing")
+            for *row, stored in rows:
+                seq += 1
+                if row[0] != seq:
+                    raise self._damage(seq, "it is missing")
+                checksum = next_checksum(checksum, row)
+                if not self._former and stored != checksum:
+                    raise self._damage(seq, "its checksum doesn't fit")
+                _, when, kind, trial, body = row
+                try:
+                    event = decode(kind, trial, body)
+                except (KeyError, TypeError, ValueError) as error:
+                    raise self._damage(seq, f"{kind!r}, {error!r}") from error
+                yield when, event
+
+    def request(self, verb: str) -> None:
+        """Leave word for the process that runs the study."""
+        with explained(self._path):
+            self._connection.execute("INSERT INTO requests (time, verb) VALUES (?, ?)", (time.time(), verb))
+
+    def requests(self) -> list[str]:
+        """Give the requests that were left since the journal was opened to be written.
+
+        Raises:
+            JournalError: This process may write the journal no more.
+        """
+        self._check_place()
+        with explained(self._path):
+            rows = self._connection.execute(
+                "SELECT verb FROM requests WHERE seq > ? ORDER BY seq", (self._last_request,)
+            )
+            return [verb for (verb,) in rows]
+
+    def _check_place(self) -> None:
+        """See that what is written here is what others read, and that nobody else may write it."""
+        if self._identity is None or self._path is None:
+            return
+        if identity(self._path) != self._identity:
+            raise JournalError(
+                f"{self._path}: this journal was moved or deleted while its study ran, so the study ends here. What "
+                "was committed is in it, wherever it lies now: go on there, with `hpsearch resume DIR`."
+            )
+        self._guard()
+
+    def _prepare(self) -> None:
+        """Choose how SQLite writes, before the first event; a study that is only looked at stays as it is."""
+        if self._ready or self._path is None:
+            return
+        self._writes = True
+        shared = is_network_filesystem(self._path)
+        self._connection.execute(f"PRAGMA journal_mode={'DELETE' if shared else 'WAL'}")
+        self._connection.execute(f"PRAGMA synchronous={'FULL' if shared else self._synchronous}")
+        if self._former:
+            self._upgrade()
+        self._ready = True
+
+    def _upgrade(self) -> None:
+        execute = self._connection.execute
+        execute("BEGIN IMMEDIATE")
+        try:
+            self._known_end()  # before anything changes
+            upgrade(self._connection)
+            execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                execute("ROLLBACK")
+            raise
+        self._former = False
+        self._end = self._newest()
+
+    def _known_end(self) -> tuple[int, int]:
+        """Give number and checksum of the last event, after which to write; within the transaction that writes.
+
+        Raises:
+            StudyInUseError: It isn't the last one that this process knows.
+        """
+        newest = self._newest()
+        if self._end not in (None, newest):
+            raise StudyInUseError(
+                f"{self._path}: another process has written this journal while this one ran the study, so this one "
+                "ends. Nothing that counted is lost: see `hpsearch status DIR`, and resume when nobody runs it."
+            )
+        return newest
+
+    def _newest(self) -> tuple[int, int]:
+        """Give number and checksum of the last event that there is; of a former format the checksum is 0."""
+        rows = self._rows("ORDER BY seq DESC LIMIT 1")
+        if not rows:
+            return 0, 0
+        seq, *_, checksum = rows[0]
+        if seq is None:  # the table's own description is damaged
+            raise self._damage(1, "it has no number")
+        return seq, checksum
+
+    def _rows(self, which: str) -> list[Any]:
+        checksum = "0" if self._former else "checksum"
+        return self._connection.execute(
+            f"SELECT seq, time, kind, trial, body, {checksum} FROM events {which}"
+        ).fetchall()
+
+    def _damage(self, seq: int, what: str) -> JournalError:
+        return JournalError(f"{self._path}: event {seq} can't be read: {what}. {_DAMAGED}")

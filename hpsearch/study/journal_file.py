@@ -1,0 +1,159 @@
+"""Open a journal's file, whatever state it is in, and say in words why one can't be used."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpsearch.errors import JournalError
+from hpsearch.study.journal_format import APPLICATION, FORMAT
+
+__all__ = ["connect", "connect_to_read", "explained", "is_file", "no_study"]
+
+_BUSY_SECONDS = 30.0
+
+_BESIDE = ("-wal", "-journal")
+"""SQLite's files beside the journal that may hold a part of it."""
+
+_UNWRITABLE = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
+"""What SQLite says on a file system that is read-only, or full."""
+
+
+def connect(path: Path) -> tuple[sqlite3.Connection, int]:
+    """Open a journal that exists; answer with its format.
+
+    Raises:
+        JournalError: There is none, or it isn't one that this version reads.
+    """
+    if not is_file(path):
+        raise no_study(path)
+    with explained(path):
+        return _checked(_opened(path), path)
+
+
+def connect_to_read(path: Path) -> tuple[sqlite3.Connection, int]:
+    """Open a journal as `connect` does, also where nothing can be written.
+
+    SQLite must write to read what a killed process left beside the journal. Where it can't, what there is is read
+    from a copy. Left as it is, it would be read without its newest events.
+    """
+    if not is_file(path):
+        raise no_study(path)
+    with explained(path):
+        try:
+            return _checked(_opened(path), path)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in _UNWRITABLE:
+                raise
+            return _checked(_copied(path), path)
+
+
+def is_file(path: Path) -> bool:
+    """Say whether there is a journal.
+
+    Raises:
+        JournalError: The system doesn't let us look.
+    """
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise JournalError(
+            f"{path.parent}: expected a study's directory, got: {error.strerror}. Name the directory that "
+            "`hpsearch run` printed."
+        ) from None
+
+
+def no_study(path: Path) -> JournalError:
+    """Give the error for a journal that isn't there."""
+    return JournalError(
+        f"{path.parent}: expected a study's directory, which holds {path.name}; there is none here. "
+        "Name the directory that `hpsearch run` printed."
+    )
+
+
+@contextlib.contextmanager
+def explained(path: Path | None) -> Iterator[None]:
+    """Turn what SQLite raises into an error that says what to do."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:  # the disk is full, the file is read-only, it stays locked, ...
+        raise JournalError(
+            f"{path}: the journal can't be used now, SQLite says: {error}. What was written before is whole: "
+            "mend the cause (space, permissions, another program that holds the file), then resume."
+        ) from error
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter of a damaged name of a table
+        raise JournalError(
+            f"{path}: expected a journal of hpsearch, but SQLite says: {error}. Restore the file from a copy, "
+            "or start anew in another directory."
+        ) from error
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    # As a URI: else SQLite would make a file that was deleted since we looked.
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=_BUSY_SECONDS)
+
+
+def _copied(path: Path) -> sqlite3.Connection:
+    """Give a journal as it stands, in memory; nothing can be written to it."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="hpsearch-journal-") as scratch:
+            copy = Path(scratch) / path.name
+            before = _states(path)
+            shutil.copyfile(path, copy)
+            for suffix in _BESIDE:
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")
+            if _states(path) != before:
+                raise JournalError(
+                    f"{path}: the journal is being written, and can't be read beside that here. Look at it as a user, "
+                    "and on a machine, that may write it, or when nobody runs it."
+                )
+            memory = sqlite3.connect(":memory:", isolation_level=None)
+            with contextlib.closing(_opened(copy)) as source:
+                source.backup(memory)
+    except OSError as error:
+        raise JournalError(
+            f"{path}: the journal lies where nothing can be written, and can't be copied to {tempfile.gettempdir()}: "
+            f"{error.strerror}. Copy the study's directory to where there is room, and look at it there."
+        ) from error
+    memory.execute("PRAGMA query_only=ON")
+    return memory
+
+
+def _states(path: Path) -> list[tuple[int, int] | None]:
+    """Give what changes in a journal's files when they are written."""
+    states: list[tuple[int, int] | None] = []
+    for suffix in ("", *_BESIDE):
+        file = Path(f"{path}{suffix}")
+        status = file.stat() if file.exists() else None
+        states.append(None if status is None else (status.st_size, status.st_mtime_ns))
+    return states
+
+
+def _checked(connection: sqlite3.Connection, path: Path) -> tuple[sqlite3.Connection, int]:
+    """Give a connection on, with the journal's format, if it is one that this version reads."""
+    try:
+        # What isn't UTF-8 is damaged: the checksum tells where, SQLite would only say that it can't decode.
+        connection.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if application != APPLICATION:
+            raise JournalError(
+                f"{path}: expected a journal of hpsearch, got a database of another program. Name a study's "
+                "directory, or start anew in another directory."
+            )
+        if not 1 <= version <= FORMAT:
+            raise JournalError(
+                f"{path}: expected a journal of format {FORMAT} or older, got format {version}. Read it with the "
+                "version of hpsearch that wrote it (its `hpsearch export` gives CSV), or start anew in another "
+                "directory."
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection, version

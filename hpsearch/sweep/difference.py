@@ -1,0 +1,89 @@
+"""What makes two sweeps, given as JSON, different ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hpsearch.checks import KeyPath, key_text
+from hpsearch.settings import settings_fields
+from hpsearch.sweep.parts import Limits, Resources
+from hpsearch.trial import Value
+
+__all__ = ["difference"]
+
+_ABSENT = object()
+
+_HOW = {
+    name: {key for key, field in settings_fields(part).items() if field.how}
+    for name, part in (("resources", Resources), ("limits", Limits))
+}
+"""By section, the keys that say how a sweep is run."""
+
+
+def difference(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """List what differs between a study's sweep and a new one: `"seed: 0 in the study, 1 here"`.
+
+    What says how it is run, and the source, don't count. Nor does the law of the draws, which nobody asks for: a study
+    keeps its own.
+    """
+    there, here = _leaves(stored), _leaves(new)
+    pairs = {key: (there.get(key, _ABSENT), here.get(key, _ABSENT)) for key in [*there, *here]}
+    lines = [
+        f"{key_text(key)}: {_said(one)} in the study, {_said(other)} here"
+        for key, (one, other) in pairs.items()
+        if not _same(one, other)
+    ]
+    places = [{".".join(item["path"]): item["path"] for item in sweep["parameters"]} for sweep in (stored, new)]
+    lines += [
+        f"parameters.{name}: {_placed(path)} in the study, {_placed(places[1][name])} here"
+        for name, path in places[0].items()
+        if name in places[1] and places[1][name] != path
+    ]
+    if lines:
+        return lines
+    # The order of parameters decides what a grid tries when, and how the table's columns stand.
+    orders = [", ".join(names) for names in places]
+    return [] if orders[0] == orders[1] else [f"parameters: {orders[0]} in the study, {orders[1]} here"]
+
+
+def _leaves(sweep: Mapping[str, Any]) -> dict[KeyPath, Value]:
+    """Flatten what counts to key paths and values; what a parameter may be is a value, however deep."""
+    listed = ("parameters", "points_to_try")
+    counted = {key: value for key, value in sweep.items() if key not in (*listed, "observers", "source", "draws")}
+    for name, how in _HOW.items():
+        counted[name] = {key: value for key, value in sweep[name].items() if key not in how}
+    out: dict[KeyPath, Value] = {}
+    _flatten(counted, (), out)
+    for item in sweep["parameters"]:
+        name = ".".join(item["path"])
+        out |= {("parameters", name, key): value for key, value in item.items() if key != "path"}
+    for place, point in enumerate(sweep["points_to_try"]):
+        key: KeyPath = ("points_to_try", place)
+        out |= {(*key, name): value for name, value in point.items()} if point else {key: {}}
+    return out
+
+
+def _flatten(value: Value, path: KeyPath, out: dict[KeyPath, Value]) -> None:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _flatten(item, (*path, key), out)
+    elif value is not None:
+        out[path] = value
+
+
+def _same(one: object, other: object) -> bool:
+    # 1 == 1.0 == True in Python; as a parameter's value they are three.
+    if one is _ABSENT or other is _ABSENT:
+        return one is other
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def _placed(path: Sequence[str]) -> str:
+    *groups, name = path
+    return f"{name} in the group {'.'.join(groups)}" if groups else f"the name {name}"
+
+
+def _said(value: object) -> str:
+    return "not given" if value is _ABSENT else repr(value)

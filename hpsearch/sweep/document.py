@@ -1,0 +1,260 @@
+"""A YAML file as plain values, with the place of every key, so that errors can name file and line.
+
+PyYAML's SafeLoader decides the types, except that numbers follow YAML 1.2's core schema: `1e-4` and `-.5` are
+floats, `010` is ten. What only YAML 1.1 takes for a number (`1_000`, `0b11`, and `1:30` for 90) would become a text
+without a word, and is refused. Booleans stay as W&B's users know them, `yes` and `off` among them. Nothing in a file
+can make this slow or large: size, depth and the number of values (aliases counted) are bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from hpsearch.checks import InvalidKey, KeyPath, shown
+from hpsearch.errors import SweepError
+
+__all__ = ["Document", "Mark", "parse_value", "read_document"]
+
+_MOST_BYTES = 1_000_000
+_MOST_VALUES = 100_000
+_DEEPEST = 40
+
+_MERGE = "tag:yaml.org,2002:merge"
+_INT = "tag:yaml.org,2002:int"
+_FLOAT = "tag:yaml.org,2002:float"
+_FORMER_NUMBER = "tag:yaml.org,2002:float of YAML 1.1"
+
+_NUMBERS = {
+    _INT: re.compile(r"(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)\Z"),
+    _FLOAT: re.compile(
+        r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z"
+    ),
+}
+
+
+class _Loader(yaml.SafeLoader):
+    """The SafeLoader, with the numbers of YAML 1.2's core schema."""
+
+    # In front, so that they decide first; what then still looks like a number did so in YAML 1.1 alone.
+    yaml_implicit_resolvers = {  # noqa: RUF012 (as the base class has it)
+        first: [
+            *_NUMBERS.items(),
+            *((_FORMER_NUMBER if tag in _NUMBERS else tag, pattern) for tag, pattern in resolvers),
+        ]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_integer(self, node: yaml.ScalarNode) -> int:
+        """Take an integer, where PyYAML's own would read 010 as an octal."""
+        value = str(self.construct_scalar(node))
+        if not _NUMBERS[_INT].match(value):
+            raise ValueError(f"got {shown(value)}")
+        return int(value, 0) if value[:2] in ("0o", "0x") else int(value)
+
+
+_Loader.add_constructor(_INT, _Loader.construct_integer)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a key stands."""
+
+    line: int
+    """From 1."""
+    indent: int | None
+    """Column of the keys inside, from 0; None where it isn't a mapping in block style."""
+
+
+@dataclass
+class Document:
+    """A parsed file."""
+
+    name: str
+    """The file as the user named it."""
+    value: object
+    marks: dict[KeyPath, Mark] = field(default_factory=dict)
+
+    def mark(self, path: KeyPath) -> Mark:
+        """Give the place of a key, or of the nearest section around it that the file holds."""
+        while path and path not in self.marks:
+            path = path[:-1]
+        return self.marks.get(path, Mark(1, None))
+
+
+def read_document(path: Path) -> Document:
+    """Read and parse a file.
+
+    Raises:
+        SweepError: It can't be read, isn't YAML, or holds what no sweep can; the text names file and line.
+    """
+    name = str(path)
+    try:
+        if not path.is_file():
+            what = "is a directory" if path.is_dir() else "isn't a file" if path.exists() else "doesn't exist"
+            raise SweepError(f"{name}: must be a sweep file, but it {what}")
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise SweepError(f"{name}: must be a readable sweep file; {error}") from None
+    if len(content) > _MOST_BYTES:
+        raise SweepError(f"{name}: must be a sweep file of at most {_MOST_BYTES:,} bytes, got more")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise SweepError(f"{name}:{line}: must be UTF-8 text, got the byte {content[error.start]:#04x}") from None
+    return _parse(text, name)
+
+
+def parse_value(text: str, name: str) -> object:
+    """Parse the value of `--set KEY=VALUE`; errors start with `name`."""
+    return _parse(text, name, empty_is_null=True).value
+
+
+def _parse(text: str, name: str, empty_is_null: bool = False) -> Document:
+    document = Document(name, None)
+    loader = None
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None and not empty_is_null:
+            raise SweepError(f"{name}: must hold a sweep, but it is empty")
+        if node is not None:
+            document.value = _Builder(loader, document).build(node, ())
+    except yaml.reader.ReaderError as error:
+        # PyYAML refuses control characters before it counts lines.
+        line = text[: error.position].count("\n") + 1
+        raise SweepError(f"{name}:{line}: must be text, got the character {error.character:#04x}") from None
+    except yaml.MarkedYAMLError as error:
+        raise SweepError(f"{name}:{_line(error)}: must be valid YAML: {_said(error)}") from None
+    except RecursionError:
+        raise SweepError(f"{name}:1: must not be nested deeper than {_DEEPEST} levels") from None
+    except InvalidKey as error:
+        raise SweepError(f"{name}:{document.mark(error.key).line}: {error}") from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+    return document
+
+
+def _line(error: yaml.MarkedYAMLError) -> int:
+    mark = error.problem_mark or error.context_mark
+    return 1 if mark is None else mark.line + 1
+
+
+def _said(error: yaml.MarkedYAMLError) -> str:
+    if isinstance(error, yaml.composer.ComposerError) and error.context == "expected a single document in the stream":
+        return "a second document begins here, and a sweep file holds one"
+    parts = [part for part in (error.context, error.problem) if part]
+    return ", ".join(parts).replace("\n", " ")
+
+
+class _Builder:
+    """Turns YAML's node graph into plain values and notes where each key stands."""
+
+    def __init__(self, loader: _Loader, document: Document) -> None:
+        self._loader = loader
+        self._marks = document.marks
+        self._open: set[int] = set()
+        self._count = 0
+
+    def build(self, node: yaml.Node, path: KeyPath) -> object:
+        self._marks.setdefault(path, Mark(node.start_mark.line + 1, _indent(node)))
+        self._count += 1
+        if self._count > _MOST_VALUES:
+            raise InvalidKey(path, f"must hold at most {_MOST_VALUES:,} values, aliases counted")
+        if len(path) > _DEEPEST:
+            raise InvalidKey(path[:3], f"must not be nested deeper than {_DEEPEST} levels")
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        if id(node) in self._open:
+            raise InvalidKey(path, "must not contain itself (an alias inside its own anchor)")
+        self._open.add(id(node))
+        try:
+            if isinstance(node, yaml.SequenceNode):
+                self._check_tag(node, "tag:yaml.org,2002:seq", path)
+                return [self.build(item, (*path, place)) for place, item in enumerate(node.value)]
+            self._check_tag(node, "tag:yaml.org,2002:map", path)
+            return self._mapping(node, path)
+        finally:
+            self._open.discard(id(node))
+
+    def _mapping(self, node: yaml.Node, path: KeyPath) -> dict[str, object]:
+        out: dict[str, object] = {}
+        for name, key, value in self._pairs(node, path):
+            if name in out:
+                first = self._marks[(*path, name)].line
+                self._marks[(*path, name)] = Mark(key.start_mark.line + 1, None)
+                raise InvalidKey((*path, name), f"must stand there once, got it again (first in line {first})")
+            self._marks[(*path, name)] = Mark(key.start_mark.line + 1, _indent(value))
+            out[name] = self.build(value, (*path, name))
+        for name, key, value in self._merged(node, path, 0):
+            if name not in out:
+                self._marks[(*path, name)] = Mark(key.start_mark.line + 1, _indent(value))
+                out[name] = self.build(value, (*path, name))
+        return out
+
+    def _pairs(self, node: yaml.Node, path: KeyPath) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+        """Give the mapping's own keys, each a string."""
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                continue
+            name = self._scalar(key, path) if isinstance(key, yaml.ScalarNode) else key.value
+            if not isinstance(name, str):
+                self._marks[path] = Mark(key.start_mark.line + 1, None)
+                written = f"; write '{key.value}'" if isinstance(key, yaml.ScalarNode) and key.value else ""
+                raise InvalidKey(path, f"must have strings as keys, got {shown(name)}{written}")
+            yield name, key, value
+
+    def _merged(self, node: yaml.Node, path: KeyPath, depth: int) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+        """Give the keys that `<<` brings in; where two bring the same one, the first counts."""
+        if depth > _DEEPEST:
+            raise InvalidKey(path, f"must not merge (<<) more than {_DEEPEST} levels deep")
+        for key, value in node.value:
+            if key.tag != _MERGE:
+                continue
+            sources = value.value if isinstance(value, yaml.SequenceNode) else [value]
+            for source in sources:
+                if not isinstance(source, yaml.MappingNode):
+                    self._marks[path] = Mark(key.start_mark.line + 1, None)
+                    raise InvalidKey(path, "must merge (<<) a mapping or a list of mappings")
+                self._count += 1 + len(source.value)
+                if self._count > _MOST_VALUES:
+                    raise InvalidKey(path, f"must hold at most {_MOST_VALUES:,} values, aliases counted")
+                yield from self._pairs(source, path)
+                yield from self._merged(source, path, depth + 1)
+
+    def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> object:
+        if node.tag == _FORMER_NUMBER:
+            self._marks[path] = Mark(node.start_mark.line + 1, None)
+            raise InvalidKey(
+                path,
+                f"must be a number that all versions of YAML read alike, or a text in quotes, got {shown(node.value)}",
+                "YAML 1.1 takes it for a number and YAML 1.2 for a text: write 1000 for 1_000, 90 for 1:30",
+            )
+        try:
+            return self._loader.construct_object(node)
+        except yaml.MarkedYAMLError:
+            raise
+        except (ValueError, OverflowError, LookupError, AttributeError) as error:  # a date with a 13th month
+            self._marks[path] = Mark(node.start_mark.line + 1, None)
+            kind = node.tag.rsplit(":", 1)[-1]
+            reason = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
+            raise InvalidKey(path, f"must be a valid {kind} or a string in quotes; {reason}") from None
+
+    def _check_tag(self, node: yaml.Node, tag: str, path: KeyPath) -> None:
+        if node.tag != tag:
+            raise InvalidKey(path, f"must be plain YAML, got the tag {shown(node.tag)}")
+
+
+def _indent(node: yaml.Node) -> int | None:
+    """Give the column of a block mapping's keys."""
+    if not isinstance(node, yaml.MappingNode) or node.flow_style or not node.value:
+        return None
+    column: int = node.value[0][0].start_mark.column
+    return column

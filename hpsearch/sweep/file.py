@@ -1,0 +1,228 @@
+"""Sweep files: YAML with W&B's keys and ours, read into a `Sweep`.
+
+Every mistake is one `SweepError` with file, line, key, what was expected and what stands there. The rules
+themselves live in `Sweep` and its parts; this module says which key each one came from.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, integer, key_text, shown, text
+from hpsearch.errors import SweepError
+from hpsearch.known_observers import check_observer
+from hpsearch.schedulers import KNOWN, settings_named
+from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.searchers import KNOWN as SEARCHERS
+from hpsearch.searchers import searcher_named
+from hpsearch.settings import settings_fields
+from hpsearch.sweep.document import Document, read_document
+from hpsearch.sweep.overrides import Override, apply_overrides, dotted_path
+from hpsearch.sweep.parameters import read_parameters
+from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Resources, Scaling
+from hpsearch.sweep.reader import Kind, Table, listed, raw, section, words
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.sweep.wandb import HINTS, IGNORED, METHOD_HINT
+from hpsearch.trial import Params
+
+__all__ = ["load_sweep", "locate", "scaling_from_mapping", "sweep_from_mapping"]
+
+_REQUIRED = {
+    "metric": "metric: {name: loss, goal: minimize}",
+    "method": "method: random",
+    "parameters": "parameters: {lr: {min: 0.001, max: 0.1}}",
+}
+"""Keys at the top that a file must have, and the line to add."""
+
+_LIKELY_SPAN = 27
+"""Iterations of three rungs by 3."""
+
+_IMPORT_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+
+
+def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
+    """Read a sweep file.
+
+    Args:
+        path: The file.
+        overrides: `KEY=VALUE`, a dotted key and a value in YAML, each put in place of what the file says.
+
+    Raises:
+        SweepError: The file, or an override, isn't right; the text starts with the path.
+    """
+    document = read_document(Path(path))
+    given = apply_overrides(document, overrides)
+    try:
+        return sweep_from_mapping(document.value, source=str(path), name=_default_name(Path(path)))
+    except (InvalidKey, InvalidKeys) as error:
+        mistakes = error.mistakes if isinstance(error, InvalidKeys) else (error,)
+        ordered = sorted(mistakes, key=lambda mistake: document.mark(dotted_path(document.value, mistake.key)).line)
+        raise SweepError("\n".join(_located(mistake, document, given) for mistake in ordered)) from None
+
+
+def locate(path: str | Path, key: str) -> str:
+    """Say where a key stands, for an error that shows up later: `"sweep.yaml:12"`.
+
+    Gives the section around a key that isn't there, and the path alone of a file that is gone or broken.
+    """
+    try:
+        document = read_document(Path(path))
+    except SweepError:
+        return str(path)
+    return f"{path}:{document.mark(dotted_path(document.value, key)).line}"
+
+
+def sweep_from_mapping(value: object, source: str | None = None, name: str = "sweep") -> Sweep:
+    """Read a sweep as a file holds it, already parsed: the same keys, the same rules.
+
+    Args:
+        value: The mapping, of plain Python values.
+        source: Kept with the sweep.
+        name: Its name where the mapping names none.
+
+    Raises:
+        InvalidKey, InvalidKeys: Keys are wrong: a `SweepError` that knows which.
+    """
+    table = Table(value, (), (*_READERS, "early_terminate", *IGNORED), HINTS[""])
+    given: dict[str, Any] = {"name": name, "source": source}
+    for key, reader in _READERS.items():
+        with table.mistakes.kept():
+            if key in _REQUIRED or table.has(key):
+                given[key] = table.get(key, reader, _REQUIRED.get(key))
+    with table.mistakes.kept():
+        if table.has("early_terminate"):
+            given["early_terminate"] = _early_terminate(table)
+    return table.build(Sweep, **given)
+
+
+def _import_path(value: object, path: KeyPath) -> str:
+    out = text(value, path)
+    if not _IMPORT_PATH.fullmatch(out):
+        problem = f"must be an import path such as package.module:function, got {shown(out)}"
+        raise InvalidKey(path, problem, "a script of any kind is named as program" if "/" in out else "")
+    return out
+
+
+def _method(value: object, path: KeyPath) -> str:
+    if value == "bayes":
+        raise InvalidKey(path, f"must be {' or '.join(SEARCHERS)}, got 'bayes'", METHOD_HINT)
+    name = text(value, path)
+    try:
+        searcher_named(name)
+    except InvalidKey as error:
+        raise error.under(path) from None
+    return name
+
+
+def _metric(value: object, path: KeyPath) -> Metric:
+    return section(Metric, value, path, HINTS["metric"], example=lambda key, _: f"{key}: loss")
+
+
+def _early_terminate(top: Table) -> EarlyTerminate:
+    """Read the section; which keys it may have hangs on its `type`."""
+    path = (*top.path, "early_terminate")
+    given = top.value["early_terminate"]
+    kind = Table(given, path, tuple(given) if isinstance(given, Mapping) else ("type", "max_iter", "eta")).get(
+        "type", text, "type: hyperband"
+    )
+    try:
+        settings = settings_named(kind)
+    except InvalidKey as error:
+        raise error.under(path) from None
+    hints = dict(HINTS["early_terminate"])
+    for other, owner in KNOWN.items():
+        strange = settings_fields(owner).keys() - settings_fields(settings).keys()
+        hints.update(dict.fromkeys(strange, f"it has no meaning for {kind}; it belongs to {other}"))
+    return section(settings, given, path, hints, ("type",), lambda key, table: f"{key}: {_likely(key, top, table)}")
+
+
+def _likely(key: str, top: Table, table: Table) -> str:
+    """Guess what a file should say that lacks a setting: what stands at the top, or three rungs above min_iter."""
+    if key != "max_iter":
+        return "..."
+    for place, wanted in ((top, "max_iter"), (table, "min_iter")):
+        given = place.value.get(wanted)
+        if isinstance(given, int) and given >= 1:
+            return str(given if place is top else given * _LIKELY_SPAN)
+    return str(_LIKELY_SPAN)
+
+
+def _points_to_try(value: object, path: KeyPath) -> tuple[Params, ...]:
+    points = []
+    for place, point in enumerate(listed(value, path)):
+        if not isinstance(point, Mapping):
+            raise InvalidKey((*path, place), f"must be a mapping of names to values, got {shown(point)}")
+        points.append(raw(point, (*path, place)))
+    return cast("tuple[Params, ...]", tuple(points))
+
+
+def _observers(value: object, path: KeyPath) -> tuple[str, ...]:
+    return tuple(check_observer(name, (*path, place)) for place, name in enumerate(listed(value, path)))
+
+
+def scaling_from_mapping(value: object, path: KeyPath = ("scaling",)) -> Scaling:
+    """Read the `scaling` of a sweep: the same keys, the same rules.
+
+    Raises:
+        InvalidKey: A key is wrong.
+    """
+    return section(Scaling, value, path)
+
+
+_READERS: Mapping[str, Kind[Any]] = {
+    "metric": _metric,
+    "method": _method,
+    "parameters": read_parameters,
+    "name": text,
+    "trainable": _import_path,
+    "program": text,
+    "command": words,
+    "max_iter": integer,
+    "run_cap": integer,
+    "points_to_try": _points_to_try,
+    "resources": functools.partial(section, Resources),
+    "scaling": scaling_from_mapping,
+    "limits": functools.partial(section, Limits),
+    "checkpoints": functools.partial(section, Checkpoints),
+    "seed": integer,
+    "observers": _observers,
+}
+"""How each key at the top is read; `early_terminate` hangs on others and is read by itself."""
+
+
+def _default_name(path: Path) -> str:
+    """Make the file's stem fit to be a name."""
+    stem = re.sub(r"[^\w .+-]", "_", path.stem).lstrip(".").strip()[:60]
+    return stem or "sweep"
+
+
+def _located(error: InvalidKey, document: Document, given: Sequence[Override]) -> str:
+    """Write an error with file and line, or with the `--set` that it comes from."""
+    key = dotted_path(document.value, error.key)
+    override = next((item for item in reversed(given) if key[: len(item.path)] == item.path), None)
+    if override is not None:
+        place = f"{document.name}: --set {override.text}"
+    else:
+        place = f"{document.name}:{document.mark(key).line}"
+    where = f"{key_text(key)}: " if key else ""
+    lines = [f"{place}: {where}{error.problem}"]
+    if error.advice:
+        lines.append(f"  {error.advice}")
+    if error.add is not None:
+        lines.append(_line_to_add(dotted_path(document.value, error.add[0]), error.add[1], document))
+    return "\n".join(lines)
+
+
+def _line_to_add(section: KeyPath, line: str, document: Document) -> str:
+    """Write out the line that is missing, indented as it must be."""
+    if not section:
+        return f"  add at the top level:\n{line}"
+    mark = document.mark(section)
+    where = f"{key_text(section)} (line {mark.line})"
+    if mark.indent is None:
+        return f"  add inside the braces of {where}: {line}"
+    return f"  add under {where}:\n{' ' * mark.indent}{line}"

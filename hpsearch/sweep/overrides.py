@@ -1,0 +1,161 @@
+"""`--set KEY=VALUE`: values put in place of what a sweep file says.
+
+What kind a parameter is follows from how its numbers are written, so a new one doesn't change it: put in place of a
+float a number is a float, and a range of integers takes only integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from hpsearch.checks import KeyPath, key_text, shown
+from hpsearch.errors import SweepError
+from hpsearch.sweep.document import Document, parse_value
+from hpsearch.sweep.parameters import RANGE_BOUNDS, is_whole_range
+
+__all__ = ["Override", "apply_overrides", "dotted_path"]
+
+
+@dataclass(frozen=True)
+class Override:
+    """One `--set`."""
+
+    text: str
+    """As given: `KEY=VALUE`."""
+    path: KeyPath
+
+
+def apply_overrides(document: Document, overrides: Sequence[str]) -> list[Override]:
+    """Change the document's value in place.
+
+    Raises:
+        SweepError: An override isn't `KEY=VALUE`, or its key leads into something that has no keys.
+    """
+    out = []
+    ranges: dict[KeyPath, str] = {}
+    for given in overrides:
+        prefix = f"{document.name}: --set {given}"
+        key, equals, value = given.partition("=")
+        if not equals or not all(key.split(".")):
+            raise SweepError(f"{prefix}: must be KEY=VALUE, such as early_terminate.max_iter=81")
+        path = dotted_path(document.value, key)
+        whole = _is_whole_range(document.value, path)
+        _put(document, path, parse_value(value, prefix), prefix)
+        if whole:
+            ranges[path[:-1]] = prefix
+        for inside in [known for known in document.marks if known[: len(path)] == path]:
+            del document.marks[inside]
+        out.append(Override(given, path))
+    for path, prefix in ranges.items():
+        _check_still_whole(document.value, path, prefix)
+    return out
+
+
+def dotted_path(value: object, key: str | KeyPath) -> KeyPath:
+    """Follow a key into a sweep as a file holds it.
+
+    A parameter's name may hold dots itself, and the `parameters` that nest a group may be left out:
+    `parameters.optimizer.lr.max` finds `parameters -> optimizer -> parameters -> lr -> max`.
+    """
+    rest = list(key) if not isinstance(key, str) else _parts(key)
+    out: list[str | int] = []
+    while rest:
+        value, used = _follow(value, rest, out)
+        rest = rest[used:]
+    return tuple(out)
+
+
+def _parts(key: str) -> list[str | int]:
+    return [int(part) if part.isdecimal() and len(part) < 10 else part for part in key.split(".")]
+
+
+def _follow(value: object, rest: list[str | int], out: list[str | int]) -> tuple[object, int]:
+    """Take one step along a key: append to `out`, give what stands there and how many parts it took."""
+    first = rest[0]
+    if isinstance(value, list) and isinstance(first, int):
+        out.append(first)
+        return (value[first] if first < len(value) else None), 1
+    if isinstance(value, Mapping):
+        for used in range(len(rest), 0, -1):  # the longest name wins: model.lr before model
+            name = ".".join(map(str, rest[:used]))
+            if name in value:
+                out.append(name)
+                return value[name], used
+        group = value.get("parameters")
+        if isinstance(group, Mapping) and len(out) > 1 and out[0] == "parameters":
+            out.append("parameters")
+            return group, 0
+    out.append(first if isinstance(value, list) else str(first))
+    return None, 1
+
+
+def _put(document: Document, path: KeyPath, value: object, prefix: str) -> None:
+    place = document.value
+    for depth, part in enumerate(path[:-1]):
+        if isinstance(place, dict) and place.get(str(part)) is None:
+            place[str(part)] = {}
+        if isinstance(place, dict):
+            place = place[str(part)]
+        elif isinstance(place, list) and isinstance(part, int) and part < len(place):
+            place = place[part]
+        else:
+            raise SweepError(f"{prefix}: {key_text(path[:depth]) or 'the file'} {_no_keys(place)}")
+    last = path[-1]
+    if isinstance(place, dict):
+        place[str(last)] = _as_written(place.get(str(last)), value, path)
+    elif isinstance(place, list) and isinstance(last, int) and last < len(place):
+        place[last] = _as_written(place[last], value, path)
+    else:
+        raise SweepError(f"{prefix}: {key_text(path[:-1]) or 'the file'} {_no_keys(place)}")
+
+
+def _as_written(former: object, value: object, path: KeyPath) -> object:
+    """Give a number that takes the place of a parameter's float as a float."""
+    if path[0] == "parameters" and isinstance(former, float) and type(value) is int:
+        with suppress(OverflowError):  # a number that no float holds is refused where it is read
+            return float(value)
+    return value
+
+
+def _is_whole_range(value: object, path: KeyPath) -> bool:
+    """Say whether a key is a bound of what the file has as a range of integers, by its numbers alone."""
+    *parameter, key = path
+    # parameters -> group -> parameters -> name: a mapping that is itself a value may have a min and a max, too.
+    if key not in RANGE_BOUNDS or len(parameter) % 2 or any(part != "parameters" for part in parameter[::2]):
+        return False
+    given = _at(value, parameter)
+    if not isinstance(given, Mapping) or not {"min", "max"} <= set(given):
+        return False
+    return given.get("distribution") is None and is_whole_range(given)
+
+
+def _check_still_whole(value: object, path: KeyPath, prefix: str) -> None:
+    given = _at(value, path)
+    if not isinstance(given, Mapping) or given.get("distribution") is not None:
+        return
+    for key in RANGE_BOUNDS:
+        if isinstance(given.get(key), float):
+            where = key_text((*path, key))
+            raise SweepError(
+                f"{prefix}: {where}: must be an integer, as the file has a range of integers here, got {given[key]}\n"
+                f"  for a range of floats add --set {key_text((*path, 'distribution'))}=uniform"
+            )
+
+
+def _at(value: object, path: Sequence[str | int]) -> object:
+    for part in path:
+        if isinstance(value, Mapping):
+            value = value.get(part)
+        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            value = value[part]
+        else:
+            return None
+    return value
+
+
+def _no_keys(place: object) -> str:
+    if isinstance(place, list):
+        return f"must be followed by a position below {len(place)}"
+    return f"must be a mapping, got {shown(place)}"

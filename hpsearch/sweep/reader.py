@@ -1,0 +1,156 @@
+"""Typed reading of plain values: every mistake is an `InvalidKey` that knows its whole path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import ParamSpec, TypeVar
+
+from hpsearch.checks import Add, InvalidKey, InvalidKeys, KeyPath, Mistakes, nearest, plain, shown
+from hpsearch.settings import Settings, settings_fields
+
+__all__ = ["Kind", "Table", "choice", "listed", "raw", "section", "words"]
+
+T = TypeVar("T")
+D = TypeVar("D")
+P = ParamSpec("P")
+S = TypeVar("S", bound=Settings)
+
+Kind = Callable[[object, KeyPath], T]
+"""Takes a value and its path, and gives the value as the type it must be."""
+
+
+class Table:
+    """A mapping with a fixed set of keys, read key by key."""
+
+    def __init__(
+        self,
+        value: object,
+        path: KeyPath,
+        keys: Sequence[str],
+        hints: Mapping[str, str] | None = None,
+        renamed: Mapping[str, str] | None = None,
+    ) -> None:
+        """Check the keys; those that aren't known are told of by `build`, with the other mistakes.
+
+        Args:
+            value: What stands at `path`.
+            path: Where it stands.
+            keys: All that may stand inside.
+            hints: For keys that don't exist but that people write: what to do.
+            renamed: Argument names of what `build` builds to keys, where they differ.
+        """
+        if not isinstance(value, Mapping):
+            raise InvalidKey(path, f"must be a mapping with keys such as {', '.join(keys[:3])}, got {shown(value)}")
+        self.value = value
+        self._renamed = renamed or {}
+        self.path = path
+        self.mistakes = Mistakes()
+        self._misspelt: set[str] = set()
+        for key in value:
+            if not isinstance(key, str):
+                raise InvalidKey(path, f"must have strings as keys, got {shown(key)}")
+            if key not in keys:
+                advice = (hints or {}).get(key) or nearest(key, keys)
+                self._misspelt.update(known for known in keys if advice == f"did you mean {known}?")
+                self.mistakes.found.append(InvalidKey((*path, key), "isn't a known key", advice))
+
+    def has(self, key: str) -> bool:
+        """Say whether a key is given; null is as good as leaving it out."""
+        return self.value.get(key) is not None
+
+    def get(self, key: str, kind: Kind[T], example: str | None = None) -> T:
+        """Read a key that must be given; `example` is the line to add where it isn't."""
+        if key not in self.value:
+            if key in self._misspelt:
+                raise InvalidKeys(())  # told already, of the key that is probably meant to be this one
+            add: Add | None = None if example is None else (self.path, example)
+            raise InvalidKey((*self.path, key), "is required", add=add)
+        return kind(self.value[key], (*self.path, key))
+
+    def get_or(self, key: str, kind: Kind[T], default: D) -> T | D:
+        """Read a key that may be left out, or be null."""
+        return self.get(key, kind) if self.has(key) else default
+
+    def build(self, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a constructor; where it refuses an argument, name the key that the argument came from.
+
+        Raises:
+            InvalidKey, InvalidKeys: It does, or mistakes were found before.
+        """
+        self.mistakes.refuse()
+        try:
+            return make(*args, **kwargs)
+        except InvalidKey as error:
+            first, *rest = error.key or ("",)
+            key = (self._renamed.get(str(first), first), *rest) if error.key else ()
+            inside = InvalidKey(key, error.problem, error.advice, error.add)
+            raise inside.under(self.path) from None
+
+
+def raw(value: object, path: KeyPath) -> object:
+    """Take any value as it is."""
+    return plain(value, path)
+
+
+def choice(choices: Sequence[str], hints: Mapping[str, str] | None = None) -> Kind[str]:
+    """Take one of these words; `hints` are for words that people write in vain."""
+
+    def kind(value: object, path: KeyPath) -> str:
+        if isinstance(value, str) and value in choices:
+            return value
+        advice = (hints or {}).get(value, "") if isinstance(value, str) else ""
+        if len(choices) <= 3:
+            close = nearest(str(value), choices)
+            advice = advice or (close if close.startswith("did") else "")
+            raise InvalidKey(path, f"must be {' or '.join(choices)}, got {shown(value)}", advice)
+        problem = f"must be a known {path[-1]}, got {shown(value)}"
+        raise InvalidKey(path, problem, advice or nearest(str(value)[:80], choices))
+
+    return kind
+
+
+def listed(value: object, path: KeyPath) -> list[object]:
+    """Take a list."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        raise InvalidKey(path, f"must be a list, got {shown(value)}")
+    return list(value)
+
+
+def words(value: object, path: KeyPath) -> tuple[str, ...]:
+    """Take a list of the words of a command; numbers are written out."""
+    out = []
+    for place, item in enumerate(listed(value, path)):
+        if isinstance(item, bool) or not isinstance(plain(item, (*path, place)), str | int | float):
+            raise InvalidKey((*path, place), f"must be a word of a command, got {shown(item)}")
+        out.append(str(item))
+    return tuple(out)
+
+
+def section(
+    settings: type[S],
+    value: object,
+    path: KeyPath,
+    hints: Mapping[str, str] | None = None,
+    also: Sequence[str] = (),
+    example: Callable[[str, Table], str] = lambda key, table: f"{key}: ...",
+) -> S:
+    """Read a section by the fields of its settings; all mistakes in it are told of at once.
+
+    Args:
+        settings: What to build.
+        value: What stands at `path`.
+        path: Where it stands.
+        hints: For keys that don't exist but that people write: what to do.
+        also: Keys that the section has beside the settings' own.
+        example: The line to add where a key is missing, given the key and what is there.
+    """
+    known = settings_fields(settings)
+    table = Table(value, path, (*also, *known), hints)
+    given = {}
+    for key, field in known.items():
+        with table.mistakes.kept():
+            if field.required:
+                given[key] = table.get(key, field.read, example(key, table))
+            elif table.has(key):
+                given[key] = table.get(key, field.read)
+    return table.build(settings, **given)

@@ -1,0 +1,164 @@
+"""The sweep file described: as JSON Schema, for editors, and as the tables of its documentation.
+
+`python -m hpsearch.sweep.schema docs` writes both to the pages there.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from hpsearch.schedulers import KNOWN
+from hpsearch.searchers import KNOWN as SEARCHERS
+from hpsearch.settings import Settings, SettingsField, settings_fields
+from hpsearch.sweep.parameters import PARAMETER_FORMS
+from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Resources, Scaling
+from hpsearch.sweep.wandb import IGNORED
+
+__all__ = ["json_schema", "with_key_tables"]
+
+_SECTIONS: dict[str, type[Settings]] = {
+    "metric": Metric,
+    "resources": Resources,
+    "scaling": Scaling,
+    "limits": Limits,
+    "checkpoints": Checkpoints,
+}
+
+_DOTTED = ("resources", "limits", "checkpoints")
+"""Sections that the documentation shows together, so that their keys need a prefix."""
+
+_VALUE = {"type": ["boolean", "number", "string", "null", "array", "object"]}
+
+
+def json_schema() -> dict[str, Any]:
+    """Describe a sweep file.
+
+    Looser than the reader, which also knows what must hold between keys: what it refuses may pass here, but nothing
+    that it takes is refused.
+    """
+    text, whole = {"type": "string"}, {"type": "integer"}
+    properties: dict[str, Any] = {
+        "name": text,
+        "trainable": text,
+        "program": text,
+        "command": {"type": "array", "items": {"type": ["string", "number"]}},
+        "method": {"anyOf": [{"enum": [*SEARCHERS]}, {"type": "string", "pattern": ":"}]},
+        "parameters": {"$ref": "#/$defs/parameters"},
+        "early_terminate": {"anyOf": [_scheduler(kind) for kind in KNOWN] + [_own_scheduler()]},
+        "max_iter": whole | {"minimum": 1},
+        "run_cap": whole | {"minimum": 1},
+        "points_to_try": {"type": "array", "items": {"type": "object"}},
+        "observers": {"type": "array", "items": {"type": "string"}},
+        "seed": whole | {"minimum": 0},
+        **{name: _object(settings) for name, settings in _SECTIONS.items()},
+        **{name: {} for name in IGNORED},
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "hpsearch sweep",
+        "type": "object",
+        "properties": {
+            name: kind if name in IGNORED or name in ("metric", "method", "parameters") else _or_null(kind)
+            for name, kind in properties.items()
+        },
+        "required": ["metric", "method", "parameters"],
+        "additionalProperties": False,
+        "$defs": {"parameters": {"type": "object", "minProperties": 1, "additionalProperties": _parameter()}},
+    }
+
+
+def with_key_tables(page: str) -> str:
+    """Give a page of the documentation with the tables that it asks for, by `<!-- keys of limits -->`."""
+
+    def table(found: re.Match[str]) -> str:
+        name = found[2]
+        settings = _SECTIONS.get(name) or KNOWN[name]
+        return f"{found[1]}\n{_key_table(settings, f'{name}.' if name in _DOTTED else '')}\n"
+
+    return re.sub(r"(<!-- keys of (\w+) -->\n)\n(?:\|[^\n]*\n)*\n?", table, page)
+
+
+def _key_table(settings: type[Settings], prefix: str) -> str:
+    told = _meanings(settings)
+    rows = [
+        f"| `{prefix}{name}` | {_default(field)} | {told[name]} |" for name, field in settings_fields(settings).items()
+    ]
+    return "\n".join(["| key | default | meaning |", "| --- | --- | --- |", *rows]) + "\n"
+
+
+def _object(settings: type[Settings]) -> dict[str, Any]:
+    told = _meanings(settings)
+    fields = settings_fields(settings)
+    return {
+        "type": "object",
+        "properties": {name: {**field.schema, "description": told[name]} for name, field in fields.items()},
+        "required": [name for name, field in fields.items() if field.required],
+        "additionalProperties": False,
+    }
+
+
+def _scheduler(kind: str) -> dict[str, Any]:
+    out = _object(KNOWN[kind])
+    out["properties"] = {"type": {"const": kind}, **out["properties"]}
+    out["required"] = ["type", *out["required"]]
+    return out
+
+
+def _own_scheduler() -> dict[str, Any]:
+    named = {"type": "string", "pattern": ":", "description": "The import path of a class of settings of your own."}
+    return {"type": "object", "properties": {"type": named}, "required": ["type"]}
+
+
+def _parameter() -> dict[str, Any]:
+    keys = {key for form in PARAMETER_FORMS.values() for key in form}
+    properties: dict[str, Any] = {key: _VALUE for key in sorted(keys)}
+    properties["distribution"] = {"enum": [*PARAMETER_FORMS, None]}
+    group = {
+        "type": "object",
+        "properties": {"parameters": {"$ref": "#/$defs/parameters"}},
+        "required": ["parameters"],
+        "additionalProperties": False,
+    }
+    return {"anyOf": [{"type": "object", "properties": properties, "additionalProperties": False}, group]}
+
+
+def _or_null(kind: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [kind, {"type": "null"}]}
+
+
+def _default(field: SettingsField) -> str:
+    if field.required:
+        return "required"
+    return "none" if field.default is None else f"`{json.dumps(field.default).strip(chr(34))}`"
+
+
+def _meanings(settings: type[Settings]) -> dict[str, str]:
+    """Give what the text behind each field says; a class derived from another says it behind its own fields alone."""
+    found: dict[str, str] = {}
+    for cls in reversed(settings.__mro__):
+        if issubclass(cls, Settings):
+            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+            assert isinstance(tree, ast.ClassDef)
+            for field, behind in zip(tree.body, tree.body[1:], strict=False):
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                    match behind:
+                        case ast.Expr(value=ast.Constant(value=str(text))):
+                            found[field.target.id] = " ".join(text.split())
+    return found
+
+
+def _write(docs: Path) -> None:
+    page = docs / "sweep-file.md"
+    page.write_text(with_key_tables(page.read_text("utf-8")), "utf-8")
+    (docs / "sweep.schema.json").write_text(json.dumps(json_schema(), indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    _write(Path(sys.argv[1]))

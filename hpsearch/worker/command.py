@@ -1,0 +1,389 @@
+"""Run a script of any kind as a trainable."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpsearch.errors import CheckpointError, StorageError, TrainableError, UnwritableError
+from hpsearch.trainable import checkpoints
+from hpsearch.trainable.failures import failure_of
+from hpsearch.trainable.macros import expand
+from hpsearch.trainable.metrics import to_numbers
+from hpsearch.trainable.report_lines import KIND, LineReader
+from hpsearch.trainable.running_trial import Assignment
+from hpsearch.trainable.script_trial import CUT_FILE
+from hpsearch.trial import Failure, Params
+from hpsearch.worker.attempt import Attempt
+from hpsearch.worker.gang import Seat
+from hpsearch.worker.gang_store import Board, Ending, GangStore, StoreLostError
+from hpsearch.worker.guardian import MARK, Guardian, kill_marked, start_guardian
+from hpsearch.worker.named_checkpoints import Copy, NamedCheckpoints
+from hpsearch.worker.script_failures import end_of_log, failed, lost, probe
+
+if TYPE_CHECKING:
+    from hpsearch.worker.job import CommandLine
+
+__all__ = ["CommandRunner"]
+
+_GRACE = 10.0
+"""Seconds from SIGTERM to SIGKILL."""
+
+_LONGEST_NAP = 0.02
+"""Seconds between two looks at a running script."""
+
+_FAILURES = (TrainableError, CheckpointError, UnwritableError, StorageError)
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+class CommandRunner:
+    """Runs each segment as a process, in a process group that ends with it.
+
+    Where this process is no worker that has a guardian already, it gets one: a script must not outlive it.
+
+    Args:
+        command: What to run.
+        threads: Threads that a script is told to compute with.
+        store: Where the scripts of a gang meet; None where trials never have several workers.
+    """
+
+    def __init__(self, command: CommandLine, threads: int, store: GangStore | None) -> None:
+        self._command = command
+        self._threads = threads
+        self._store = store
+        self._guardian: Guardian | None = None if MARK in os.environ else start_guardian(own_group=False)
+
+    @property
+    def address(self) -> str:
+        """Where the next gang meets if this worker is its rank 0."""
+        return "" if self._store is None else self._store.address
+
+    def run(
+        self, params: Params, assignment: Assignment, attempt: Attempt, log: Path, seat: Seat | None
+    ) -> Failure | None:
+        """Run one segment; whatever is wrong with the script or its reports is the trial's failure.
+
+        The scripts of a gang end together: when one has failed, and when that of rank 0 is told to end.
+        """
+        meeting: dict[str, str] = {}
+        board = Board(None)
+        try:
+            if self._store is not None:
+                meeting = self._store.environment(seat)
+                board = self._store.board(seat)
+            failure = self._run(params, assignment, attempt, log, meeting, board)
+            if failure is None or failure.kind == "peer":
+                return failure
+            first = board.post(Ending(assignment.rank, True, failure.message))
+            if not first.failed:
+                return None  # rank 0's was told to end, and this one failed for want of it
+            return failure if first.rank == assignment.rank else lost(first, end_of_log(log))
+        except StoreLostError as error:
+            return Failure("peer", str(error), "")
+        finally:
+            if self._store is not None and seat is not None:
+                self._store.renew()
+
+    def _run(
+        self,
+        params: Params,
+        assignment: Assignment,
+        attempt: Attempt,
+        log: Path,
+        meeting: Mapping[str, str],
+        board: Board,
+    ) -> Failure | None:
+        directory = Path(assignment.directory)
+        lines = directory / "reports.jsonl"
+        for file in (lines, log):
+            file.touch()
+        (directory / "trial.json").write_text(json.dumps(dataclasses.asdict(assignment)), "utf-8")
+        try:
+            environment = {**self._environment(assignment, lines), **meeting}
+            words = expand(
+                self._command.command,
+                self._command.program,
+                params,
+                assignment.params,
+                directory / "params.json",
+                environment,
+            )
+            process = self._start(words, environment, log)
+            try:
+                script = _Script(process, assignment, attempt, lines, board)
+                status = script.follow()
+            finally:
+                _end(process, lines)
+            if script.told is not None:
+                return dataclasses.replace(script.told, traceback=end_of_log(log))
+            if script.ended_by is not None and script.ended_by.failed:
+                return lost(script.ended_by, end_of_log(log))
+            if status != 0:
+                probe(directory)
+                return failed(words, status, end_of_log(log))
+            script.finish()
+        except _FAILURES as error:
+            return dataclasses.replace(failure_of(error), traceback=end_of_log(log))
+        return None
+
+    def close(self) -> None:
+        """Send the guardian away, where there is one of our own."""
+        if self._guardian is not None:
+            self._guardian.stop()
+        if self._store is not None:
+            self._store.close()
+
+    def _environment(self, assignment: Assignment, lines: Path) -> dict[str, str]:
+        checkpoint = assignment.checkpoint
+        environment = {
+            **os.environ,
+            **dict.fromkeys(_THREADS, str(self._threads)),
+            "HPSEARCH_REPORTS": str(lines),
+            "HPSEARCH_TRIAL": str(Path(assignment.directory) / "trial.json"),
+            "HPSEARCH_PARAMS": json.dumps(assignment.params),
+            "HPSEARCH_SEED": str(assignment.seed),
+            "HPSEARCH_DIRECTORY": assignment.directory,
+            "HPSEARCH_START": str(assignment.start),
+            "HPSEARCH_END": "" if assignment.end is None else str(assignment.end),
+            "HPSEARCH_CHECKPOINT": "" if checkpoint is None else str(checkpoints.user_path(Path(checkpoint))),
+        }
+        environment.setdefault("PYTHONUNBUFFERED", "1")  # else a killed script's last words are lost
+        if self._guardian is not None:
+            environment[MARK] = self._guardian.mark
+        return environment
+
+    def _start(self, words: list[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+        folder = Path(self._command.directory)
+        program = self._command.program
+        if not folder.is_dir():
+            raise TrainableError(
+                f"the script must run in {folder}, where the sweep was started, but there is none here"
+            )
+        if program is not None and not (folder / program).exists():
+            raise TrainableError(f"`program` must be a file, but there is no {program!r} in {folder}")
+        with log.open("ab") as output:
+            try:
+                return subprocess.Popen(
+                    words,
+                    cwd=folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    process_group=0,
+                )
+            except OSError as error:
+                raise TrainableError(
+                    f"`command` must begin with a program that runs, but {words[0]!r} doesn't: {error.strerror}"
+                ) from error
+
+
+class _Script:
+    """A script that runs, and what its lines say."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        assignment: Assignment,
+        attempt: Attempt,
+        lines: Path,
+        board: Board,
+    ) -> None:
+        self._process = process
+        self._assignment = assignment
+        self._attempt = attempt
+        self._directory = Path(assignment.directory)
+        self._lines = LineReader(lines)
+        self._queue: deque[tuple[int, dict[str, Any]]] = deque()
+        """Lines that were read and not taken."""
+        self._read = 0
+        self._named = NamedCheckpoints(self._directory, lines)
+        self._board = board
+        self.ended_by: Ending | None = None
+        """What ended the gang's scripts, where it wasn't this one."""
+        self.told: Failure | None = None
+        """What the script said of its end, where it has the trial object."""
+        self._offered: Path | None = None
+        """The last line's checkpoint, where it isn't copied."""
+        self._copy: Copy | None = None
+        """The newest copy, while it doesn't count."""
+        self._kill_at: float | None = None
+        self._clock = time.perf_counter()
+
+    def follow(self) -> int:
+        """Take the script's lines until it has ended; give its exit status, 0 where it was told to end."""
+        nap = 0.001
+        try:
+            while not _has_ended(self._process.pid):
+                self._take_lines()
+                self._pass_on_cut()
+                self._heed_others()
+                if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                time.sleep(nap)
+                nap = min(nap * 1.5, _LONGEST_NAP)
+            self._take_lines(ended=self._kill_at is None)
+        except _FAILURES as error:
+            # Before this script is ended, for want of which the others' may fail.
+            self._board.post(Ending(self._assignment.rank, True, str(error)))
+            raise
+        finally:
+            self._lines.close()
+        _kill_group(self._process)  # before it is reaped, so that its number can't be someone else's
+        status = self._process.wait()
+        return 0 if self._kill_at is not None else status
+
+    def finish(self) -> None:
+        """Copy the checkpoint that the last line named, and see that there was a line."""
+        self._attempt.returned()
+        iteration = self._attempt.iteration
+        if self._copy is not None:
+            self._named.check_at_end(self._copy.path)
+            self._settle()
+        elif self._offered is not None:
+            self._named.check_at_end(self._offered)
+            self._attempt.saved(iteration, self._named.copy(self._offered, iteration))
+        # One that is continued may find that it has nothing left to do.
+        if iteration == 0 and self._assignment.rank == 0:
+            raise TrainableError(
+                "a script must report at least once in a segment, but ended without: append a line such as "
+                f'{{"{self._assignment.metric}": 0.9}} to $HPSEARCH_REPORTS, or use hpsearch.current_trial()'
+            )
+
+    def _take_lines(self, ended: bool = False) -> None:
+        try:
+            self._read_lines(ended)
+        finally:  # those before a line that is wrong count
+            self._take_queue(ended)
+
+    def _read_lines(self, ended: bool = False) -> None:
+        for number, line in self._lines.read(ended):
+            self._read += 1
+            if KIND not in line:
+                self._named.note(number, line)
+            self._queue.append((number, line))
+
+    def _take_queue(self, ended: bool) -> None:
+        while self._queue and self._kill_at is None:
+            if self._copy is not None:
+                if self._read < self._copy.enough and not ended:
+                    return
+                self._settle()
+            number, line = self._queue.popleft()
+            match line.get(KIND):
+                case "report":
+                    self._attempt.reported(line["iteration"], line["metrics"], line["seconds"])
+                case "saved":
+                    self._attempt.saved(line["iteration"], line["checkpoint"])
+                case "cut":
+                    self._attempt.was_cut()
+                case "failed":
+                    self._take_failure(Failure(line["kind"], line["message"], ""))
+                case _:
+                    self._take_report(number, line)
+
+    def _take_failure(self, failure: Failure) -> None:
+        """Take a script's word of what ends it, and let it print its traceback."""
+        self.told = failure
+        if failure.kind != "peer":
+            self._board.post(Ending(self._assignment.rank, True, failure.message))
+        self._kill_at = time.monotonic() + _GRACE
+
+    def _take_report(self, number: int, line: dict[str, Any]) -> None:
+        iteration = self._attempt.iteration + 1
+        if self._attempt.ended:
+            self._end_all()  # it goes on beyond its segment
+            return
+        if line.get("iteration", iteration) != iteration:
+            raise TrainableError(
+                f"line {number} of $HPSEARCH_REPORTS must be iteration {iteration}, but says "
+                f"{line['iteration']}: count on from $HPSEARCH_START, or leave `iteration` out"
+            )
+        metrics = {name: value for name, value in line.items() if name not in ("iteration", "checkpoint")}
+        numbers = to_numbers(metrics, self._assignment.metric) if self._assignment.rank == 0 else {}
+        now = time.perf_counter()
+        seconds, self._clock = now - self._clock, now
+        self._attempt.reported(iteration, numbers, seconds)
+        self._offered = self._named.named(number, line.get("checkpoint")) if self._assignment.rank == 0 else None
+        cut = not self._attempt.ended and self._attempt.cut_requested()
+        if cut:
+            self._attempt.was_cut()
+        if self._attempt.ended or self._assignment.due(iteration):
+            self._copy_offered(number)
+        if cut and self._copy is None:
+            self._end_all()  # else the next line does
+
+    def _copy_offered(self, number: int) -> None:
+        """Copy the last line's checkpoint, where it names one."""
+        path, self._offered = self._offered, None
+        if path is None:
+            return
+        iteration = self._attempt.iteration
+        name = self._named.copy(path, iteration)
+        self._read_lines()  # what was appended while it was copied
+        self._copy = Copy(iteration, name, path, number, self._read + 1)
+
+    def _settle(self) -> None:
+        """Let the newest copy count, if nothing was written over what it was made of before it was made."""
+        copy, self._copy = self._copy, None
+        if copy is None:
+            return
+        try:
+            self._named.check(copy)
+        except TrainableError:
+            if not self._attempt.cut:
+                raise
+            return  # whoever cuts a script may not fail it thereby: it goes on from the checkpoint before
+        self._attempt.saved(copy.iteration, copy.name)
+
+    def _pass_on_cut(self) -> None:
+        """Ask a script that has the trial object to end at its next report; it answers with a line."""
+        if not self._attempt.ended and self._attempt.cut_requested():
+            (self._directory / CUT_FILE).touch()
+
+    def _heed_others(self) -> None:
+        """End this script where the gang's scripts are to end."""
+        if self._kill_at is None:
+            with contextlib.suppress(StoreLostError):  # rank 0's worker may be done, and this script about to be
+                self.ended_by = self._board.read()
+            if self.ended_by is not None:
+                self._terminate()
+
+    def _end_all(self) -> None:
+        """End this script, after the others' runners can know of it: theirs may fail for want of this one."""
+        if self._assignment.rank == 0:
+            self._board.post(Ending(0, False))
+        self._terminate()
+
+    def _terminate(self) -> None:
+        if self._kill_at is None:
+            self._kill_at = time.monotonic() + _GRACE
+            os.killpg(self._process.pid, signal.SIGTERM)
+
+
+def _has_ended(pid: int) -> bool:
+    """Say whether this child has ended, and leave it to be reaped."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _end(process: subprocess.Popen[bytes], lines: Path) -> None:
+    """End the script and whatever it left behind, wherever that hides."""
+    _kill_group(process)
+    process.wait()
+    kill_marked("HPSEARCH_REPORTS", str(lines))

@@ -1,0 +1,229 @@
+"""Run a function or class as a trainable in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpsearch.errors import Interrupted, TrainableError
+from hpsearch.trainable import random_state
+from hpsearch.trainable.current import here, set_current_trial
+from hpsearch.trainable.failures import failure_of
+from hpsearch.trainable.running_trial import Assignment, RunningTrial, SegmentEnd
+from hpsearch.trainable.trainables import Trainable, resolve_trainable
+from hpsearch.trial import Failure
+from hpsearch.worker.attempt import Attempt
+from hpsearch.worker.attempt_log import LOG
+from hpsearch.worker.gang import Seat
+from hpsearch.worker.gang_listener import GangListener
+from hpsearch.worker.output import OutputRedirect
+from hpsearch.worker.process_settings import Kept, apply, kept
+
+if TYPE_CHECKING:
+    from hpsearch_comm import Group
+
+__all__ = ["InProcess"]
+
+
+class InProcess:
+    """Runs segments by calling a function afresh, or by stepping an object that may stay warm.
+
+    torch is imported at once, before the trainable is: a segment finds the same generators and threads in a
+    fresh worker and in a warm one. (What a trainable imports only while it runs is out of reach: such an import may
+    draw random numbers, once per worker. Imports belong to the top of its module.)
+
+    Args:
+        trainable: Its import path, or itself.
+        search_path: Folders put in front of `sys.path`.
+        threads: torch's, of each segment.
+        listener: Where gangs reach this process.
+
+    Raises:
+        TrainableError: The trainable can't be imported, or has another shape.
+    """
+
+    def __init__(
+        self, trainable: str | Trainable, search_path: Sequence[str], threads: int, listener: GangListener
+    ) -> None:
+        import torch
+
+        self._target = resolve_trainable(trainable, search_path)
+        self._threads_before = torch.get_num_threads()
+        self._output = OutputRedirect()
+        self._warm = _WarmObject()
+        self._listener = listener
+        torch.set_num_threads(threads)
+
+    @property
+    def address(self) -> str:
+        """Where the next gang reaches this process."""
+        return self._listener.address
+
+    def run(self, assignment: Assignment, attempt: Attempt, log: Path, seat: Seat | None) -> Failure | None:
+        """Run one segment; whatever the trainable raises is its failure, the user's interruption aside."""
+        process = os.getpid()
+        outer = here()
+        failure = None
+        with self._output.to(log), kept() as attempt.settings:
+            try:
+                self._run(self._target, assignment, attempt, seat)
+            except Interrupted:
+                raise
+            except BaseException as error:  # SystemExit is a user's mistake like any other
+                failure = failure_of(error)
+            finally:
+                set_current_trial(outer)
+                if os.getpid() != process:
+                    os._exit(1)  # a child that the trainable forked came back: it must not go on as a second driver
+        words = "" if failure is None else failure.traceback
+        words += _told(attempt.settings)
+        if words:
+            # To the file itself: the trainable may have closed or replaced the streams.
+            with contextlib.suppress(OSError), log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(words)
+        return failure
+
+    @property
+    def closes(self) -> bool:
+        """Whether its objects have a `close()`."""
+        return inspect.isclass(self._target) and callable(getattr(self._target, "close", None))
+
+    def let_go(self, unless: int | None) -> None:
+        """Close the object at hand, unless it is this trial's; its output goes to its last attempt's log."""
+        trial = self._warm.trial
+        if trial is None or trial.number == unless:
+            return
+        with contextlib.suppress(OSError), self._output.to(trial.directory / LOG):  # else its segment closes it
+            self._warm.close()
+
+    def close(self) -> None:
+        """Let go of the warm object, and give torch back its threads."""
+        import torch
+
+        self._warm.close()
+        self._listener.close()
+        torch.set_num_threads(self._threads_before)
+
+    def _run(self, target: Trainable, assignment: Assignment, attempt: Attempt, seat: Seat | None) -> None:
+        form = None if seat is None else functools.partial(self._listener.join, seat)
+        try:
+            if inspect.isclass(target):
+                self._warm.step(target, assignment, attempt, form)
+            else:
+                _call(target, RunningTrial(assignment, attempt, form), attempt)
+        finally:
+            if seat is not None:
+                self._listener.close()  # an address is good for one gang
+        if attempt.iteration == 0:  # one that is continued may find that it has nothing left to do
+            raise TrainableError(
+                f"a trainable must report at least once in a segment, but it returned without: call "
+                f'trial.report({{"{assignment.metric}": ...}}) at the end of each iteration'
+            )
+
+
+def _call(target: Trainable, trial: RunningTrial, attempt: Attempt) -> None:
+    """Call a function; the group is closed when it ends."""
+    set_current_trial(trial)
+    try:
+        if trial.world_size > 1:
+            _ = trial.group
+        random_state.seed_all(trial.seed)
+        target(trial)
+        attempt.returned()
+        trial.returned()
+    except SegmentEnd:
+        pass
+    except BaseException as error:
+        trial.drop_kept()
+        trial.leave_group(error)
+        raise
+    trial.leave_group()
+
+
+def _told(settings: Kept) -> str:
+    """Say in the attempt's log what it changed of the process."""
+    if not settings.changed:
+        return ""
+    stuck = f"; this couldn't be put back: {', '.join(settings.stuck)}" if settings.stuck else ""
+    return f"hpsearch: changed in this segment, and put back after it: {', '.join(settings.changed)}{stuck}\n"
+
+
+class _WarmObject:
+    """The object of the last trial, and the checkpoint that it stands at."""
+
+    def __init__(self) -> None:
+        self._object: Any = None
+        self.trial: RunningTrial | None = None
+        """Its trial; None where there is no object."""
+        self._settings: Mapping[str, Any] = {}
+        """What building it changed of the process: there again when it goes on, as if it had been built anew."""
+        self._stands_at: tuple[int, str] | None = None
+        """(trial number, absolute path of the checkpoint written at its last report)"""
+
+    def step(
+        self, target: Trainable, assignment: Assignment, attempt: Attempt, form: Callable[[], Group] | None
+    ) -> None:
+        """Step the object through a segment; the one at hand, where it stands at the segment's checkpoint."""
+        try:
+            trial = self._continue(assignment, attempt) or self._build(target, assignment, attempt, form)
+            # From here to the end the object stands at no checkpoint: one that fails on the way is built afresh.
+            self._stands_at = None
+            offers = getattr(self._object, "state_dict", None)
+            for _ in trial.iterations():
+                trial.report(self._object.step(), offers)
+            if attempt.checkpoint is not None:
+                self._stands_at = (assignment.number, str(trial.directory / Path(attempt.checkpoint).name))
+        except BaseException as error:
+            if self.trial is not None:
+                self.trial.leave_group(error)  # at once: the others may be waiting
+            raise
+        finally:
+            if assignment.world_size > 1:
+                self.close()  # the object belongs to this segment's group
+
+    def close(self) -> None:
+        """Let go of the object and its group; what its `close` raises is printed, and nobody's failure."""
+        former, trial = self._object, self.trial
+        self._object, self.trial, self._stands_at = None, None, None
+        if callable(close := getattr(former, "close", None)):
+            try:
+                with kept():
+                    close()
+            except Interrupted:
+                raise
+            except BaseException:  # SystemExit too: it would fail the next trial
+                traceback.print_exc()
+        if trial is not None:
+            trial.leave_group()
+
+    def _continue(self, assignment: Assignment, attempt: Attempt) -> RunningTrial | None:
+        """Take up the object at hand, where it stands at the checkpoint; a wide segment always builds its own."""
+        if assignment.world_size > 1 or self.trial is None:
+            return None
+        if self._stands_at != (assignment.number, assignment.checkpoint):
+            return None
+        self.trial.assign(assignment, attempt, self.trial.random_state)
+        set_current_trial(self.trial)
+        apply(self._settings)
+        return self.trial
+
+    def _build(
+        self, target: Trainable, assignment: Assignment, attempt: Attempt, form: Callable[[], Group] | None
+    ) -> RunningTrial:
+        self.close()
+        trial = self.trial = RunningTrial(assignment, attempt, form)
+        set_current_trial(trial)
+        if trial.world_size > 1:
+            _ = trial.group
+        random_state.seed_all(assignment.seed)
+        self._object = target(trial)
+        self._settings = attempt.settings.changes()
+        if assignment.checkpoint is not None:
+            self._object.load_state_dict(trial.checkpoint)
+        return trial

@@ -1,0 +1,59 @@
+"""What can be seen of a trainable before a place to run it is started, and without running any of its code."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+from pathlib import Path
+
+from hpsearch.errors import TrainableError
+from hpsearch.imports import check_importable
+from hpsearch.trainable.macros import expand
+from hpsearch.worker.job import CommandLine, Job
+
+__all__ = ["check_trainable"]
+
+_ENV = "/usr/bin/env"
+
+
+def check_trainable(job: Job) -> None:
+    """See that a script and what runs it are there, or the module of an import path.
+
+    Only for workers of this machine: on a cluster the nodes may have what this machine lacks.
+
+    Raises:
+        TrainableError: They aren't.
+    """
+    if isinstance(job.trainable, CommandLine):
+        _check_program(job.trainable)
+        _check_command(job.trainable)
+    elif isinstance(job.trainable, str):
+        check_importable(job.trainable, "trainable", TrainableError, job.search_path)
+
+
+def _check_program(command: CommandLine) -> None:
+    folder, program = Path(command.directory), command.program
+    if program is None or not folder.is_dir() or (folder / program).exists():
+        return
+    beside = (folder / program).parent
+    names = [entry.name for entry in beside.iterdir()] if beside.is_dir() else []
+    nearest = difflib.get_close_matches(Path(program).name, names, n=1)
+    hint = f" (did you mean {str(Path(program).with_name(nearest[0]))!r}?)" if nearest else ""
+    raise TrainableError(f"`program` must be a file, but there is no {program!r} in {folder}{hint}")
+
+
+def _check_command(command: CommandLine) -> None:
+    words = list(command.command[:2])
+    if any(word.startswith("${args") for word in words[:1]):
+        return
+    words = expand([word for word in words if "${args" not in word], command.program, {}, {}, Path(), os.environ)
+    first = words[1] if words[0] == _ENV and len(words) > 1 and words[1][0] != "-" and "=" not in words[1] else words[0]
+    # A path is meant from the folder where the script runs; a plain name is looked for on PATH.
+    found = shutil.which(Path(command.directory, first)) if "/" in first else shutil.which(first)
+    if found is not None:
+        return
+    where = f"in {command.directory}" if "/" in first else "on PATH"
+    there = "/" in first and Path(command.directory, first).is_file()
+    problem = f"may not be executed: chmod +x {first}" if there else f"isn't there ({where})"
+    raise TrainableError(f"`command` must begin with a program that runs, but {first!r} {problem}")

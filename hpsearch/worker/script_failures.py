@@ -1,0 +1,60 @@
+"""Say why a script failed, by its output and its exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+from pathlib import Path
+
+from hpsearch.errors import UnwritableError
+from hpsearch.trainable.storage import writing
+from hpsearch.trial import Failure
+from hpsearch.worker.gang_store import Ending
+
+__all__ = ["end_of_log", "failed", "lost", "probe"]
+
+_TAIL = 8192
+"""Bytes of a failed script's output that its failure keeps."""
+
+_PROBE = 1 << 16
+"""Bytes to write, to see whether the disk is full."""
+
+
+def end_of_log(log: Path) -> str:
+    """Give the end of the script's output."""
+    with log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _TAIL))
+        text = file.read().decode("utf-8", "replace")
+    return text if size <= _TAIL else "...\n" + text.partition("\n")[2]
+
+
+def failed(words: list[str], status: int, tail: str) -> Failure:
+    """Describe a script that exited with a status, or was killed."""
+    command = shlex.join(words)
+    if len(command) > 200:
+        command = command[:197] + "..."
+    ended = f"exited with status {status}" if status > 0 else f"was killed by {signal.Signals(-status).name}"
+    last = tail.strip().rpartition("\n")[2].strip()
+    return Failure("raised", f"the script {ended}: {last or 'it printed nothing'}"[:500], f"{command}\n{tail}")
+
+
+def lost(ending: Ending, tail: str) -> Failure:
+    """Describe a script that ended for want of another one of its gang."""
+    return Failure("peer", f"the script of rank {ending.rank} failed first: {ending.message}"[:500], tail)
+
+
+def probe(directory: Path) -> None:
+    """See whether there is room left: a script that failed may have done so for want of it.
+
+    Raises:
+        StorageError: There is none, or the storage is out of order.
+    """
+    file = directory / ".probe"
+    with contextlib.suppress(UnwritableError), writing(f"the attempt's directory {directory}"):
+        try:
+            file.write_bytes(bytes(_PROBE))
+        finally:
+            file.unlink(missing_ok=True)

@@ -1,0 +1,161 @@
+"""Run one segment of one trial in this process."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from hpsearch.errors import BackendError, StorageError, UnwritableError
+from hpsearch.trainable.failures import bounded, failure_of
+from hpsearch.trainable.running_trial import Assignment, nest
+from hpsearch.trainable.storage import writing
+from hpsearch.trial import Failure, Segment, Trial
+from hpsearch.worker.attempt import Attempt, attempt_directory
+from hpsearch.worker.attempt_log import AttemptLog
+from hpsearch.worker.command import CommandRunner
+from hpsearch.worker.gang import Seat
+from hpsearch.worker.gang_listener import GangListener
+from hpsearch.worker.gang_store import GangStore
+from hpsearch.worker.in_process import InProcess
+from hpsearch.worker.job import Channel, CommandLine, Job, SegmentResult
+
+__all__ = ["Worker"]
+
+
+class Worker:
+    """Runs segments of one study, one at a time, and keeps the last trial's object warm.
+
+    Args:
+        job: What all segments share.
+        root: Where attempts write and checkpoints are read: the study's directory, or what stands for it on a
+            machine that doesn't see that.
+        log: A file for output meanwhile; an attempt's directory is then made only when something is to lie there.
+        node: Names the machine among those that gangs span: workers with the same name share memory. Empty: what
+            HPSEARCH_COMM_HOST says, or else those of one machine do.
+        interface: Interface, address or network by which other machines reach this one. None: what
+            HPSEARCH_COMM_INTERFACE says, or else routing.
+
+    Raises:
+        TrainableError: The trainable can't be imported, or has another shape.
+    """
+
+    def __init__(
+        self, job: Job, root: Path, log: Path | None = None, node: str = "", interface: str | None = None
+    ) -> None:
+        self._job = job
+        self._root = root.absolute()
+        self._log = AttemptLog(None if isinstance(job.trainable, CommandLine) else log)
+        node = node or os.environ.get("HPSEARCH_COMM_HOST", "")
+        interface = interface or os.environ.get("HPSEARCH_COMM_INTERFACE") or None
+        self._in_process: InProcess | None = None
+        self._script: CommandRunner | None = None
+        if isinstance(job.trainable, CommandLine):
+            store = GangStore(node, interface) if job.widest > 1 else None
+            self._script = CommandRunner(job.trainable, job.threads, store)
+        else:
+            self._in_process = InProcess(job.trainable, job.search_path, job.threads, GangListener(node, interface))
+
+    @property
+    def address(self) -> str:
+        """Where the next gang reaches this worker: another one after each wide segment; empty where there is none.
+
+        Raises:
+            BackendError: It can't be reached by the interface that it was given.
+        """
+        if self._job.widest == 1:
+            return ""
+        from hpsearch_comm import ConfigurationError
+
+        runner = self._in_process or self._script
+        assert runner is not None
+        try:
+            return runner.address
+        except ConfigurationError as error:
+            raise BackendError(str(error)) from error
+
+    def run(self, trial: Trial, segment: Segment, channel: Channel, seat: Seat | None = None) -> SegmentResult:
+        """Run one segment. Output goes to `output.log` in the attempt's directory.
+
+        The user's mistakes are failures in the result, never exceptions; `Interrupted` passes through, and so
+        does what the channel raises.
+
+        Args:
+            trial: The trial.
+            segment: Its segment.
+            channel: Hears of it. Of a gang, rank 0's alone hears reports and checkpoints, and may ask for a cut.
+            seat: This worker's place in the gang that runs a wide segment. What rank 1 writes lies in `rank-1` within
+                the attempt's directory, and so on.
+        """
+        began = time.perf_counter()
+        assert segment.width == (1 if seat is None else seat.width), "a wide segment takes a gang of its width"
+        rank = 0 if seat is None else seat.rank
+        directory = self._root / attempt_directory(segment, rank)
+        assignment = self._assignment(trial, segment, directory, rank)
+        attempt = Attempt(segment, channel, rank)
+        try:
+            with writing(f"the attempt's directory {directory}"):  # what the trainable raises is a failure already
+                failure = self._run(trial, assignment, attempt, seat)
+                self._log.end()
+        except (StorageError, UnwritableError) as error:
+            failure = failure_of(error)
+        if attempt.channel_error is not None:
+            raise attempt.channel_error
+        return SegmentResult(
+            iteration=attempt.iteration,
+            checkpoint=None if failure else attempt.checkpoint,
+            reports=tuple(attempt.reports),
+            cut=attempt.cut and failure is None,
+            seconds=time.perf_counter() - began,
+            failure=None if failure is None else bounded(failure),
+            changed=attempt.settings.changed,
+            stuck=attempt.settings.stuck,
+        )
+
+    def _run(self, trial: Trial, assignment: Assignment, attempt: Attempt, seat: Seat | None) -> Failure | None:
+        log = self._log.begin(Path(assignment.directory))
+        if self._in_process is not None:
+            return self._in_process.run(assignment, attempt, log, seat)
+        assert self._script is not None
+        return self._script.run(trial.params, assignment, attempt, log, seat)
+
+    @property
+    def closes(self) -> bool:
+        """Whether objects of this trainable have a `close()`: who runs the worker then calls `let_go`."""
+        return self._in_process is not None and self._in_process.closes
+
+    def let_go(self, unless: int | None) -> None:
+        """Close the object of the last trial, unless it is this trial's.
+
+        Where it isn't called, that happens within the next segment. Its time is that of the trial that ended, and only
+        who runs the worker can bound it. What `close` prints or raises goes to that trial's log.
+        """
+        if self._in_process is not None:
+            self._in_process.let_go(unless)
+
+    def file_log(self) -> None:
+        """Let the output of a long attempt be seen in its place while it runs; called from another thread."""
+        self._log.file()
+
+    def close(self) -> None:
+        """Let go of the warm object, and give back what was taken of the process."""
+        self._log.close()
+        for runner in (self._in_process, self._script):
+            if runner is not None:
+                runner.close()
+
+    def _assignment(self, trial: Trial, segment: Segment, directory: Path, rank: int) -> Assignment:
+        return Assignment(
+            number=trial.number,
+            params=nest(trial.params, self._job.paths),
+            seed=trial.seed,
+            directory=str(directory),
+            start=segment.start,
+            end=segment.end,
+            checkpoint=None if segment.checkpoint is None else str(self._root / segment.checkpoint),
+            metric=self._job.metric,
+            save_every=self._job.save_every,
+            rank=rank,
+            world_size=segment.width,
+            scaling=dict(self._job.scaling),
+        )

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import asyncio
+
+from hpsearch.backends.ray.mailbox import Key, Letter, Mailbox, Save
+from hpsearch.trial import Report
+
+KEY = ("runs/x", 3, 1)
+REPORT = Report(3, 1, {"loss": 0.5}, 0.1)
+
+
+def letter(iteration: int = 1, saves: tuple[Save, ...] = ()) -> Letter:
+    return Letter("worker", KEY, (Report(3, iteration, {"loss": 0.5}, 0.1),), saves, None, ())
+
+
+def asking(key: Key = KEY, worker: str = "worker") -> Letter:
+    return Letter(worker, key, (), (), None, ())
+
+
+def test_letters_are_collected_once_and_in_their_order():
+    async def exchange() -> None:
+        mailbox = Mailbox()
+        for iteration in range(5):
+            assert not (await mailbox.exchange(letter(iteration))).cut
+        assert [one.reports[0].iteration for one in await mailbox.collect()] == [0, 1, 2, 3, 4]
+        await mailbox.exchange(letter(5))
+        assert [one.reports[0].iteration for one in await mailbox.collect()] == [5]
+
+    asyncio.run(exchange())
+
+
+def test_who_collects_is_woken_by_the_next_letter():
+    async def wait() -> None:
+        mailbox = Mailbox()
+        collecting = asyncio.create_task(mailbox.collect())
+        await asyncio.sleep(0)
+        assert not collecting.done()
+        await mailbox.exchange(letter())
+        assert len(await collecting) == 1
+
+    asyncio.run(wait())
+
+
+def test_an_empty_letter_only_asks(monkeypatch):
+    monkeypatch.setattr("hpsearch.backends.ray.mailbox._PATIENCE", 0.01)
+
+    async def ask() -> None:
+        mailbox = Mailbox()
+        empty = asking()
+        assert not (await mailbox.exchange(empty)).cut
+        assert await mailbox.collect() == []
+        await mailbox.cut(KEY)
+        assert (await mailbox.exchange(empty)).cut
+        assert not (await mailbox.exchange(asking((KEY[0], 3, 2)))).cut  # another attempt
+        assert not (await mailbox.exchange(asking(("runs/y", 3, 1)))).cut  # another study
+        assert (await mailbox.exchange(Letter("worker", KEY, (), (Save(1, "c", (REPORT,)),), b"packed", ()))).cut
+        assert [one.packed for one in await mailbox.collect()] == [b"packed"]
+
+    asyncio.run(ask())
+
+
+def test_a_study_that_was_let_go_leaves_nothing(monkeypatch):
+    async def let_go() -> None:
+        mailbox = Mailbox()
+        await mailbox.exchange(letter())
+        await mailbox.cut(KEY)
+        await mailbox.clear()
+        collecting = asyncio.create_task(mailbox.collect())
+        await asyncio.sleep(0)
+        assert not collecting.done()
+        assert not (await mailbox.exchange(letter(2))).cut
+        assert [one.reports[0].iteration for one in await collecting] == [2]
+
+    asyncio.run(let_go())
+
+
+def test_a_worker_is_told_once_what_to_take_back_and_says_what_it_took():
+    async def recall() -> None:
+        mailbox = Mailbox()
+        behind = (KEY[0], 4, 1)
+        await mailbox.recall("worker", behind)
+        assert (await mailbox.exchange(asking(worker="another"))).recall == ()
+        assert (await mailbox.exchange(asking())).recall == (behind,)
+        assert (await mailbox.exchange(asking())).recall == ()
+        await mailbox.exchange(Letter("worker", KEY, (), (), None, (behind,)))
+        assert [one.recalled for one in await mailbox.collect()] == [(behind,)]
+
+    asyncio.run(recall())

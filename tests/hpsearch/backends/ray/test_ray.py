@@ -1,0 +1,189 @@
+"""Sweeps on a real Ray cluster: workers that die, nodes that go, a node without sight of the study, full clusters."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpsearch
+from hpsearch.backends.ray.backend import RayBackend
+from hpsearch.events import Failed, Lost, Started
+from hpsearch.report.study import Study
+from hpsearch.report.tables import rows_to_csv
+from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.journal import Journal
+from hpsearch.trial import TrialState
+from tests.hpsearch.support import backend_trainables as trainables
+from tests.hpsearch.support.conditions import alive_nodes, gone, wait_until
+from tests.hpsearch.support.driver import Driver
+
+pytestmark = pytest.mark.ray
+
+ROOT = Path(__file__).parents[4]
+
+HYPERBAND = hpsearch.Hyperband(max_iter=9, eta=3)
+
+
+def search(trainable: Callable[..., object], directory: Path, **options: Any) -> Study:
+    given: dict[str, Any] = {
+        "parameters": {"x": hpsearch.Uniform(0.0, 1.0), "folder": str(directory.parent)},
+        "metric": "value",
+        "goal": "maximize",
+        "early_terminate": HYPERBAND,
+        "workers": 2,
+        "progress": False,
+    }
+    return hpsearch.search(trainable, directory=directory, name="test", **{**given, **options})
+
+
+def csv(study: Study) -> str:
+    return rows_to_csv(study.trials, [name for name in study.sweep.parameters.names if name != "folder"])
+
+
+def events(study: Path, *kinds: type) -> list[Any]:
+    with Journal.read(StudyDirectory(study).journal) as journal:
+        return [event for _, event in journal.events() if isinstance(event, kinds)]
+
+
+@pytest.fixture
+def expected(tmp_path: Path) -> str:
+    """The table of the same sweep in this very process."""
+    return csv(search(trainables.total, tmp_path / "inline", backend="inline", workers=None))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_any_number_of_workers_gives_the_table_of_one_process(ray_cluster, tmp_path, expected, workers):
+    assert csv(search(trainables.total, tmp_path / "ray", workers=workers)) == expected
+
+
+def test_the_pool_serves_the_next_search_of_the_process(ray_cluster, tmp_path):
+    import ray
+
+    search(trainables.total, tmp_path / "one")
+    before = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
+    study = search(trainables.without_checkpoints, tmp_path / "two")
+    after = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
+    assert study.state == "finished"
+    assert after == before
+
+
+def test_a_function_of_a_notebook_reaches_the_workers(ray_cluster, tmp_path):
+    factor = 3.0
+
+    def train(trial):
+        for iteration in trial.iterations():
+            trial.report({"value": factor * iteration})
+
+    study = search(train, tmp_path / "ray", early_terminate=None, run_cap=2, max_iter=2)
+    assert study.best_value == 6.0
+
+
+def test_a_trial_that_kills_its_worker_goes_on_from_its_checkpoint(ray_cluster, tmp_path, expected):
+    study = search(trainables.kills_its_worker_once, tmp_path / "ray", checkpoint_every=2, max_retries=0)
+    assert csv(study) == expected
+    assert events(study.directory, Lost)
+    assert not events(study.directory, Failed)
+
+
+def test_a_trial_that_always_kills_its_worker_fails_in_the_end(ray_cluster, tmp_path):
+    study = search(
+        trainables.always_kills_its_worker,
+        tmp_path / "ray",
+        early_terminate=None,
+        run_cap=1,
+        max_iter=1,
+        workers=1,
+    )
+    (row,) = study.trials
+    assert row.state is TrialState.FAILED
+    assert row.failure is not None
+    assert row.failure.kind == "died"
+    assert "5 times in a row" in row.failure.message
+
+
+def test_a_trial_over_its_timeout_is_killed_with_its_children(ray_cluster, tmp_path):
+    study = search(
+        trainables.endless,
+        tmp_path / "ray",
+        early_terminate=None,
+        run_cap=1,
+        max_iter=100_000,
+        workers=1,
+        trial_timeout=1.0,
+    )
+    (row,) = study.trials
+    assert row.failure is not None
+    assert row.failure.kind == "timeout"
+    pids = [int(pid) for pid in (tmp_path / "0.pids").read_text().split()]
+    wait_until(lambda: all(gone(pid) for pid in pids))
+
+
+def test_a_worker_is_replaced_after_a_trial_that_raised(ray_cluster, tmp_path):
+    study = search(
+        trainables.raises, tmp_path / "ray", early_terminate=None, run_cap=1, max_iter=1, max_retries=1, workers=1
+    )
+    assert [row.state for row in study.trials] == [TrialState.FAILED]
+    failure = study.trials[0].failure
+    assert failure is not None
+    assert "in raises" in failure.traceback
+    assert len(events(study.directory, Failed)) == 2
+
+
+def test_a_sweep_on_a_full_cluster_says_whose_workers_it_waits_for(ray_cluster, tmp_path):
+    options = {"early_terminate": None, "run_cap": 2, "max_iter": 1}
+    first = threading.Thread(target=lambda: search(trainables.waits, tmp_path / "first", **options), daemon=True)
+    first.start()
+    wait_until(lambda: StudyDirectory(tmp_path / "first").exists() and len(events(tmp_path / "first", Started)) == 2)
+    code = f"""
+import hpsearch, sys
+sys.path.insert(0, {str(ROOT)!r})
+from tests.hpsearch.support import backend_trainables as trainables
+hpsearch.search(trainables.total, parameters={{"x": hpsearch.Uniform(0.0, 1.0)}}, metric="value", run_cap=1, max_iter=1,
+                workers=1, directory={str(tmp_path / "second")!r}, address={ray_cluster.address!r})
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=tmp_path) as second:
+        assert second.stdout is not None
+        notice = next(line for line in second.stdout if "waiting for workers of other sweeps" in line)
+        (tmp_path / "go").touch()
+        second.stdout.read()
+    first.join()
+    assert second.returncode == 0
+    assert "2 of test (" in notice
+    assert f":{os.getpid()})" in notice
+
+
+def test_a_worker_that_no_node_can_hold_is_one_clear_error(ray_cluster, tmp_path):
+    with pytest.raises(hpsearch.BackendError, match=r"needs 64 CPUs.*largest node has 2 CPUs"):
+        search(trainables.total, tmp_path / "ray", cpus_per_worker=64)
+
+
+def test_three_nodes_one_blind_one_lost_give_the_same_table(ray_cluster, tmp_path, expected, blind_node):
+    lost = ray_cluster.add_node(num_cpus=1, include_dashboard=False)
+    wait_until(lambda: alive_nodes() == 3)
+    # On a busy machine one worker could run it all before the others come: the search is to find all of them warm.
+    driver = Driver(RayBackend(workers=4), tmp_path / "warm", "total")
+    driver.wait_for(lambda: driver.backend.workers().ready == 4)
+    driver.backend.close()
+    directory = tmp_path / "ray"
+
+    def lose_a_node() -> None:
+        wait_until(lambda: directory.exists() and len(list((directory / "trials").glob("*"))) >= 10)
+        ray_cluster.remove_node(lost, allow_graceful=False)
+
+    thread = threading.Thread(target=lose_a_node, daemon=True)
+    thread.start()
+    study = search(trainables.slow_total, directory, workers=4)
+    thread.join()
+    assert csv(study) == expected
+    logs = [log.read_text() for log in directory.glob("trials/*/*/output.log")]
+    assert any(blind_node in log for log in logs), "the blind node ran nothing"
+    assert any(blind_node not in log for log in logs)
+    assert study.best_trial.checkpoint is not None
+    assert study.best_trial.checkpoint.is_file()

@@ -1,0 +1,148 @@
+"""Workers of the Ray pool come and go; and the pool takes the decisions that a simulated one takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import hpsearch
+from hpsearch.backends import slots
+from hpsearch.backends.base import Message, Result, Task
+from hpsearch.backends.ray import crew
+from hpsearch.backends.ray.backend import RayBackend
+from hpsearch.backends.simulated import SimulatedBackend
+from hpsearch.decision import Decision
+from hpsearch.events import Event, Finished, Started
+from hpsearch.observers.base import Record
+from hpsearch.report.study import stored_sweep
+from hpsearch.run.plan import simulate
+from hpsearch.study.course import Course
+from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.journal import Journal
+from tests.hpsearch.support import backend_trainables as trainables
+from tests.hpsearch.support.driver import Driver
+
+pytestmark = pytest.mark.ray
+
+
+def test_idle_workers_are_given_back_and_had_again(ray_cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(crew, "_IDLE_SECONDS", 0.5)
+    driver = Driver(RayBackend(workers=2), tmp_path / "study", "total")
+    driver.wait_for(lambda: driver.backend.workers().ready == 0 and driver.backend.capacity() == 2)
+    driver.start(0, {"x": 1.0})
+    assert driver.backend.capacity() == 1
+    driver.wait_for(lambda: driver.results() == [0])
+    driver.backend.close()
+
+
+def test_workers_are_added_when_the_cluster_grows(ray_cluster, tmp_path):
+    import ray
+
+    before = sum(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
+    driver = Driver(RayBackend(workers=None), tmp_path / "study", "total")
+    assert driver.backend.workers().wanted == before
+    node = ray_cluster.add_node(num_cpus=1, include_dashboard=False)
+    driver.wait_for(lambda: driver.backend.workers().ready == before + 1)
+    driver.backend.close(kill=True)
+    ray_cluster.remove_node(node)
+
+
+def test_a_task_sent_ahead_is_taken_back_from_behind_a_long_one(ray_cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(slots, "SEND_AHEAD_SECONDS", 5.0)  # a loaded machine is slow, too
+    driver = Driver(RayBackend(workers=2), tmp_path / "study", "waits")
+    driver.wait_for(lambda: driver.backend.workers().ready == 2)
+    long = 40
+    for number in range(long):  # until the pool knows how short they are, and sends a second task ahead
+        driver.wait_for(lambda: driver.backend.capacity() > 0)
+        driver.start(number, {})
+    driver.wait_for(lambda: len(driver.results()) == long)
+    driver.start(long, {"folder": str(tmp_path)})
+    for quick in range(long + 1, long + 4):
+        assert driver.backend.capacity() > 0
+        driver.start(quick, {})
+    driver.wait_for(lambda: {long + 1, long + 2, long + 3} <= set(driver.results()))
+    assert long not in driver.results()
+    (tmp_path / "go").touch()
+    driver.wait_for(lambda: long in driver.results())
+    assert sorted(driver.results()) == list(range(long + 4))
+    driver.backend.close()
+
+
+class Listener:
+    """Keeps what was started and decided, in order."""
+
+    def __init__(self) -> None:
+        self.story: list[Event | Decision] = []
+
+    def observe(self, record: Record) -> None:
+        event = record.event
+        if isinstance(event, Started):
+            self.story.append(replace(event, segment=replace(event.segment, checkpoint=None)))
+        self.story += record.decisions
+
+    def report(self, reports: Any) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def look(self, *_: Any) -> None: ...
+
+
+class AsRecorded(SimulatedBackend):
+    """A simulated backend whose workers are free, and done, in the rounds in which a recorded run's were."""
+
+    def __init__(self, rounds: Sequence[tuple[float, Event]]) -> None:
+        self.ends: dict[tuple[int, int | None], float] = {}
+        self.starts = Counter[float]()
+        clock, last = 0.0, None
+        for when, event in rounds:
+            if isinstance(event, Finished):
+                clock += when != last  # what was taken in one round was journaled at one time
+                last = when
+                self.ends[event.trial, event.iteration] = clock
+            elif isinstance(event, Started):
+                self.starts[clock] += 1
+        super().__init__(
+            1000,
+            metric=lambda trial, iteration: sum(trial.params["x"] for _ in range(iteration)),
+            seconds=lambda trial, segment: self.ends[trial.number, segment.end] - self.now(),
+        )
+
+    def wait(self, timeout: float | None) -> Sequence[Message]:
+        order = list(self.ends)  # those of one round came one after the other, too
+        results = [message for message in super().wait(timeout) if isinstance(message, Result)]
+        return sorted(results, key=lambda message: order.index((message.trial, message.result.iteration)))
+
+    def capacity(self) -> int:
+        return self.starts[self.now()] if self.starts.total() else 1  # at last, to hear that nothing is left
+
+    def start(self, task: Task) -> None:
+        self.starts[self.now()] -= 1
+        super().start(task)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_simulated_backend_takes_the_same_decisions_in_the_same_order(ray_cluster, tmp_path, workers):
+    study = hpsearch.search(
+        trainables.total,
+        parameters={"x": hpsearch.Uniform(0.0, 1.0)},
+        metric="value",
+        goal="maximize",
+        early_terminate=hpsearch.Hyperband(max_iter=9, eta=3),
+        workers=workers,
+        directory=tmp_path / "ray",
+        progress=False,
+    )
+    with Journal.read(StudyDirectory(study.directory).journal) as journal:
+        sweep = stored_sweep(journal.study())
+        history = list(journal.events())
+    lived = Listener()
+    for seq, told in enumerate(Course(sweep).replay(event for _, event in history), 1):
+        lived.observe(Record(seq, 0.0, *told))
+    simulated = Listener()
+    simulate(sweep, AsRecorded(history), simulated)
+    assert simulated.story == lived.story
+    assert sum(isinstance(entry, Decision) for entry in lived.story) == 22

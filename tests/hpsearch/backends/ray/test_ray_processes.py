@@ -1,0 +1,121 @@
+"""What trials leave in the processes of Ray's workers: objects to close, and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpsearch
+from hpsearch.backends.base import Notice, Result
+from hpsearch.backends.ray import backend as ray_backend
+from hpsearch.backends.ray.backend import RayBackend
+from hpsearch.events import Lost
+from hpsearch.trial import TrialState
+from tests.hpsearch.backends.ray.test_ray import csv, events, search
+from tests.hpsearch.support import backend_trainables as trainables
+from tests.hpsearch.support.driver import Driver
+
+pytestmark = pytest.mark.ray
+
+
+@contextmanager
+def opened(tmp_path: Path, **options: Any) -> Iterator[Driver]:
+    driver = Driver(RayBackend(workers=1, **options), tmp_path / "study", "Closing")
+    yield driver
+    driver.backend.close()
+
+
+def notices(driver: Driver) -> list[str]:
+    return [message.text for message in driver.messages if isinstance(message, Notice)]
+
+
+def closed(tmp_path: Path) -> list[int]:
+    return sorted(int(path.name.partition(".")[0]) for path in tmp_path.glob("*.closed"))
+
+
+def test_a_close_that_hangs_costs_the_next_trial_nothing_but_another_worker(ray_cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_backend, "CLOSE_SECONDS", 1.0)
+    with opened(tmp_path) as driver:
+        params = {"x": 1.0, "folder": str(tmp_path), "hangs": 0}
+        driver.start(0, params)
+        first = driver.outcome(0)
+        driver.start(1, params)
+        lost = driver.outcome(1)
+        assert lost.innocent
+        assert [text for text in notices(driver) if "trial 0: its close()" in text]
+        driver.start(2, params, timeout=60.0)
+        second = driver.outcome(2)
+        assert isinstance(second, Result)
+        assert second.result.failure is None
+        pids = {outcome.result.reports[-1].metrics["pid"] for outcome in (first, second)}
+        assert len(pids) == 2
+    assert closed(tmp_path) == [0, 2]
+
+
+def test_a_trials_clock_stands_still_while_the_one_before_it_is_closed(ray_cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_backend, "CLOSE_SECONDS", 1.0)
+    with opened(tmp_path) as driver:
+        params = {"x": 1.0, "folder": str(tmp_path), "hangs": 0}
+        driver.start(0, params)
+        driver.outcome(0)
+        driver.start(1, params, timeout=0.2)
+        assert driver.outcome(1).innocent
+
+
+def test_a_sweep_ends_though_its_last_objects_close_hangs(ray_cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_backend, "CLOSE_SECONDS", 1.0)
+    with opened(tmp_path) as driver:
+        driver.start(0, {"x": 1.0, "folder": str(tmp_path), "hangs": 0})
+        driver.outcome(0)
+    assert [text for text in notices(driver) if "trial 0: its close()" in text]
+    study = search(trainables.total, tmp_path / "next", early_terminate=None, run_cap=1, max_iter=1, workers=1)
+    assert study.state == "finished"
+
+
+def test_a_fresh_process_runs_each_segment_and_closes_its_object(ray_cluster, tmp_path):
+    with opened(tmp_path, fresh_process=True) as driver:
+        params = {"x": 1.0, "folder": str(tmp_path)}
+        driver.start(0, params)
+        first = driver.outcome(0)
+        driver.start(0, params, end=2, after=first)
+        driver.start(1, params)
+        outcomes = [first, driver.outcome(0, 2), driver.outcome(1)]
+        assert [outcome.result.failure for outcome in outcomes] == [None] * 3
+        reports = [outcome.result.reports[-1].metrics for outcome in outcomes]
+        assert [report["built"] for report in reports] == [1, 1, 1]
+        assert len({report["pid"] for report in reports}) == 3
+    assert closed(tmp_path) == [0, 0, 1]
+
+
+def test_a_fresh_process_gives_the_same_table(ray_cluster, tmp_path):
+    options = {"early_terminate": None, "run_cap": 3, "max_iter": 2}
+    usual = search(trainables.total, tmp_path / "usual", **options)
+    fresh = search(trainables.total, tmp_path / "fresh", fresh_process=True, **options)
+    assert [row.failure for row in fresh.trials] == [None] * 3
+    assert csv(fresh) == csv(usual)
+
+
+def test_inline_refuses_a_fresh_process(tmp_path):
+    with pytest.raises(hpsearch.SweepError, match=r"resources\.fresh_process is true, but the inline backend"):
+        search(trainables.total, tmp_path / "inline", backend="inline", workers=None, fresh_process=True)
+
+
+def test_the_table_doesnt_depend_on_which_worker_ran_a_trial_that_changed_its_process(ray_cluster, tmp_path):
+    options = {"early_terminate": None, "run_cap": 6, "max_iter": 1}
+    one = search(trainables.sets_a_dtype, tmp_path / "one", workers=1, **options)
+    assert {int(row.value) for row in one.trials if row.value is not None} == {32}
+    assert csv(search(trainables.sets_a_dtype, tmp_path / "two", workers=2, **options)) == csv(one)
+
+
+def test_a_keyboard_interrupt_of_the_trainables_own_fails_its_trial(ray_cluster, tmp_path):
+    options = {"early_terminate": None, "run_cap": 1, "max_iter": 1, "workers": 1}
+    study = search(trainables.interrupts_itself, tmp_path / "ray", **options)
+    (row,) = study.trials
+    assert row.state is TrialState.FAILED
+    assert row.failure is not None
+    assert row.failure.message == "KeyboardInterrupt"
+    assert not events(study.directory, Lost)

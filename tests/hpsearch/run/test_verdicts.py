@@ -1,0 +1,108 @@
+"""What follows from the end of an attempt, as a table of cases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hpsearch.backends.base import Gone, Result, TimedOut
+from hpsearch.errors import StorageError
+from hpsearch.events import Dropped, Failed, Finished, Lost, Reverted
+from hpsearch.run.verdicts import MOST_LOSSES, Rules, Verdict, verdict
+from hpsearch.study.standing import Footing, Standing
+from hpsearch.sweep.sweep import Limits, Scaling
+from hpsearch.trial import Failure, Report, Segment, Trial
+from hpsearch.worker.job import SegmentResult
+from tests.hpsearch.support.scripted import sweep_of
+
+REPORTS = (Report(3, 4, {"loss": 2.0}, 0.1),)
+FOOTING = Footing(3, 1.0, "c3", 3, 1, {"loss": 1.0})
+
+
+def standing(**changes: Any) -> Standing:
+    """Trial 3, whose second attempt runs from iteration 3 to 9."""
+    out = Standing(Trial(3, {"x": 0.5}, 0, "random"))
+    out.segment, out.attempts, out.width = Segment(3, 3, 9, "c3", 2, 2), 2, 2
+    for name, value in changes.items():
+        setattr(out, name, value)
+    return out
+
+
+def result(failure: Failure | None = None, **changes: Any) -> Result:
+    given = SegmentResult(4, None, REPORTS, False, 1.5, failure)
+    return Result(3, 2, replace(given, **changes))
+
+
+def failure(kind: Any, message: str = "m") -> Failure:
+    return Failure(kind, message, "Traceback")
+
+
+def rules(proven: bool = True, ending: bool = False, scaling: Scaling | None = None, **limits: Any) -> Rules:
+    return Rules(sweep_of(limits=Limits(**limits), scaling=scaling or Scaling()), proven, ending)
+
+
+RAISED, CONTRACT = failure("raised"), failure("contract")
+TIMEOUT, GONE = failure("timeout"), Gone(3, 2, "node 7 died", seconds=0.5)
+FAILED = Failed(3, 2, RAISED, False, REPORTS, 1.5)
+RETRY = Failed(3, 2, RAISED, True, (), 1.5)
+BROKEN = Failed(3, 2, CONTRACT, False, REPORTS, 1.5)
+LOST = Lost(3, 2, "node 7 died", False, 0.5)
+DIED = f"its worker died {MOST_LOSSES} times in a row without progress; the last time: node 7 died"
+
+
+def reverted(why: str, seconds: float = 1.5) -> Reverted:
+    return Reverted(3, 2, 3, f"width 2: {why}", seconds, None)
+
+
+@pytest.mark.parametrize(
+    ("ended", "record", "by", "events"),
+    [
+        (result(), {}, rules(), (Finished(3, 2, 4, None, REPORTS, False, 1.5),)),
+        (result(cut=True), {"footing": FOOTING}, rules(), (Finished(3, 2, 4, None, REPORTS, True, 1.5),)),
+        (result(RAISED), {}, rules(), (FAILED,)),
+        (result(RAISED), {"failures": 1}, rules(max_retries=2), (RETRY,)),
+        (result(RAISED), {"failures": 2}, rules(max_retries=2), (FAILED,)),
+        (result(RAISED), {"seconds": 8.0}, rules(max_retries=2, trial_timeout=10), (RETRY,)),
+        (result(RAISED), {"seconds": 8.5}, rules(max_retries=2, trial_timeout=10), (FAILED,)),
+        (result(RAISED), {"seconds": 9.0, "excused": 4.0}, rules(max_retries=2, trial_timeout=10), (RETRY,)),
+        (result(CONTRACT), {}, rules(max_retries=2), (BROKEN,)),
+        (result(CONTRACT), {"footing": FOOTING}, rules(proven=False), (BROKEN,)),
+        (TimedOut(3, 2, TIMEOUT, 9.0), {}, rules(max_retries=2), (Failed(3, 2, TIMEOUT, False, (), 9.0),)),
+        (result(failure("checkpoint")), {}, rules(), (Lost(3, 2, "m", True, 1.5), Dropped(3, "m"))),
+        (result(failure("storage")), {}, rules(), (Lost(3, 2, "m", True, 1.5),)),
+        (GONE, {"losses": MOST_LOSSES - 2}, rules(), (LOST,)),
+        (GONE, {"losses": MOST_LOSSES - 1}, rules(), (Failed(3, 2, Failure("died", DIED, ""), False, (), 0.5),)),
+        (GONE, {"losses": MOST_LOSSES - 1}, rules(ending=True), (LOST,)),
+        (replace(GONE, innocent=True), {"losses": MOST_LOSSES - 1}, rules(), (replace(LOST, innocent=True),)),
+        (GONE, {"losses": MOST_LOSSES - 1, "footing": FOOTING}, rules(), (reverted(DIED, 0.5),)),
+        (result(RAISED), {"footing": FOOTING}, rules(), (reverted("m"),)),
+        (result(CONTRACT), {"footing": FOOTING}, rules(), (reverted("m"),)),
+        (result(), {"footing": FOOTING}, rules(), (Finished(3, 2, 4, None, REPORTS, False, 1.5),)),
+        (
+            result(),
+            {"footing": FOOTING},
+            rules(scaling=Scaling(batch="per_worker", tolerance=0.1)),
+            (reverted("loss 2 after 1, worse by more than the 10% of scaling.tolerance"),),
+        ),
+    ],
+)
+def test_what_follows_from_the_end_of_an_attempt(ended, record, by, events):
+    got = verdict(ended, standing(**record), by)
+    assert got.events == events
+    assert (got.mistake is not None) == (ended == result(failure("storage")))
+
+
+def test_a_full_disk_ends_the_sweep_with_what_to_do():
+    mistake = verdict(result(failure("storage", "no space left")), standing(), rules()).mistake
+    assert isinstance(mistake, StorageError)
+    assert str(mistake) == "no space left"
+
+
+def test_the_user_hears_of_a_trial_that_starts_anew_or_goes_back_and_of_nothing_else():
+    anew = verdict(result(failure("checkpoint", "it is gone")), standing(), rules())
+    assert anew.said == "trial 3 starts again from zero: it is gone"
+    back = verdict(result(RAISED), standing(footing=FOOTING), rules())
+    assert back.said == "trial 3 goes back to iteration 3 and to fewer workers: width 2: m"
+    assert verdict(result(RAISED), standing(), rules()) == Verdict((FAILED,))

@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpsearch.errors import JournalError, SweepError
+from hpsearch.events import Ended, Event, Exhausted, Extended, Failed, Finished, Lost, Saved, Started
+from hpsearch.schedulers.base import Done
+from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.space import Space, Uniform
+from hpsearch.study.course import Course
+from hpsearch.study.extension import extended, extension
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.trial import Failure, TrialRow, TrialState
+from tests.hpsearch.support.lives import OPENED, Life, lives, sweeps
+from tests.hpsearch.support.scripted import sweep_of
+
+ENDED = {TrialState.COMPLETE, TrialState.STOPPED, TrialState.FAILED}
+
+
+def best_of(rows: list[TrialRow], sweep: Sweep) -> TrialRow | None:
+    """The best of these rows, found the slow way."""
+    sign = 1 if sweep.metric.goal == "minimize" else -1
+    valued = [row for row in rows if row.value is not None]
+    return min(valued, key=lambda row: (sign * (row.value or 0.0), row.number), default=None)
+
+
+def state(course: Course) -> object:
+    return (
+        course.rows(),
+        course.best(),
+        +Counter(course.counts()),
+        course.running(),
+        list(course.rungs()),
+        course.total(),
+    )
+
+
+@settings(deadline=None, max_examples=150)
+@given(lives())
+def test_no_checkpoint_goes_that_is_needed_and_in_the_end_those_of_the_best_and_the_failed_are_left(life):
+    course = life.course
+    while life.step():
+        rows = course.rows()
+        assert course.checkpoints() == life.on_disk
+        # A row names the one of its value; a trial that failed behind its newest checkpoint has none there.
+        assert {row.checkpoint for row in rows} - {None} <= life.on_disk
+        best = best_of([row for row in rows if row.state in ENDED], life.sweep)
+        for row in rows:
+            if row.state not in ENDED - {TrialState.FAILED} or row == best:
+                newest = [e for e in life.events if isinstance(e, Saved | Finished) and e.trial == row.number]
+                saved = [e for e in newest if e.checkpoint is not None]
+                there = saved and saved[-1].iteration == row.iterations
+                assert row.checkpoint == (saved[-1].checkpoint if there else None)
+        assert course.best() == best_of(rows, life.sweep)
+    assert len(life.discarded) == len(set(life.discarded))
+    assert {row.state for row in course.rows()} <= ENDED
+    best = course.best()
+    kept = {row.number for row in course.rows() if row.state is TrialState.FAILED}
+    kept |= {best.number} if best is not None else set()
+    assert {int(checkpoint.split("/")[1]) for checkpoint in life.on_disk} <= kept
+    assert best is None or best.checkpoint is None or best.checkpoint in life.on_disk
+
+
+@settings(deadline=None, max_examples=50)
+@given(lives(keep="all"))
+def test_keep_all_keeps_all(life):
+    life.run()
+    assert life.discarded == []
+
+
+@settings(deadline=None, max_examples=100)
+@given(lives(), st.data())
+def test_replaying_any_prefix_gives_what_living_through_it_gave(life, data):
+    states = []
+    while life.step():
+        states.append(state(life.course))
+    for _ in range(3):
+        length = data.draw(st.integers(0, len(life.events)))
+        course = Course(life.sweep)
+        replayed = list(course.replay(life.events[:length]))
+        assert [event for event, _ in replayed] == life.events[:length]
+        course.obsolete()
+        if length:
+            assert state(course) == states[length - 1]
+        # and it goes on from there as the first life did
+        list(course.replay(life.events[length:]))
+        course.obsolete()
+        assert state(course) == state(life.course)
+
+
+@settings(deadline=None, max_examples=100)
+@given(lives(), st.integers(1, 8), st.integers(0, 99))
+def test_resuming_on_another_number_of_workers_ends_with_the_same_table(life, workers, cut_at):
+    """Values are a function of trial and iteration here; whatever happened, they come out again."""
+
+    def value(trial: int, iteration: int) -> float:
+        return (trial * 31 % 7) / iteration
+
+    def live(life: Life) -> Life:
+        life.reports = lambda trial, start, end: tuple(  # type: ignore[method-assign]
+            replace(report, metrics={"loss": value(trial, report.iteration)})
+            for report in Life.reports(life, trial, start, end)
+        )
+        return life
+
+    calm = live(Life(life.sweep, life.seed, 1, 0.0, life.saves)).run()
+    former = live(Life(life.sweep, life.seed, life.workers, 0.0, life.saves))
+    for _ in range(cut_at):
+        if not former.step():
+            break
+    resumed = live(Life(life.sweep, life.seed + 1, workers, 0.0, life.saves))
+    resumed.on_disk = former.on_disk
+    list(resumed.course.replay(former.events))
+    resumed.course.obsolete()
+    resumed.take(OPENED)
+    resumed.run()
+
+    def table(course: Course) -> list[TrialRow]:
+        return [replace(row, checkpoint=None, seconds=0.0, reason="") for row in course.rows()]
+
+    assert table(resumed.course) == table(calm.course)
+
+
+def started(course: Course) -> Started:
+    event = course.next()
+    assert isinstance(event, Started)
+    course.apply(event)
+    return event
+
+
+def test_a_lost_attempt_is_owed_again_from_its_newest_checkpoint_before_anything_new():
+    course = Course(sweep_of(early_terminate=None, run_cap=5, max_iter=9))
+    course.apply(OPENED)
+    first, second = started(course), started(course)
+    course.apply(Saved(1, 1, 4, "c4", ()))
+    course.apply(Lost(1, 1, "died"))
+    course.apply(Lost(0, 1, "died"))
+    assert [row.state for row in course.rows()] == [TrialState.WAITING] * 2
+    again = started(course)
+    assert again.segment == replace(first.segment, attempt=2)
+    again = started(course)
+    assert again.segment == replace(second.segment, attempt=2, start=4, checkpoint="c4")
+    assert again.new is None
+    assert started(course).segment.trial == 2
+
+
+def test_saving_is_progress_so_losses_in_a_row_begin_anew():
+    course = Course(sweep_of(early_terminate=None, run_cap=1, max_iter=9))
+    course.apply(OPENED)
+    started(course)
+    course.apply(Lost(0, 1, "died"))
+    started(course)
+    assert course.standing(0).losses == 1
+    course.apply(Saved(0, 2, 4, "c4", ()))
+    course.apply(Lost(0, 2, "died"))
+    assert course.standing(0).losses == 1
+
+
+def test_a_cut_segment_is_owed_from_where_it_was_cut_and_nothing_is_decided():
+    course = Course(sweep_of(early_terminate=None, run_cap=1, max_iter=9))
+    course.apply(OPENED)
+    segment = started(course).segment
+    assert course.apply(Finished(0, 1, 4, "c4", (), True, 1.0)) == ()
+    assert started(course).segment == replace(segment, start=4, checkpoint="c4", attempt=2)
+    # cut at the very end is an end like any other
+    (decision,) = course.apply(Finished(0, 2, 9, "c9", (), True, 1.0))
+    assert decision.action == "complete"
+    assert course.next() == Done()
+
+
+def test_opening_or_ending_owes_everything_that_ran():
+    for event in (OPENED, Ended("interrupted")):
+        course = Course(sweep_of())
+        course.apply(OPENED)
+        segments = [started(course).segment for _ in range(3)]
+        assert not course.idle
+        course.apply(event)
+        assert course.idle
+        assert [started(course).segment for _ in range(3)] == [replace(s, attempt=2) for s in segments]
+
+
+def test_a_retry_is_owed_again_and_its_reports_dont_count():
+    course = Course(sweep_of(early_terminate=None, run_cap=1, max_iter=2))
+    course.apply(OPENED)
+    started(course)
+    course.apply(Failed(0, 1, Failure("raised", "no", ""), True, ()))
+    assert course.rows()[0].state is TrialState.WAITING
+    assert course.standing(0).failures == 1
+    assert started(course).segment.attempt == 2
+    course.apply(Failed(0, 2, Failure("raised", "no", ""), False, ()))
+    assert course.rows()[0].state is TrialState.FAILED
+    assert course.next() == Done()
+
+
+def test_an_exhausted_grid_says_so_once_and_ends():
+    life = Life(sweep_of(method="grid", parameters=_grid(4)), 0, 3, 0.0).run()
+    assert [type(event) for event in life.events].count(Exhausted) == 1
+    assert len(life.course.rows()) == 4
+    assert life.course.total() == (4, life.course.iterations)
+
+
+def _grid(points: int) -> Space:
+    return Space.from_parameters({"x": Uniform(0.0, 1.0, points=points)})
+
+
+@settings(deadline=None, max_examples=150)
+@given(lives(), sweeps(), st.integers(0, 200))
+def test_an_extension_that_the_sweep_accepts_is_one_that_its_course_can_take_at_any_time(life, wish, steps):
+    """Or else the user would hear of it when it stands in the journal."""
+    first = life.sweep
+    early, wanted = first.early_terminate, wish.early_terminate
+    if isinstance(early, Hyperband) and isinstance(wanted, Hyperband):
+        early = replace(early, brackets=wanted.brackets)
+    asked = replace(life.sweep, run_cap=wish.run_cap or life.sweep.run_cap, early_terminate=early)
+    for _ in range(steps):
+        if not life.step():
+            break
+    try:
+        more = extension(life.sweep, asked)
+    except SweepError:
+        return
+    before = len(life.course.rows())
+    if more is None:
+        return
+    life.take(more)
+    life.sweep = extended(life.sweep, more)
+    assert life.sweep.difference(asked) == []
+    life.run()
+    assert len(life.course.rows()) >= before
+    replayed = Course(first)
+    list(replayed.replay(life.events))
+    replayed.obsolete()
+    assert state(replayed) == state(life.course)
+
+
+def _events() -> list[Event]:
+    return Life(sweep_of(), 3, 2, 0.0).run().events
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (sweep_of(seed=1), "where this sweep gives Started"),
+        (sweep_of(early_terminate=Hyperband(27)), "where this sweep gives Started"),
+        (sweep_of(early_terminate=None, max_iter=9, run_cap=1), "where this sweep gives "),
+    ],
+)
+def test_a_journal_of_another_sweep_doesnt_replay(other, told):
+    with pytest.raises(JournalError, match=told):
+        list(Course(other).replay(_events()))
+
+
+@pytest.mark.parametrize(
+    ("place", "event", "told"),
+    [
+        (-1, Lost(0, 1, ""), "that attempt doesn't run"),
+        (-1, Finished(99, 1, 1, None, (), False, 1.0), "that attempt doesn't run"),
+        (2, Saved(0, 2, 1, "c", ()), "that attempt doesn't run"),
+        (2, Exhausted(), "where this sweep gives Wait"),
+        (-1, Extended(3), "bounds can only be raised"),
+    ],
+)
+def test_events_that_cant_have_happened_dont_replay(place, event, told):
+    events = _events()
+    events.insert(place if place >= 0 else len(events), event)
+    with pytest.raises(JournalError, match=told):
+        list(Course(sweep_of()).replay(events))
+
+
+def test_a_missing_event_is_noticed():
+    events = _events()
+    first_finish = next(place for place, event in enumerate(events) if isinstance(event, Finished))
+    del events[first_finish]
+    with pytest.raises(JournalError, match="doesn't replay"):
+        list(Course(sweep_of()).replay(events))

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpsearch.events import (
+    Dropped,
+    Ended,
+    Event,
+    Exhausted,
+    Extended,
+    Failed,
+    Finished,
+    Lost,
+    Opened,
+    Retried,
+    Reverted,
+    Saved,
+    Started,
+)
+from hpsearch.study.event_codec import decode, encode
+from hpsearch.trial import Failure, Report, Segment, Trial
+
+# Text as Python has it, halves of surrogate pairs included: a file's name that isn't UTF-8 gives them.
+texts = st.text(st.characters(exclude_categories=[]), max_size=20)
+counts = st.integers(0, 2**40)
+floats = st.floats()
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | floats | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+optional_counts = st.none() | counts
+
+
+@st.composite
+def _reports(draw, trial: int) -> tuple[Report, ...]:
+    metrics = st.dictionaries(texts, floats, max_size=3)
+    return tuple(draw(st.lists(st.builds(Report, st.just(trial), counts, metrics, floats), max_size=4)))
+
+
+@st.composite
+def events(draw) -> Event:
+    trial = draw(counts)
+    reports = _reports(trial)
+    kinds = st.sampled_from(["raised", "timeout", "died", "contract", "checkpoint", "storage", "peer"])
+    failures = st.builds(Failure, kinds, texts, texts)
+    widths = st.integers(1, 2**20)
+    segments = st.builds(Segment, st.just(trial), counts, optional_counts, st.none() | texts, counts, widths)
+    trials = st.builds(Trial, st.just(trial), st.dictionaries(texts, values, max_size=3), counts, texts)
+    number = st.just(trial)
+    event: Event = draw(
+        st.one_of(
+            st.builds(Opened, texts, optional_counts, texts, texts, optional_counts),
+            st.builds(Started, segments, st.none() | trials, texts),
+            st.builds(Saved, number, counts, counts, texts, reports),
+            st.builds(Finished, number, counts, counts, st.none() | texts, reports, st.booleans(), floats),
+            st.builds(Failed, number, counts, failures, st.booleans(), reports, floats),
+            st.builds(Lost, number, counts, texts, st.booleans(), floats),
+            st.builds(Reverted, number, counts, counts, texts, floats, st.none() | texts),
+            st.builds(Dropped, number, texts),
+            st.builds(Retried, number),
+            st.builds(Exhausted),
+            st.builds(Extended, optional_counts, optional_counts),
+            st.builds(Ended, texts, texts),
+        )
+    )
+    return event
+
+
+@settings(deadline=None, max_examples=400)
+@given(events())
+def test_every_event_comes_back_exactly_from_the_columns_of_a_table(event):
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.execute("CREATE TABLE t (kind TEXT, trial INTEGER, body TEXT)")
+        connection.execute("INSERT INTO t VALUES (?, ?, ?)", encode(event))
+        (row,) = connection.execute("SELECT * FROM t").fetchall()
+    finally:
+        connection.close()
+    # By its text: NaN isn't equal to itself, and 1 == 1.0 == True.
+    assert repr(decode(*row)) == repr(event)
+
+
+def test_metrics_that_are_no_numbers_or_infinite_come_back():
+    report = Report(3, 1, {"nan": math.nan, "up": math.inf, "down": -math.inf, "zero": -0.0}, 0.1)
+    event = decode(*encode(Saved(3, 1, 1, "c", (report,))))
+    assert isinstance(event, Saved)
+    metrics = event.reports[0].metrics
+    assert math.isnan(metrics["nan"])
+    assert (metrics["up"], metrics["down"]) == (math.inf, -math.inf)
+    assert math.copysign(1, metrics["zero"]) == -1
+
+
+def test_a_row_says_of_which_trial_it_is_without_being_decoded():
+    segment = Segment(7, 0, 3, None, 1)
+    assert encode(Started(segment, None))[:2] == ("started", 7)
+    assert encode(Lost(8, 1, "gone"))[:2] == ("lost", 8)
+    assert encode(Exhausted()) == ("exhausted", None, "{}")
+
+
+TRIAL = {"params": {"x": 1}, "seed": 9, "origin": "random"}
+ROWS = [[1, 0.5, {"loss": 2.0}]]
+REPORTS = (Report(7, 1, {"loss": 2.0}, 0.5),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "event"),
+    [
+        ("opened", {"backend": "ray", "workers": None, "process": "p", "command": "c"}, Opened("ray", None, "p", "c")),
+        (
+            "opened",
+            {"backend": "ray", "workers": 2, "process": "p", "command": "c", "workers_per_trial": 2},
+            Opened("ray", 2, "p", "c", 2),
+        ),
+        (
+            "started",
+            {"attempt": 2, "start": 1, "end": 3, "checkpoint": "c"},
+            Started(Segment(7, 1, 3, "c", 2, 1), None, ""),
+        ),
+        (
+            "started",
+            {"attempt": 1, "start": 0, "end": None, "width": 4, "reason": "free", "new": TRIAL},
+            Started(Segment(7, 0, None, None, 1, 4), Trial(7, {"x": 1}, 9, "random"), "free"),
+        ),
+        ("saved", {"attempt": 1, "iteration": 1, "checkpoint": "c", "reports": ROWS}, Saved(7, 1, 1, "c", REPORTS)),
+        (
+            "finished",
+            {"attempt": 1, "iteration": 1, "checkpoint": None, "reports": ROWS, "cut": False, "seconds": 0.5},
+            Finished(7, 1, 1, None, REPORTS, False, 0.5),
+        ),
+        (
+            "failed",
+            {"attempt": 1, "failure": ["raised", "m", "t"], "retry": True, "reports": []},
+            Failed(7, 1, Failure("raised", "m", "t"), True, ()),
+        ),
+        ("lost", {"attempt": 1, "reason": "r", "innocent": True}, Lost(7, 1, "r", True)),
+        (
+            "reverted",
+            {"attempt": 1, "iteration": 3, "reason": "r", "seconds": 0.5, "checkpoint": None},
+            Reverted(7, 1, 3, "r", 0.5),
+        ),
+        ("dropped", {"reason": "r"}, Dropped(7, "r")),
+        ("exhausted", {}, Exhausted()),
+        ("extended", {"run_cap": 3, "brackets": None}, Extended(3)),
+        ("extended", {"run_cap": None, "brackets": 8}, Extended(None, {"brackets": 8})),
+        ("ended", {"state": "finished", "message": ""}, Ended("finished")),
+    ],
+)
+def test_what_journals_hold_means_the_same_for_ever(kind, body, event):
+    """Written out by hand: a change of names, of order or of a default must not change what is stored."""
+    assert decode(kind, 7, json.dumps(body)) == event
+    written = json.loads(encode(event)[2])
+    kept = {name: value for name, value in body.items() if name != "brackets"}  # `settings` now
+    assert {name: written[name] for name in kept} == kept
+    assert all(value in (None, 1, "", 0.0) for name, value in written.items() if name not in {*kept, "settings"})
+
+
+def test_a_field_is_never_made_up_and_never_passed_over():
+    """A default of the class is today's; what a journal of another time meant by leaving a field out is not."""
+    with pytest.raises(KeyError, match="innocent"):
+        decode("lost", 0, json.dumps({"attempt": 1, "reason": "r"}))
+    with pytest.raises(KeyError, match="later"):
+        decode("dropped", 0, json.dumps({"reason": "r", "later": 1}))
+    with pytest.raises(ValueError, match="expected"):
+        decode("saved", 0, json.dumps({"attempt": 1, "iteration": 1, "checkpoint": "c", "reports": [[1, 0.5, {}, 3]]}))
+
+
+def test_a_journal_from_before_failures_told_their_time_is_read():
+    body = {"attempt": 2, "failure": ["raised", "no", ""], "retry": False, "reports": []}
+    assert decode("failed", 7, json.dumps(body)) == Failed(7, 2, Failure("raised", "no", ""), False, (), 0.0)
+    body = {"attempt": 2, "reason": "gone", "innocent": True}
+    assert decode("lost", 7, json.dumps(body)) == Lost(7, 2, "gone", True, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [("unheard_of", {}), ("saved", {}), ("saved", None), ("failed", []), ("started", "x"), ("ended", 3)],
+)
+def test_what_is_no_event_is_refused_with_the_errors_that_the_journal_expects(kind, body):
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        decode(kind, 0, json.dumps(body))

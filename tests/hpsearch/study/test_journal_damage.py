@@ -1,0 +1,215 @@
+"""A journal whose bits changed is refused, with the place; one of the format without checksums gets them."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from hpsearch.errors import JournalError
+from hpsearch.events import Event, Exhausted, Finished, Lost, Saved
+from hpsearch.study.journal import Journal
+from hpsearch.trial import Report
+
+STUDY = {"sweep": {"name": "s", "seed": 1}, "created": 1.5}
+
+EVENTS: list[Event] = [
+    Saved(0, 1, 1, "c", (Report(0, 1, {"loss": 0.125}, 0.5),)),
+    Finished(0, 1, 2, None, (Report(0, 2, {"loss": 0.25}, 0.5),), False, 1.5),
+    Lost(1, 1, "gone"),
+    Exhausted(),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "study.db"
+    Journal.create(path, STUDY)
+    with Journal.open(path) as journal:
+        journal.append(EVENTS[:2])
+        journal.append(EVENTS[2:])
+    return path
+
+
+def make_former(path: Path) -> None:
+    """Make it what the first version wrote: the same rows, without checksums."""
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        """
+        CREATE TABLE former (
+            seq INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, trial INTEGER, body TEXT NOT NULL
+        );
+        INSERT INTO former SELECT seq, time, kind, trial, body FROM events;
+        DROP TABLE events;
+        ALTER TABLE former RENAME TO events;
+        DELETE FROM study WHERE key = 'checksum';
+        PRAGMA user_version=1;
+        VACUUM;
+        """
+    )
+    connection.close()
+
+
+def tamper(path: Path, change: str) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute(change)
+    connection.close()
+
+
+def events(path: Path) -> list[Event]:
+    with Journal.read(path) as journal:
+        return [event for _, event in journal.events()]
+
+
+def version(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    connection.close()
+    return int(found)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "time = time + 1",
+        "kind = 'saved'",
+        "kind = 'unheard_of'",
+        "trial = 3",
+        "trial = NULL",
+        "body = replace(body, '0.25', '0.35')",
+        "body = replace(body, 'false', 'true')",
+        "body = replace(body, 'iteration', 'iterbtion')",
+        "body = cast(x'7b22c3' as text)",
+        "body = '{}'",
+        "body = 'no json'",
+        "body = 'null'",
+        "checksum = checksum + 1",
+        "seq = 7",
+    ],
+)
+def test_an_event_that_was_changed_is_named(path, change):
+    tamper(path, f"UPDATE events SET {change} WHERE seq = 2")
+    with pytest.raises(JournalError, match=r"study\.db: event 2 can't be read: .*restore it from a copy"):
+        events(path)
+
+
+@pytest.mark.parametrize("change", ["kind = 'unheard_of'", "body = '{}'", "body = 'no json'", "body = '[]'"])
+def test_without_checksums_what_is_no_event_is_named(path, change):
+    make_former(path)
+    tamper(path, f"UPDATE events SET {change} WHERE seq = 2")
+    with pytest.raises(JournalError, match="event 2 can't be read"):
+        events(path)
+
+
+@pytest.mark.parametrize("former", [False, True])
+def test_an_event_that_is_missing_is_named(path, former):
+    if former:
+        make_former(path)
+    tamper(path, "DELETE FROM events WHERE seq = 2")
+    with pytest.raises(JournalError, match="event 2 can't be read: it is missing"):
+        events(path)
+
+
+def test_events_that_changed_places_are_found(path):
+    tamper(path, "UPDATE events SET seq = -seq WHERE seq < 3")
+    tamper(path, "UPDATE events SET seq = 3 + seq WHERE seq < 0")
+    with pytest.raises(JournalError, match="event 1 can't be read"):
+        events(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        """UPDATE study SET value = replace(value, '1', '3') WHERE key = 'sweep'""",
+        "UPDATE study SET key = 'sweeq' WHERE key = 'sweep'",
+        "UPDATE study SET key = 'checksun' WHERE key = 'checksum'",
+        "DELETE FROM study WHERE key = 'sweep'",
+        "DELETE FROM study WHERE key = 'checksum'",
+    ],
+)
+def test_a_stored_sweep_that_was_changed_is_refused(path, change):
+    tamper(path, change)
+    with (
+        Journal.read(path) as journal,
+        pytest.raises(JournalError, match=r"study\.db: the study's sweep can't be read: .*restore it from a copy"),
+    ):
+        journal.study()
+
+
+def test_no_flipped_bit_gives_another_study(path, tmp_path):
+    """Any bit of the file: it is refused, or was of no importance."""
+    whole = path.read_bytes()
+    rng = random.Random(0)
+    harmed = tmp_path / "harmed" / "study.db"
+    refused = 0
+    for _ in range(500):
+        place, bit = rng.randrange(len(whole)), 1 << rng.randrange(8)
+        harmed.parent.mkdir()
+        harmed.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
+        try:
+            with Journal.read(harmed) as journal:
+                assert journal.study() == STUDY
+                assert [event for _, event in journal.events()] == EVENTS[: len(events(harmed))]
+        except JournalError:
+            refused += 1
+        shutil.rmtree(harmed.parent)
+    assert refused
+
+
+def test_a_journal_without_checksums_is_read_as_it_is_and_gets_them_when_it_is_written(path):
+    make_former(path)
+    before = path.read_bytes()
+    with Journal.read(path) as journal:
+        assert journal.study() == STUDY
+        times = [when for when, _ in journal.events()]
+    with Journal.open(path) as journal:
+        assert [event for _, event in journal.events()] == EVENTS
+    assert path.read_bytes() == before
+    with Journal.open(path) as journal:
+        journal.append([Exhausted()])
+        assert [event for _, event in journal.events()] == [*EVENTS, Exhausted()]
+    assert version(path) == 2
+    with Journal.read(path) as journal:
+        assert journal.study() == STUDY
+        assert [when for when, _ in journal.events()][:4] == times
+    tamper(path, "UPDATE events SET body = replace(body, '0.25', '0.35') WHERE seq = 2")
+    with pytest.raises(JournalError, match="event 2 can't be read: its checksum doesn't fit"):
+        events(path)
+
+
+def test_an_upgrade_for_which_there_is_no_room_leaves_the_journal_as_it_was(path):
+    written = [*EVENTS, *[Lost(number, 1, "x" * 2000) for number in range(50)]]
+    with Journal.open(path) as journal:
+        journal.append(written[4:])
+    make_former(path)
+    with Journal.open(path) as journal:
+        (pages,) = journal._connection.execute("PRAGMA page_count").fetchone()
+        journal._connection.execute(f"PRAGMA max_page_count={pages}")
+        with pytest.raises(JournalError, match=r"(?s)disk is full.*resume"):
+            journal.append([Exhausted()])
+        assert [event for _, event in journal.events()] == written
+        assert version(path) == 1
+        journal._connection.execute("PRAGMA max_page_count=1000000")
+        journal.append([Exhausted()])
+    assert events(path) == [*written, Exhausted()]
+    assert version(path) == 2
+
+
+def test_a_writer_of_the_former_version_cant_go_on_after_an_upgrade(path):
+    make_former(path)
+    with Journal.open(path) as journal:
+        journal.append([Exhausted()])
+    with pytest.raises(sqlite3.IntegrityError):
+        tamper(path, "INSERT INTO events (time, kind, trial, body) VALUES (1.0, 'exhausted', NULL, '{}')")
+
+
+def test_of_two_that_upgrade_one_is_refused(path):
+    make_former(path)
+    with Journal.open(path) as one, Journal.open(path) as other:
+        one.append([Exhausted()])
+        with pytest.raises(JournalError, match="another process has written"):
+            other.append([Exhausted()])
+    assert events(path) == [*EVENTS, Exhausted()]

@@ -1,0 +1,77 @@
+"""What the command line's tests run."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+from hpsearch.trainable.running_trial import RunningTrial
+
+__all__ = ["GATE", "OPEN", "REACHED", "fails", "gated", "interrupted", "misnamed", "moody", "nan", "steps"]
+
+GATE = "HPSEARCH_TEST_GATE"
+"""Environment variable: a folder in which `gated` says that it waits, and waits for `open`."""
+
+REACHED = "reached"
+OPEN = "open"
+
+
+def steps(trial: RunningTrial) -> None:
+    """Walk at random from the last checkpoint on."""
+    place = 0.0 if trial.checkpoint is None else trial.checkpoint["place"]
+    for _ in trial.iterations():
+        place += trial.params["x"] + random.random()
+        trial.report({"loss": place}, checkpoint=lambda: {"place": place})
+
+
+def gated(trial: RunningTrial) -> None:
+    """Walk likewise, and stand still in trial 2 until the gate is open."""
+    if trial.number == 2:
+        gate = Path(os.environ[GATE])
+        (gate / REACHED).touch()
+        while not (gate / OPEN).exists():
+            time.sleep(0.002)
+    steps(trial)
+
+
+_reports = 0
+
+
+def interrupted(trial: RunningTrial) -> None:
+    """Walk likewise, and press Ctrl-C at every seventh report."""
+    global _reports
+    place = 0.0 if trial.checkpoint is None else trial.checkpoint["place"]
+    for _ in trial.iterations():
+        place += trial.params["x"] + random.random()
+        _reports += 1
+        if _reports % 7 == 0:
+            signal.raise_signal(signal.SIGINT)
+        trial.report({"loss": place}, checkpoint={"place": place})
+
+
+def misnamed(trial: RunningTrial) -> None:
+    """Report another metric than the sweep's."""
+    for _ in trial.iterations():
+        trial.report({"los": 1.0})
+
+
+def fails(trial: RunningTrial) -> None:
+    """Raise, each trial with words of its own."""
+    raise ValueError(f"no luck with {trial.params['x']}")
+
+
+def nan(trial: RunningTrial) -> None:
+    """Report no number."""
+    for _ in trial.iterations():
+        trial.report({"loss": float("nan")})
+
+
+def moody(trial: RunningTrial) -> None:
+    """Raise while the folder holds a file `moody`, in trials from its number on; else walk at random."""
+    mood = Path("moody")
+    if mood.exists() and trial.number >= int(mood.read_text()):
+        raise ValueError("not today")
+    steps(trial)

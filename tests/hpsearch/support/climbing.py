@@ -1,0 +1,73 @@
+"""A searcher that learns, as a third party writes it: in one file, named in a sweep by its import path."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from hpsearch.searchers.base import NotYet, Observation, Searcher, Suggestion
+from hpsearch.space import Space
+from hpsearch.trial import Trial
+
+__all__ = ["Climbing", "Hesitant"]
+
+
+class Climbing(Searcher):
+    """Draws, and moves each draw halfway to the best trial that it knows; the less `loss`, the better.
+
+    What it suggests depends on every call that it gets, and on their order.
+    """
+
+    kind: ClassVar[str] = "tests.hpsearch.support.climbing:Climbing"
+    learns: ClassVar[bool] = True
+
+    def __init__(self, space: Space, seed: int) -> None:
+        self._space = space
+        self._seed = seed
+        self._losses: dict[int, dict[int, float]] = {}
+        self._params: dict[int, float] = {}
+        self.calls: list[str] = []
+
+    @classmethod
+    def build(cls, space: Space, seed: int) -> Searcher:
+        return cls(space, seed)
+
+    @property
+    def size(self) -> None:
+        return None
+
+    def suggest(self, number: int) -> Suggestion | NotYet | None:
+        drawn = self._space.draw(self._seed, number)
+        known = [(min(losses.values()), trial) for trial, losses in sorted(self._losses.items()) if losses]
+        if known:
+            drawn["x"] = (drawn["x"] + self._params[min(known)[1]]) / 2 + len(self.calls) * 1e-9
+        return Suggestion(drawn, "climbing")
+
+    def started(self, trial: Trial) -> None:
+        self.calls.append(f"started {trial.number}")
+        self._params[trial.number] = trial.params["x"]
+
+    def observe(self, observation: Observation) -> None:
+        number = observation.trial.number
+        self.calls.append(f"observe {number} {observation.iteration} {observation.ended}")
+        losses = self._losses.setdefault(number, {})
+        losses.update({report.iteration: report.metrics["loss"] for report in observation.reports})
+
+    def reverted(self, trial: Trial, iteration: int) -> None:
+        self.calls.append(f"reverted {trial.number} {iteration}")
+
+    def dropped(self, trial: Trial) -> None:
+        self.calls.append(f"dropped {trial.number}")
+
+
+class Hesitant(Climbing):
+    """Answers only when it is asked for the third time."""
+
+    kind: ClassVar[str] = "tests.hpsearch.support.climbing:Hesitant"
+
+    def __init__(self, space: Space, seed: int) -> None:
+        super().__init__(space, seed)
+        self._asked = 0
+
+    def suggest(self, number: int) -> Suggestion | NotYet | None:
+        self._asked += 1
+        return super().suggest(number) if self._asked % 3 == 0 else NotYet()

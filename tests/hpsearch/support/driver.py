@@ -1,0 +1,84 @@
+"""Drives a backend by hand, as the orchestrator does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpsearch.backends.base import Gone, Message, Progress, Result, Task, TimedOut
+from hpsearch.backends.ray.backend import RayBackend
+from hpsearch.study.directory import StudyDirectory
+from hpsearch.trial import Segment, Trial
+from hpsearch.worker.job import Job
+
+ROOT = Path(__file__).parents[3]
+
+
+class Driver:
+    """A backend, a study's directory for it, and what was heard."""
+
+    def __init__(
+        self, backend: RayBackend, study: Path, trainable: str, widest: int = 1, save_every: int | None = None
+    ) -> None:
+        self.backend = backend
+        self.messages: list[Any] = []
+        StudyDirectory(study).create({"sweep": {}}, None)
+        job = Job(
+            study=str(study),
+            name=study.name,
+            trainable=f"tests.hpsearch.support.backend_trainables:{trainable}",
+            search_path=(str(ROOT),),
+            metric="value",
+            save_every=save_every,
+            max_iter=None,
+            threads=1,
+            widest=widest,
+        )
+        backend.open(job, self.messages.append)
+
+    def wait_for(self, met: Callable[[], Any]) -> None:
+        """Wait until a condition is met; the test's own time limit bounds it."""
+        while not met():
+            self.messages += self.backend.wait(0.1)
+
+    def start(
+        self,
+        number: int,
+        params: dict[str, Any],
+        end: int = 1,
+        width: int = 1,
+        timeout: float | None = None,
+        after: Result | None = None,
+    ) -> None:
+        """Start the first attempt of a trial, or the one that goes on after a result, when there is room."""
+        self.wait_for(lambda: self.backend.capacity() >= width)
+        trial = Trial(number, params, seed=number, origin="random")
+        segment = Segment(number, 0, end, None, 1, width)
+        if after is not None:
+            segment = Segment(number, after.result.iteration, end, after.result.checkpoint, after.attempt + 1, width)
+        self.backend.start(Task(trial, segment, timeout))
+
+    def results(self) -> list[int]:
+        return [message.trial for message in self.messages if isinstance(message, Result)]
+
+    def outcome(self, number: int, attempt: int = 1) -> Any:
+        """Wait for what becomes of an attempt."""
+
+        def outcomes() -> list[Message]:
+            kinds = (Result, TimedOut, Gone)
+            return [m for m in self.messages if isinstance(m, kinds) and (m.trial, m.attempt) == (number, attempt)]
+
+        self.wait_for(outcomes)
+        (outcome,) = outcomes()
+        return outcome
+
+    def metrics(self, number: int) -> dict[str, float]:
+        """Wait for a live report of a trial, and give the metrics of the last one."""
+
+        def reports() -> list[Any]:
+            told = [m for m in self.messages if isinstance(m, Progress) and m.trial == number]
+            return [report for message in told for report in message.reports]
+
+        self.wait_for(reports)
+        return dict(reports()[-1].metrics)

@@ -1,0 +1,121 @@
+"""Workers in processes of their own, which run wide segments together."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import hpsearch_comm
+from hpsearch.trial import Segment, Trial
+from hpsearch.worker.gang import Seat
+from hpsearch.worker.job import Job, SegmentResult
+from hpsearch.worker.worker import Worker
+from tests.hpsearch.support.segments import TRIAL, Listening
+
+__all__ = ["Workers"]
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(
+    ["torch", "hpsearch_comm", "hpsearch.worker.worker", "tests.hpsearch.support.wide_trainables"]
+)
+
+
+class Workers:
+    """A pool of workers of one study.
+
+    Args:
+        root: The study's directory.
+        trainable: What they run; found by the name of its module.
+        nodes: A name for the node of each.
+        **facts: Of the job.
+    """
+
+    def __init__(self, root: Path, trainable: Any, nodes: Sequence[str] = ("a", "a"), **facts: Any) -> None:
+        job = replace(Job(str(root), "sweep", trainable, (), "loss", None, None, 1, widest=len(nodes)), **facts)
+        self.nodes = tuple(nodes)
+        self._lines: list[Connection] = []
+        self.processes = []
+        for node in nodes:
+            ours, theirs = _processes.Pipe()
+            process = _processes.Process(target=_serve, args=(theirs, job, root, node), daemon=True)
+            process.start()
+            theirs.close()
+            self._lines.append(ours)
+            self.processes.append(process)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for line in self._lines:
+            line.close()
+        for process in self.processes:
+            process.join()
+
+    def ask(self, worker: int, question: str) -> Any:
+        """Ask a worker for its `address`, or what it holds: `descriptors` and `threads`."""
+        self._lines[worker].send((question,))
+        return self._lines[worker].recv()
+
+    def seats(self, width: int) -> list[Seat | None]:
+        """Seat the first workers in a gang."""
+        if width == 1:
+            return [None]
+        addresses = tuple(self.ask(worker, "address") for worker in range(width))
+        secret = hpsearch_comm.new_secret()
+        return [Seat(rank, addresses, self.nodes[:width], secret) for rank in range(width)]
+
+    def start(self, part: Segment, cut_at: Sequence[int | None] = (), trial: Trial = TRIAL) -> None:
+        """Let as many workers as the segment is wide run it.
+
+        Args:
+            part: The segment.
+            cut_at: By rank: the iteration from which on its channel asks for a cut.
+            trial: The trial.
+        """
+        for rank, seat in enumerate(self.seats(part.width)):
+            self._lines[rank].send(("run", trial, part, seat, cut_at[rank] if cut_at else None))
+
+    def results(self, ranks: Sequence[int]) -> list[tuple[SegmentResult, Listening]]:
+        """Wait for what these ranks give back, and what their channels heard."""
+        return [self._lines[rank].recv() for rank in ranks]
+
+    def run(self, part: Segment, cut_at: Sequence[int | None] = (), trial: Trial = TRIAL) -> list[SegmentResult]:
+        """Run a segment; give the ranks' results."""
+        self.start(part, cut_at, trial)
+        return [result for result, _ in self.results(range(part.width))]
+
+
+def _serve(line: Connection, job: Job, root: Path, node: str) -> None:
+    worker = Worker(job, root, node=node, interface="127.0.0.1")
+    while True:
+        try:
+            question, *rest = line.recv()
+        except EOFError:
+            worker.close()
+            return
+        if question == "address":
+            line.send(worker.address)
+        elif question == "descriptors":
+            line.send(_descriptors())
+        elif question == "threads":
+            line.send(sorted(thread.name for thread in threading.enumerate()))
+        else:
+            trial, part, seat, cut_at = rest
+            channel = Listening(cut_at)
+            line.send((worker.run(trial, part, channel, seat), channel))
+
+
+def _descriptors() -> list[str]:
+    """Give the kinds of this process's descriptors; that of the listing itself has gone by the time it is read."""
+    kinds = []
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            kinds.append(str(path.readlink()).partition(":")[0])
+    return sorted(kinds)

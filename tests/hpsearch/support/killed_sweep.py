@@ -1,0 +1,85 @@
+"""A sweep on the inline backend that kills its own process, for the tests of resuming; called in child processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import hpsearch
+from hpsearch.events import Event
+from hpsearch.study.journal import Journal
+from hpsearch.trainable.running_trial import RunningTrial
+
+__all__ = ["EPOCHS", "begin", "begin_and_die_after_event", "begin_and_die_in_epoch", "train"]
+
+EPOCHS = "epochs.txt"
+"""Beside the study: a line for each epoch that was run, `trial iteration`."""
+
+
+def train(epochs: Path, die_in_epoch: int = 0) -> Callable[[RunningTrial], None]:
+    """Give a trainable with checkpoints whose metric hangs on all three global generators.
+
+    Args:
+        epochs: A line is added for each epoch.
+        die_in_epoch: Its process is killed in the middle of this epoch of all, counted from 1.
+    """
+
+    def trainable(trial: RunningTrial) -> None:
+        weight = torch.zeros(4) if trial.checkpoint is None else trial.checkpoint["weight"]
+        for iteration in trial.iterations():
+            noise = torch.nn.functional.dropout(torch.ones(4)) + random.random() + np.random.rand()
+            weight = weight + trial.params["lr"] * noise
+            with epochs.open("a") as file:
+                file.write(f"{trial.number} {iteration}\n")
+            if die_in_epoch and len(epochs.read_text().splitlines()) == die_in_epoch:
+                _die()
+            trial.report({"loss": float(weight.sum()) / iteration}, checkpoint={"weight": weight})
+
+    return trainable
+
+
+def begin(study: str, every: int | None, run_cap: int | None = None, die_in_epoch: int = 0) -> None:
+    """Run the sweep, or go on with it."""
+    hpsearch.search(
+        train(Path(study).parent / EPOCHS, die_in_epoch),
+        parameters={"lr": hpsearch.LogUniform(1e-3, 1.0)},
+        metric="loss",
+        early_terminate=hpsearch.Hyperband(9),
+        run_cap=run_cap,
+        checkpoint_every=every,
+        directory=study,
+        backend="inline",
+        tensorboard=False,
+        progress=False,
+        name="killed",
+    )
+
+
+def begin_and_die_after_event(study: str, every: int | None, number: int, run_cap: int | None = None) -> None:
+    """Run the sweep until its journal holds so many events, and be killed by SIGKILL there."""
+    append = Journal.append
+
+    def append_and_die(journal: Journal, events: Sequence[Event]) -> list[tuple[int, float]]:
+        (written,) = journal._connection.execute("SELECT count(*) FROM events").fetchone()
+        places = append(journal, events[: number - written])
+        if written + len(events) >= number:
+            _die()
+        return places
+
+    Journal.append = append_and_die  # type: ignore[method-assign, assignment]
+    begin(study, every, run_cap)
+
+
+def begin_and_die_in_epoch(study: str, every: int | None, epoch: int) -> None:
+    """Run the sweep until the middle of this epoch of all, and be killed by SIGKILL there."""
+    begin(study, every, die_in_epoch=epoch)
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

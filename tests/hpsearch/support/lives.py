@@ -1,0 +1,161 @@
+"""Random lives of a sweep, without a backend: whatever may happen to its attempts, in any order."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+
+from hpsearch.decision import Decision
+from hpsearch.events import Event, Failed, Finished, Lost, Opened, Retried, Saved, Started
+from hpsearch.schedulers.base import Done, Wait
+from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.space import Space, Uniform
+from hpsearch.study.course import Course
+from hpsearch.sweep.sweep import Checkpoints, Metric, Sweep
+from hpsearch.trial import Failure, Report, Segment
+from hpsearch.worker.attempt import attempt_directory
+from tests.hpsearch.support.scripted import sweep_of
+
+__all__ = ["Life", "lives", "sweeps"]
+
+VALUES = (0.0, -0.0, 1.0, 1.0, 2.0, 3.0, math.nan, math.inf, -math.inf)
+
+OPENED = Opened("inline", 1, "me@here:1", "test")
+
+
+@st.composite
+def sweeps(draw, keep: str = "best") -> Sweep:
+    """Small sweeps of every method under every scheduler."""
+    eta = draw(st.integers(2, 3))
+    early: EarlyTerminate | None = draw(
+        st.one_of(
+            st.none(),
+            st.builds(SuccessiveHalving, st.integers(3, 9), eta=st.just(eta), trials=st.integers(1, 9) | st.none()),
+            st.builds(Hyperband, st.integers(2, 9), eta=st.just(eta), brackets=st.integers(1, 4) | st.none()),
+        )
+    )
+    method = draw(st.sampled_from(["random", "grid"]))
+    caps = st.integers(1, 20)
+    return sweep_of(
+        method=method,
+        metric=Metric("loss", draw(st.sampled_from(["minimize", "maximize"]))),
+        parameters=Space.from_parameters({"x": Uniform(0.0, 1.0, points=draw(st.integers(2, 12)))}),
+        early_terminate=early,
+        max_iter=draw(st.integers(1, 5)) if early is None else None,
+        run_cap=draw(caps if early is None and method == "random" else caps | st.none()),
+        checkpoints=Checkpoints(keep),  # type: ignore[arg-type]
+    )
+
+
+@dataclass
+class Life:
+    """One life of a sweep: it goes on by random events, and keeps the books that its checks need."""
+
+    sweep: Sweep
+    seed: int
+    workers: int
+    trouble: float
+    """How likely an attempt is cut, lost, failed, ... instead of finished."""
+    saves: bool = True
+    events: list[Event] = field(default_factory=list)
+    on_disk: set[str] = field(default_factory=set)
+    discarded: list[str] = field(default_factory=list)
+    finished: bool = False
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+        self.course = Course(self.sweep)
+        self.at: dict[int, int] = {}
+        """Of each running trial, the iteration whose checkpoint was saved last."""
+
+    def step(self) -> bool:
+        """Take the next event; False at the end."""
+        if not self.events or self.chance.random() < 0.02 * self.trouble:
+            self.take(OPENED)
+            return True
+        if self.chance.random() < 0.1 * self.trouble and (failed := self.course.failed()):
+            trial = self.chance.choice(failed)
+            if self.course.may_run_again(trial) or self.course.room() != 0:
+                self.take(Retried(trial))
+                return True
+        if len(self.course.running()) < self.workers:
+            event = self.course.next()
+            assert self.course.next() == event  # to ask changes nothing
+            if not isinstance(event, Wait | Done):
+                self.take(event)
+                return True
+            if isinstance(event, Done):
+                self.finished = True
+                return False
+        self.take(self.happen(self.chance.choice(list(self.course.running()))))
+        return True
+
+    def run(self) -> Life:
+        while self.step():
+            pass
+        return self
+
+    def take(self, event: Event) -> Sequence[Decision]:
+        if isinstance(event, Started):
+            segment = event.segment
+            assert segment.checkpoint is None or segment.checkpoint in self.on_disk
+            self.at[segment.trial] = segment.start
+        if isinstance(event, Saved | Finished) and event.checkpoint is not None:
+            self.on_disk.add(event.checkpoint)
+        decisions = self.course.apply(event)
+        self.events.append(event)
+        gone = self.course.obsolete()
+        self.discarded += gone
+        for checkpoint in gone:
+            self.on_disk.remove(checkpoint)
+        return decisions
+
+    def happen(self, segment: Segment) -> Event:
+        trial, attempt, at = segment.trial, segment.attempt, self.at[segment.trial]
+        end = segment.end or segment.start + 2
+        if self.chance.random() < self.trouble:
+            kind = self.chance.choice(["saved", "cut", "early", "retry", "failed", "lost"])
+            reached = self.chance.randint(at, end)
+            if kind == "saved" and at < end - 1 and self.saves:
+                to = self.chance.randint(at + 1, end - 1)
+                self.at[trial] = to
+                return Saved(trial, attempt, to, self.checkpoint(segment, to), self.reports(trial, at, to))
+            if kind in ("cut", "early") and reached > at:
+                return self.end(segment, at, reached, kind == "cut")
+            failure = Failure("raised", "ValueError: no", "Traceback")
+            if kind == "retry":
+                return Failed(trial, attempt, failure, True, ())
+            if kind == "failed":
+                return Failed(trial, attempt, failure, False, self.reports(trial, at, reached))
+            if kind == "lost":
+                return Lost(trial, attempt, "node 7 died")
+        return self.end(segment, at, end, False)
+
+    def end(self, segment: Segment, at: int, iteration: int, cut: bool) -> Finished:
+        checkpoint = self.checkpoint(segment, iteration) if self.saves else None
+        reports = self.reports(segment.trial, at, iteration)
+        return Finished(segment.trial, segment.attempt, iteration, checkpoint, reports, cut, 1.0)
+
+    def checkpoint(self, segment: Segment, iteration: int) -> str:
+        return f"{attempt_directory(segment)}/hpsearch-checkpoint-{iteration}"
+
+    def reports(self, trial: int, start: int, end: int) -> tuple[Report, ...]:
+        return tuple(Report(trial, i, {"loss": self.chance.choice(VALUES)}, 0.5) for i in range(start + 1, end + 1))
+
+
+@st.composite
+def lives(draw, keep: str = "best", trouble: bool = True) -> Life:
+    """A life that is still to be lived."""
+    return Life(
+        draw(sweeps(keep)),
+        draw(st.integers(0, 2**32)),
+        draw(st.integers(1, 8)),
+        draw(st.sampled_from([0.0, 0.2, 0.7])) if trouble else 0.0,
+        draw(st.booleans()),
+    )

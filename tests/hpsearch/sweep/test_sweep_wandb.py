@@ -1,0 +1,187 @@
+"""W&B's sweep files: those whose keys we have run unchanged, others say which line to change."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+
+import pytest
+
+from hpsearch.errors import SweepError
+from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.space import Categorical, Constant, IntUniform, LogNormal, LogUniform, Normal, Uniform
+from hpsearch.sweep.file import load_sweep
+
+WANDB = textwrap.dedent("""\
+    # As W&B's users write it.
+    program: train.py
+    project: mine
+    entity: us
+    description: a sweep
+    method: random
+    run_cap: 30
+    metric:
+      name: val_loss
+      goal: minimize
+    early_terminate:
+      type: hyperband
+      max_iter: 27
+    parameters:
+      epochs:
+        value: 10
+      batch_size:
+        values: [16, 32, 64]
+      optimizer:
+        parameters:
+          lr:
+            distribution: log_uniform_values
+            min: 0.0001
+            max: 0.1
+          name:
+            values: ["adam", "sgd"]
+            probabilities: [0.7, 0.3]
+    command:
+      - ${env}
+      - ${interpreter}
+      - ${program}
+      - ${args}
+    """)
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(text: str):
+        path = tmp_path / "sweep.yaml"
+        path.write_text(text)
+        try:
+            return load_sweep(path)
+        except SweepError as error:
+            return str(error).replace(f"{path}:", "sweep.yaml:")
+
+    return load
+
+
+def test_a_wandb_file_runs_unchanged(load):
+    sweep = load(WANDB)
+    assert sweep.program == "train.py"
+    assert sweep.command == ("${env}", "${interpreter}", "${program}", "${args}")
+    assert sweep.early_terminate == Hyperband(27)
+    assert [(p.name, p.distribution) for p in sweep.parameters.parameters] == [
+        ("epochs", Constant(10)),
+        ("batch_size", Categorical([16, 32, 64])),
+        ("optimizer.lr", LogUniform(0.0001, 0.1)),
+        ("optimizer.name", Categorical(["adam", "sgd"], [0.7, 0.3])),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "distribution"),
+    [
+        ("{distribution: constant, value: a}", Constant("a")),
+        ("{distribution: categorical, values: [1]}", Categorical([1])),
+        (
+            "{distribution: categorical_w_probabilities, values: [1, 2], probabilities: [0, 1]}",
+            Categorical([1, 2], [0, 1]),
+        ),
+        ("{distribution: int_uniform, min: 1, max: 9}", IntUniform(1, 9)),
+        ("{distribution: uniform, min: 0, max: 1}", Uniform(0, 1)),
+        ("{distribution: q_uniform, min: 0, max: 256}", Uniform(0, 256, step=1)),
+        ("{distribution: q_uniform, min: 0, max: 256, q: 8}", Uniform(0, 256, step=8)),
+        ("{distribution: q_uniform, min: 0, max: 1, q: 0.05}", Uniform(0, 1, step=0.05)),
+        ("{distribution: log_uniform, min: -9, max: 0}", LogUniform(math.exp(-9), 1)),
+        ("{distribution: q_log_uniform, min: 0, max: 5, q: 2}", LogUniform(1, math.exp(5), step=2)),
+        ("{distribution: inv_log_uniform, min: 0, max: 5}", LogUniform(math.exp(-5), 1)),
+        ("{distribution: log_uniform_values, min: 0.1, max: 1}", LogUniform(0.1, 1)),
+        ("{distribution: q_log_uniform_values, min: 1, max: 512, q: 2}", LogUniform(1, 512, step=2)),
+        ("{distribution: inv_log_uniform_values, min: 0.1, max: 1}", LogUniform(0.1, 1)),
+        ("{distribution: normal, mu: 5}", Normal(5, 1)),
+        ("{distribution: normal, mu: 5, sigma: 2}", Normal(5, 2)),
+        ("{distribution: q_normal, mu: 5, sigma: 2}", Normal(5, 2, step=1)),
+        ("{distribution: log_normal}", LogNormal(0, 1)),
+        ("{distribution: q_log_normal, mu: 3, q: 4}", LogNormal(3, 1, step=4)),
+    ],
+)
+def test_every_distribution_of_wandb(load, text, distribution):
+    sweep = load(WANDB.replace("  epochs:\n    value: 10\n", f"  x: {text}\n"))
+    assert sweep.parameters.parameters[0].distribution == distribution
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "  max_iter: 27\n",
+            "  min_iter: 3\n",
+            "sweep.yaml:11: early_terminate.max_iter: is required\n"
+            "  add under early_terminate (line 11):\n"
+            "  max_iter: 81",
+        ),
+        (
+            "early_terminate:\n  type: hyperband\n  max_iter: 27\n",
+            "early_terminate: {type: hyperband, min_iter: 1}\n",
+            "sweep.yaml:11: early_terminate.max_iter: is required\n"
+            "  add inside the braces of early_terminate (line 11): max_iter: 27",
+        ),
+        (
+            "  max_iter: 27\n",
+            "  max_iter: 27\n  s: 2\n",
+            "sweep.yaml:14: early_terminate.s: isn't a known key\n  the rungs follow from min_iter, max_iter and "
+            "eta; how many brackets run is called brackets: remove s",
+        ),
+        (
+            "method: random",
+            "method: bayes",
+            "sweep.yaml:6: method: must be random or grid, got 'bayes'\n  bayes isn't here yet: take random,",
+        ),
+        (
+            "run_cap: 30\nmetric:\n  name: val_loss\n  goal: minimize\n",
+            "",
+            "sweep.yaml:2: metric: is required\n  add at the top level:\nmetric: {name: loss, goal: minimize}",
+        ),
+        (
+            "  goal: minimize",
+            "  target: 0.1",
+            "sweep.yaml:10: metric.target: isn't a known key\n  hpsearch doesn't stop at a target: remove the line",
+        ),
+        (
+            "    value: 10",
+            "    distribution: beta",
+            "sweep.yaml:16: parameters.epochs.distribution: must be a known distribution, got 'beta'\n  take uniform",
+        ),
+        (
+            "    value: 10",
+            "    distribution: log_uniform\n    min: 0.0001\n    max: 1000.0",
+            "sweep.yaml:18: parameters.epochs.max: must be an exponent between -700 and 700, got 1000.0\n"
+            "  min and max of log_uniform are exponents of e; log_uniform_values takes the bounds themselves",
+        ),
+        (
+            "early_terminate:\n  type: hyperband\n  max_iter: 27\n",
+            "controller:\n  type: local\n",
+            "sweep.yaml:11: controller: isn't a known key\n  hpsearch is the controller: remove it",
+        ),
+        (
+            "run_cap: 30\n",
+            "max_iter: 9\n",
+            "sweep.yaml:7: max_iter: must stand inside early_terminate",
+        ),
+    ],
+)
+def test_what_a_wandb_file_lacks_is_shown_as_the_line_to_add(load, old, new, expected):
+    assert old in WANDB
+    message = load(WANDB.replace(old, new))
+    assert isinstance(message, str)
+    assert message.startswith(expected)
+
+
+def test_the_line_to_add_makes_the_file_run(load):
+    broken = WANDB.replace("  max_iter: 27\n", "  min_iter: 3\n")
+    line = load(broken).splitlines()[-1]
+    mended = broken.replace("  min_iter: 3\n", f"  min_iter: 3\n{line}\n")
+    assert load(mended).early_terminate == Hyperband(81, 3)
+
+
+def test_random_without_an_end_shows_the_run_cap_to_add(load):
+    text = WANDB.replace("run_cap: 30\n", "").replace("early_terminate:\n  type: hyperband\n  max_iter: 27\n", "")
+    message = load(text)
+    assert message.endswith("\n  add at the top level:\nrun_cap: 100")
+    assert load(f"{text}run_cap: 100\n").run_cap == 100

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpsearch.errors import TrainableError
+from hpsearch.trainable.macros import DEFAULT_COMMAND, check_command, expand
+
+FLAT = {"optimizer.lr": 0.1, "nesterov": True, "frozen": False, "layers": [1, 2], "name": "a b", "none": None}
+NESTED = {"optimizer": {"lr": 0.1}, "nesterov": True}
+
+
+def words(tmp_path: Path, *command: str, program: str | None = "train.py") -> list[str]:
+    return expand(command, program, FLAT, NESTED, tmp_path / "params.json", {"HOME": "/home/me"})
+
+
+def test_the_default_command_passes_every_parameter_to_the_program(tmp_path: Path) -> None:
+    assert words(tmp_path, *DEFAULT_COMMAND) == [
+        "/usr/bin/env",
+        sys.executable,
+        "train.py",
+        "--optimizer.lr=0.1",
+        "--nesterov=True",
+        "--frozen=False",
+        "--layers=[1, 2]",
+        "--name=a b",
+        "--none=None",
+    ]
+
+
+def test_boolean_flags_are_given_or_left_out(tmp_path: Path) -> None:
+    assert words(tmp_path, "${args_no_boolean_flags}")[:3] == ["--optimizer.lr=0.1", "--nesterov", "--layers=[1, 2]"]
+
+
+def test_without_hyphens_names_and_values_stand_alone(tmp_path: Path) -> None:
+    assert words(tmp_path, "x", "${args_no_hyphens}")[:3] == ["x", "optimizer.lr=0.1", "nesterov=True"]
+
+
+def test_json_is_one_word_or_a_file(tmp_path: Path) -> None:
+    assert [json.loads(word) for word in words(tmp_path, "${args_json}")] == [NESTED]
+    (path,) = words(tmp_path, "${args_json_file}")
+    assert json.loads(Path(path).read_text()) == NESTED
+
+
+def test_macros_of_one_word_may_stand_within_a_longer_one(tmp_path: Path) -> None:
+    assert words(tmp_path, "--at=${envvar:HOME}/${program}", "${envvar:HOME}") == [
+        "--at=/home/me/train.py",
+        "/home/me",
+    ]
+
+
+def test_what_a_shell_may_know_stays_as_it_is(tmp_path: Path) -> None:
+    assert words(tmp_path, "sh", "-c", "echo ${HPSEARCH_SEED} $HOME $(pwd)") == [
+        "sh",
+        "-c",
+        "echo ${HPSEARCH_SEED} $HOME $(pwd)",
+    ]
+
+
+def test_what_a_value_holds_is_no_macro(tmp_path: Path) -> None:
+    given = expand(("${args}", "${args_json}"), "p", {"a": "${env}"}, {"a": "${env}"}, tmp_path / "x", {})
+    assert given == ["--a=${env}", '{"a": "${env}"}']
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("${arg}", "did you mean ${args}?"),
+        ("${qqqqqq}", "there are env, interpreter, program, args_json"),
+        ("--all=${args}", "${args} stands for several words: put it by itself"),
+    ],
+)
+def test_a_macro_that_is_no_good_is_refused(word: str, says: str) -> None:
+    with pytest.raises(TrainableError) as raised:
+        check_command(("python", word))
+    assert says in str(raised.value)
+
+
+def test_a_variable_that_isnt_set_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(TrainableError, match="NOT_SET isn't set"):
+        words(tmp_path, "${envvar:NOT_SET}")
