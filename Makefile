@@ -36,6 +36,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 bench: $(BENCH_STAMP)
 	$(BIN)/python -m tests.benchmarks

@@ -1,4 +1,4 @@
-"""The `hpsearch` command."""
+"""The `hpsearch` command: its words, and what each of them does."""
 
 from __future__ import annotations
 

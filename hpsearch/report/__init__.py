@@ -1,1 +1,1 @@
-"""What came of a sweep: tables, exports, and how numbers are put into words."""
+"""What came of a sweep: studies as they are loaded, tables and exports."""

@@ -1,4 +1,4 @@
-"""What a sweep searches: distributions of single parameters, and the space they make up."""
+"""What may be tried: distributions of single parameters, and the space that they make up."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How wide segments run: pure functions of the free workers, of what could run, and of the times that were measured."""
+"""How wide segments run: pure functions of free workers, of what could run, and of the times that were measured."""

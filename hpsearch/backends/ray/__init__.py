@@ -1,1 +1,1 @@
-"""Segments on Ray: nothing outside of this room imports Ray."""
+"""Segments on Ray: the pool of workers, what goes to them and what comes back. Nothing else imports Ray."""
