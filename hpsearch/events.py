@@ -84,7 +84,7 @@ class Finished:
     reports: tuple[Report, ...]
     """Those since the last `Saved` of this attempt."""
     cut: bool
-    """It ended early because it was told to; the rest of the segment is still owed."""
+    """It ended early because it was told to; the rest of the segment is requeued."""
     seconds: float
     """Wall time in the worker."""
 
@@ -97,7 +97,7 @@ class Failed:
     attempt: int
     failure: Failure
     retry: bool
-    """The segment is owed again; False: the trial has failed, and `reports` count."""
+    """The segment is requeued; False: the trial has failed, and `reports` count."""
     reports: tuple[Report, ...]
     seconds: float = 0.0
     """Wall time in the worker; 0 in a journal of a version that didn't write it."""
@@ -105,13 +105,13 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """An attempt vanished with its worker; the segment is owed again and nobody is to blame."""
+    """An attempt vanished with its worker; the segment is requeued and nobody is to blame."""
 
     trial: int
     attempt: int
     reason: str
-    innocent: bool = False
-    """Its worker went for another reason than this trial: it says nothing about whether the trial kills workers."""
+    counts_against_trial: bool = True
+    """False: its worker went for another reason than this trial, which says nothing about whether it kills workers."""
     seconds: float = 0.0
     """Wall time in the worker, as far as it is known; it doesn't count towards `limits.trial_timeout`."""
 

@@ -65,8 +65,8 @@ class Gone:
     trial: int
     attempt: int
     reason: str
-    innocent: bool = False
-    """It hadn't begun, or its worker was taken down on purpose: this trial can't have been what killed it."""
+    counts_against_trial: bool = True
+    """False: it hadn't begun, or its worker was taken down on purpose; this trial can't have been what killed it."""
     seconds: float = 0.0
     """Wall time in the worker, as far as it is known."""
 

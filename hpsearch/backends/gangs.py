@@ -14,7 +14,7 @@ from hpsearch.worker.job import SegmentResult
 
 __all__ = ["CLOSE_SECONDS", "GRACE_SECONDS", "Gang", "Loss", "LossKind"]
 
-LossKind = Literal["died", "innocent", "timeout", "late"]
+LossKind = Literal["died", "spared", "timeout", "late"]
 
 GRACE_SECONDS = 10.0
 """How long the others of a gang may go on alone; one that uses its group hears of the end at once."""
@@ -30,8 +30,8 @@ class Loss:
 
     reason: str
     kind: LossKind = "died"
-    """`innocent`: what it was to run hadn't begun; `timeout` and `late`: it was killed, for running over the trial's
-    timeout, or for going on alone."""
+    """`spared`: what it was to run hadn't begun, or its worker was taken down on purpose; `timeout` and `late`: it was
+    killed, for running over the trial's timeout, or for going on alone."""
     seconds: float = 0.0
     """How long it had run the task."""
 
@@ -71,7 +71,7 @@ class Gang:
                 message = f"killed: it ran over its trial_timeout ({loss.reason})"
                 return TimedOut(*key, Failure("timeout", message, ""), loss.seconds)
             if loss.kind != "late":
-                return Gone(*key, self._of(rank, loss.reason), loss.kind == "innocent", loss.seconds)
+                return Gone(*key, self._of(rank, loss.reason), loss.kind != "spared", loss.seconds)
         failures = {rank: result.failure for rank, result in sorted(self._results.items()) if result.failure}
         for rank, failure in failures.items():
             if failure.kind != "peer":

@@ -12,11 +12,11 @@ from hpsearch.backends.base import Workers
 from hpsearch.decision import Decision
 from hpsearch.events import Event
 from hpsearch.schedulers.base import RungView
-from hpsearch.study.course import Course
+from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report
 
-__all__ = ["Audience", "Observed", "Observer", "Record"]
+__all__ = ["Observed", "Observer", "Observers", "Record"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Observer(ABC):
         """Finish all that is open; called once, after the last record."""
 
 
-class Audience(Protocol):
+class Observers(Protocol):
     """Everyone who watches one run of a sweep, as the orchestrator sees them."""
 
     def observe(self, record: Record) -> None:
@@ -85,11 +85,11 @@ class Audience(Protocol):
     def say(self, text: str) -> None:
         """Take a line that the user should read."""
 
-    def look(self, course: Course, workers: Workers, elapsed: float, last: bool) -> None:
+    def look(self, study_state: StudyState, workers: Workers, elapsed: float, last: bool) -> None:
         """Look at where the sweep stands; called a few times a second, and at the end.
 
         Args:
-            course: Where it stands.
+            study_state: Where it stands.
             workers: Who runs it.
             elapsed: Seconds of this run.
             last: Nothing more will come.

@@ -16,7 +16,7 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report
 
 if TYPE_CHECKING:
-    from hpsearch.study.course import Course
+    from hpsearch.study.state import StudyState
 
 __all__ = ["Watching"]
 
@@ -30,7 +30,7 @@ _FIRST_ESTIMATE = 3.0
 
 
 class Watching:
-    """The orchestrator's audience."""
+    """All who watch, as the orchestrator sees them."""
 
     def __init__(self, sweep: Sweep, observers: Sequence[Observer], display: Display) -> None:
         self._sweep = sweep
@@ -59,14 +59,14 @@ class Watching:
         """Print a line that stays."""
         self._display.note(text)
 
-    def look(self, course: Course, workers: Workers, elapsed: float, last: bool = False) -> None:
+    def look(self, study_state: StudyState, workers: Workers, elapsed: float, last: bool = False) -> None:
         """Redraw the screen, and now and then show the observers the rungs."""
         now = time.monotonic()
         if last or now >= self._next_rungs:
             self._next_rungs = now + _RUNGS_SECONDS
             for thread in self._threads:
-                thread.rungs(course.rungs())
-        self._last = self._snapshot(course, workers, elapsed)
+                thread.rungs(study_state.rungs())
+        self._last = self._snapshot(study_state, workers, elapsed)
         self._display.show(self._last)
 
     def close(self) -> None:
@@ -74,11 +74,11 @@ class Watching:
         self._display.close(self._last)
         close_all(self._threads)
 
-    def _snapshot(self, course: Course, workers: Workers, elapsed: float) -> Snapshot:
+    def _snapshot(self, study_state: StudyState, workers: Workers, elapsed: float) -> Snapshot:
         if self._done_before is None:
-            self._done_before = course.iterations
-        total = course.total()
-        done = course.iterations
+            self._done_before = study_state.iterations
+        total = study_state.total()
+        done = study_state.iterations
         remaining = None
         here = done - self._done_before
         if total is not None and here > 0 and done < total[1] and elapsed > _FIRST_ESTIMATE:
@@ -87,15 +87,15 @@ class Watching:
             name=self._sweep.name,
             metric=self._sweep.metric.name,
             goal=self._sweep.metric.goal,
-            rungs=course.rungs(),
-            counts=course.counts(),
+            rungs=study_state.rungs(),
+            counts=study_state.counts(),
             trials=None if total is None else total[0],
-            best=course.best(),
+            best=study_state.best(),
             workers=workers,
             iterations=done,
             iterations_total=None if total is None else total[1],
             elapsed=elapsed,
             remaining=remaining,
             failures=tuple(self._failures),
-            widths=Counter(segment.width for segment in course.running()) if self._wide else {},
+            widths=Counter(segment.width for segment in study_state.running()) if self._wide else {},
         )

@@ -34,7 +34,7 @@ class SegmentRow:
     reason: str
     """Why it had this width; empty where it could have no other."""
     ended: Literal["running", "finished", "cut", "failed", "lost", "reverted", "interrupted"] = "running"
-    """`cut`: told to end early, the rest is owed; `reverted`: it went wrong on more workers than before and counts
+    """`cut`: told to end early, the rest is requeued; `reverted`: it went wrong on more workers than before and counts
     no more; `interrupted`: the process that ran the sweep ended first."""
     message: str = ""
     """What failed, was lost, or went wrong."""

@@ -9,13 +9,13 @@ from hpsearch.backends.base import Backend, Gone, Message, Notice, Progress, Res
 from hpsearch.decision import Decision
 from hpsearch.errors import BackendError, HpsearchError
 from hpsearch.events import Ended, Event, Exhausted, Failed, Retried, Saved, Started
-from hpsearch.observers.base import Audience, Record
+from hpsearch.observers.base import Observers, Record
 from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.verdicts import Rules, verdict
 from hpsearch.schedulers.base import Done, Wait
-from hpsearch.study.course import Course
 from hpsearch.study.failure_limit import mistake_of
 from hpsearch.study.journal import Journal
+from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import Job, SegmentResult
@@ -35,11 +35,11 @@ class Orchestrator:
     def __init__(
         self,
         sweep: Sweep,
-        course: Course,
+        study_state: StudyState,
         widths: Widths,
         journal: Journal,
         backend: Backend,
-        audience: Audience,
+        observers: Observers,
         interrupts: Interrupts,
         spent: float = 0.0,
         discard: Callable[[Sequence[str]], None] = lambda _: None,
@@ -48,21 +48,21 @@ class Orchestrator:
 
         Args:
             sweep: What to run.
-            course: Where it stands; the journal's events were applied to it.
+            study_state: Where it stands; the journal's events were applied to it.
             widths: Says how wide segments run; it has observed the journal's events.
             journal: Open for writing, with this run's `Opened` in it.
             backend: Where segments run; opened and closed here.
-            audience: Told everything, after it was journaled.
+            observers: Told everything, after it was journaled.
             interrupts: Entered by the caller.
             spent: Seconds that former runs took of `limits.max_time`.
             discard: Takes the checkpoints that nothing needs any more.
         """
         self._sweep = sweep
-        self._course = course
+        self._study_state = study_state
         self._widths = widths
         self._journal = journal
         self._backend = backend
-        self._audience = audience
+        self._observers = observers
         self._interrupts = interrupts
         self._spent = spent
         self._discard = discard
@@ -114,12 +114,12 @@ class Orchestrator:
             self._commit()
             self._change_widths()
             self._look()
-            if self._course.idle:
+            if self._study_state.idle:
                 if self._ending is not None:
                     return self._ending
                 if finished:
                     return "finished"
-            for message in self._backend.wait(_SEARCHING_TICK if self._course.is_searching else _TICK):
+            for message in self._backend.wait(_SEARCHING_TICK if self._study_state.is_searching else _TICK):
                 self._take(message)
 
     def _fill(self) -> bool:
@@ -127,7 +127,7 @@ class Orchestrator:
         free = self._backend.capacity()
         while True:
             starts: list[Started] = []
-            upcoming = self._course.upcoming()
+            upcoming = self._study_state.upcoming()
             answer: Started | Exhausted | Wait | Done | None = None
             while free >= self._widths.least * (len(starts) + 1):
                 answer = next(upcoming)
@@ -135,11 +135,11 @@ class Orchestrator:
                     break
                 starts.append(answer)
             full = answer is None or isinstance(answer, Started)
-            waiting = full and self._course.has_more(len(starts))
+            waiting = full and self._study_state.has_more(len(starts))
             free -= self._note_starts(starts, free, waiting)
             if full:
                 # Also without a worker: all may have gone with the last trial, and nobody has to wait for new ones.
-                return not waiting and isinstance(self._course.next(), Done)
+                return not waiting and isinstance(self._study_state.next(), Done)
             if not isinstance(answer, Exhausted):
                 return isinstance(answer, Done)
             self._note(answer)
@@ -154,7 +154,7 @@ class Orchestrator:
     def _change_widths(self) -> None:
         """Cut the segments that should go on with another width."""
         if self._ending is None:
-            for trial, attempt in self._widths.cuts(self._backend.capacity(), self._course.ready()):
+            for trial, attempt in self._widths.cuts(self._backend.capacity(), self._study_state.ready()):
                 self._backend.cut(trial, attempt)
 
     def _deliver(self, message: Message) -> None:
@@ -165,7 +165,7 @@ class Orchestrator:
         self._look()
 
     def _note(self, event: Event) -> None:
-        decisions = self._course.apply(event)
+        decisions = self._study_state.apply(event)
         self._widths.observe(event, decisions)
         self._decided.append((event, decisions))
         self._events.append(event)
@@ -178,37 +178,37 @@ class Orchestrator:
         decided, self._decided = self._decided, []
         self._events.clear()
         for (seq, when), (event, decisions) in zip(places, decided, strict=True):
-            self._audience.observe(Record(seq, when, event, decisions))
+            self._observers.observe(Record(seq, when, event, decisions))
             if isinstance(event, Started):
                 self._start(event)
-        self._discard(self._course.obsolete())
+        self._discard(self._study_state.obsolete())
 
     def _start(self, event: Started) -> None:
-        standing = self._course.standing(event.segment.trial)
+        record = self._study_state.record(event.segment.trial)
         timeout = self._sweep.limits.trial_timeout
-        left = None if timeout is None else max(timeout - standing.charged, 0.001)
-        self._backend.start(Task(standing.trial, event.segment, left))
+        left = None if timeout is None else max(timeout - record.charged, 0.001)
+        self._backend.start(Task(record.trial, event.segment, left))
 
     def _take(self, message: Message) -> None:
         match message:
             case Progress(trial=trial, attempt=attempt, reports=reports, saved=saved):
                 self._widths.report(reports)
-                self._audience.report(reports)
+                self._observers.report(reports)
                 if saved is not None:
                     iteration, checkpoint, counted = saved
                     self._note(Saved(trial, attempt, iteration, checkpoint, counted))
             case Result() | TimedOut() | Gone():
                 self._take_end(message)
             case Notice(text=text):
-                self._audience.say(text)
+                self._observers.say(text)
 
     def _take_end(self, ended: Result | TimedOut | Gone) -> None:
         if isinstance(ended, Result):
             self._tell_of_settings(ended.trial, ended.result)
-        rules = Rules(self._sweep, self._course.finished_segments > 0, self._ending is not None)
-        follows = verdict(ended, self._course.standing(ended.trial), rules)
+        rules = Rules(self._sweep, self._study_state.finished_segments > 0, self._ending is not None)
+        follows = verdict(ended, self._study_state.record(ended.trial), rules)
         if follows.said:
-            self._audience.say(follows.said)
+            self._observers.say(follows.said)
         for event in follows.events:
             self._note(event)
             if isinstance(event, Failed) and not event.retry:
@@ -222,18 +222,18 @@ class Orchestrator:
         self._told.update(new)
         if new:
             which = "; such changes are put back after each segment, and named in its output.log"
-            self._audience.say(f"trial {trial} changed its whole process: {', '.join(new)}{which}")
+            self._observers.say(f"trial {trial} changed its whole process: {', '.join(new)}{which}")
         if result.stuck:
-            self._audience.say(f"trial {trial} changed what couldn't be put back: {', '.join(result.stuck)}")
+            self._observers.say(f"trial {trial} changed what couldn't be put back: {', '.join(result.stuck)}")
 
     def _count_failure(self, event: Failed) -> None:
-        """End the sweep where too many trials have failed; those that can be are owed, and run again on resume."""
-        mistake = mistake_of(event, self._course.tally(), self._sweep.limits.max_failures)
+        """End the sweep where too many trials have failed; those that can be are requeued, and run again on resume."""
+        mistake = mistake_of(event, self._study_state.tally(), self._sweep.limits.max_failures)
         if mistake is None and not self._failing:
             return
         self._failing = True
-        for trial in self._course.failed():
-            if self._course.may_run_again(trial):
+        for trial in self._study_state.failed():
+            if self._study_state.may_run_again(trial):
                 self._note(Retried(trial))
         if mistake is not None:
             self._end_for(mistake)
@@ -243,7 +243,7 @@ class Orchestrator:
         if self._ending is not None:
             return
         if self._interrupts.count:
-            self._audience.say("ending at the next reports; press Ctrl-C again to end at once")
+            self._observers.say("ending at the next reports; press Ctrl-C again to end at once")
             self._end("interrupted")
         now = time.monotonic()
         if now < self._next_check or self._ending is not None:
@@ -256,11 +256,11 @@ class Orchestrator:
             self._end("stopped")
 
     def _look(self, last: bool = False) -> None:
-        """Let the audience look at where the sweep stands."""
+        """Let the observers see where the sweep stands."""
         now = time.monotonic()
         if last or now >= self._next_look:
             self._next_look = now + _TICK
-            self._audience.look(self._course, self._backend.workers(), self._elapsed(), last)
+            self._observers.look(self._study_state, self._backend.workers(), self._elapsed(), last)
 
     def _elapsed(self) -> float:
         return self._backend.now() - self._began
@@ -271,5 +271,5 @@ class Orchestrator:
 
     def _end(self, state: str) -> None:
         self._ending = state
-        for segment in self._course.running():
+        for segment in self._study_state.running():
             self._backend.cut(segment.trial, segment.attempt)

@@ -11,14 +11,14 @@ from hpsearch.backends.base import Workers
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import SweepError
 from hpsearch.events import Finished, Opened, Started
-from hpsearch.observers.base import Audience, Record
+from hpsearch.observers.base import Observers, Record
 from hpsearch.report.wording import counted, up_to
 from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.schedulers.base import RungView
-from hpsearch.study.course import Course
 from hpsearch.study.journal import Journal
 from hpsearch.study.provenance import command_line, process_name
+from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Limits, Sweep
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.widths.widths import Widths
@@ -72,7 +72,7 @@ class Plan:
 
 
 class _Counter:
-    """An audience that counts segments, the iterations they would take from zero, and the workers' time."""
+    """Counts segments, the iterations they would take from zero, and the workers' time."""
 
     def __init__(self) -> None:
         self.segments: set[tuple[int, int]] = set()
@@ -100,7 +100,7 @@ class _Counter:
 
     def say(self, text: str) -> None: ...
 
-    def look(self, course: Course, workers: Workers, elapsed: float, last: bool) -> None: ...
+    def look(self, study_state: StudyState, workers: Workers, elapsed: float, last: bool) -> None: ...
 
 
 def make_plan(sweep: Sweep, workers: int | None) -> Plan:
@@ -120,14 +120,14 @@ def make_plan(sweep: Sweep, workers: int | None) -> Plan:
             f"resources: a trial takes workers_per_trial = {resources.workers_per_trial} workers at once, "
             f"got {workers} in all: plan for more (--workers), or lower workers_per_trial"
         )
-    fixed, course, counter = _schedule(replace(sweep, resources=replace(resources, elastic=False)), workers)
+    fixed, study_state, counter = _schedule(replace(sweep, resources=replace(resources, elastic=False)), workers)
     widened = min(resources.widest, workers) > resources.workers_per_trial
     return Plan(
         sweep=sweep,
-        rungs=course.rungs(),
-        trials=len(course.rows()),
+        rungs=study_state.rungs(),
+        trials=len(study_state.rows()),
         segments=len(counter.segments),
-        iterations=course.iterations,
+        iterations=study_state.iterations,
         iterations_from_zero=counter.from_zero,
         workers=workers,
         fixed=fixed,
@@ -145,34 +145,34 @@ def relative_time(width: int, efficiency: float = EFFICIENCY) -> float:
     return float(1.0 / (width * efficiency ** math.log2(width)))
 
 
-def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, Course, _Counter]:
+def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, StudyState, _Counter]:
     counter = _Counter()
     backend = SimulatedBackend(workers, _made_up_metric, _seconds)
-    course = simulate(sweep, backend, counter)
+    study_state = simulate(sweep, backend, counter)
     makespan = backend.now()
     shown = {place: sorted(found) for place, found in counter.widths.items()}
-    return Schedule(makespan, counter.worked / (workers * makespan), shown), course, counter
+    return Schedule(makespan, counter.worked / (workers * makespan), shown), study_state, counter
 
 
-def simulate(sweep: Sweep, backend: SimulatedBackend, audience: Audience | None = None) -> Course:
+def simulate(sweep: Sweep, backend: SimulatedBackend, observers: Observers | None = None) -> StudyState:
     """Run a sweep on a simulated backend, through the orchestrator, with a journal in memory."""
-    course = Course(sweep)
+    study_state = StudyState(sweep)
     journal = Journal.in_memory({"sweep": sweep.to_json()})
     opened = Opened(backend.name, None, process_name(), command_line())
     journal.append([opened])
-    course.apply(opened)
+    study_state.apply(opened)
     with journal:
         orchestrator = Orchestrator(
             replace(sweep, limits=Limits()),
-            course,
-            Widths(sweep.resources.workers_per_trial, sweep.resources.widest, course.widest, restart=0.0),
+            study_state,
+            Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest, restart=0.0),
             journal,
             backend,
-            audience or _Counter(),
+            observers or _Counter(),
             Interrupts(),
         )
         orchestrator.run(_job(sweep))
-    return course
+    return study_state
 
 
 def plan_text(plan: Plan) -> str:

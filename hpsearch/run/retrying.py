@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hpsearch.errors import SweepError
 from hpsearch.events import Retried
-from hpsearch.study.course import Course
+from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
 
 __all__ = ["retries"]
@@ -14,18 +14,18 @@ __all__ = ["retries"]
 _MOST_NAMED = 20
 
 
-def retries(course: Course, sweep: Sweep, asked: Sequence[int]) -> list[Retried]:
+def retries(study_state: StudyState, sweep: Sweep, asked: Sequence[int]) -> list[Retried]:
     """Give the events that let failed trials run again.
 
     Args:
-        course: Where the sweep stands, with what it was extended by.
+        study_state: Where the sweep stands, with what it was extended by.
         sweep: As it is to be run.
         asked: Numbers of trials; none: all that have failed and were not retried.
 
     Raises:
         SweepError: One of them hasn't failed, or there is no room for the new trials that they need.
     """
-    failed = course.failed()
+    failed = study_state.failed()
     if not failed:
         raise SweepError("no trial has failed that was not retried; there is nothing to retry")
     wrong = sorted(set(asked) - set(failed))
@@ -35,23 +35,23 @@ def retries(course: Course, sweep: Sweep, asked: Sequence[int]) -> list[Retried]
             f"there {'is' if len(failed) == 1 else 'are'} {_named(failed)}"
         )
     chosen = sorted(set(asked)) or failed
-    anew = [trial for trial in chosen if not course.may_run_again(trial)]
-    room = course.room()
+    anew = [trial for trial in chosen if not study_state.may_run_again(trial)]
+    room = study_state.room()
     if room is not None and len(anew) > room:
         raise SweepError(
             f"the rungs of {_named(anew)} are decided, so that each would run as a new trial, and the sweep creates "
-            f"only {room} more; add {_extension(course, sweep, len(anew) - room)}, or name other trials"
+            f"only {room} more; add {_extension(study_state, sweep, len(anew) - room)}, or name other trials"
         )
     return [Retried(trial) for trial in chosen]
 
 
-def _extension(course: Course, sweep: Sweep, missing: int) -> str:
+def _extension(study_state: StudyState, sweep: Sweep, missing: int) -> str:
     """Give the `--set` that makes room."""
     early = sweep.early_terminate
     for name in early.raisable if early is not None else ():
         if (bound := getattr(early, name)) is not None:
             return f"--set early_terminate.{name}={bound + 1} (or more)"
-    total = course.total()
+    total = study_state.total()
     assert total is not None, "room is short only where the trials have a bound"
     return f"--set run_cap={total[0] + missing}"
 

@@ -26,12 +26,12 @@ from hpsearch.report.study import Study, load, stored_sweep
 from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.retrying import retries
-from hpsearch.study.course import Course
 from hpsearch.study.directory import StudyDirectory, next_directory
 from hpsearch.study.extension import extended, extension
 from hpsearch.study.filesystem import identity
 from hpsearch.study.journal import Journal
 from hpsearch.study.provenance import command_line, process_name, provenance
+from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.widths.widths import Widths
@@ -146,14 +146,14 @@ def _go_on(
     folder = record.get("provenance", {}).get("directory") or str(Path.cwd())
     run.display.note(f"study: {place.path}")
     place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
-    course = Course(stored_sweep(record))
-    widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, course.widest)
+    study_state = StudyState(stored_sweep(record))
+    widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest)
     observers = _observers(place, sweep, record, run)
     replayed = []
-    for told in _records(course, history):
-        widths.observe(told.event, told.decisions)  # in step: it asks the course where trials stand
+    for told in _records(study_state, history):
+        widths.observe(told.event, told.decisions)  # in step: it asks the state where trials stand
         replayed.append(told)
-    course.obsolete()
+    study_state.obsolete()
     with Interrupts() as interrupts:  # before Ray is imported, which takes seconds
         backend = run.backend(sweep)
         watching = Watching(sweep, observers, run.display)
@@ -164,17 +164,17 @@ def _go_on(
             opened = Opened(
                 backend.name, resources.workers, process_name(), command_line(), resources.workers_per_trial
             )
-            decided = _apply([opened] if more is None else [opened, more], course, widths)
+            decided = _apply([opened] if more is None else [opened, more], study_state, widths)
             if retry is not None:
-                decided += _apply(retries(course, sweep, retry), course, widths)
+                decided += _apply(retries(study_state, sweep, retry), study_state, widths)
             written = journal.append([event for event, _ in decided])
             for (seq, when), (event, decisions) in zip(written, decided, strict=True):
                 watching.observe(Record(seq, when, event, decisions))
             keep_all = sweep.checkpoints.keep == "all"
-            place.remove_unnamed(_named_checkpoints(history) if keep_all else course.checkpoints())
+            place.remove_unnamed(_named_checkpoints(history) if keep_all else study_state.checkpoints())
             Orchestrator(
                 sweep,
-                course,
+                study_state,
                 widths,
                 journal,
                 backend,
@@ -187,11 +187,11 @@ def _go_on(
             watching.close()
 
 
-def _apply(events: Iterable[Event], course: Course, widths: Widths) -> list[tuple[Event, Sequence[Decision]]]:
+def _apply(events: Iterable[Event], study_state: StudyState, widths: Widths) -> list[tuple[Event, Sequence[Decision]]]:
     """Move on by events that aren't in the journal yet; give them with what was decided on each."""
     decided = []
     for event in events:
-        decisions = course.apply(event)
+        decisions = study_state.apply(event)
         widths.observe(event, decisions)
         decided.append((event, decisions))
     return decided
@@ -206,9 +206,9 @@ def _observers(place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], r
     return [make_observer(name, observed) if isinstance(name, str) else name for name in names]
 
 
-def _records(course: Course, history: Sequence[tuple[float, Event]]) -> Iterator[Record]:
+def _records(study_state: StudyState, history: Sequence[tuple[float, Event]]) -> Iterator[Record]:
     """Replay a journal from its first event on."""
-    events = course.replay(event for _, event in history)
+    events = study_state.replay(event for _, event in history)
     for seq, ((event, decisions), (when, _)) in enumerate(zip(events, history, strict=True), 1):
         yield Record(seq, when, event, decisions)
 
@@ -219,12 +219,12 @@ def write_tensorboard(place: StudyDirectory) -> None:
         with Journal.read(place.journal) as journal:
             study = journal.study()
             sweep, history = stored_sweep(study), list(journal.events())
-        course = Course(sweep)
+        study_state = StudyState(sweep)
         observer = make_observer("tensorboard", Observed(place.path, sweep, study.get("created", 0.0)))
         observer.seen()
-        for record in _records(course, history):
+        for record in _records(study_state, history):
             observer.observe(record)
-        observer.rungs(course.rungs())
+        observer.rungs(study_state.rungs())
         observer.close()
 
 

@@ -42,8 +42,19 @@ _LACKING: Mapping[type, Mapping[str, Any]] = {
 }
 """What it means that a body lacks a field: former versions left these out. No value here may ever change."""
 
-_FORMER_SETTINGS = ("brackets",)
-"""What former versions wrote beside `run_cap` of `Extended`: it is one of its settings."""
+
+def _former_lost(body: dict[str, Any]) -> None:
+    if "innocent" in body:
+        body["counts_against_trial"] = not body.pop("innocent")
+
+
+def _former_extended(body: dict[str, Any]) -> None:
+    if "brackets" in body and (brackets := body.pop("brackets")) is not None:
+        body["settings"] = {"brackets": brackets}
+
+
+_FORMER: Mapping[type, Callable[[dict[str, Any]], None]] = {Lost: _former_lost, Extended: _former_extended}
+"""Puts what former versions wrote under another name into today's place."""
 
 _Read = Callable[[Any, Any], Any]
 """(The trial's number, what JSON gives) to the value."""
@@ -113,18 +124,14 @@ def _reader(kind: type) -> _Read:
     build = _builder(kind)
 
     def read(trial: int | None, body: Any) -> Any:
-        values = {**lacking, **(body if kind is not Extended else _with_settings(body))}
+        if kind in _FORMER:
+            _FORMER[kind](body)
+        values = {**lacking, **body}
         if values.keys() != keys:
             raise KeyError(*sorted(values.keys() ^ keys))
         return build(trial, values)
 
     return read
-
-
-def _with_settings(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    former = {name: body[name] for name in _FORMER_SETTINGS if body.get(name) is not None}
-    rest = {name: value for name, value in body.items() if name not in _FORMER_SETTINGS}
-    return {**rest, "settings": former} if former else rest
 
 
 def _builder(kind: type) -> _Read:

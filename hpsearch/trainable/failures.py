@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from dataclasses import replace
@@ -19,14 +20,9 @@ from hpsearch.trial import Failure
 
 __all__ = ["bounded", "failure_of"]
 
-_HERE = Path(__file__).parent
-_OURS = frozenset(
-    str(_HERE / f"{module}.py")
-    for module in (
-        *("checkpoints", "copying", "gang_listener", "in_process", "manifest", "metrics", "running_trial"),
-        *("script_trial", "storage", "trainables", "unreadable"),
-    )
-)
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"
+"""The package that stands around users' code."""
+
 _MAX_MESSAGE = 2_000
 _MAX_TRACEBACK = 32_000
 """Characters that the journal keeps: every look at the study reads them."""
@@ -83,5 +79,5 @@ def _drop_our_frames(report: traceback.TracebackException) -> None:
     while pending:
         if (one := pending.pop()) is None:
             continue
-        one.stack[:] = [frame for frame in one.stack if frame.filename not in _OURS]
+        one.stack[:] = [frame for frame in one.stack if not frame.filename.startswith(_OURS)]
         pending += [one.__cause__, one.__context__, *(one.exceptions or ())]

@@ -102,7 +102,7 @@ class Widths:
                 if running is not None:
                     self._overhead.observe(running.segment.width > self.least, seconds - running.told)
                     if promise is not None and event.cut and event.iteration != running.segment.end:
-                        self._promises[trial] = promise  # the rest of the segment is owed
+                        self._promises[trial] = promise  # the rest of the segment is requeued
             case Failed(trial=trial, retry=retry):
                 self._end(trial)
                 if not retry:

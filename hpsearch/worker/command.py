@@ -24,7 +24,7 @@ from hpsearch.trainable.running_trial import Assignment
 from hpsearch.trainable.script_trial import CUT_FILE
 from hpsearch.trial import Failure, Params
 from hpsearch.worker.attempt import Attempt
-from hpsearch.worker.gang import Seat
+from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.gang_store import Board, Ending, GangStore, StoreLostError
 from hpsearch.worker.guardian import MARK, Guardian, kill_marked, start_guardian
 from hpsearch.worker.named_checkpoints import Copy, NamedCheckpoints
@@ -69,7 +69,7 @@ class CommandRunner:
         return "" if self._store is None else self._store.address
 
     def run(
-        self, params: Params, assignment: Assignment, attempt: Attempt, log: Path, seat: Seat | None
+        self, params: Params, assignment: Assignment, attempt: Attempt, log: Path, rank_info: RankInfo | None
     ) -> Failure | None:
         """Run one segment; whatever is wrong with the script or its reports is the trial's failure.
 
@@ -79,8 +79,8 @@ class CommandRunner:
         board = Board(None)
         try:
             if self._store is not None:
-                meeting = self._store.environment(seat)
-                board = self._store.board(seat)
+                meeting = self._store.environment(rank_info)
+                board = self._store.board(rank_info)
             failure = self._run(params, assignment, attempt, log, meeting, board)
             if failure is None or failure.kind == "peer":
                 return failure
@@ -91,7 +91,7 @@ class CommandRunner:
         except StoreLostError as error:
             return Failure("peer", str(error), "")
         finally:
-            if self._store is not None and seat is not None:
+            if self._store is not None and rank_info is not None:
                 self._store.renew()
 
     def _run(

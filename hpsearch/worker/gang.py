@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["PATIENCE_SECONDS", "Seat"]
+__all__ = ["PATIENCE_SECONDS", "RankInfo"]
 
 PATIENCE_SECONDS = 300.0
 """What an operation of a gang's group may take without progress, where HPSEARCH_COMM_TIMEOUT says nothing else.
@@ -15,7 +15,7 @@ wait: to write a large checkpoint, say.
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class RankInfo:
     """What one worker of a gang has to know of the others."""
 
     rank: int

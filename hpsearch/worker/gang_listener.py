@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hpsearch.worker.gang import PATIENCE_SECONDS, Seat
+from hpsearch.worker.gang import PATIENCE_SECONDS, RankInfo
 
 if TYPE_CHECKING:
     from hpsearch_comm import Group, Listener
@@ -39,8 +39,8 @@ class GangListener:
             self._listener = Listener(self._interface, host=self._node or None)
         return self._listener.address.to_text()
 
-    def join(self, seat: Seat) -> Group:
-        """Form the group of the gang that this seat is in, with the options in HPSEARCH_COMM_ variables.
+    def join(self, rank_info: RankInfo) -> Group:
+        """Form the group of the gang, with the options in HPSEARCH_COMM_ variables.
 
         Raises:
             hpsearch_comm.CommError: It didn't come together.
@@ -52,10 +52,10 @@ class GangListener:
         variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
         variables.setdefault("HPSEARCH_COMM_TIMEOUT", str(PATIENCE_SECONDS))
         seated = {
-            "rank": seat.rank,
-            "size": seat.width,
-            "rendezvous": KnownAddresses(seat.addresses),
-            "secret": seat.secret,
+            "rank": rank_info.rank,
+            "size": rank_info.width,
+            "rendezvous": KnownAddresses(rank_info.addresses),
+            "secret": rank_info.secret,
             "listener": self._listener,
         }
         return Group(**read_environment(variables).for_group(seated))

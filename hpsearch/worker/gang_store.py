@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from hpsearch.worker.gang import PATIENCE_SECONDS, Seat
+from hpsearch.worker.gang import PATIENCE_SECONDS, RankInfo
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -86,18 +86,18 @@ class GangStore:
             self._address = f"{ip}:{port}"
         return self._address
 
-    def environment(self, seat: Seat | None) -> dict[str, str]:
+    def environment(self, rank_info: RankInfo | None) -> dict[str, str]:
         """Give the variables by which a script finds the others, as torchrun sets them, and hpsearch_comm's own."""
-        if seat is None:
+        if rank_info is None:
             return _ALONE
-        host, _, port = seat.addresses[0].rpartition(":")
-        nodes = list(dict.fromkeys(seat.nodes))
+        host, _, port = rank_info.addresses[0].rpartition(":")
+        nodes = list(dict.fromkeys(rank_info.nodes))
         environment = {
-            "RANK": str(seat.rank),
-            "WORLD_SIZE": str(seat.width),
-            "LOCAL_RANK": str(seat.local_rank),
-            "LOCAL_WORLD_SIZE": str(seat.local_width),
-            "GROUP_RANK": str(nodes.index(seat.nodes[seat.rank])),
+            "RANK": str(rank_info.rank),
+            "WORLD_SIZE": str(rank_info.width),
+            "LOCAL_RANK": str(rank_info.local_rank),
+            "LOCAL_WORLD_SIZE": str(rank_info.local_width),
+            "GROUP_RANK": str(nodes.index(rank_info.nodes[rank_info.rank])),
             "GROUP_WORLD_SIZE": str(len(nodes)),
             "MASTER_ADDR": host,
             "MASTER_PORT": port,
@@ -105,7 +105,7 @@ class GangStore:
             "TORCHELASTIC_RUN_ID": f"hpsearch-{port}",
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
-            "HPSEARCH_COMM_SECRET": seat.secret.hex(),
+            "HPSEARCH_COMM_SECRET": rank_info.secret.hex(),
             "HPSEARCH_COMM_TIMEOUT": os.environ.get("HPSEARCH_COMM_TIMEOUT", str(PATIENCE_SECONDS)),
         }
         if self._node:
@@ -114,26 +114,26 @@ class GangStore:
             environment["HPSEARCH_COMM_INTERFACE"] = self._interface
         return environment
 
-    def board(self, seat: Seat | None) -> Board:
+    def board(self, rank_info: RankInfo | None) -> Board:
         """Open the board of a gang; that of a script by itself has no readers.
 
         Raises:
             StoreLostError: The store can't be reached.
         """
-        if seat is None:
+        if rank_info is None:
             return Board(None)
-        if seat.rank == 0:
+        if rank_info.rank == 0:
             return Board(self._store)
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-        host, _, port = seat.addresses[0].rpartition(":")
+        host, _, port = rank_info.addresses[0].rpartition(":")
         try:
             # A store that isn't there would be asked again and again; this one has been there from the start.
             socket.create_connection((host, int(port)), _PATIENCE.total_seconds()).close()
             return Board(TCPStore(host, int(port), is_master=False, timeout=_PATIENCE, wait_for_workers=False))
         except (OSError, RuntimeError) as error:  # the latter is what every failure of a TCPStore is
             line = str(error).partition("\n")[0]
-            raise StoreLostError(f"rank 0's worker can't be reached at {seat.addresses[0]}: {line}") from error
+            raise StoreLostError(f"rank 0's worker can't be reached at {rank_info.addresses[0]}: {line}") from error
 
     def renew(self) -> None:
         """Give the next gang a store of its own. This one's is kept meanwhile: other ranks may still be leaving."""

@@ -20,7 +20,7 @@ from hpsearch.trainable.trainables import Trainable, resolve_trainable
 from hpsearch.trial import Failure
 from hpsearch.worker.attempt import Attempt
 from hpsearch.worker.attempt_log import LOG
-from hpsearch.worker.gang import Seat
+from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.gang_listener import GangListener
 from hpsearch.worker.output import OutputRedirect
 from hpsearch.worker.process_settings import Kept, apply, kept
@@ -65,14 +65,14 @@ class InProcess:
         """Where the next gang reaches this process."""
         return self._listener.address
 
-    def run(self, assignment: Assignment, attempt: Attempt, log: Path, seat: Seat | None) -> Failure | None:
+    def run(self, assignment: Assignment, attempt: Attempt, log: Path, rank_info: RankInfo | None) -> Failure | None:
         """Run one segment; whatever the trainable raises is its failure, the user's interruption aside."""
         process = os.getpid()
         outer = here()
         failure = None
         with self._output.to(log), kept() as attempt.settings:
             try:
-                self._run(self._target, assignment, attempt, seat)
+                self._run(self._target, assignment, attempt, rank_info)
             except Interrupted:
                 raise
             except BaseException as error:  # SystemExit is a user's mistake like any other
@@ -110,15 +110,15 @@ class InProcess:
         self._listener.close()
         torch.set_num_threads(self._threads_before)
 
-    def _run(self, target: Trainable, assignment: Assignment, attempt: Attempt, seat: Seat | None) -> None:
-        form = None if seat is None else functools.partial(self._listener.join, seat)
+    def _run(self, target: Trainable, assignment: Assignment, attempt: Attempt, rank_info: RankInfo | None) -> None:
+        form = None if rank_info is None else functools.partial(self._listener.join, rank_info)
         try:
             if inspect.isclass(target):
                 self._warm.step(target, assignment, attempt, form)
             else:
                 _call(target, RunningTrial(assignment, attempt, form), attempt)
         finally:
-            if seat is not None:
+            if rank_info is not None:
                 self._listener.close()  # an address is good for one gang
         if attempt.iteration == 0:  # one that is continued may find that it has nothing left to do
             raise TrainableError(

@@ -14,7 +14,7 @@ from hpsearch.trial import Failure, Segment, Trial
 from hpsearch.worker.attempt import Attempt, attempt_directory
 from hpsearch.worker.attempt_log import AttemptLog
 from hpsearch.worker.command import CommandRunner
-from hpsearch.worker.gang import Seat
+from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.gang_listener import GangListener
 from hpsearch.worker.gang_store import GangStore
 from hpsearch.worker.in_process import InProcess
@@ -74,7 +74,7 @@ class Worker:
         except ConfigurationError as error:
             raise BackendError(str(error)) from error
 
-    def run(self, trial: Trial, segment: Segment, channel: Channel, seat: Seat | None = None) -> SegmentResult:
+    def run(self, trial: Trial, segment: Segment, channel: Channel, rank_info: RankInfo | None = None) -> SegmentResult:
         """Run one segment. Output goes to `output.log` in the attempt's directory.
 
         The user's mistakes are failures in the result, never exceptions; `Interrupted` passes through, and so
@@ -84,18 +84,20 @@ class Worker:
             trial: The trial.
             segment: Its segment.
             channel: Hears of it. Of a gang, rank 0's alone hears reports and checkpoints, and may ask for a cut.
-            seat: This worker's place in the gang that runs a wide segment. What rank 1 writes lies in `rank-1` within
-                the attempt's directory, and so on.
+            rank_info: This worker's place in the gang that runs a wide segment. What rank 1 writes lies in `rank-1`
+                within the attempt's directory, and so on.
         """
         began = time.perf_counter()
-        assert segment.width == (1 if seat is None else seat.width), "a wide segment takes a gang of its width"
-        rank = 0 if seat is None else seat.rank
+        assert segment.width == (1 if rank_info is None else rank_info.width), (
+            "a wide segment takes a gang of its width"
+        )
+        rank = 0 if rank_info is None else rank_info.rank
         directory = self._root / attempt_directory(segment, rank)
         assignment = self._assignment(trial, segment, directory, rank)
         attempt = Attempt(segment, channel, rank)
         try:
             with writing(f"the attempt's directory {directory}"):  # what the trainable raises is a failure already
-                failure = self._run(trial, assignment, attempt, seat)
+                failure = self._run(trial, assignment, attempt, rank_info)
                 self._log.end()
         except (StorageError, UnwritableError) as error:
             failure = failure_of(error)
@@ -112,12 +114,14 @@ class Worker:
             stuck=attempt.settings.stuck,
         )
 
-    def _run(self, trial: Trial, assignment: Assignment, attempt: Attempt, seat: Seat | None) -> Failure | None:
+    def _run(
+        self, trial: Trial, assignment: Assignment, attempt: Attempt, rank_info: RankInfo | None
+    ) -> Failure | None:
         log = self._log.begin(Path(assignment.directory))
         if self._in_process is not None:
-            return self._in_process.run(assignment, attempt, log, seat)
+            return self._in_process.run(assignment, attempt, log, rank_info)
         assert self._script is not None
-        return self._script.run(trial.params, assignment, attempt, log, seat)
+        return self._script.run(trial.params, assignment, attempt, log, rank_info)
 
     @property
     def closes(self) -> bool:

@@ -23,10 +23,10 @@ def measure(rounds: int) -> list[Figure]:
     seconds: list[float] = []
     for _ in range(rounds):
         began = time.process_time()
-        course = simulate(_sweep(), SimulatedBackend(WORKERS, _metric, _seconds))
+        study_state = simulate(_sweep(), SimulatedBackend(WORKERS, _metric, _seconds))
         seconds.append(time.process_time() - began)
-        if len(course.rows()) != TRIALS:
-            raise RuntimeError(f"the sweep should have made {TRIALS} trials, but made {len(course.rows())}")
+        if len(study_state.rows()) != TRIALS:
+            raise RuntimeError(f"the sweep should have made {TRIALS} trials, but made {len(study_state.rows())}")
     return [
         Figure(f"simulated Hyperband, {WORKERS:,} workers, {TRIALS:,} trials", "s", seconds, "at most 60"),
     ]

@@ -19,18 +19,18 @@ from ray.exceptions import RayError
 
 from hpsearch.backends.base import Backend, Gone, Message, Notice, Task, Workers
 from hpsearch.backends.gangs import CLOSE_SECONDS, Gang, Loss, LossKind
-from hpsearch.backends.ray.crew import Crew, first_line
 from hpsearch.backends.ray.inbox import Inbox
-from hpsearch.backends.ray.mailbox import Key, Letter
-from hpsearch.backends.ray.post import read_delivery, read_letter
+from hpsearch.backends.ray.mailbox import Heartbeat, Key
+from hpsearch.backends.ray.post import read_heartbeat, read_response
 from hpsearch.backends.ray.session import Shape, as_backend_error, connect, is_cluster
-from hpsearch.backends.ray.worker import Delivery, Order
+from hpsearch.backends.ray.worker import RunRequest, RunResponse
+from hpsearch.backends.ray.worker_pool import WorkerPool, first_line
 from hpsearch.backends.slots import Flight, Slot
 from hpsearch.errors import UnreadableCheckpointError
 from hpsearch.trainable.checkpoints import pack
 from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.attempt_log import file_log
-from hpsearch.worker.gang import Seat
+from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.preflight import check_trainable
 
@@ -72,7 +72,7 @@ class RayBackend(Backend):
         self._least = workers_per_trial
         self._fresh = fresh_process
         self._deliver: Callable[[Message], None] = lambda message: None
-        self._crew: Crew | None = None
+        self._worker_pool: WorkerPool | None = None
         self._flights: dict[tuple[int, int], tuple[Slot[Any], Flight]] = {}
         """By (trial, attempt): where rank 0 runs."""
         self._waiting: deque[Task] = deque()
@@ -94,8 +94,10 @@ class RayBackend(Backend):
             self._inbox.put(Notice(warning))
         self._deliver = deliver
         self._fresh = self._fresh and not isinstance(job.trainable, CommandLine)  # a script has its own process
-        self._crew = Crew(self._shape, self._asked, job, pool, self._inbox, self._send_waiting, self._lose, self._fresh)
-        self._slots = self._crew.slots
+        self._worker_pool = WorkerPool(
+            self._shape, self._asked, job, pool, self._inbox, self._send_waiting, self._lose, self._fresh
+        )
+        self._slots = self._worker_pool.slots
         self._collect()
 
     def capacity(self) -> int:
@@ -116,7 +118,7 @@ class RayBackend(Backend):
         for task in list(self._waiting):
             if (task.segment.trial, task.segment.attempt) == (trial, attempt):
                 self._waiting.remove(task)
-                self._inbox.put(Gone(trial, attempt, "it was cut before it began", innocent=True))
+                self._inbox.put(Gone(trial, attempt, "it was cut before it began", counts_against_trial=False))
                 self._send_waiting()
                 return
         self._mailbox.cut.remote((str(self._study), trial, attempt))
@@ -138,18 +140,18 @@ class RayBackend(Backend):
 
     def close(self, kill: bool = False) -> None:
         """Keep idle workers for the next search of this process; end the others."""
-        crew, self._crew = self._crew, None
-        if crew is not None:
+        worker_pool, self._worker_pool = self._worker_pool, None
+        if worker_pool is not None:
             if not kill and ray.is_initialized():
-                self._close_objects(crew)
-            crew.close(kill)
+                self._close_objects(worker_pool)
+            worker_pool.close(kill)
             if ray.is_initialized():
                 self._mailbox.clear.remote()
 
     @property
-    def _opened(self) -> Crew:
-        assert self._crew is not None, "open comes first"
-        return self._crew
+    def _opened(self) -> WorkerPool:
+        assert self._worker_pool is not None, "open comes first"
+        return self._worker_pool
 
     # Tasks go out.
 
@@ -178,11 +180,11 @@ class RayBackend(Backend):
                 packed = pack(checkpoint)
         gang = Gang(task)
         number = task.trial.number
-        for rank, (slot, seat) in enumerate(zip(slots, _seats(slots), strict=True)):
+        for rank, (slot, rank_info) in enumerate(zip(slots, _rank_infos(slots), strict=True)):
             closing = slot.warm if slot.closes and slot.warm != number else None
             closed = None if closing is None else slot.handle.let_go.remote(number)
-            order = Order(task.trial, task.segment, None if slot.sees else packed, seat)
-            ticket = slot.handle.run.remote(pickle.dumps(order, pickle.HIGHEST_PROTOCOL))
+            request = RunRequest(task.trial, task.segment, None if slot.sees else packed, rank_info)
+            ticket = slot.handle.run.remote(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
             flight = Flight(gang, rank, ticket, 0.0, closing)
             self._slots.send(slot, flight, self.now())
             if closed is not None:
@@ -209,26 +211,26 @@ class RayBackend(Backend):
         if flight not in slot.flights:
             return ()
         try:
-            delivery: Delivery | None = pickle.loads(future.result())
+            response: RunResponse | None = pickle.loads(future.result())
         except RayError as error:
             self._opened.end(slot)  # perhaps it is only out of reach
             return self._lose(slot, first_line(error))
-        if delivery is None:  # taken back, and its worker was done before it could say so in a letter
+        if response is None:  # taken back, and its worker was done before it could say so in a heartbeat
             self._take_back(slot, flight)
             return ()
-        told, result = read_delivery(self._study, flight, delivery, slot.sees)
+        told, result = read_response(self._study, flight, response, slot.sees)
         messages: list[Message] = [*told]
         self._slots.land(slot, flight, self.now(), result.seconds)
         flight.gang.landed(flight.rank, result, self.now())
         messages += self._ended(flight)
-        slot.address = delivery.address
+        slot.address = response.address
         if slot.memory is None:
-            slot.memory = delivery.memory
+            slot.memory = response.memory
         if slot.timed_out is not None:
             messages += self._replace(slot, "its worker was killed: the trial before it ran over its timeout")
         elif result.failure is not None and result.failure.kind == "raised" and not self._scripts:
             messages += self._replace(slot, "its worker was replaced: the trial before it raised there")
-        elif delivery.memory - slot.memory > _LEAK_BYTES:
+        elif response.memory - slot.memory > _LEAK_BYTES:
             messages += self._replace(slot, "its worker was replaced: it kept growing")
         elif result.stuck:
             messages += self._replace(slot, "its worker was replaced: the trial before it left settings behind")
@@ -253,13 +255,13 @@ class RayBackend(Backend):
                 file_log(self._study / slot.log, self._study / directory)
             # What waited behind the first hadn't begun.
             begun = place == 0 and flight.closing is None
-            how: LossKind = "timeout" if flight is slot.timed_out else kind if begun else "innocent"
+            how: LossKind = "timeout" if flight is slot.timed_out else kind if begun else "spared"
             flight.gang.lost(flight.rank, Loss(reason, how, max(self.now() - flight.since, 0.0)), self.now())
             messages += self._ended(flight)
         self._opened.refill()
         return messages
 
-    def _replace(self, slot: Slot[Any], reason: str, kind: LossKind = "innocent") -> Sequence[Message]:
+    def _replace(self, slot: Slot[Any], reason: str, kind: LossKind = "spared") -> Sequence[Message]:
         """Take a worker down that is not to run anything more."""
         self._opened.end(slot)
         return self._lose(slot, reason, kind)
@@ -274,40 +276,40 @@ class RayBackend(Backend):
         self._inbox.when_done(closed, lambda _: () if slot.dead else self._replace(slot, reason))
         return ()
 
-    def _close_objects(self, crew: Crew) -> None:
+    def _close_objects(self, worker_pool: WorkerPool) -> None:
         """Let all workers that are done close what they hold; what doesn't come to an end is killed with its worker."""
-        holding = [slot for slot in crew.slots.all if slot.closes and slot.warm is not None and not slot.flights]
+        holding = [slot for slot in worker_pool.slots.all if slot.closes and slot.warm is not None and not slot.flights]
         if not holding:
             return
         closings = {slot.handle.let_go.remote(None): slot for slot in holding}
         _, late = ray.wait(list(closings), num_returns=len(closings), timeout=CLOSE_SECONDS)
         for slot in [closings[closing] for closing in late]:
             self._deliver(_close_hung(slot.warm))
-            crew.slots.remove(slot)
-            crew.end(slot)
+            worker_pool.slots.remove(slot)
+            worker_pool.end(slot)
 
     # Letters come in.
 
     def _collect(self) -> None:
         self._inbox.when_done(self._mailbox.collect.remote(), self._read)
 
-    def _read(self, future: Future[list[Letter]]) -> Sequence[Message]:
-        if self._crew is None:
+    def _read(self, future: Future[list[Heartbeat]]) -> Sequence[Message]:
+        if self._worker_pool is None:
             return ()
         self._collect()
         try:
-            letters = future.result()
+            heartbeats = future.result()
         except RayError:
             return ()
         messages: list[Message] = []
-        for letter in letters:
-            for key in letter.recalled:
+        for heartbeat in heartbeats:
+            for key in heartbeat.recalled:
                 recalled = self._flight(key)
-                if recalled is not None and recalled[1].recalled and recalled[0].name == letter.worker:
+                if recalled is not None and recalled[1].recalled and recalled[0].name == heartbeat.worker:
                     self._take_back(*recalled)
-            known = self._flight(letter.key)
+            known = self._flight(heartbeat.key)
             if known is not None:
-                messages += read_letter(self._study, known[1], letter)
+                messages += read_heartbeat(self._study, known[1], heartbeat)
         return messages
 
     def _flight(self, key: Key) -> tuple[Slot[Any], Flight] | None:
@@ -332,7 +334,7 @@ class RayBackend(Backend):
             if needed > self._least:  # the orchestrator may make it narrower
                 segment = self._waiting.popleft().segment
                 reason = f"there is no place for {needed} workers at present"
-                messages.append(Gone(segment.trial, segment.attempt, reason, innocent=True))
+                messages.append(Gone(segment.trial, segment.attempt, reason, counts_against_trial=False))
                 self._send_waiting()  # what waited behind it may have a place
             else:
                 self._opened.give_way(now)
@@ -365,11 +367,11 @@ def _close_hung(trial: int | None) -> Notice:
     return Notice(f"trial {trial}: its close() {ended}; what it reported counts")
 
 
-def _seats(slots: Sequence[Slot[Any]]) -> Sequence[Seat | None]:
+def _rank_infos(slots: Sequence[Slot[Any]]) -> Sequence[RankInfo | None]:
     """Give the places of a gang, by rank; a worker that is alone needs none."""
     if len(slots) == 1:
         return (None,)
     addresses = tuple(slot.address for slot in slots)
     nodes = tuple(slot.node for slot in slots)
     secret = secrets.token_bytes(32)
-    return [Seat(rank, addresses, nodes, secret) for rank in range(len(slots))]
+    return [RankInfo(rank, addresses, nodes, secret) for rank in range(len(slots))]

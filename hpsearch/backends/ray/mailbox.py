@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from hpsearch.trial import Report
 
-__all__ = ["Key", "Letter", "Mailbox", "Orders", "Save"]
+__all__ = ["Heartbeat", "HeartbeatReply", "Key", "Mailbox", "Save"]
 
 Key = tuple[str, int, int]
 """(study, trial, attempt)."""
 
 _PATIENCE = 2.0
-"""Seconds that `collect` waits for a letter."""
+"""Seconds that `collect` waits for a heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
-    """What happened in one worker since its last letter."""
+class Heartbeat:
+    """What happened in one worker since its last heartbeat."""
 
     worker: str
     key: Key
@@ -45,8 +45,8 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
-    """The answer to a letter."""
+class HeartbeatReply:
+    """The answer to a heartbeat."""
 
     cut: bool
     """The attempt should end at its next report."""
@@ -58,27 +58,27 @@ class Mailbox:
     """Letters from workers to the driver, and the attempts that the driver wants cut."""
 
     def __init__(self) -> None:
-        self._letters: list[Letter] = []
+        self._heartbeats: list[Heartbeat] = []
         self._arrived = asyncio.Event()
         self._cut: set[Key] = set()
         self._recall: dict[str, tuple[Key, ...]] = {}
 
-    async def exchange(self, letter: Letter) -> Orders:
-        """Take a letter; answer what the driver wants of that worker."""
-        if letter.reports or letter.saves or letter.recalled:
-            self._letters.append(letter)
+    async def exchange(self, heartbeat: Heartbeat) -> HeartbeatReply:
+        """Take a heartbeat; answer what the driver wants of that worker."""
+        if heartbeat.reports or heartbeat.saves or heartbeat.recalled:
+            self._heartbeats.append(heartbeat)
             self._arrived.set()
-        return Orders(letter.key in self._cut, self._recall.pop(letter.worker, ()))
+        return HeartbeatReply(heartbeat.key in self._cut, self._recall.pop(heartbeat.worker, ()))
 
-    async def collect(self) -> list[Letter]:
-        """Give the letters that came, or wait a while for one."""
+    async def collect(self) -> list[Heartbeat]:
+        """Give the heartbeats that came, or wait a while for one."""
         try:
             await asyncio.wait_for(self._arrived.wait(), _PATIENCE)
         except TimeoutError:
             return []
         self._arrived.clear()
-        letters, self._letters = self._letters, []
-        return letters
+        heartbeats, self._heartbeats = self._heartbeats, []
+        return heartbeats
 
     async def cut(self, key: Key) -> None:
         """Want an attempt to end."""
@@ -90,7 +90,7 @@ class Mailbox:
 
     async def clear(self) -> None:
         """Forget everything; a study was let go."""
-        self._letters.clear()
+        self._heartbeats.clear()
         self._arrived.clear()
         self._cut.clear()
         self._recall.clear()

@@ -1,4 +1,4 @@
-"""What letters and deliveries of workers say to the orchestrator; what travelled with them is written."""
+"""What the heartbeats and answers of workers say to the orchestrator; what travelled with them is written."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpsearch.backends.base import Progress
-from hpsearch.backends.ray.mailbox import Letter, Save
-from hpsearch.backends.ray.worker import Delivery
+from hpsearch.backends.ray.mailbox import Heartbeat, Save
+from hpsearch.backends.ray.worker import RunResponse
 from hpsearch.backends.slots import Flight
 from hpsearch.trainable.checkpoints import unpack
 from hpsearch.trainable.storage import writing
@@ -17,40 +17,42 @@ from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.attempt_log import LOG
 from hpsearch.worker.job import SegmentResult
 
-__all__ = ["read_delivery", "read_letter"]
+__all__ = ["read_heartbeat", "read_response"]
 
 
-def read_letter(study: Path, flight: Flight, letter: Letter) -> list[Progress]:
-    """Tell what happened since the last letter."""
-    told = [Progress(*flight.key, letter.reports, None)]
-    if not letter.saves:
+def read_heartbeat(study: Path, flight: Flight, heartbeat: Heartbeat) -> list[Progress]:
+    """Tell what happened since the last heartbeat."""
+    told = [Progress(*flight.key, heartbeat.reports, None)]
+    if not heartbeat.saves:
         return told
-    if letter.packed is not None:
-        unpack(letter.packed, study / letter.saves[-1].checkpoint)
-    flight.counted = letter.saves[-1].iteration
-    saves = letter.saves if letter.packed is None else (_merged(letter.saves),)
+    if heartbeat.packed is not None:
+        unpack(heartbeat.packed, study / heartbeat.saves[-1].checkpoint)
+    flight.counted = heartbeat.saves[-1].iteration
+    saves = heartbeat.saves if heartbeat.packed is None else (_merged(heartbeat.saves),)
     return told + [Progress(*flight.key, (), (save.iteration, save.checkpoint, save.reports)) for save in saves]
 
 
-def read_delivery(study: Path, flight: Flight, delivery: Delivery, sees: bool) -> tuple[list[Progress], SegmentResult]:
-    """Tell of checkpoints whose letters haven't come, and give the result with the reports that no checkpoint covers.
+def read_response(
+    study: Path, flight: Flight, response: RunResponse, sees: bool
+) -> tuple[list[Progress], SegmentResult]:
+    """Tell of checkpoints whose heartbeats haven't come; give the result with the reports that no checkpoint covers.
 
     Args:
         study: The study's directory.
         flight: What was delivered.
-        delivery: What the worker gave back.
+        response: What the worker gave back.
         sees: Whether the worker sees the study's directory; if not, its checkpoints but the newest are gone.
     """
-    result = delivery.result
-    if delivery.log is not None:
+    result = response.result
+    if response.log is not None:
         directory = study / attempt_directory(flight.task.segment, flight.rank)
         with writing(f"the attempt's directory {directory}"):
             directory.mkdir(parents=True, exist_ok=True)
-            (directory / LOG).write_bytes(delivery.log)
-    saves = [save for save in delivery.saves if save.iteration > flight.counted]
+            (directory / LOG).write_bytes(response.log)
+    saves = [save for save in response.saves if save.iteration > flight.counted]
     newest = result.checkpoint or (saves[-1].checkpoint if saves else None)
-    if delivery.packed is not None and newest is not None:
-        unpack(delivery.packed, study / newest)
+    if response.packed is not None and newest is not None:
+        unpack(response.packed, study / newest)
     told: list[Progress] = []
     held: tuple[Report, ...] = ()
     for save in saves:

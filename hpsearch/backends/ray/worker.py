@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpsearch.backends.ray.mailbox import Key, Letter, Orders, Save
+from hpsearch.backends.ray.mailbox import Heartbeat, HeartbeatReply, Key, Save
 from hpsearch.backends.ray.stand_in import StandIn
 from hpsearch.errors import HpsearchError
 from hpsearch.study.directory import OUTPUT_AT_HAND, hold_as_worker
@@ -24,15 +24,15 @@ from hpsearch.trainable.failures import failure_of
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.attempt_log import LOG
-from hpsearch.worker.gang import Seat
+from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.guardian import start_guardian
 from hpsearch.worker.job import CommandLine, Job, SegmentResult
 from hpsearch.worker.worker import Worker
 
-__all__ = ["BEAT_SECONDS", "Delivery", "Greeting", "Order", "Place", "RayWorker"]
+__all__ = ["BEAT_SECONDS", "Hello", "Place", "RayWorker", "RunRequest", "RunResponse"]
 
 BEAT_SECONDS = 0.5
-"""Time between two letters of a running segment."""
+"""Time between two heartbeats of a running segment."""
 
 _WEIGHING_SECONDS = 0.25
 """Time between two looks at the worker's memory."""
@@ -52,7 +52,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Greeting:
+class Hello:
     """A worker's answer to a study."""
 
     host: str
@@ -69,19 +69,19 @@ class Greeting:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RunRequest:
     """A segment for a worker to run."""
 
     trial: Trial
     segment: Segment
     packed: bytes | None
     """The segment's checkpoint, for a worker that doesn't see the study's directory."""
-    seat: Seat | None
+    rank_info: RankInfo | None
     """Its place in the gang; None where it runs the segment alone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class RunResponse:
     """What a worker gives back for a segment."""
 
     result: SegmentResult
@@ -124,7 +124,7 @@ class RayWorker:
         """Say where this worker runs: it has its place, though it isn't ready yet."""
         return self._place.node
 
-    def open(self, payload: bytes, search_path: tuple[str, ...], token: tuple[str, str]) -> Greeting:
+    def open(self, payload: bytes, search_path: tuple[str, ...], token: tuple[str, str]) -> Hello:
         """Get ready for a study.
 
         Args:
@@ -143,7 +143,7 @@ class RayWorker:
         try:
             job: Job = pickle.loads(payload)
         except Exception as error:
-            return Greeting(host, self._sees, log, "", _unreachable_code(error))
+            return Hello(host, self._sees, log, "", _unreachable_code(error))
         self._study = job.study
         if self._sees:
             self._lock = hold_as_worker(Path(job.study))
@@ -155,25 +155,25 @@ class RayWorker:
         try:
             (self._root / "trials").mkdir(exist_ok=True)
             self._worker = Worker(job, self._root, self._root / log, self._place.node, self._place.interface)
-            return Greeting(host, self._sees, log, self._worker.address, None, self._worker.closes)
+            return Hello(host, self._sees, log, self._worker.address, None, self._worker.closes)
         except HpsearchError as error:
-            return Greeting(host, self._sees, log, "", str(error))
+            return Hello(host, self._sees, log, "", str(error))
 
     def let_go(self, unless: int | None) -> None:
         """Close the object of the last trial, unless it is this trial's."""
         if self._worker is not None:
             self._worker.let_go(unless)
 
-    def run(self, order: bytes) -> bytes:
-        """Run a segment: a pickled `Order` comes in, a pickled `Delivery` goes out, or None: it was taken back.
+    def run(self, request: bytes) -> bytes:
+        """Run a segment: a pickled `RunRequest` comes in, a pickled `RunResponse` goes out, or None: it was taken back.
 
         As bytes, because Ray's own pickling of such objects costs many times that of the standard library.
         """
-        return pickle.dumps(self.deliver(pickle.loads(order)), pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps(self.respond(pickle.loads(request)), pickle.HIGHEST_PROTOCOL)
 
-    def deliver(self, order: Order) -> Delivery | None:
+    def respond(self, request: RunRequest) -> RunResponse | None:
         """Run a segment; None: it was taken back."""
-        trial, segment, packed = order.trial, order.segment, order.packed
+        trial, segment, packed = request.trial, request.segment, request.packed
         assert self._worker is not None, "open comes before run"
         key = (self._study, segment.trial, segment.attempt)
         with self._beginning:
@@ -188,27 +188,29 @@ class RayWorker:
                 return self._undone(segment, error)
         self._channel = channel
         try:
-            result = self._worker.run(trial, segment, channel, order.seat)
+            result = self._worker.run(trial, segment, channel, request.rank_info)
         finally:
             self._channel = None
         saves = tuple(channel.saves)
         if self._sees:
-            return Delivery(result, saves, None, None, self._weigh(), self._worker.address)
+            return RunResponse(result, saves, None, None, self._weigh(), self._worker.address)
         newest = result.checkpoint or (saves[-1].checkpoint if saves else None)
         try:
             packed = None if newest is None else pack(self._root / newest)
         except HpsearchError as error:
             return self._undone(segment, error)
-        log = _end_of_log(self._root / attempt_directory(segment, 0 if order.seat is None else order.seat.rank))
-        delivery = Delivery(result, saves, packed, log, self._weigh(), self._worker.address)
+        log = _end_of_log(
+            self._root / attempt_directory(segment, 0 if request.rank_info is None else request.rank_info.rank)
+        )
+        response = RunResponse(result, saves, packed, log, self._weigh(), self._worker.address)
         shutil.rmtree(self._root / attempt_directory(segment), ignore_errors=True)
-        return delivery
+        return response
 
-    def _undone(self, segment: Segment, error: HpsearchError) -> Delivery:
+    def _undone(self, segment: Segment, error: HpsearchError) -> RunResponse:
         """Give back a segment whose checkpoint couldn't be put down here, or be taken up."""
         assert self._worker is not None
         result = SegmentResult(segment.start, None, (), False, 0.0, failure_of(error))
-        return Delivery(result, (), None, None, self._weigh(), self._worker.address)
+        return RunResponse(result, (), None, None, self._weigh(), self._worker.address)
 
     def _weigh(self) -> int:
         now = time.monotonic()
@@ -235,17 +237,17 @@ class RayWorker:
             channel = self._channel
             if channel is None:
                 continue
-            letter = channel.letter(recalled)
+            heartbeat = channel.heartbeat(recalled)
             if self._worker is not None:
                 self._worker.file_log()
             try:
                 # An ObjectRef's own future: the answer without importing Ray here.
-                orders: Orders = self._mailbox.exchange.remote(letter).future().result(timeout=30.0)
+                reply: HeartbeatReply = self._mailbox.exchange.remote(heartbeat).future().result(timeout=30.0)
             except Exception:
-                channel.put_back(letter)
+                channel.put_back(heartbeat)
                 continue
-            channel.cut = channel.cut or orders.cut
-            recalled = tuple(key for key in orders.recall if self._take_back(key))
+            channel.cut = channel.cut or reply.cut
+            recalled = tuple(key for key in reply.recall if self._take_back(key))
 
     def _take_back(self, key: Key) -> bool:
         with self._beginning:
@@ -256,7 +258,7 @@ class RayWorker:
 
 
 class _Channel:
-    """Collects what a segment says until the next letter. The worker's thread writes, the beat's thread reads."""
+    """Collects what a segment says until the next heartbeat. The worker's thread writes, the beat's thread reads."""
 
     def __init__(self, worker: str, key: Key, root: Path, sees: bool) -> None:
         self._worker = worker
@@ -280,7 +282,7 @@ class _Channel:
     def cut_requested(self) -> bool:
         return self.cut
 
-    def letter(self, recalled: tuple[Key, ...]) -> Letter:
+    def heartbeat(self, recalled: tuple[Key, ...]) -> Heartbeat:
         with self._guard:
             reports, self._reports = tuple(self._reports), []
             saves = tuple(self.saves[self._unsent :])
@@ -289,15 +291,15 @@ class _Channel:
             try:
                 packed = pack(self._root / saves[-1].checkpoint)
             except HpsearchError:
-                saves = ()  # the delivery tells of them, and it tells why where that fails again
+                saves = ()  # the response tells of them, and it tells why where that fails again
         with self._guard:
             self._unsent += len(saves)
-        return Letter(self._worker, self._key, reports, saves, packed, recalled)
+        return Heartbeat(self._worker, self._key, reports, saves, packed, recalled)
 
-    def put_back(self, letter: Letter) -> None:
+    def put_back(self, heartbeat: Heartbeat) -> None:
         with self._guard:
-            self._reports[:0] = letter.reports
-            self._unsent -= len(letter.saves)
+            self._reports[:0] = heartbeat.reports
+            self._unsent -= len(heartbeat.saves)
 
 
 def _resident_bytes() -> int:

@@ -42,8 +42,8 @@ def test_a_gang_of_one_speaks_of_no_ranks():
     gang.landed(0, result(kind="raised"), 0.0)
     assert gang.outcome() == Result(*KEY, replace(result(kind="raised"), checkpoint=None))
     gang = make_gang(1)
-    gang.lost(0, Loss("its worker was replaced", "innocent"), 0.0)
-    assert gang.outcome() == Gone(*KEY, "its worker was replaced", innocent=True)
+    gang.lost(0, Loss("its worker was replaced", "spared"), 0.0)
+    assert gang.outcome() == Gone(*KEY, "its worker was replaced", counts_against_trial=False)
 
 
 @pytest.mark.parametrize("other", ["", "peer", "raised"])
@@ -144,7 +144,7 @@ ENDS = st.one_of(
     st.builds(
         result, st.integers(1, 9), st.sampled_from(["", "", "peer", "raised", "contract", "checkpoint", "storage"])
     ),
-    st.builds(Loss, st.just("why"), st.sampled_from(["died", "innocent", "timeout"])),
+    st.builds(Loss, st.just("why"), st.sampled_from(["died", "spared", "timeout"])),
 )
 
 

@@ -14,7 +14,7 @@ from hpsearch.errors import BackendError
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.run.plan import simulate
 from hpsearch.schedulers.hyperband import Hyperband
-from hpsearch.study.course import Course
+from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Segment, Trial
 from hpsearch.worker.job import Job
@@ -151,8 +151,8 @@ def test_one_worker_and_many_give_the_same_table_however_long_segments_take(swee
             seconds=lambda trial, segment: chance.choice([0.0, 1.0, chance.random()]),
             checkpoints=checkpoints,
         )
-        course = simulate(sweep, simulated)
-        rows = course.rows()
+        study_state = simulate(sweep, simulated)
+        rows = study_state.rows()
         return rows_to_csv(rows, sweep.parameters.names), [row.reason for row in rows]
 
     assert table(1) == table(workers) == table(1000)
@@ -162,7 +162,7 @@ def big_sweep(trials: int) -> Sweep:
     return sweep_of(early_terminate=Hyperband(27), run_cap=trials)
 
 
-def run_big(trials: int, workers: int) -> tuple[Course, SimulatedBackend]:
+def run_big(trials: int, workers: int) -> tuple[StudyState, SimulatedBackend]:
     simulated = SimulatedBackend(
         workers,
         metric=lambda trial, iteration: trial.seed % 100_003 / iteration,
@@ -178,10 +178,10 @@ def test_the_drivers_memory_per_trial_is_small():
 
     def held(trials: int) -> int:
         tracemalloc.start()
-        course, _ = run_big(trials, 200)
+        study_state, _ = run_big(trials, 200)
         size, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert len(course.rows()) == trials
+        assert len(study_state.rows()) == trials
         return size
 
     assert (held(1500) - held(500)) / 1000 < 4096
@@ -204,7 +204,7 @@ def test_the_cost_per_trial_doesnt_grow_with_the_trials_or_the_workers():
 def test_ten_thousand_workers_run_twenty_thousand_trials_at_a_rate_of_a_hundred_thousand_a_minute_on_one_core():
     """The whole hundred thousand is the benchmark's; that the cost per trial doesn't grow is the test above."""
     began = time.process_time()
-    course, simulated = run_big(20_000, 10_000)
+    study_state, simulated = run_big(20_000, 10_000)
     assert time.process_time() - began < 12
-    assert len(course.rows()) == 20_000
+    assert len(study_state.rows()) == 20_000
     assert simulated.now() > 0

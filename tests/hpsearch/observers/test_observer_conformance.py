@@ -17,8 +17,8 @@ from hpsearch.observers import make_observer
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.thread import ObserverThread, close_all
 from hpsearch.schedulers.base import RungView
-from hpsearch.study.course import Course
 from hpsearch.study.journal import Journal
+from hpsearch.study.state import StudyState
 from tests.hpsearch.support.lives import Life, lives
 from tests.hpsearch.support.scripted import sweep_of
 
@@ -27,9 +27,9 @@ CREATED = 1_700_000_000.0
 
 def told_of(life: Life) -> list[tuple[Record, Sequence[RungView]]]:
     """Give a life's records as a resumed run hears them, each with the rungs after it."""
-    course = Course(life.sweep)
-    replay = enumerate(course.replay(life.events), 1)
-    return [(Record(seq, CREATED + seq, *told), tuple(course.rungs())) for seq, told in replay]
+    study_state = StudyState(life.sweep)
+    replay = enumerate(study_state.replay(life.events), 1)
+    return [(Record(seq, CREATED + seq, *told), tuple(study_state.rungs())) for seq, told in replay]
 
 
 def make(name: str, place: Path, life: Life) -> Observer:

@@ -12,7 +12,7 @@ from hpsearch.observers.base import Observer, Record
 from hpsearch.observers.progress import Snapshot
 from hpsearch.observers.watching import Watching
 from hpsearch.schedulers.base import RungView
-from hpsearch.study.course import Course
+from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Resources
 from hpsearch.trial import Failure, Report
 from tests.hpsearch.support.lives import OPENED
@@ -56,24 +56,24 @@ class Scribe(Observer):
         self.told.append("closed")
 
 
-def started(course: Course) -> Started:
-    event = course.next()
+def started(study_state: StudyState) -> Started:
+    event = study_state.next()
     assert isinstance(event, Started)
-    course.apply(event)
+    study_state.apply(event)
     return event
 
 
 def test_the_screen_shows_where_the_course_stands():
     sweep = sweep_of(early_terminate=None, max_iter=4, run_cap=3)
-    course, screen = Course(sweep), Screen()
+    study_state, screen = StudyState(sweep), Screen()
     watching = Watching(sweep, [], screen)
-    course.apply(OPENED)
-    started(course)
-    watching.look(course, WORKERS, 0.0)
+    study_state.apply(OPENED)
+    started(study_state)
+    watching.look(study_state, WORKERS, 0.0)
     reports = tuple(Report(0, i, {"loss": 1 / i}, 0.1) for i in range(1, 5))
-    course.apply(Finished(0, 1, 4, None, reports, False, 1.0))
-    started(course)
-    watching.look(course, WORKERS, 10.0)
+    study_state.apply(Finished(0, 1, 4, None, reports, False, 1.0))
+    started(study_state)
+    watching.look(study_state, WORKERS, 10.0)
     first, second = screen.shown
     assert (first.iterations, first.remaining, first.best) == (0, None, None)
     assert (second.name, second.metric, second.goal, second.workers) == ("s", "loss", "minimize", WORKERS)
@@ -88,55 +88,55 @@ def test_the_screen_shows_where_the_course_stands():
 def test_the_screen_shows_the_widths_of_what_runs_where_they_can_differ():
     for resources, widths in ((Resources(max_workers_per_trial=4), {1: 1, 4: 1}), (Resources(), {})):
         sweep = sweep_of(resources=resources)
-        course, screen = Course(sweep), Screen()
-        course.apply(OPENED)
+        study_state, screen = StudyState(sweep), Screen()
+        study_state.apply(OPENED)
         for width in (1, 4, 2):
-            event = course.next()
+            event = study_state.next()
             assert isinstance(event, Started)
-            course.apply(replace(event, segment=replace(event.segment, width=width)))
-        course.apply(Lost(2, 1, "gone"))
+            study_state.apply(replace(event, segment=replace(event.segment, width=width)))
+        study_state.apply(Lost(2, 1, "gone"))
         watching = Watching(sweep, [], screen)
-        watching.look(course, WORKERS, 0.0)
+        watching.look(study_state, WORKERS, 0.0)
         assert screen.shown[0].widths == widths
         watching.close()
 
 
 def test_time_left_counts_only_what_this_run_did():
     sweep = sweep_of(early_terminate=None, max_iter=4, run_cap=3)
-    course, screen = Course(sweep), Screen()
-    course.apply(OPENED)
+    study_state, screen = StudyState(sweep), Screen()
+    study_state.apply(OPENED)
     for trial in range(2):
-        started(course)
+        started(study_state)
         if trial == 1:  # a former run finished trial 0, and this one begins to watch
             watching = Watching(sweep, [], screen)
-            watching.look(course, WORKERS, 0.0)
+            watching.look(study_state, WORKERS, 0.0)
         reports = tuple(Report(trial, i, {"loss": 1.0}, 0.1) for i in range(1, 5))
-        course.apply(Finished(trial, 1, 4, None, reports, False, 1.0))
-    watching.look(course, WORKERS, 8.0)
+        study_state.apply(Finished(trial, 1, 4, None, reports, False, 1.0))
+    watching.look(study_state, WORKERS, 8.0)
     assert screen.shown[-1].remaining == pytest.approx(8.0)
     watching.close()
 
 
 def test_without_a_bound_there_is_no_total_and_no_time_left():
     sweep = sweep_of(early_terminate=None, max_iter=None, run_cap=3)
-    course, screen = Course(sweep), Screen()
+    study_state, screen = StudyState(sweep), Screen()
     watching = Watching(sweep, [], screen)
-    watching.look(course, WORKERS, 1.0)
+    watching.look(study_state, WORKERS, 1.0)
     assert (screen.shown[0].trials, screen.shown[0].iterations_total, screen.shown[0].remaining) == (None, None, None)
     watching.close()
 
 
 def test_observers_hear_events_reports_and_at_the_last_look_the_rungs():
     sweep = sweep_of()
-    course, screen, scribe = Course(sweep), Screen(), Scribe()
+    study_state, screen, scribe = StudyState(sweep), Screen(), Scribe()
     watching = Watching(sweep, [scribe], screen)
     decision = Decision(0, "stop", "why")
     report = Report(0, 1, {"loss": 1.0}, 0.1)
     watching.observe(Record(1, 9.0, OPENED, [decision]))
     watching.report([report])
-    watching.look(course, WORKERS, 0.0)
-    watching.look(course, WORKERS, 0.1)  # too soon for the rungs again
-    watching.look(course, WORKERS, 0.2, last=True)
+    watching.look(study_state, WORKERS, 0.0)
+    watching.look(study_state, WORKERS, 0.1)  # too soon for the rungs again
+    watching.look(study_state, WORKERS, 0.2, last=True)
     watching.say("node 7 is gone")
     watching.close()
     assert scribe.told == [Record(1, 9.0, OPENED, [decision]), (report,), "rungs", "rungs", "closed"]
@@ -151,7 +151,7 @@ def test_the_newest_failures_are_shown_but_not_those_that_are_tried_again():
     for trial in range(5):
         failure = Failure("raised", f"ValueError: {trial}", "Traceback")
         watching.observe(Record(1, 9.0, Failed(trial, 1, failure, trial == 4, ())))
-    watching.look(Course(sweep), WORKERS, 0.0)
+    watching.look(StudyState(sweep), WORKERS, 0.0)
     assert screen.shown[0].failures == tuple((trial, f"ValueError: {trial}") for trial in (1, 2, 3))
     watching.close()
 

@@ -8,7 +8,7 @@ from hpsearch.observers.watching import Watching
 from hpsearch.report.status import status_text
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.space import Categorical, Space
-from hpsearch.study.course import Course
+from hpsearch.study.state import StudyState
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.scripted import ScriptedBackend, done, failed, run_scripted, sweep_of
 
@@ -27,8 +27,8 @@ def test_no_status_names_a_none(tmp_path):
 
 def test_a_rung_without_an_end_and_a_size_reads_well(tmp_path):
     sweep = sweep_of(early_terminate=None, max_iter=None, run_cap=None, method="grid", parameters=_grid())
-    course = Course(sweep)
-    assert [rung.until for rung in course.rungs()] in ([], [None])
+    study_state = StudyState(sweep)
+    assert [rung.until for rung in study_state.rungs()] in ([], [None])
     study = run_scripted(tmp_path / "s", sweep, ScriptedBackend(lambda task: [done(task)]))
     assert "None" not in status_text(study, None)
 
@@ -46,8 +46,8 @@ def test_a_sweep_of_one_trial_has_one_trial(capsys):
 
     sweep = sweep_of(early_terminate=None, max_iter=1, run_cap=1)
     watching = Watching(sweep, [], PlainLines(sys.stdout))
-    course = Course(sweep)
-    watching.look(course, Workers(1, 1, 1), 0.0)
+    study_state = StudyState(sweep)
+    watching.look(study_state, Workers(1, 1, 1), 0.0)
     watching.close()
     text = capsys.readouterr().out
     assert "s: minimize loss, 1 trial, 1 iteration, 1 of 1 worker busy" in text

@@ -19,8 +19,8 @@ from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.verdicts import MOST_LOSSES
 from hpsearch.schedulers.hyperband import Hyperband
-from hpsearch.study.course import Course
 from hpsearch.study.journal import Journal
+from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Checkpoints, Limits, Sweep
 from hpsearch.trial import Report, TrialState
 from hpsearch.widths.widths import Widths
@@ -102,7 +102,7 @@ class Batches(Journal):
 
 
 class Onlooker:
-    """An audience that checks that it hears of what is in the journal, in its order."""
+    """Checks that it hears of what is in the journal, in its order."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -121,7 +121,7 @@ class Onlooker:
     def say(self, text: str) -> None:
         self.said.append(text)
 
-    def look(self, course: Course, workers: Workers, elapsed: float, last: bool) -> None:
+    def look(self, study_state: StudyState, workers: Workers, elapsed: float, last: bool) -> None:
         self.last.append(last)
 
 
@@ -130,14 +130,14 @@ def direct(sweep: Sweep, backend: ScriptedBackend, spent: float = 0.0) -> tuple[
     made = Journal.in_memory({"sweep": sweep.to_json()})
     journal = Batches(made._connection, None)
     journal.batches = []
-    course = Course(sweep)
+    study_state = StudyState(sweep)
     opened = Opened("scripted", 1, "me@here:1", "test")
     journal.append([opened])
-    course.apply(opened)
+    study_state.apply(opened)
     onlooker = Onlooker(journal)
     with journal:
-        widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, course.widest)
-        orchestrator = Orchestrator(sweep, course, widths, journal, backend, onlooker, Interrupts(), spent)
+        widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest)
+        orchestrator = Orchestrator(sweep, study_state, widths, journal, backend, onlooker, Interrupts(), spent)
         state = orchestrator.run(Job("", "s", "", (), "loss", None, 9, 1))
         assert [event for _, event in journal.events()][1:] == onlooker.heard
     return state, onlooker, journal.batches

@@ -155,5 +155,5 @@ class LastWorkersGone(SimulatedBackend):
 
 
 def test_a_sweep_that_has_nothing_more_to_run_waits_for_no_worker():
-    course = simulate(sweep_of(**FLAT, run_cap=3), LastWorkersGone(3))
-    assert [row.state for row in course.rows()] == [TrialState.COMPLETE] * 3
+    study_state = simulate(sweep_of(**FLAT, run_cap=3), LastWorkersGone(3))
+    assert [row.state for row in study_state.rows()] == [TrialState.COMPLETE] * 3

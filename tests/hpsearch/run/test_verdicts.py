@@ -11,19 +11,19 @@ from hpsearch.backends.base import Gone, Result, TimedOut
 from hpsearch.errors import StorageError
 from hpsearch.events import Dropped, Failed, Finished, Lost, Reverted
 from hpsearch.run.verdicts import MOST_LOSSES, Rules, Verdict, verdict
-from hpsearch.study.standing import Footing, Standing
+from hpsearch.study.trial_records import RollbackPoint, TrialRecord
 from hpsearch.sweep.sweep import Limits, Scaling
 from hpsearch.trial import Failure, Report, Segment, Trial
 from hpsearch.worker.job import SegmentResult
 from tests.hpsearch.support.scripted import sweep_of
 
 REPORTS = (Report(3, 4, {"loss": 2.0}, 0.1),)
-FOOTING = Footing(3, 1.0, "c3", 3, 1, {"loss": 1.0})
+ROLLBACK_POINT = RollbackPoint(3, 1.0, "c3", 3, 1, {"loss": 1.0})
 
 
-def standing(**changes: Any) -> Standing:
+def record(**changes: Any) -> TrialRecord:
     """Trial 3, whose second attempt runs from iteration 3 to 9."""
-    out = Standing(Trial(3, {"x": 0.5}, 0, "random"))
+    out = TrialRecord(Trial(3, {"x": 0.5}, 0, "random"))
     out.segment, out.attempts, out.width = Segment(3, 3, 9, "c3", 2, 2), 2, 2
     for name, value in changes.items():
         setattr(out, name, value)
@@ -48,7 +48,7 @@ TIMEOUT, GONE = failure("timeout"), Gone(3, 2, "node 7 died", seconds=0.5)
 FAILED = Failed(3, 2, RAISED, False, REPORTS, 1.5)
 RETRY = Failed(3, 2, RAISED, True, (), 1.5)
 BROKEN = Failed(3, 2, CONTRACT, False, REPORTS, 1.5)
-LOST = Lost(3, 2, "node 7 died", False, 0.5)
+LOST = Lost(3, 2, "node 7 died", True, 0.5)
 DIED = f"its worker died {MOST_LOSSES} times in a row without progress; the last time: node 7 died"
 
 
@@ -57,10 +57,10 @@ def reverted(why: str, seconds: float = 1.5) -> Reverted:
 
 
 @pytest.mark.parametrize(
-    ("ended", "record", "by", "events"),
+    ("ended", "changes", "by", "events"),
     [
         (result(), {}, rules(), (Finished(3, 2, 4, None, REPORTS, False, 1.5),)),
-        (result(cut=True), {"footing": FOOTING}, rules(), (Finished(3, 2, 4, None, REPORTS, True, 1.5),)),
+        (result(cut=True), {"rollback_point": ROLLBACK_POINT}, rules(), (Finished(3, 2, 4, None, REPORTS, True, 1.5),)),
         (result(RAISED), {}, rules(), (FAILED,)),
         (result(RAISED), {"failures": 1}, rules(max_retries=2), (RETRY,)),
         (result(RAISED), {"failures": 2}, rules(max_retries=2), (FAILED,)),
@@ -68,41 +68,46 @@ def reverted(why: str, seconds: float = 1.5) -> Reverted:
         (result(RAISED), {"seconds": 8.5}, rules(max_retries=2, trial_timeout=10), (FAILED,)),
         (result(RAISED), {"seconds": 9.0, "excused": 4.0}, rules(max_retries=2, trial_timeout=10), (RETRY,)),
         (result(CONTRACT), {}, rules(max_retries=2), (BROKEN,)),
-        (result(CONTRACT), {"footing": FOOTING}, rules(proven=False), (BROKEN,)),
+        (result(CONTRACT), {"rollback_point": ROLLBACK_POINT}, rules(proven=False), (BROKEN,)),
         (TimedOut(3, 2, TIMEOUT, 9.0), {}, rules(max_retries=2), (Failed(3, 2, TIMEOUT, False, (), 9.0),)),
-        (result(failure("checkpoint")), {}, rules(), (Lost(3, 2, "m", True, 1.5), Dropped(3, "m"))),
-        (result(failure("storage")), {}, rules(), (Lost(3, 2, "m", True, 1.5),)),
+        (result(failure("checkpoint")), {}, rules(), (Lost(3, 2, "m", False, 1.5), Dropped(3, "m"))),
+        (result(failure("storage")), {}, rules(), (Lost(3, 2, "m", False, 1.5),)),
         (GONE, {"losses": MOST_LOSSES - 2}, rules(), (LOST,)),
         (GONE, {"losses": MOST_LOSSES - 1}, rules(), (Failed(3, 2, Failure("died", DIED, ""), False, (), 0.5),)),
         (GONE, {"losses": MOST_LOSSES - 1}, rules(ending=True), (LOST,)),
-        (replace(GONE, innocent=True), {"losses": MOST_LOSSES - 1}, rules(), (replace(LOST, innocent=True),)),
-        (GONE, {"losses": MOST_LOSSES - 1, "footing": FOOTING}, rules(), (reverted(DIED, 0.5),)),
-        (result(RAISED), {"footing": FOOTING}, rules(), (reverted("m"),)),
-        (result(CONTRACT), {"footing": FOOTING}, rules(), (reverted("m"),)),
-        (result(), {"footing": FOOTING}, rules(), (Finished(3, 2, 4, None, REPORTS, False, 1.5),)),
+        (
+            replace(GONE, counts_against_trial=False),
+            {"losses": MOST_LOSSES - 1},
+            rules(),
+            (replace(LOST, counts_against_trial=False),),
+        ),
+        (GONE, {"losses": MOST_LOSSES - 1, "rollback_point": ROLLBACK_POINT}, rules(), (reverted(DIED, 0.5),)),
+        (result(RAISED), {"rollback_point": ROLLBACK_POINT}, rules(), (reverted("m"),)),
+        (result(CONTRACT), {"rollback_point": ROLLBACK_POINT}, rules(), (reverted("m"),)),
+        (result(), {"rollback_point": ROLLBACK_POINT}, rules(), (Finished(3, 2, 4, None, REPORTS, False, 1.5),)),
         (
             result(),
-            {"footing": FOOTING},
+            {"rollback_point": ROLLBACK_POINT},
             rules(scaling=Scaling(batch="per_worker", tolerance=0.1)),
             (reverted("loss 2 after 1, worse by more than the 10% of scaling.tolerance"),),
         ),
     ],
 )
-def test_what_follows_from_the_end_of_an_attempt(ended, record, by, events):
-    got = verdict(ended, standing(**record), by)
+def test_what_follows_from_the_end_of_an_attempt(ended, changes, by, events):
+    got = verdict(ended, record(**changes), by)
     assert got.events == events
     assert (got.mistake is not None) == (ended == result(failure("storage")))
 
 
 def test_a_full_disk_ends_the_sweep_with_what_to_do():
-    mistake = verdict(result(failure("storage", "no space left")), standing(), rules()).mistake
+    mistake = verdict(result(failure("storage", "no space left")), record(), rules()).mistake
     assert isinstance(mistake, StorageError)
     assert str(mistake) == "no space left"
 
 
 def test_the_user_hears_of_a_trial_that_starts_anew_or_goes_back_and_of_nothing_else():
-    anew = verdict(result(failure("checkpoint", "it is gone")), standing(), rules())
+    anew = verdict(result(failure("checkpoint", "it is gone")), record(), rules())
     assert anew.said == "trial 3 starts again from zero: it is gone"
-    back = verdict(result(RAISED), standing(footing=FOOTING), rules())
+    back = verdict(result(RAISED), record(rollback_point=ROLLBACK_POINT), rules())
     assert back.said == "trial 3 goes back to iteration 3 and to fewer workers: width 2: m"
-    assert verdict(result(RAISED), standing(), rules()) == Verdict((FAILED,))
+    assert verdict(result(RAISED), record(), rules()) == Verdict((FAILED,))

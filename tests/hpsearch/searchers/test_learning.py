@@ -15,7 +15,7 @@ from hpsearch.schedulers.base import Done, Wait
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import KNOWN, NotYet, searcher_named
 from hpsearch.space import Space, Uniform
-from hpsearch.study.course import Course
+from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report
 from tests.hpsearch.support.climbing import Climbing, Hesitant
@@ -34,36 +34,36 @@ def learning(method: str = Climbing.kind, **changes: object) -> Sweep:
     return sweep_of(**{**given, **changes})
 
 
-def live(course: Course, workers: int, seed: int, events: int | None = None) -> list[Event]:
+def live(study_state: StudyState, workers: int, seed: int, events: int | None = None) -> list[Event]:
     """Let a sweep go on, ending what runs in any order; give what happened."""
     chance = random.Random(seed)
     happened: list[Event] = []
     while events is None or len(happened) < events:
-        answer = course.next() if len(course.running()) < workers else Wait()
+        answer = study_state.next() if len(study_state.running()) < workers else Wait()
         if isinstance(answer, Done):
             break
         event: Event
         if not isinstance(answer, Wait):
             event = answer
         else:
-            if not course.running():
+            if not study_state.running():
                 continue  # the searcher works on it
-            segment = chance.choice(list(course.running()))
-            x = course.standing(segment.trial).trial.params["x"]
+            segment = chance.choice(list(study_state.running()))
+            x = study_state.record(segment.trial).trial.params["x"]
             reports = tuple(
                 Report(segment.trial, i, {"loss": (x - 0.3) ** 2 / i}, 0.1)
                 for i in range(segment.start + 1, (segment.end or 1) + 1)
             )
             event = Finished(segment.trial, segment.attempt, segment.end or 1, None, reports, False, 1.0)
-        course.apply(event)
+        study_state.apply(event)
         happened.append(event)
     return happened
 
 
-def begun(sweep: Sweep) -> Course:
-    course = Course(sweep)
-    course.apply(OPENED)
-    return course
+def begun(sweep: Sweep) -> StudyState:
+    study_state = StudyState(sweep)
+    study_state.apply(OPENED)
+    return study_state
 
 
 def test_what_it_suggests_follows_from_what_it_observed():
@@ -81,7 +81,7 @@ def test_what_it_suggests_follows_from_what_it_observed():
 def test_a_resumed_search_goes_on_as_the_undisturbed_one(cut, workers):
     whole = begun(learning())
     events = live(whole, workers, 7)
-    resumed = Course(learning())
+    resumed = StudyState(learning())
     for _ in resumed.replay([OPENED, *events[:cut]]):
         pass
     again = begun(learning())
@@ -121,7 +121,7 @@ def test_a_journal_that_another_search_wrote_is_refused(what):
         better = tuple(replace(report, metrics={"loss": -1.0}) for report in finished.reports)
         events[first] = replace(finished, reports=better)
     with pytest.raises(JournalError, match="the journal doesn't replay"):
-        list(Course(learning()).replay(events))
+        list(StudyState(learning()).replay(events))
 
 
 def test_a_searcher_that_takes_its_time_suggests_the_same():
@@ -130,7 +130,7 @@ def test_a_searcher_that_takes_its_time_suggests_the_same():
     assert [event for event in slow if isinstance(event, Started)] == [
         event for event in quick if isinstance(event, Started)
     ]
-    assert list(Course(learning(Hesitant.kind)).replay([OPENED, *slow]))
+    assert list(StudyState(learning(Hesitant.kind)).replay([OPENED, *slow]))
 
 
 def test_off_the_loop_it_suggests_the_same_and_the_journal_replays():
@@ -140,12 +140,12 @@ def test_off_the_loop_it_suggests_the_same_and_the_journal_replays():
         made.append(OffLoop(searcher))
         return made[-1]
 
-    course = Course(learning(), wrap)
-    course.apply(OPENED)
-    events = live(course, 1, 3)
+    study_state = StudyState(learning(), wrap)
+    study_state.apply(OPENED)
+    events = live(study_state, 1, 3)
     assert events == live(begun(learning()), 1, 3)
-    assert list(Course(learning()).replay([OPENED, *events]))
-    assert list(Course(learning(), wrap).replay([OPENED, *events]))
+    assert list(StudyState(learning()).replay([OPENED, *events]))
+    assert list(StudyState(learning(), wrap).replay([OPENED, *events]))
     for off_loop in made:
         off_loop.close()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import hpsearch_comm
 from hpsearch.trial import Segment, Trial
-from hpsearch.worker.gang import Seat
+from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.job import Job, SegmentResult
 from hpsearch.worker.worker import Worker
 from tests.hpsearch.support.segments import TRIAL, Listening
@@ -63,13 +63,13 @@ class Workers:
         self._lines[worker].send((question,))
         return self._lines[worker].recv()
 
-    def seats(self, width: int) -> list[Seat | None]:
-        """Seat the first workers in a gang."""
+    def rank_infos(self, width: int) -> list[RankInfo | None]:
+        """RankInfo the first workers in a gang."""
         if width == 1:
             return [None]
         addresses = tuple(self.ask(worker, "address") for worker in range(width))
         secret = hpsearch_comm.new_secret()
-        return [Seat(rank, addresses, self.nodes[:width], secret) for rank in range(width)]
+        return [RankInfo(rank, addresses, self.nodes[:width], secret) for rank in range(width)]
 
     def start(self, part: Segment, cut_at: Sequence[int | None] = (), trial: Trial = TRIAL) -> None:
         """Let as many workers as the segment is wide run it.
@@ -79,8 +79,8 @@ class Workers:
             cut_at: By rank: the iteration from which on its channel asks for a cut.
             trial: The trial.
         """
-        for rank, seat in enumerate(self.seats(part.width)):
-            self._lines[rank].send(("run", trial, part, seat, cut_at[rank] if cut_at else None))
+        for rank, rank_info in enumerate(self.rank_infos(part.width)):
+            self._lines[rank].send(("run", trial, part, rank_info, cut_at[rank] if cut_at else None))
 
     def results(self, ranks: Sequence[int]) -> list[tuple[SegmentResult, Listening]]:
         """Wait for what these ranks give back, and what their channels heard."""
@@ -107,9 +107,9 @@ def _serve(line: Connection, job: Job, root: Path, node: str) -> None:
         elif question == "threads":
             line.send(sorted(thread.name for thread in threading.enumerate()))
         else:
-            trial, part, seat, cut_at = rest
+            trial, part, rank_info, cut_at = rest
             channel = Listening(cut_at)
-            line.send((worker.run(trial, part, channel, seat), channel))
+            line.send((worker.run(trial, part, channel, rank_info), channel))
 
 
 def _descriptors() -> list[str]:

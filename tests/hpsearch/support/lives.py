@@ -16,7 +16,7 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
-from hpsearch.study.course import Course
+from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Checkpoints, Metric, Sweep
 from hpsearch.trial import Failure, Report, Segment
 from hpsearch.worker.attempt import attempt_directory
@@ -70,7 +70,7 @@ class Life:
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
-        self.course = Course(self.sweep)
+        self.study_state = StudyState(self.sweep)
         self.at: dict[int, int] = {}
         """Of each running trial, the iteration whose checkpoint was saved last."""
 
@@ -79,21 +79,21 @@ class Life:
         if not self.events or self.chance.random() < 0.02 * self.trouble:
             self.take(OPENED)
             return True
-        if self.chance.random() < 0.1 * self.trouble and (failed := self.course.failed()):
+        if self.chance.random() < 0.1 * self.trouble and (failed := self.study_state.failed()):
             trial = self.chance.choice(failed)
-            if self.course.may_run_again(trial) or self.course.room() != 0:
+            if self.study_state.may_run_again(trial) or self.study_state.room() != 0:
                 self.take(Retried(trial))
                 return True
-        if len(self.course.running()) < self.workers:
-            event = self.course.next()
-            assert self.course.next() == event  # to ask changes nothing
+        if len(self.study_state.running()) < self.workers:
+            event = self.study_state.next()
+            assert self.study_state.next() == event  # to ask changes nothing
             if not isinstance(event, Wait | Done):
                 self.take(event)
                 return True
             if isinstance(event, Done):
                 self.finished = True
                 return False
-        self.take(self.happen(self.chance.choice(list(self.course.running()))))
+        self.take(self.happen(self.chance.choice(list(self.study_state.running()))))
         return True
 
     def run(self) -> Life:
@@ -108,9 +108,9 @@ class Life:
             self.at[segment.trial] = segment.start
         if isinstance(event, Saved | Finished) and event.checkpoint is not None:
             self.on_disk.add(event.checkpoint)
-        decisions = self.course.apply(event)
+        decisions = self.study_state.apply(event)
         self.events.append(event)
-        gone = self.course.obsolete()
+        gone = self.study_state.obsolete()
         self.discarded += gone
         for checkpoint in gone:
             self.on_disk.remove(checkpoint)

@@ -8,9 +8,9 @@ from pathlib import Path
 from hpsearch.events import Ended, Event, Finished, Reverted, Saved, Started
 from hpsearch.run.study_run import create_study
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
-from hpsearch.study.course import Course
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
+from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Resources
 from hpsearch.trial import Report
 from tests.hpsearch.support.lives import OPENED
@@ -34,14 +34,14 @@ def write_wide_study(path: Path, *, ended: bool) -> StudyDirectory:
         ended: Trial 1 ran to its end, and the sweep is finished; else it runs.
     """
     place = create_study(WIDE_SWEEP, path)
-    course, events = Course(WIDE_SWEEP), list[Event]()
+    study_state, events = StudyState(WIDE_SWEEP), list[Event]()
 
     def take(event: Event) -> None:
-        course.apply(event)
+        study_state.apply(event)
         events.append(event)
 
     def start(width: int, reason: str) -> None:
-        event = course.next()
+        event = study_state.next()
         assert isinstance(event, Started)
         take(replace(event, segment=replace(event.segment, width=width), reason=reason))
 

@@ -8,7 +8,7 @@ import torch
 
 import hpsearch_comm
 from hpsearch.errors import BackendError
-from hpsearch.worker.gang import PATIENCE_SECONDS, Seat
+from hpsearch.worker.gang import PATIENCE_SECONDS, RankInfo
 from hpsearch.worker.gang_listener import GangListener
 from hpsearch.worker.gang_store import GangStore
 from hpsearch.worker.job import CommandLine, Job
@@ -18,11 +18,17 @@ SECRET = bytes(range(32))
 
 
 def test_a_seat_counts_the_workers_of_its_node() -> None:
-    seats = [Seat(rank, ("",) * 5, ("a", "a", "b", "b", "b"), SECRET) for rank in range(5)]
-    assert [(seat.local_rank, seat.local_width) for seat in seats] == [(0, 2), (1, 2), (0, 3), (1, 3), (2, 3)]
-    assert {seat.width for seat in seats} == {5}
-    assert SECRET.hex() not in repr(seats[0])
-    assert repr(SECRET) not in repr(seats[0])
+    rank_infos = [RankInfo(rank, ("",) * 5, ("a", "a", "b", "b", "b"), SECRET) for rank in range(5)]
+    assert [(rank_info.local_rank, rank_info.local_width) for rank_info in rank_infos] == [
+        (0, 2),
+        (1, 2),
+        (0, 3),
+        (1, 3),
+        (2, 3),
+    ]
+    assert {rank_info.width for rank_info in rank_infos} == {5}
+    assert SECRET.hex() not in repr(rank_infos[0])
+    assert repr(SECRET) not in repr(rank_infos[0])
 
 
 def test_listeners_form_one_group_after_the_other_whatever_another_launcher_set(
@@ -39,7 +45,7 @@ def test_listeners_form_one_group_after_the_other_whatever_another_launcher_set(
         sums: dict[int, float] = {}
 
         def work(rank: int, sums: dict[int, float] = sums) -> None:
-            with listeners[rank].join(Seat(rank, addresses[-1], ("", ""), SECRET)) as group:
+            with listeners[rank].join(RankInfo(rank, addresses[-1], ("", ""), SECRET)) as group:
                 sums[rank] = group.allreduce(torch.tensor([rank + 1.0]), op="sum").item()
                 assert group.last_algorithm == "naive"
             listeners[rank].close()
@@ -61,7 +67,7 @@ def test_a_gang_of_another_secret_is_refused() -> None:
 
     def work(rank: int) -> None:
         try:
-            listeners[rank].join(Seat(rank, addresses, ("", ""), bytes([rank]) * 32))
+            listeners[rank].join(RankInfo(rank, addresses, ("", ""), bytes([rank]) * 32))
         except hpsearch_comm.CommError as error:
             errors[rank] = error
         finally:
@@ -94,8 +100,8 @@ def test_ranks_wait_longer_for_each_other_than_in_a_group_of_ones_own(
     if given is not None:
         monkeypatch.setenv("HPSEARCH_COMM_TIMEOUT", given)
     listener = GangListener("", None)
-    with listener.join(Seat(0, (listener.address,), ("",), bytes(32))) as group:
+    with listener.join(RankInfo(0, (listener.address,), ("",), bytes(32))) as group:
         assert group._options.timeout == timeout
-    seat = Seat(0, ("127.0.0.1:1", "127.0.0.1:2"), ("", ""), bytes(32))
+    rank_info = RankInfo(0, ("127.0.0.1:1", "127.0.0.1:2"), ("", ""), bytes(32))
     store = GangStore("", "127.0.0.1")
-    assert float(store.environment(seat)["HPSEARCH_COMM_TIMEOUT"]) == timeout
+    assert float(store.environment(rank_info)["HPSEARCH_COMM_TIMEOUT"]) == timeout

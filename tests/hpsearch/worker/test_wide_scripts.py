@@ -11,7 +11,7 @@ import pytest
 
 from hpsearch.trainable import checkpoints
 from hpsearch.trial import Segment
-from hpsearch.worker.gang import Seat
+from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.gang_store import Board, Ending, GangStore, StoreLostError
 from hpsearch.worker.job import CommandLine, Job, SegmentResult
 from hpsearch.worker.worker import Worker
@@ -51,8 +51,8 @@ class Gang:
         results: dict[int, SegmentResult] = {}
 
         def work(rank: int) -> None:
-            seat = Seat(rank, addresses, ("a", "a"), SECRET)
-            results[rank] = self.workers[rank].run(TRIAL, part, Listening(cut_at[rank]), seat)
+            rank_info = RankInfo(rank, addresses, ("a", "a"), SECRET)
+            results[rank] = self.workers[rank].run(TRIAL, part, Listening(cut_at[rank]), rank_info)
 
         threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
         for thread in threads:
@@ -217,8 +217,8 @@ def test_a_worker_of_rank_0_that_cant_be_reached_is_a_lost_peer(gang: Gang) -> N
     gang.open(COUNTS)
     address = gang.workers[0].address
     gang.workers[0].close()
-    seat = Seat(1, (address, gang.workers[1].address), ("a", "a"), SECRET)
-    result = gang.workers[1].run(TRIAL, Segment(TRIAL.number, 0, 1, None, 1, 2), Listening(), seat)
+    rank_info = RankInfo(1, (address, gang.workers[1].address), ("a", "a"), SECRET)
+    result = gang.workers[1].run(TRIAL, Segment(TRIAL.number, 0, 1, None, 1, 2), Listening(), rank_info)
     assert result.failure is not None
     assert result.failure.kind == "peer"
     assert f"rank 0's worker can't be reached at {address}" in result.failure.message
@@ -226,8 +226,8 @@ def test_a_worker_of_rank_0_that_cant_be_reached_is_a_lost_peer(gang: Gang) -> N
 
 def test_the_first_ending_on_the_board_stands() -> None:
     store = GangStore("", "127.0.0.1")
-    seats = [Seat(rank, (store.address, "x"), ("", ""), SECRET) for rank in range(2)]
-    zero, one = (store.board(seat) for seat in seats)
+    rank_infos = [RankInfo(rank, (store.address, "x"), ("", ""), SECRET) for rank in range(2)]
+    zero, one = (store.board(rank_info) for rank_info in rank_infos)
     assert (zero.read(), one.read()) == (None, None)
     first = Ending(1, True, 'it said "no"')
     assert one.post(first) == first
@@ -236,7 +236,7 @@ def test_the_first_ending_on_the_board_stands() -> None:
     del zero
     store.renew()
     assert one.read() == first  # the others may still be leaving
-    assert store.board(seats[0]).read() is None
+    assert store.board(rank_infos[0]).read() is None
     store.close()
     for _ in range(2):
         with pytest.raises(StoreLostError, match="the worker of rank 0 is gone"):

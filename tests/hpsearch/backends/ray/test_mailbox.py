@@ -2,28 +2,28 @@ from __future__ import annotations
 
 import asyncio
 
-from hpsearch.backends.ray.mailbox import Key, Letter, Mailbox, Save
+from hpsearch.backends.ray.mailbox import Heartbeat, Key, Mailbox, Save
 from hpsearch.trial import Report
 
 KEY = ("runs/x", 3, 1)
 REPORT = Report(3, 1, {"loss": 0.5}, 0.1)
 
 
-def letter(iteration: int = 1, saves: tuple[Save, ...] = ()) -> Letter:
-    return Letter("worker", KEY, (Report(3, iteration, {"loss": 0.5}, 0.1),), saves, None, ())
+def heartbeat(iteration: int = 1, saves: tuple[Save, ...] = ()) -> Heartbeat:
+    return Heartbeat("worker", KEY, (Report(3, iteration, {"loss": 0.5}, 0.1),), saves, None, ())
 
 
-def asking(key: Key = KEY, worker: str = "worker") -> Letter:
-    return Letter(worker, key, (), (), None, ())
+def asking(key: Key = KEY, worker: str = "worker") -> Heartbeat:
+    return Heartbeat(worker, key, (), (), None, ())
 
 
 def test_letters_are_collected_once_and_in_their_order():
     async def exchange() -> None:
         mailbox = Mailbox()
         for iteration in range(5):
-            assert not (await mailbox.exchange(letter(iteration))).cut
+            assert not (await mailbox.exchange(heartbeat(iteration))).cut
         assert [one.reports[0].iteration for one in await mailbox.collect()] == [0, 1, 2, 3, 4]
-        await mailbox.exchange(letter(5))
+        await mailbox.exchange(heartbeat(5))
         assert [one.reports[0].iteration for one in await mailbox.collect()] == [5]
 
     asyncio.run(exchange())
@@ -35,7 +35,7 @@ def test_who_collects_is_woken_by_the_next_letter():
         collecting = asyncio.create_task(mailbox.collect())
         await asyncio.sleep(0)
         assert not collecting.done()
-        await mailbox.exchange(letter())
+        await mailbox.exchange(heartbeat())
         assert len(await collecting) == 1
 
     asyncio.run(wait())
@@ -53,7 +53,7 @@ def test_an_empty_letter_only_asks(monkeypatch):
         assert (await mailbox.exchange(empty)).cut
         assert not (await mailbox.exchange(asking((KEY[0], 3, 2)))).cut  # another attempt
         assert not (await mailbox.exchange(asking(("runs/y", 3, 1)))).cut  # another study
-        assert (await mailbox.exchange(Letter("worker", KEY, (), (Save(1, "c", (REPORT,)),), b"packed", ()))).cut
+        assert (await mailbox.exchange(Heartbeat("worker", KEY, (), (Save(1, "c", (REPORT,)),), b"packed", ()))).cut
         assert [one.packed for one in await mailbox.collect()] == [b"packed"]
 
     asyncio.run(ask())
@@ -62,13 +62,13 @@ def test_an_empty_letter_only_asks(monkeypatch):
 def test_a_study_that_was_let_go_leaves_nothing(monkeypatch):
     async def let_go() -> None:
         mailbox = Mailbox()
-        await mailbox.exchange(letter())
+        await mailbox.exchange(heartbeat())
         await mailbox.cut(KEY)
         await mailbox.clear()
         collecting = asyncio.create_task(mailbox.collect())
         await asyncio.sleep(0)
         assert not collecting.done()
-        assert not (await mailbox.exchange(letter(2))).cut
+        assert not (await mailbox.exchange(heartbeat(2))).cut
         assert [one.reports[0].iteration for one in await collecting] == [2]
 
     asyncio.run(let_go())
@@ -82,7 +82,7 @@ def test_a_worker_is_told_once_what_to_take_back_and_says_what_it_took():
         assert (await mailbox.exchange(asking(worker="another"))).recall == ()
         assert (await mailbox.exchange(asking())).recall == (behind,)
         assert (await mailbox.exchange(asking())).recall == ()
-        await mailbox.exchange(Letter("worker", KEY, (), (), None, (behind,)))
+        await mailbox.exchange(Heartbeat("worker", KEY, (), (), None, (behind,)))
         assert [one.recalled for one in await mailbox.collect()] == [(behind,)]
 
     asyncio.run(recall())

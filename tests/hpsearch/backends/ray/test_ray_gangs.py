@@ -16,7 +16,7 @@ import pytest
 import hpsearch
 from hpsearch.backends import gangs
 from hpsearch.backends.base import Gone, Result, TimedOut
-from hpsearch.backends.ray import crew, standoff
+from hpsearch.backends.ray import backoff, worker_pool
 from hpsearch.backends.ray.backend import RayBackend
 from tests.hpsearch.support.conditions import alive_nodes, gone, wait_until
 from tests.hpsearch.support.driver import ROOT, Driver
@@ -90,7 +90,7 @@ def test_a_rank_that_is_killed_ends_the_attempt_and_leaves_the_other_worker_warm
     os.kill(int(known[f"pid{rank}"]), signal.SIGKILL)
     outcome = pair.outcome(0)
     assert isinstance(outcome, Gone)
-    assert not outcome.innocent
+    assert outcome.counts_against_trial
     assert f"rank {rank} of 2" in outcome.reason
     pair.start(1, {"x": X})
     assert ended(pair.outcome(1))["pid0"] == known[f"pid{1 - rank}"]
@@ -185,8 +185,8 @@ def test_a_gang_with_a_worker_that_does_not_see_the_study_goes_on_from_a_checkpo
 def test_idle_workers_are_given_back_and_had_again_for_a_wide_task(ray_cluster, tmp_path, monkeypatch):
     import ray
 
-    monkeypatch.setattr(crew, "_IDLE_SECONDS", 0.5)
-    monkeypatch.setattr(standoff, "FIRST_SECONDS", 1.0)
+    monkeypatch.setattr(worker_pool, "_IDLE_SECONDS", 0.5)
+    monkeypatch.setattr(backoff, "FIRST_SECONDS", 1.0)
     driver = Driver(RayBackend(workers=2), tmp_path / "study", "together", widest=2)
     driver.wait_for(lambda: driver.backend.workers().ready == 0 and driver.backend.capacity() == 2)
     wait_until(lambda: ray.available_resources().get("CPU") == 2)
@@ -201,10 +201,10 @@ def test_idle_workers_are_given_back_and_had_again_for_a_wide_task(ray_cluster, 
     assert driver.backend.capacity() == 0
     outcome = driver.outcome(0)  # it may begin with less, rather than wait for the other's place
     assert isinstance(outcome, Gone)
-    assert outcome.innocent
+    assert not outcome.counts_against_trial
     driver.start(1, {"x": X})
     assert ended(driver.outcome(1))["size"] == 1
-    monkeypatch.setattr(crew, "_IDLE_SECONDS", math.inf)
+    monkeypatch.setattr(worker_pool, "_IDLE_SECONDS", math.inf)
     ray.kill(other)
     driver.wait_for(lambda: driver.backend.workers().ready == 2)
     driver.start(2, {"x": X}, width=2)
@@ -216,12 +216,12 @@ SECOND = """
 import math, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from hpsearch.backends.ray import crew, session, standoff
+from hpsearch.backends.ray import worker_pool, session, backoff
 from hpsearch.backends.ray.backend import RayBackend
 from tests.hpsearch.support.driver import Driver
-standoff.FIRST_SECONDS = 1.0
-crew._IDLE_SECONDS = math.inf
-crew._NOTICE_SECONDS = 0.0, 30.0
+backoff.FIRST_SECONDS = 1.0
+worker_pool._IDLE_SECONDS = math.inf
+worker_pool._NOTICE_SECONDS = 0.0, 30.0
 backend = RayBackend(workers=2, workers_per_trial=2, address={address!r})
 driver = Driver(backend, Path({study!r}), "together", widest=2)
 driver.wait_for(lambda: driver.messages)
@@ -237,8 +237,8 @@ session.shut_down()
 
 @pytest.mark.slow
 def test_two_sweeps_that_hold_half_a_gang_each_both_finish(ray_cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(standoff, "FIRST_SECONDS", 1.0)
-    monkeypatch.setattr(crew, "_IDLE_SECONDS", math.inf)
+    monkeypatch.setattr(backoff, "FIRST_SECONDS", 1.0)
+    monkeypatch.setattr(worker_pool, "_IDLE_SECONDS", math.inf)
     first = Driver(RayBackend(workers=2, workers_per_trial=2), tmp_path / "first", "together", widest=2)
     first.start(0, {"x": X, "pause": 0.02}, end=100_000, width=2)
     pid = int(first.metrics(0)["pid1"])

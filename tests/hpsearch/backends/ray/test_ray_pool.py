@@ -12,7 +12,7 @@ import pytest
 import hpsearch
 from hpsearch.backends import slots
 from hpsearch.backends.base import Message, Result, Task
-from hpsearch.backends.ray import crew
+from hpsearch.backends.ray import worker_pool
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.decision import Decision
@@ -20,9 +20,9 @@ from hpsearch.events import Event, Finished, Started
 from hpsearch.observers.base import Record
 from hpsearch.report.study import stored_sweep
 from hpsearch.run.plan import simulate
-from hpsearch.study.course import Course
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
+from hpsearch.study.state import StudyState
 from tests.hpsearch.support import backend_trainables as trainables
 from tests.hpsearch.support.driver import Driver
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.ray
 
 
 def test_idle_workers_are_given_back_and_had_again(ray_cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(crew, "_IDLE_SECONDS", 0.5)
+    monkeypatch.setattr(worker_pool, "_IDLE_SECONDS", 0.5)
     driver = Driver(RayBackend(workers=2), tmp_path / "study", "total")
     driver.wait_for(lambda: driver.backend.workers().ready == 0 and driver.backend.capacity() == 2)
     driver.start(0, {"x": 1.0})
@@ -140,7 +140,7 @@ def test_the_simulated_backend_takes_the_same_decisions_in_the_same_order(ray_cl
         sweep = stored_sweep(journal.study())
         history = list(journal.events())
     lived = Listener()
-    for seq, told in enumerate(Course(sweep).replay(event for _, event in history), 1):
+    for seq, told in enumerate(StudyState(sweep).replay(event for _, event in history), 1):
         lived.observe(Record(seq, 0.0, *told))
     simulated = Listener()
     simulate(sweep, AsRecorded(history), simulated)

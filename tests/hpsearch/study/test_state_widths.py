@@ -15,7 +15,7 @@ from hpsearch.errors import JournalError
 from hpsearch.events import Event, Finished, Retried, Reverted, Saved, Started
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
-from hpsearch.study.course import Course
+from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Metric, Resources
 from hpsearch.trial import Report, Segment, TrialState
 from tests.hpsearch.support.lives import OPENED, Life
@@ -35,11 +35,11 @@ class WideLife(Life):
         self.sure: dict[int, int] = {}
         """Of each trial, the workers of the last rung that it reached."""
         self.widened: dict[int, tuple[object, int]] = {}
-        """Of each trial that went beyond, its standing before it did, and the workers it had then."""
+        """Of each trial that went beyond, its record before it did, and the workers it had then."""
 
     def take(self, event: Event) -> Sequence[Decision]:
         if isinstance(event, Started):
-            width = self.chance.randint(1, self.course.widest(event.segment.trial) or MOST)
+            width = self.chance.randint(1, self.study_state.widest(event.segment.trial) or MOST)
             event = replace(event, segment=replace(event.segment, width=width), reason="as it happened")
             self.remember(event.segment)
         elif isinstance(event, Finished):
@@ -55,34 +55,34 @@ class WideLife(Life):
         if isinstance(event, Reverted):
             before, width = self.widened.pop(event.trial)
             assert self.place(event.trial) == before
-            assert self.course.widest(event.trial) == width
-            assert self.course.rows()[event.trial].reverted == event.reason
+            assert self.study_state.widest(event.trial) == width
+            assert self.study_state.rows()[event.trial].reverted == event.reason
         return decisions
 
     def happen(self, segment: Segment) -> Event:
-        footing = self.course.standing(segment.trial).footing
-        assert (footing is None) == (segment.trial not in self.widened)
-        if footing is None or self.chance.random() < 0.6:
+        rollback_point = self.study_state.record(segment.trial).rollback_point
+        assert (rollback_point is None) == (segment.trial not in self.widened)
+        if rollback_point is None or self.chance.random() < 0.6:
             return super().happen(segment)
         end = segment.end or segment.start + 2
         left_behind = self.checkpoint(segment, end) if self.saves and self.chance.random() < 0.5 else None
-        return Reverted(segment.trial, segment.attempt, footing.iterations, HARM, 1.0, left_behind)
+        return Reverted(segment.trial, segment.attempt, rollback_point.iterations, HARM, 1.0, left_behind)
 
     def remember(self, segment: Segment) -> None:
         sure = self.sure.get(segment.trial, 1)
-        once = self.course.widest(segment.trial) is None
+        once = self.study_state.widest(segment.trial) is None
         if segment.width > sure and once and segment.trial not in self.widened:
             self.widened[segment.trial] = (self.place(segment.trial), sure)
 
     def place(self, trial: int) -> object:
         """What of a trial comes back when it is taken back; NaN equal to itself."""
-        rows = self.course.rows()
+        rows = self.study_state.rows()
         if trial >= len(rows):
             return (0, None, None)
         return (rows[trial].iterations, rows[trial].value, rows[trial].checkpoint)
 
     def segment(self, trial: int) -> Segment:
-        return next(segment for segment in self.course.running() if segment.trial == trial)
+        return next(segment for segment in self.study_state.running() if segment.trial == trial)
 
 
 @st.composite
@@ -97,23 +97,29 @@ def wide_lives(draw) -> WideLife:
     return WideLife(sweep, draw(st.integers(0, 2**32)), draw(st.integers(1, 8)), trouble, draw(st.booleans()))
 
 
-def state(course: Course) -> object:
-    return (course.rows(), course.best(), course.counts(), course.running(), list(course.rungs()))
+def state(study_state: StudyState) -> object:
+    return (
+        study_state.rows(),
+        study_state.best(),
+        study_state.counts(),
+        study_state.running(),
+        list(study_state.rungs()),
+    )
 
 
 @settings(deadline=None, max_examples=150)
 @given(wide_lives())
 def test_no_checkpoint_goes_that_a_trial_may_have_to_go_back_to_and_none_is_left_behind(life):
     while life.step():
-        rows = life.course.rows()
-        assert life.course.checkpoints() == life.on_disk
+        rows = life.study_state.rows()
+        assert life.study_state.checkpoints() == life.on_disk
         assert {row.checkpoint for row in rows} - {None} <= life.on_disk
         for trial, ((_, _, checkpoint), _) in life.widened.items():
             assert rows[trial].state in ENDED or checkpoint is None or checkpoint in life.on_disk
     assert len(life.discarded) == len(set(life.discarded))
-    assert {row.state for row in life.course.rows()} <= ENDED
-    best = life.course.best()
-    kept = {row.number for row in life.course.rows() if row.state is TrialState.FAILED}
+    assert {row.state for row in life.study_state.rows()} <= ENDED
+    best = life.study_state.best()
+    kept = {row.number for row in life.study_state.rows() if row.state is TrialState.FAILED}
     kept |= {best.number} if best is not None else set()
     assert {int(checkpoint.split("/")[1]) for checkpoint in life.on_disk} <= kept
     assert best is None or best.checkpoint is None or best.checkpoint in life.on_disk
@@ -124,9 +130,9 @@ def test_no_checkpoint_goes_that_a_trial_may_have_to_go_back_to_and_none_is_left
 def test_the_best_is_the_best_of_the_rows_also_when_trials_are_taken_back(life):
     sign = 1 if life.sweep.metric.goal == "minimize" else -1
     while life.step():
-        valued = [row for row in life.course.rows() if row.value is not None]
+        valued = [row for row in life.study_state.rows() if row.value is not None]
         best: Any = min(valued, key=lambda row: (sign * row.value, row.number), default=None)
-        assert life.course.best() == best
+        assert life.study_state.best() == best
 
 
 @settings(deadline=None, max_examples=100)
@@ -134,60 +140,60 @@ def test_the_best_is_the_best_of_the_rows_also_when_trials_are_taken_back(life):
 def test_replaying_any_prefix_takes_the_widths_from_the_journal(life, data):
     states = []
     while life.step():
-        states.append(state(life.course))
+        states.append(state(life.study_state))
     length = data.draw(st.integers(1, len(life.events)))
-    course = Course(life.sweep)
-    assert [event for event, _ in course.replay(life.events[:length])] == life.events[:length]
-    course.obsolete()
-    assert state(course) == states[length - 1]
-    list(course.replay(life.events[length:]))
-    course.obsolete()
-    assert state(course) == state(life.course)
+    study_state = StudyState(life.sweep)
+    assert [event for event, _ in study_state.replay(life.events[:length])] == life.events[:length]
+    study_state.obsolete()
+    assert state(study_state) == states[length - 1]
+    list(study_state.replay(life.events[length:]))
+    study_state.obsolete()
+    assert state(study_state) == state(life.study_state)
 
 
 def test_a_trial_that_is_taken_back_is_owed_from_its_footing_and_nothing_is_decided():
-    course = Course(sweep_of(early_terminate=None, max_iter=9, run_cap=2))
-    course.apply(OPENED)
-    first = course.next()
+    study_state = StudyState(sweep_of(early_terminate=None, max_iter=9, run_cap=2))
+    study_state.apply(OPENED)
+    first = study_state.next()
     assert isinstance(first, Started)
     wide = replace(first, segment=replace(first.segment, width=4), reason="nothing else can start")
-    course.apply(wide)
-    assert course.apply(Reverted(0, 1, 0, HARM, 2.5)) == ()
-    assert course.rows()[0].state is TrialState.WAITING
-    assert course.rows()[0].seconds == 2.5
-    assert course.next() == Started(replace(first.segment, attempt=2), None, bracket=0, rung=0)
+    study_state.apply(wide)
+    assert study_state.apply(Reverted(0, 1, 0, HARM, 2.5)) == ()
+    assert study_state.rows()[0].state is TrialState.WAITING
+    assert study_state.rows()[0].seconds == 2.5
+    assert study_state.next() == Started(replace(first.segment, attempt=2), None, bracket=0, rung=0)
 
 
 def test_the_best_is_the_one_that_a_trial_goes_back_to():
-    course = Course(sweep_of(early_terminate=SuccessiveHalving(3)))
-    course.apply(OPENED)
+    study_state = StudyState(sweep_of(early_terminate=SuccessiveHalving(3)))
+    study_state.apply(OPENED)
 
     def start(width: int) -> None:
-        event = course.next()
+        event = study_state.next()
         assert isinstance(event, Started)
-        course.apply(replace(event, segment=replace(event.segment, width=width)))
+        study_state.apply(replace(event, segment=replace(event.segment, width=width)))
 
     def best() -> int | None:
-        row = course.best()
+        row = study_state.best()
         return None if row is None else row.number
 
     for trial, loss in enumerate((0.5, 0.25, 0.75)):
         start(1)
         report = Report(trial, 1, {"loss": loss}, 0.1)
-        course.apply(Finished(trial, 1, 1, f"c{trial}", (report,), False, 1.0))
+        study_state.apply(Finished(trial, 1, 1, f"c{trial}", (report,), False, 1.0))
     assert best() == 1
     start(4)
-    course.apply(Saved(1, 2, 2, "wide", (Report(1, 2, {"loss": 9.0}, 0.1),)))
+    study_state.apply(Saved(1, 2, 2, "wide", (Report(1, 2, {"loss": 9.0}, 0.1),)))
     assert best() == 0
-    course.apply(Reverted(1, 2, 1, HARM, 1.0))
+    study_state.apply(Reverted(1, 2, 1, HARM, 1.0))
     assert best() == 1
 
 
 def test_a_revert_of_an_attempt_that_doesnt_run_doesnt_replay():
     sweep = sweep_of(early_terminate=None, max_iter=9, run_cap=2)
-    course = Course(sweep)
-    start = course.next()
+    study_state = StudyState(sweep)
+    start = study_state.next()
     assert isinstance(start, Started)
     for trial, attempt in ((0, 2), (1, 1)):
         with pytest.raises(JournalError, match="that attempt doesn't run"):
-            list(Course(sweep).replay([OPENED, start, Reverted(trial, attempt, 0, HARM, 1.0)]))
+            list(StudyState(sweep).replay([OPENED, start, Reverted(trial, attempt, 0, HARM, 1.0)]))

@@ -1,4 +1,4 @@
-"""The course of a sweep: searcher, scheduler and the standing of every trial, moved on by events alone.
+"""The state of a sweep: searcher, scheduler and the record of every trial, moved on by events alone.
 
 It is pure. A running sweep asks it for the next event, writes that to the journal, and applies it; a resumed
 one applies the events of the journal. Both go through the same lines, so there is nothing else to restore.
@@ -35,19 +35,19 @@ from hpsearch.searchers import NotYet, Observation, Searcher, Suggestion
 from hpsearch.seeds import trial_seed
 from hpsearch.study.build import build_scheduler
 from hpsearch.study.failure_limit import Tally
-from hpsearch.study.standing import Standing, Standings
 from hpsearch.study.suggestions import Suggested, Suggestions
+from hpsearch.study.trial_records import TrialRecord, TrialRecords
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Failure, Report, Segment, Trial, TrialRow, TrialState
 
-__all__ = ["Course"]
+__all__ = ["StudyState"]
 
 _OF_ATTEMPTS = (Saved, Finished, Failed, Lost, Reverted)
 
 _STATES = {"promote": TrialState.WAITING, "stop": TrialState.STOPPED, "complete": TrialState.COMPLETE}
 
 
-class Course:
+class StudyState:
     """Where a sweep stands and what comes next."""
 
     def __init__(self, sweep: Sweep, wrap: Callable[[Searcher], Searcher] = lambda searcher: searcher) -> None:
@@ -60,8 +60,8 @@ class Course:
         self._sweep = sweep
         self._suggestions = Suggestions(sweep, wrap)
         self._scheduler = build_scheduler(sweep)
-        self._standings = Standings(sweep.metric.goal, sweep.resources.workers_per_trial)
-        self._owed: list[int] = []  # sorted: trials whose segment must be started again
+        self._records = TrialRecords(sweep.metric.goal, sweep.resources.workers_per_trial)
+        self._requeued: list[int] = []  # sorted: trials whose segment must be started again
         self._requested: deque[int] = deque()  # failed trials whose params are those of the next new ones
         self._retaken: set[int] = set()  # failed trials of which there is, or will be, such another
         self._reached = 0  # trials that reached the end of a segment, and have not failed
@@ -82,21 +82,21 @@ class Course:
 
     def has_more(self, starts: int) -> bool:
         """Say whether more segments than so many could start now, if the searcher isn't exhausted."""
-        rest = max(starts - len(self._owed), 0)
-        return len(self._owed) > starts or any(True for _ in islice(self._scheduler.upcoming(), rest, rest + 1))
+        rest = max(starts - len(self._requeued), 0)
+        return len(self._requeued) > starts or any(True for _ in islice(self._scheduler.upcoming(), rest, rest + 1))
 
     def apply(self, event: Event) -> Sequence[Decision]:
         """Move on by an event; answer what the scheduler decided on it."""
         match event:
             case Started(new=new):
                 self._take(event)
-                self._standings.start(event)
+                self._records.start(event)
                 if new is not None:
                     self._suggestions.hear(lambda searcher: searcher.started(new))
             case Saved():
-                standing = self._standings.of(event.trial)
-                standing.save(event.iteration, event.checkpoint)
-                standing.losses = 0
+                record = self._records.of(event.trial)
+                record.save(event.iteration, event.checkpoint)
+                record.losses = 0
                 self._count(event.trial, event.reports)
                 self._observed(event.trial, event.reports)
             case Finished():
@@ -104,30 +104,30 @@ class Course:
             case Failed():
                 return self._fail(event)
             case Lost():
-                standing = self._standings.of(event.trial)
-                standing.losses += not event.innocent
-                standing.seconds += event.seconds
-                standing.excused += event.seconds
-                self._owe(event.trial)
+                record = self._records.of(event.trial)
+                record.losses += event.counts_against_trial
+                record.seconds += event.seconds
+                record.excused += event.seconds
+                self._requeue(event.trial)
             case Reverted():
-                standing = self._standings.of(event.trial)
-                standing.seconds += event.seconds
-                standing.losses = 0
-                self._owe(event.trial)
-                before = standing.iterations
-                self._standings.revert(event.trial, event.reason, event.checkpoint)
-                self.iterations -= before - standing.iterations
-                reverted, iteration = standing.trial, standing.iterations
+                record = self._records.of(event.trial)
+                record.seconds += event.seconds
+                record.losses = 0
+                self._requeue(event.trial)
+                before = record.iterations
+                self._records.revert(event.trial, event.reason, event.checkpoint)
+                self.iterations -= before - record.iterations
+                reverted, iteration = record.trial, record.iterations
                 self._suggestions.hear(lambda searcher: searcher.reverted(reverted, iteration))
             case Opened() | Ended():
                 if isinstance(event, Opened) and event.workers_per_trial is not None:
-                    self._standings.least_width = event.workers_per_trial
-                for trial in sorted(self._standings.running):
-                    self._owe(trial)
+                    self._records.least_width = event.workers_per_trial
+                for trial in sorted(self._records.running):
+                    self._requeue(trial)
             case Dropped():
-                standing = self._standings.of(event.trial)
-                standing.drop_checkpoint()
-                dropped = standing.trial
+                record = self._records.of(event.trial)
+                record.drop_checkpoint()
+                dropped = record.trial
                 self._suggestions.hear(lambda searcher: searcher.dropped(dropped))
             case Retried():
                 self._retry(event.trial)
@@ -166,17 +166,17 @@ class Course:
                 raise _misfit(event, f"this sweep says: {error}") from error
             yield event, decisions
 
-    def standing(self, trial: int) -> Standing:
-        """Give a trial's standing."""
-        return self._standings.of(trial)
+    def record(self, trial: int) -> TrialRecord:
+        """Give a trial's record."""
+        return self._records.of(trial)
 
     def widest(self, trial: int) -> int | None:
         """Give the workers that a trial may have at most; None: as many as any."""
-        return self._standings.widest(trial)
+        return self._records.widest(trial)
 
     def failed(self) -> list[int]:
         """Give the trials that have failed and not been retried, by number."""
-        rows = (standing.trial.number for standing in self._standings if standing.state is TrialState.FAILED)
+        rows = (record.trial.number for record in self._records if record.state is TrialState.FAILED)
         return [trial for trial in rows if trial not in self._retaken]
 
     def may_run_again(self, trial: int) -> bool:
@@ -186,20 +186,20 @@ class Course:
     def room(self) -> int | None:
         """Count the new trials that may still be created beside those that were asked for; None: no bound."""
         total = self._scheduler.total()
-        return None if total is None else total[0] - len(self._standings) - len(self._requested)
+        return None if total is None else total[0] - len(self._records) - len(self._requested)
 
     def tally(self) -> Tally:
         """Count the trials that have failed, and those that have failed or reached the end of a segment."""
-        failed = self._standings.counts[TrialState.FAILED]
+        failed = self._records.counts[TrialState.FAILED]
         return Tally(failed, failed + self._reached)
 
     def running(self) -> Sequence[Segment]:
         """Give the segments that run, by trial number."""
-        return self._standings.segments()
+        return self._records.segments()
 
     def ready(self) -> int:
         """Count the segments that `next` would give now; where new trials have no known bound, at least one."""
-        return len(self._owed) + self._scheduler.ready()
+        return len(self._requeued) + self._scheduler.ready()
 
     @property
     def is_searching(self) -> bool:
@@ -209,19 +209,19 @@ class Course:
     @property
     def idle(self) -> bool:
         """Whether nothing runs."""
-        return not self._standings.running
+        return not self._records.running
 
     def rows(self) -> list[TrialRow]:
         """Give every trial, by number."""
-        return self._standings.rows()
+        return self._records.rows()
 
     def best(self) -> TrialRow | None:
         """Give the best trial by its value; ties go to the lower number."""
-        return self._standings.best()
+        return self._records.best()
 
     def counts(self) -> dict[TrialState, int]:
         """Count the trials by state."""
-        return dict(self._standings.counts)
+        return dict(self._records.counts)
 
     def rungs(self) -> Sequence[RungView]:
         """Give the rungs of the brackets begun so far."""
@@ -239,30 +239,30 @@ class Course:
 
     def obsolete(self) -> list[str]:
         """Give the checkpoints that nothing needs any more, each once; relative to the study's directory."""
-        return self._standings.obsolete(keep_all=self._sweep.checkpoints.keep == "all")
+        return self._records.obsolete(keep_all=self._sweep.checkpoints.keep == "all")
 
     def checkpoints(self) -> set[str]:
         """Give the checkpoints that are kept."""
-        return self._standings.checkpoints()
+        return self._records.checkpoints()
 
     def _upcoming(self, suggest: Callable[[int], Suggested]) -> Iterator[Started | Exhausted | Wait | Done]:
         idle = True
-        for trial in tuple(self._owed):
+        for trial in tuple(self._requeued):
             idle = False
-            standing = self._standings.of(trial)
-            yield Started(standing.again(), None, bracket=standing.bracket, rung=standing.rung)
+            record = self._records.of(trial)
+            yield Started(record.again(), None, bracket=record.bracket, rung=record.rung)
         requested = tuple(self._requested)
         # The searcher's order has no gaps: what it would have suggested in place of a requested trial comes next.
-        shift, created = len(self._retaken), len(self._standings)
+        shift, created = len(self._retaken), len(self._records)
         for answer in self._scheduler.upcoming():
             idle = False
             if isinstance(answer, Run):
-                segment = self._standings.of(answer.trial).on(answer.until)
+                segment = self._records.of(answer.trial).on(answer.until)
                 yield Started(segment, None, bracket=answer.bracket, rung=answer.rung)
                 continue
             place = answer.number - created
             if place < len(requested):
-                suggested: Suggested = Suggestion(self._standings.of(requested[place]).trial.params, "retry"), None
+                suggested: Suggested = Suggestion(self._records.of(requested[place]).trial.params, "retry"), None
             else:
                 suggested = suggest(answer.number - shift)
             suggestion, seen = suggested
@@ -294,8 +294,8 @@ class Course:
     def _take(self, event: Started) -> None:
         """Count a segment as started."""
         trial = event.segment.trial
-        if trial in self._owed:
-            self._owed.remove(trial)
+        if trial in self._requeued:
+            self._requeued.remove(trial)
             return
         self._scheduler.next()
         if event.new is None:
@@ -306,33 +306,33 @@ class Course:
             self._suggestions.started(trial - len(self._retaken))
 
     def _retry(self, trial: int) -> None:
-        standing = self._standings.of(trial)
+        record = self._records.of(trial)
         if not self._scheduler.may_withdraw(trial):
-            if standing.state is not TrialState.FAILED or trial in self._retaken:
-                raise ValueError(f"only a failed trial can be retried, and once; trial {trial} is {standing.state}")
+            if record.state is not TrialState.FAILED or trial in self._retaken:
+                raise ValueError(f"only a failed trial can be retried, and once; trial {trial} is {record.state}")
             self._requested.append(trial)
             self._retaken.add(trial)
             return
         self._scheduler.withdraw(trial)
-        before = standing.iterations
-        self._standings.retry(trial)
-        self.iterations -= before - standing.iterations
-        self._reached += standing.reached_rung
-        insort(self._owed, trial)
+        before = record.iterations
+        self._records.retry(trial)
+        self.iterations -= before - record.iterations
+        self._reached += record.reached_rung
+        insort(self._requeued, trial)
 
     def _runs(self, trial: int, attempt: int) -> bool:
-        if trial not in self._standings.running:
+        if trial not in self._records.running:
             return False
-        segment = self._standings.of(trial).segment
+        segment = self._records.of(trial).segment
         return segment is not None and segment.attempt == attempt
 
-    def _owe(self, trial: int) -> None:
-        self._standings.release(trial, TrialState.WAITING)
-        insort(self._owed, trial)
+    def _requeue(self, trial: int) -> None:
+        self._records.release(trial, TrialState.WAITING)
+        insort(self._requeued, trial)
 
     def _count(self, trial: int, reports: Sequence[Report]) -> None:
         self.iterations += len(reports)
-        self._standings.count(trial, reports, self._sweep.metric.name)
+        self._records.count(trial, reports, self._sweep.metric.name)
 
     def _observed(
         self,
@@ -343,51 +343,51 @@ class Course:
         decisions: Sequence[Decision] = (),
     ) -> None:
         """Let the searcher hear what a trial gave."""
-        standing = self._standings.of(trial)
-        observation = Observation(standing.trial, standing.iterations, reports, ended, failure, decisions)
+        record = self._records.of(trial)
+        observation = Observation(record.trial, record.iterations, reports, ended, failure, decisions)
         self._suggestions.hear(lambda searcher: searcher.observe(observation))
 
     def _finish(self, event: Finished) -> Sequence[Decision]:
-        standing = self._standings.of(event.trial)
-        segment = standing.segment
+        record = self._records.of(event.trial)
+        segment = record.segment
         assert segment is not None, f"{event} ends an attempt that doesn't run"
-        standing.seconds += event.seconds
-        standing.losses = 0
+        record.seconds += event.seconds
+        record.losses = 0
         if event.checkpoint is not None:
-            standing.save(event.iteration, event.checkpoint)
+            record.save(event.iteration, event.checkpoint)
         self._count(event.trial, event.reports)
         if event.cut and (segment.end is None or event.iteration < segment.end):
-            self._owe(event.trial)
+            self._requeue(event.trial)
             self._observed(event.trial, event.reports)
             return ()
-        self._reached += not standing.reached_rung
-        standing.settle()
-        self._standings.release(event.trial, TrialState.WAITING)
+        self._reached += not record.reached_rung
+        record.settle()
+        self._records.release(event.trial, TrialState.WAITING)
         self.finished_segments += 1
-        value = float("nan") if standing.value is None else standing.value
+        value = float("nan") if record.value is None else record.value
         decisions = self._decide(self._scheduler.observe(Outcome(event.trial, event.iteration, value)))
         self._observed(event.trial, event.reports, True, None, decisions)
         return decisions
 
     def _fail(self, event: Failed) -> Sequence[Decision]:
-        standing = self._standings.of(event.trial)
-        standing.failures += 1
-        standing.seconds += event.seconds
+        record = self._records.of(event.trial)
+        record.failures += 1
+        record.seconds += event.seconds
         if event.retry:
-            self._owe(event.trial)
+            self._requeue(event.trial)
             return ()
-        standing.sound = (standing.iterations, standing.value)
-        self._reached -= standing.reached_rung
+        record.sound = (record.iterations, record.value)
+        self._reached -= record.reached_rung
         self._count(event.trial, event.reports)
-        self._standings.release(event.trial, TrialState.FAILED)
-        self._standings.fail(event.trial, event.failure)
-        decisions = self._decide(self._scheduler.observe(Outcome(event.trial, standing.iterations, None)))
+        self._records.release(event.trial, TrialState.FAILED)
+        self._records.fail(event.trial, event.failure)
+        decisions = self._decide(self._scheduler.observe(Outcome(event.trial, record.iterations, None)))
         self._observed(event.trial, event.reports, True, event.failure, decisions)
         return decisions
 
     def _decide(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
         for decision in decisions:
-            self._standings.decide(decision.trial, _STATES[decision.action], decision.reason)
+            self._records.decide(decision.trial, _STATES[decision.action], decision.reason)
         return decisions
 
 

@@ -15,16 +15,16 @@ from ray import cloudpickle
 from ray.exceptions import RayError
 
 from hpsearch.backends.base import Message, Notice
+from hpsearch.backends.ray.backoff import Backoff
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.session import Pool, Shape, here, live_nodes, others, why_no_workers
-from hpsearch.backends.ray.standoff import Standoff
-from hpsearch.backends.ray.worker import Greeting, RayWorker
+from hpsearch.backends.ray.worker import Hello, RayWorker
 from hpsearch.backends.slots import Slot, Slots
 from hpsearch.errors import BackendError, TrainableError
 from hpsearch.study.provenance import process_name
 from hpsearch.worker.job import Job
 
-__all__ = ["Crew", "first_line"]
+__all__ = ["WorkerPool", "first_line"]
 
 _IDLE_SECONDS = 30.0
 """On a cluster that others share, a worker that had nothing to do for this long is given back."""
@@ -39,7 +39,7 @@ _NOTICE_SECONDS = 3.0, 30.0
 """When to say that workers are missing: first, and then every so often."""
 
 
-class Crew:
+class WorkerPool:
     """The workers of one sweep.
 
     Args:
@@ -84,7 +84,7 @@ class Crew:
         self._token = (str(self._study / "sight.token"), secrets.token_hex(16))
         Path(self._token[0]).write_text(self._token[1], encoding="utf-8")
         self._given_back = 0
-        self._standoff = Standoff()
+        self._backoff = Backoff()
         self._bad_starts = 0
         self._next_notice = time.monotonic() + _NOTICE_SECONDS[0]
         self._add(self.wanted)
@@ -108,7 +108,7 @@ class Crew:
 
     def refill(self) -> None:
         """Start workers in place of those that are gone."""
-        self._add(self.wanted - len(self.slots.all) - self._given_back - self._standoff.owed)
+        self._add(self.wanted - len(self.slots.all) - self._given_back - self._backoff.given_back)
 
     def end(self, slot: Slot[Any]) -> None:
         """End a worker's process."""
@@ -140,7 +140,7 @@ class Crew:
         if not waits:
             self._give_back_idle(now)
         self._grow()
-        self._add(self._standoff.ask(now))
+        self._add(self._backoff.ask(now))
         if self.slots.busy() or sum(1 for slot in self.slots.all if slot.ready) >= needed:
             return messages
         if now < self._next_notice or self._given_back == self.wanted:
@@ -154,20 +154,20 @@ class Crew:
             return False
         placed = sum(1 for slot in self.slots.all if slot.node)
         if placed >= needed:
-            self._standoff.settle()
+            self._backoff.settle()
         few = needed > 1 and not self.slots.busy() and placed < min(needed, len(self.slots.all))
-        return self._standoff.is_due(now, few, placed)
+        return self._backoff.is_due(now, few, placed)
 
     def give_way(self, now: float) -> None:
         """Let other sweeps have the room that is too little for this one, and ask again after a while."""
         held = list(self.slots.all)
         if not any(slot.node for slot in held) or not others(self._owner):
-            self._standoff.wait_on()
+            self._backoff.wait_on()
             return
         for slot in held:
             self.slots.remove(slot)
             self.end(slot)
-        self._standoff.give_way(now, len(held))
+        self._backoff.give_way(now, len(held))
 
     def _add(self, count: int) -> None:
         if count > 0:
@@ -184,14 +184,14 @@ class Crew:
                 slot = Slot(*known)
             self.slots.add(slot)
             self._inbox.when_done(slot.handle.node.remote(), functools.partial(_placed, slot))
-            greeting = slot.handle.open.remote(self._payload, self._search_path, self._token)
-            self._inbox.when_done(greeting, functools.partial(self._greeted, slot, known is None))
+            hello = slot.handle.open.remote(self._payload, self._search_path, self._token)
+            self._inbox.when_done(hello, functools.partial(self._said_hello, slot, known is None))
 
-    def _greeted(self, slot: Slot[Any], new: bool, future: Future[Greeting]) -> Sequence[Message]:
+    def _said_hello(self, slot: Slot[Any], new: bool, future: Future[Hello]) -> Sequence[Message]:
         if slot.dead:
             return ()
         try:
-            greeting = future.result()
+            hello = future.result()
         except RayError as error:
             self._bad_starts += new  # one of the pool may have died there
             if self._bad_starts >= _MOST_BAD_STARTS:
@@ -200,16 +200,16 @@ class Crew:
                     f"{first_line(error)}. Is hpsearch installed on every node, in the same version?"
                 ) from error
             return self._lost(slot, first_line(error))
-        if greeting.mistake is not None:
-            raise TrainableError(greeting.mistake)
+        if hello.mistake is not None:
+            raise TrainableError(hello.mistake)
         self._bad_starts = 0
-        slot.sees, slot.log, slot.address = greeting.sees, greeting.log, greeting.address
-        slot.closes = greeting.closes
+        slot.sees, slot.log, slot.address = hello.sees, hello.log, hello.address
+        slot.closes = hello.closes
         self.slots.make_ready(slot, time.monotonic())
         self._ready()
-        if greeting.sees:
+        if hello.sees:
             return ()
-        return [Notice(f"node {greeting.host} doesn't see {self._study}: its checkpoints travel through Ray")]
+        return [Notice(f"node {hello.host} doesn't see {self._study}: its checkpoints travel through Ray")]
 
     def _grow(self) -> None:
         """Use the room of nodes that joined, where the number of workers was left to the cluster."""
@@ -236,7 +236,7 @@ class Crew:
 
 
 def _placed(slot: Slot[Any], future: Future[str]) -> Sequence[Message]:
-    if future.exception() is None:  # what went wrong is in the greeting, too
+    if future.exception() is None:  # what went wrong is in the hello, too
         slot.node = future.result()
     return ()
 

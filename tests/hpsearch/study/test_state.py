@@ -12,8 +12,8 @@ from hpsearch.events import Ended, Event, Exhausted, Extended, Failed, Finished,
 from hpsearch.schedulers.base import Done
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.space import Space, Uniform
-from hpsearch.study.course import Course
 from hpsearch.study.extension import extended, extension
+from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Failure, TrialRow, TrialState
 from tests.hpsearch.support.lives import OPENED, Life, lives, sweeps
@@ -29,24 +29,24 @@ def best_of(rows: list[TrialRow], sweep: Sweep) -> TrialRow | None:
     return min(valued, key=lambda row: (sign * (row.value or 0.0), row.number), default=None)
 
 
-def state(course: Course) -> object:
+def state(study_state: StudyState) -> object:
     return (
-        course.rows(),
-        course.best(),
-        +Counter(course.counts()),
-        course.running(),
-        list(course.rungs()),
-        course.total(),
+        study_state.rows(),
+        study_state.best(),
+        +Counter(study_state.counts()),
+        study_state.running(),
+        list(study_state.rungs()),
+        study_state.total(),
     )
 
 
 @settings(deadline=None, max_examples=150)
 @given(lives())
 def test_no_checkpoint_goes_that_is_needed_and_in_the_end_those_of_the_best_and_the_failed_are_left(life):
-    course = life.course
+    study_state = life.study_state
     while life.step():
-        rows = course.rows()
-        assert course.checkpoints() == life.on_disk
+        rows = study_state.rows()
+        assert study_state.checkpoints() == life.on_disk
         # A row names the one of its value; a trial that failed behind its newest checkpoint has none there.
         assert {row.checkpoint for row in rows} - {None} <= life.on_disk
         best = best_of([row for row in rows if row.state in ENDED], life.sweep)
@@ -56,11 +56,11 @@ def test_no_checkpoint_goes_that_is_needed_and_in_the_end_those_of_the_best_and_
                 saved = [e for e in newest if e.checkpoint is not None]
                 there = saved and saved[-1].iteration == row.iterations
                 assert row.checkpoint == (saved[-1].checkpoint if there else None)
-        assert course.best() == best_of(rows, life.sweep)
+        assert study_state.best() == best_of(rows, life.sweep)
     assert len(life.discarded) == len(set(life.discarded))
-    assert {row.state for row in course.rows()} <= ENDED
-    best = course.best()
-    kept = {row.number for row in course.rows() if row.state is TrialState.FAILED}
+    assert {row.state for row in study_state.rows()} <= ENDED
+    best = study_state.best()
+    kept = {row.number for row in study_state.rows() if row.state is TrialState.FAILED}
     kept |= {best.number} if best is not None else set()
     assert {int(checkpoint.split("/")[1]) for checkpoint in life.on_disk} <= kept
     assert best is None or best.checkpoint is None or best.checkpoint in life.on_disk
@@ -78,19 +78,19 @@ def test_keep_all_keeps_all(life):
 def test_replaying_any_prefix_gives_what_living_through_it_gave(life, data):
     states = []
     while life.step():
-        states.append(state(life.course))
+        states.append(state(life.study_state))
     for _ in range(3):
         length = data.draw(st.integers(0, len(life.events)))
-        course = Course(life.sweep)
-        replayed = list(course.replay(life.events[:length]))
+        study_state = StudyState(life.sweep)
+        replayed = list(study_state.replay(life.events[:length]))
         assert [event for event, _ in replayed] == life.events[:length]
-        course.obsolete()
+        study_state.obsolete()
         if length:
-            assert state(course) == states[length - 1]
+            assert state(study_state) == states[length - 1]
         # and it goes on from there as the first life did
-        list(course.replay(life.events[length:]))
-        course.obsolete()
-        assert state(course) == state(life.course)
+        list(study_state.replay(life.events[length:]))
+        study_state.obsolete()
+        assert state(study_state) == state(life.study_state)
 
 
 @settings(deadline=None, max_examples=100)
@@ -115,93 +115,93 @@ def test_resuming_on_another_number_of_workers_ends_with_the_same_table(life, wo
             break
     resumed = live(Life(life.sweep, life.seed + 1, workers, 0.0, life.saves))
     resumed.on_disk = former.on_disk
-    list(resumed.course.replay(former.events))
-    resumed.course.obsolete()
+    list(resumed.study_state.replay(former.events))
+    resumed.study_state.obsolete()
     resumed.take(OPENED)
     resumed.run()
 
-    def table(course: Course) -> list[TrialRow]:
-        return [replace(row, checkpoint=None, seconds=0.0, reason="") for row in course.rows()]
+    def table(study_state: StudyState) -> list[TrialRow]:
+        return [replace(row, checkpoint=None, seconds=0.0, reason="") for row in study_state.rows()]
 
-    assert table(resumed.course) == table(calm.course)
+    assert table(resumed.study_state) == table(calm.study_state)
 
 
-def started(course: Course) -> Started:
-    event = course.next()
+def started(study_state: StudyState) -> Started:
+    event = study_state.next()
     assert isinstance(event, Started)
-    course.apply(event)
+    study_state.apply(event)
     return event
 
 
 def test_a_lost_attempt_is_owed_again_from_its_newest_checkpoint_before_anything_new():
-    course = Course(sweep_of(early_terminate=None, run_cap=5, max_iter=9))
-    course.apply(OPENED)
-    first, second = started(course), started(course)
-    course.apply(Saved(1, 1, 4, "c4", ()))
-    course.apply(Lost(1, 1, "died"))
-    course.apply(Lost(0, 1, "died"))
-    assert [row.state for row in course.rows()] == [TrialState.WAITING] * 2
-    again = started(course)
+    study_state = StudyState(sweep_of(early_terminate=None, run_cap=5, max_iter=9))
+    study_state.apply(OPENED)
+    first, second = started(study_state), started(study_state)
+    study_state.apply(Saved(1, 1, 4, "c4", ()))
+    study_state.apply(Lost(1, 1, "died"))
+    study_state.apply(Lost(0, 1, "died"))
+    assert [row.state for row in study_state.rows()] == [TrialState.WAITING] * 2
+    again = started(study_state)
     assert again.segment == replace(first.segment, attempt=2)
-    again = started(course)
+    again = started(study_state)
     assert again.segment == replace(second.segment, attempt=2, start=4, checkpoint="c4")
     assert again.new is None
-    assert started(course).segment.trial == 2
+    assert started(study_state).segment.trial == 2
 
 
 def test_saving_is_progress_so_losses_in_a_row_begin_anew():
-    course = Course(sweep_of(early_terminate=None, run_cap=1, max_iter=9))
-    course.apply(OPENED)
-    started(course)
-    course.apply(Lost(0, 1, "died"))
-    started(course)
-    assert course.standing(0).losses == 1
-    course.apply(Saved(0, 2, 4, "c4", ()))
-    course.apply(Lost(0, 2, "died"))
-    assert course.standing(0).losses == 1
+    study_state = StudyState(sweep_of(early_terminate=None, run_cap=1, max_iter=9))
+    study_state.apply(OPENED)
+    started(study_state)
+    study_state.apply(Lost(0, 1, "died"))
+    started(study_state)
+    assert study_state.record(0).losses == 1
+    study_state.apply(Saved(0, 2, 4, "c4", ()))
+    study_state.apply(Lost(0, 2, "died"))
+    assert study_state.record(0).losses == 1
 
 
 def test_a_cut_segment_is_owed_from_where_it_was_cut_and_nothing_is_decided():
-    course = Course(sweep_of(early_terminate=None, run_cap=1, max_iter=9))
-    course.apply(OPENED)
-    segment = started(course).segment
-    assert course.apply(Finished(0, 1, 4, "c4", (), True, 1.0)) == ()
-    assert started(course).segment == replace(segment, start=4, checkpoint="c4", attempt=2)
+    study_state = StudyState(sweep_of(early_terminate=None, run_cap=1, max_iter=9))
+    study_state.apply(OPENED)
+    segment = started(study_state).segment
+    assert study_state.apply(Finished(0, 1, 4, "c4", (), True, 1.0)) == ()
+    assert started(study_state).segment == replace(segment, start=4, checkpoint="c4", attempt=2)
     # cut at the very end is an end like any other
-    (decision,) = course.apply(Finished(0, 2, 9, "c9", (), True, 1.0))
+    (decision,) = study_state.apply(Finished(0, 2, 9, "c9", (), True, 1.0))
     assert decision.action == "complete"
-    assert course.next() == Done()
+    assert study_state.next() == Done()
 
 
 def test_opening_or_ending_owes_everything_that_ran():
     for event in (OPENED, Ended("interrupted")):
-        course = Course(sweep_of())
-        course.apply(OPENED)
-        segments = [started(course).segment for _ in range(3)]
-        assert not course.idle
-        course.apply(event)
-        assert course.idle
-        assert [started(course).segment for _ in range(3)] == [replace(s, attempt=2) for s in segments]
+        study_state = StudyState(sweep_of())
+        study_state.apply(OPENED)
+        segments = [started(study_state).segment for _ in range(3)]
+        assert not study_state.idle
+        study_state.apply(event)
+        assert study_state.idle
+        assert [started(study_state).segment for _ in range(3)] == [replace(s, attempt=2) for s in segments]
 
 
 def test_a_retry_is_owed_again_and_its_reports_dont_count():
-    course = Course(sweep_of(early_terminate=None, run_cap=1, max_iter=2))
-    course.apply(OPENED)
-    started(course)
-    course.apply(Failed(0, 1, Failure("raised", "no", ""), True, ()))
-    assert course.rows()[0].state is TrialState.WAITING
-    assert course.standing(0).failures == 1
-    assert started(course).segment.attempt == 2
-    course.apply(Failed(0, 2, Failure("raised", "no", ""), False, ()))
-    assert course.rows()[0].state is TrialState.FAILED
-    assert course.next() == Done()
+    study_state = StudyState(sweep_of(early_terminate=None, run_cap=1, max_iter=2))
+    study_state.apply(OPENED)
+    started(study_state)
+    study_state.apply(Failed(0, 1, Failure("raised", "no", ""), True, ()))
+    assert study_state.rows()[0].state is TrialState.WAITING
+    assert study_state.record(0).failures == 1
+    assert started(study_state).segment.attempt == 2
+    study_state.apply(Failed(0, 2, Failure("raised", "no", ""), False, ()))
+    assert study_state.rows()[0].state is TrialState.FAILED
+    assert study_state.next() == Done()
 
 
 def test_an_exhausted_grid_says_so_once_and_ends():
     life = Life(sweep_of(method="grid", parameters=_grid(4)), 0, 3, 0.0).run()
     assert [type(event) for event in life.events].count(Exhausted) == 1
-    assert len(life.course.rows()) == 4
-    assert life.course.total() == (4, life.course.iterations)
+    assert len(life.study_state.rows()) == 4
+    assert life.study_state.total() == (4, life.study_state.iterations)
 
 
 def _grid(points: int) -> Space:
@@ -224,18 +224,18 @@ def test_an_extension_that_the_sweep_accepts_is_one_that_its_course_can_take_at_
         more = extension(life.sweep, asked)
     except SweepError:
         return
-    before = len(life.course.rows())
+    before = len(life.study_state.rows())
     if more is None:
         return
     life.take(more)
     life.sweep = extended(life.sweep, more)
     assert life.sweep.difference(asked) == []
     life.run()
-    assert len(life.course.rows()) >= before
-    replayed = Course(first)
+    assert len(life.study_state.rows()) >= before
+    replayed = StudyState(first)
     list(replayed.replay(life.events))
     replayed.obsolete()
-    assert state(replayed) == state(life.course)
+    assert state(replayed) == state(life.study_state)
 
 
 def _events() -> list[Event]:
@@ -252,7 +252,7 @@ def _events() -> list[Event]:
 )
 def test_a_journal_of_another_sweep_doesnt_replay(other, told):
     with pytest.raises(JournalError, match=told):
-        list(Course(other).replay(_events()))
+        list(StudyState(other).replay(_events()))
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_events_that_cant_have_happened_dont_replay(place, event, told):
     events = _events()
     events.insert(place if place >= 0 else len(events), event)
     with pytest.raises(JournalError, match=told):
-        list(Course(sweep_of()).replay(events))
+        list(StudyState(sweep_of()).replay(events))
 
 
 def test_a_missing_event_is_noticed():
@@ -277,4 +277,4 @@ def test_a_missing_event_is_noticed():
     first_finish = next(place for place, event in enumerate(events) if isinstance(event, Finished))
     del events[first_finish]
     with pytest.raises(JournalError, match="doesn't replay"):
-        list(Course(sweep_of()).replay(events))
+        list(StudyState(sweep_of()).replay(events))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-__all__ = ["FIRST_SECONDS", "MOST_SECONDS", "Standoff"]
+__all__ = ["FIRST_SECONDS", "MOST_SECONDS", "Backoff"]
 
 FIRST_SECONDS = 3.0
 """How long a sweep holds too few workers before it gives them back for the first time."""
@@ -19,11 +19,11 @@ MOST_SECONDS = 20.0
 """The same, in the end."""
 
 
-class Standoff:
+class Backoff:
     """The clock of one sweep's giving way; it counts workers, and kills none."""
 
     def __init__(self, draw: Callable[[float, float], float] = random.uniform) -> None:
-        self.owed = 0
+        self.given_back = 0
         """Workers that were given back, to be asked for again."""
         self._draw = draw
         self._patience = FIRST_SECONDS
@@ -50,7 +50,7 @@ class Standoff:
 
     def give_way(self, now: float, workers: int) -> None:
         """Note that so many workers were given back."""
-        self.owed += workers
+        self.given_back += workers
         self._since = None
         self._again = now + self._patience * self._draw(0.5, 1.5)
         self._patience = min(2 * self._patience, MOST_SECONDS)
@@ -59,7 +59,7 @@ class Standoff:
         """Give the number of workers to ask for now."""
         if now < self._again:
             return 0
-        workers, self.owed = self.owed, 0
+        workers, self.given_back = self.given_back, 0
         return workers
 
     def settle(self) -> None:

@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch.backends.ray.standoff import FIRST_SECONDS, MOST_SECONDS, Standoff
+from hpsearch.backends.ray.backoff import FIRST_SECONDS, MOST_SECONDS, Backoff
 
 
 def middle(low: float, high: float) -> float:
@@ -13,49 +13,49 @@ def middle(low: float, high: float) -> float:
 
 
 def test_it_is_due_when_too_little_was_held_for_some_time_without_getting_more():
-    standoff = Standoff(middle)
-    assert not standoff.is_due(0.0, True, 1)
-    assert not standoff.is_due(FIRST_SECONDS - 0.1, True, 1)
-    assert standoff.is_due(FIRST_SECONDS, True, 1)
-    assert not standoff.is_due(FIRST_SECONDS, True, 2)  # it got one more
-    assert standoff.is_due(2 * FIRST_SECONDS, True, 2)
-    assert not standoff.is_due(2 * FIRST_SECONDS, False, 2)
-    assert not standoff.is_due(3 * FIRST_SECONDS - 0.1, True, 2)
+    backoff = Backoff(middle)
+    assert not backoff.is_due(0.0, True, 1)
+    assert not backoff.is_due(FIRST_SECONDS - 0.1, True, 1)
+    assert backoff.is_due(FIRST_SECONDS, True, 1)
+    assert not backoff.is_due(FIRST_SECONDS, True, 2)  # it got one more
+    assert backoff.is_due(2 * FIRST_SECONDS, True, 2)
+    assert not backoff.is_due(2 * FIRST_SECONDS, False, 2)
+    assert not backoff.is_due(3 * FIRST_SECONDS - 0.1, True, 2)
 
 
 def test_what_was_given_back_is_asked_for_again_once_after_a_while():
-    standoff = Standoff(middle)
-    assert standoff.ask(0.0) == 0
-    standoff.give_way(10.0, 3)
-    assert standoff.owed == 3
-    assert standoff.ask(10.0 + FIRST_SECONDS - 0.1) == 0
-    assert standoff.ask(10.0 + FIRST_SECONDS) == 3
-    assert standoff.owed == 0
-    assert standoff.ask(1000.0) == 0
+    backoff = Backoff(middle)
+    assert backoff.ask(0.0) == 0
+    backoff.give_way(10.0, 3)
+    assert backoff.given_back == 3
+    assert backoff.ask(10.0 + FIRST_SECONDS - 0.1) == 0
+    assert backoff.ask(10.0 + FIRST_SECONDS) == 3
+    assert backoff.given_back == 0
+    assert backoff.ask(1000.0) == 0
 
 
 def test_the_whiles_grow_to_a_bound_until_there_are_workers_enough():
-    standoff = Standoff(middle)
+    backoff = Backoff(middle)
     now, waits = 0.0, []
     for _ in range(6):
         began = now
-        while not standoff.is_due(now, True, 1):
+        while not backoff.is_due(now, True, 1):
             now += 0.25
         waits.append(now - began)
-        standoff.give_way(now, 1)
+        backoff.give_way(now, 1)
     assert waits == [FIRST_SECONDS, 2 * FIRST_SECONDS, 4 * FIRST_SECONDS, MOST_SECONDS, MOST_SECONDS, MOST_SECONDS]
-    standoff.settle()
-    assert not standoff.is_due(now, True, 1)
-    assert standoff.is_due(now + FIRST_SECONDS, True, 1)
+    backoff.settle()
+    assert not backoff.is_due(now, True, 1)
+    assert backoff.is_due(now + FIRST_SECONDS, True, 1)
 
 
 def test_where_nobody_else_wants_the_room_it_goes_on_waiting():
-    standoff = Standoff(middle)
-    standoff.is_due(0.0, True, 1)
-    assert standoff.is_due(FIRST_SECONDS, True, 1)
-    standoff.wait_on()
-    assert not standoff.is_due(FIRST_SECONDS, True, 1)
-    assert standoff.is_due(2 * FIRST_SECONDS, True, 1)
+    backoff = Backoff(middle)
+    backoff.is_due(0.0, True, 1)
+    assert backoff.is_due(FIRST_SECONDS, True, 1)
+    backoff.wait_on()
+    assert not backoff.is_due(FIRST_SECONDS, True, 1)
+    assert backoff.is_due(2 * FIRST_SECONDS, True, 1)
 
 
 class Sweep:
@@ -65,7 +65,7 @@ class Sweep:
         self.need = need
         self.held = 0
         self.asked = need
-        self.standoff = Standoff(draw.uniform)
+        self.backoff = Backoff(draw.uniform)
 
 
 @given(st.integers(1, 8), st.lists(st.integers(2, 8), min_size=2, max_size=4), st.integers(0, 2**32 - 1))
@@ -81,12 +81,12 @@ def test_of_sweeps_in_each_others_way_one_gets_all_that_it_needs(spare, needs, s
         now += 0.25
         assert now < 600.0, "they stand in each other's way for ever"
         for sweep in sweeps:
-            queue += [sweep] * sweep.standoff.ask(now)
+            queue += [sweep] * sweep.backoff.ask(now)
             stuck = 0 < sweep.held < sweep.need
-            if sweep.standoff.is_due(now, stuck, sweep.held) and stuck:
+            if sweep.backoff.is_due(now, stuck, sweep.held) and stuck:
                 given = sweep.held + queue.count(sweep)
                 queue = [other for other in queue if other is not sweep]
                 sweep.held = 0
-                sweep.standoff.give_way(now, given)
+                sweep.backoff.give_way(now, given)
             while queue and sum(one.held for one in sweeps) < room:
                 queue.pop(0).held += 1

@@ -1,4 +1,4 @@
-"""Where each trial of a sweep stands: its state, its value, its newest checkpoint, and which checkpoints may go."""
+"""The record of each trial of a sweep: its state, its value, its newest checkpoint, and which checkpoints may go."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from hpsearch.events import Started
 from hpsearch.trial import Failure, Goal, Report, Segment, Trial, TrialRow, TrialState
 
-__all__ = ["Footing", "Standing", "Standings"]
+__all__ = ["RollbackPoint", "TrialRecord", "TrialRecords"]
 
 
 @dataclass(frozen=True, slots=True)
-class Footing:
+class RollbackPoint:
     """Where a trial stood before it was widened."""
 
     iterations: int
@@ -34,8 +34,8 @@ _TERMINAL = frozenset({TrialState.COMPLETE, TrialState.STOPPED, TrialState.FAILE
 _DECIDED = frozenset({TrialState.COMPLETE, TrialState.STOPPED})
 
 
-class Standing:
-    """One trial's standing. Slots, because a sweep holds one for every trial that it ever made."""
+class TrialRecord:
+    """One trial's record. Slots, because a sweep holds one for every trial that it ever made."""
 
     __slots__ = (
         "_superseded",
@@ -46,12 +46,12 @@ class Standing:
         "excused",
         "failure",
         "failures",
-        "footing",
         "iterations",
         "losses",
         "metrics",
         "reason",
         "reverted",
+        "rollback_point",
         "rung",
         "seconds",
         "segment",
@@ -98,7 +98,7 @@ class Standing:
         """Workers of the segment that was started last."""
         self.sure_width: int | None = None
         """Workers of the last rung that it reached in good order; None before the first."""
-        self.footing: Footing | None = None
+        self.rollback_point: RollbackPoint | None = None
         """Where it stood before it went beyond `sure_width`; None where it hasn't."""
         self.widest: int | None = None
         """Workers that it may have at most, since it went wrong on more."""
@@ -133,31 +133,35 @@ class Standing:
     def drop_checkpoint(self) -> None:
         """Forget the newest checkpoint: it can't be read, and the trial starts again from zero."""
         self.checkpoint, self.checkpoint_iteration = None, 0
-        self.footing = None
+        self.rollback_point = None
 
     def widen(self, width: int, least: int) -> None:
         """Take note that it runs on so many workers, and where it stood if that is more than is known to go well."""
         self.width = width
         sure = least if self.sure_width is None else self.sure_width
         may_go_back = self.widest is None  # it does so once
-        if width > sure and may_go_back and self.footing is None:
+        if width > sure and may_go_back and self.rollback_point is None:
             stood = (self.iterations, self.value, self.checkpoint, self.checkpoint_iteration)
-            self.footing = Footing(*stood, sure, self.metrics)
+            self.rollback_point = RollbackPoint(*stood, sure, self.metrics)
 
     def settle(self) -> None:
         """Take note that it reached its rung in good order."""
-        self.sure_width, self.footing = self.width, None
+        self.sure_width, self.rollback_point = self.width, None
 
     def revert(self, reason: str, left_behind: str | None) -> None:
         """Go back to where it stood before it was widened; `left_behind` is a checkpoint that nothing needs."""
-        footing = self.footing
-        if footing is None:
+        point = self.rollback_point
+        if point is None:
             raise ValueError(f"only a trial that was widened can go back; trial {self.trial.number} was not")
         known = dict.fromkeys([*(self._superseded or ()), self.checkpoint, left_behind])
-        self._superseded = [gone for gone in known if gone is not None and gone != footing.checkpoint]
-        self.iterations, self.value, self.metrics = footing.iterations, footing.value, footing.metrics
-        self.checkpoint, self.checkpoint_iteration = footing.checkpoint, footing.checkpoint_iteration
-        self.widest, self.footing, self.reverted = footing.width, None, reason
+        self._superseded = [gone for gone in known if gone is not None and gone != point.checkpoint]
+        self.iterations, self.value, self.metrics = (
+            point.iterations,
+            point.value,
+            point.metrics,
+        )
+        self.checkpoint, self.checkpoint_iteration = point.checkpoint, point.checkpoint_iteration
+        self.widest, self.rollback_point, self.reverted = point.width, None, reason
 
     def retry(self) -> None:
         """Go back to where it stood before the attempt by which it failed, with all its retries and all its time."""
@@ -168,10 +172,10 @@ class Standing:
 
     def take_superseded(self) -> list[str]:
         """Give the superseded checkpoints, each once; not the one that it may have to go back to."""
-        footing = None if self.footing is None else self.footing.checkpoint
+        point = None if self.rollback_point is None else self.rollback_point.checkpoint
         superseded = self._superseded or []
-        self._superseded = [footing] if footing is not None and footing in superseded else None
-        return [gone for gone in superseded if gone != footing]
+        self._superseded = [point] if point is not None and point in superseded else None
+        return [gone for gone in superseded if gone != point]
 
     def row(self) -> TrialRow:
         """Give the trial as tables show it."""
@@ -194,16 +198,16 @@ class Standing:
         )
 
 
-class Standings:
-    """The standings of all trials, with the best and the counts kept up as they change."""
+class TrialRecords:
+    """The records of all trials, with the best and the counts kept up as they change."""
 
     def __init__(self, goal: Goal, least_width: int = 1) -> None:
         self.least_width = least_width
         """Workers that a trial needs: as many are never too many."""
         self._sign = 1.0 if goal == "minimize" else -1.0
-        self._all: list[Standing] = []
+        self._all: list[TrialRecord] = []
         self._ranking: list[tuple[float, int]] = []  # heap of (signed value, number), stale ones among them
-        self._best_ended: Standing | None = None
+        self._best_ended: TrialRecord | None = None
         self._best_rank = (math.inf, 0)
         self._touched: set[int] = set()
         self.counts: Counter[TrialState] = Counter()
@@ -212,11 +216,11 @@ class Standings:
     def __len__(self) -> int:
         return len(self._all)
 
-    def __iter__(self) -> Iterator[Standing]:
+    def __iter__(self) -> Iterator[TrialRecord]:
         return iter(self._all)
 
-    def of(self, trial: int) -> Standing:
-        """Give a trial's standing."""
+    def of(self, trial: int) -> TrialRecord:
+        """Give a trial's record."""
         return self._all[trial]
 
     def widest(self, trial: int) -> int | None:
@@ -225,7 +229,7 @@ class Standings:
 
     def rows(self) -> list[TrialRow]:
         """Give every trial, by number."""
-        return [standing.row() for standing in self._all]
+        return [record.row() for record in self._all]
 
     def segments(self) -> list[Segment]:
         """Give the segments that run, by trial number."""
@@ -236,68 +240,68 @@ class Standings:
         """Note that a segment runs."""
         segment = event.segment
         if event.new is not None:
-            self._all.append(Standing(event.new))
+            self._all.append(TrialRecord(event.new))
             self.counts[TrialState.WAITING] += 1
-        standing = self._all[segment.trial]
-        standing.bracket, standing.rung = event.bracket, event.rung
-        standing.attempts, standing.segment, standing.until = segment.attempt, segment, segment.end
-        standing.widen(segment.width, self.least_width)
+        record = self._all[segment.trial]
+        record.bracket, record.rung = event.bracket, event.rung
+        record.attempts, record.segment, record.until = segment.attempt, segment, segment.end
+        record.widen(segment.width, self.least_width)
         self.running.add(segment.trial)
-        self._change(standing, TrialState.RUNNING)
+        self._change(record, TrialState.RUNNING)
 
     def release(self, trial: int, state: TrialState) -> None:
         """Note that a trial's segment no longer runs."""
-        standing = self._all[trial]
-        standing.segment = None
+        record = self._all[trial]
+        record.segment = None
         self.running.discard(trial)
         self._touched.add(trial)
-        self._change(standing, state)
+        self._change(record, state)
 
     def count(self, trial: int, reports: Sequence[Report], metric: str) -> None:
         """Let reports count; the value is the metric at the highest iteration."""
-        standing = self._all[trial]
+        record = self._all[trial]
         self._touched.add(trial)
         for report in reports:
-            if report.iteration >= standing.iterations:
-                standing.iterations, standing.value = report.iteration, report.metrics[metric]
-                standing.metrics = report.metrics
+            if report.iteration >= record.iterations:
+                record.iterations, record.value = report.iteration, report.metrics[metric]
+                record.metrics = report.metrics
         if reports:
-            self._rank(standing)
+            self._rank(record)
 
     def revert(self, trial: int, reason: str, left_behind: str | None) -> None:
         """Take a trial back to where it stood before it was widened."""
-        standing = self._all[trial]
-        standing.revert(reason, left_behind)
+        record = self._all[trial]
+        record.revert(reason, left_behind)
         self._touched.add(trial)
-        self._rank(standing)  # its entry may have been dropped while it had another value
+        self._rank(record)  # its entry may have been dropped while it had another value
 
     def retry(self, trial: int) -> None:
         """Let a trial that has failed run again."""
-        standing = self._all[trial]
-        standing.retry()
-        self._change(standing, TrialState.WAITING)
-        self._rank(standing)  # its entry may have been dropped while it stood as failed
+        record = self._all[trial]
+        record.retry()
+        self._change(record, TrialState.WAITING)
+        self._rank(record)  # its entry may have been dropped while it stood as failed
 
     def decide(self, trial: int, state: TrialState, reason: str) -> None:
         """Take the scheduler's decision on a paused trial."""
-        standing = self._all[trial]
-        standing.reason = reason
-        self._change(standing, state)
-        self._end(standing)
+        record = self._all[trial]
+        record.reason = reason
+        self._change(record, state)
+        self._end(record)
 
     def fail(self, trial: int, failure: Failure) -> None:
         """Note why a trial failed for good."""
-        standing = self._all[trial]
-        standing.failure, standing.reason = failure, failure.message
-        self._end(standing)
+        record = self._all[trial]
+        record.failure, record.reason = failure, failure.message
+        self._end(record)
 
     def best(self) -> TrialRow | None:
         """Give the best trial by its value; ties go to the lower number."""
         while self._ranking:
             key, number = self._ranking[0]
-            standing = self._all[number]
-            if standing.state is not TrialState.FAILED and standing.value == self._sign * key:
-                return standing.row()
+            record = self._all[number]
+            if record.state is not TrialState.FAILED and record.value == self._sign * key:
+                return record.row()
             heapq.heappop(self._ranking)
         return None
 
@@ -311,40 +315,40 @@ class Standings:
             return []
         gone: list[str] = []
         for trial in sorted(self._touched):
-            standing = self._all[trial]
-            gone += standing.take_superseded()
-            if standing.state in _DECIDED and standing is not self._best_ended and standing.checkpoint:
-                gone.append(standing.checkpoint)
-                standing.checkpoint, standing.checkpoint_iteration = None, 0
+            record = self._all[trial]
+            gone += record.take_superseded()
+            if record.state in _DECIDED and record is not self._best_ended and record.checkpoint:
+                gone.append(record.checkpoint)
+                record.checkpoint, record.checkpoint_iteration = None, 0
         self._touched.clear()
         return gone
 
     def checkpoints(self) -> set[str]:
         """Give the checkpoints that trials stand at, or may have to go back to."""
-        footings = (standing.footing for standing in self._all if standing.footing is not None)
-        kept = [*(standing.checkpoint for standing in self._all), *(footing.checkpoint for footing in footings)]
+        points = (record.rollback_point for record in self._all if record.rollback_point is not None)
+        kept = [*(record.checkpoint for record in self._all), *(point.checkpoint for point in points)]
         return {checkpoint for checkpoint in kept if checkpoint is not None}
 
-    def _rank(self, standing: Standing) -> None:
-        value = standing.value
+    def _rank(self, record: TrialRecord) -> None:
+        value = record.value
         if value is not None and not math.isnan(value):
-            heapq.heappush(self._ranking, (self._sign * value, standing.trial.number))
+            heapq.heappush(self._ranking, (self._sign * value, record.trial.number))
 
-    def _change(self, standing: Standing, state: TrialState) -> None:
-        self.counts[standing.state] -= 1
+    def _change(self, record: TrialRecord, state: TrialState) -> None:
+        self.counts[record.state] -= 1
         self.counts[state] += 1
-        standing.state = state
+        record.state = state
 
-    def _end(self, standing: Standing) -> None:
-        if standing.state not in _TERMINAL:
+    def _end(self, record: TrialRecord) -> None:
+        if record.state not in _TERMINAL:
             return
-        standing.footing = None  # it goes nowhere any more
-        self._touched.add(standing.trial.number)
-        value = standing.row().value
+        record.rollback_point = None  # it goes nowhere any more
+        self._touched.add(record.trial.number)
+        value = record.row().value
         if value is None:
             return
-        rank = (self._sign * value, standing.trial.number)
+        rank = (self._sign * value, record.trial.number)
         if self._best_ended is None or rank < self._best_rank:
             if self._best_ended is not None:
                 self._touched.add(self._best_ended.trial.number)
-            self._best_ended, self._best_rank = standing, rank
+            self._best_ended, self._best_rank = record, rank

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hpsearch.events import Started
-from hpsearch.study.standing import Standings
+from hpsearch.study.trial_records import TrialRecords
 from hpsearch.trial import Failure, Goal, Report, Segment, Trial, TrialState
 
 HARM = "width 4: loss NaN after 2"
@@ -14,39 +14,39 @@ FAILURE = Failure("raised", "ValueError: no", "Traceback")
 
 
 class Table:
-    """Standings that are told of whole trials in one call."""
+    """TrialRecords that are told of whole trials in one call."""
 
     def __init__(self, goal: Goal = "minimize") -> None:
-        self.standings = Standings(goal)
+        self.records = TrialRecords(goal)
 
     def start(self, trial: int, width: int = 1) -> None:
-        standings = self.standings
-        new = trial >= len(standings.rows())
-        segment = Segment(trial, 0, 9, None, 1) if new else standings.of(trial).again()
+        records = self.records
+        new = trial >= len(records.rows())
+        segment = Segment(trial, 0, 9, None, 1) if new else records.of(trial).again()
         segment = replace(segment, width=width)
-        standings.start(Started(segment, Trial(trial, {"x": trial}, trial, "random") if new else None))
+        records.start(Started(segment, Trial(trial, {"x": trial}, trial, "random") if new else None))
 
     def report(self, trial: int, iteration: int, value: float, checkpoint: bool = False) -> None:
-        self.standings.count(trial, (Report(trial, iteration, {"loss": value}, 0.1),), "loss")
+        self.records.count(trial, (Report(trial, iteration, {"loss": value}, 0.1),), "loss")
         if checkpoint:
-            self.standings.of(trial).save(iteration, f"{trial}/{iteration}")
+            self.records.of(trial).save(iteration, f"{trial}/{iteration}")
 
     def pause(self, trial: int) -> None:
-        """It ends early: the rest of its segment is owed."""
-        self.standings.release(trial, TrialState.WAITING)
+        """It ends early: the rest of its segment is requeued."""
+        self.records.release(trial, TrialState.WAITING)
 
     def settle(self, trial: int) -> None:
         """It reaches its rung."""
-        self.standings.of(trial).settle()
+        self.records.of(trial).settle()
         self.pause(trial)
 
     def revert(self, trial: int, left_behind: str | None = None) -> None:
         self.pause(trial)
-        self.standings.of(trial).revert(HARM, left_behind)
+        self.records.of(trial).revert(HARM, left_behind)
 
     def end(self, trial: int, state: TrialState = TrialState.COMPLETE) -> None:
-        self.standings.release(trial, TrialState.WAITING)
-        self.standings.decide(trial, state, "why")
+        self.records.release(trial, TrialState.WAITING)
+        self.records.decide(trial, state, "why")
 
     def whole(self, trial: int, value: float, state: TrialState = TrialState.COMPLETE) -> None:
         self.start(trial)
@@ -54,15 +54,15 @@ class Table:
         self.end(trial, state)
 
     def fail(self, trial: int) -> None:
-        self.standings.release(trial, TrialState.FAILED)
-        self.standings.fail(trial, FAILURE)
+        self.records.release(trial, TrialState.FAILED)
+        self.records.fail(trial, FAILURE)
 
     def best(self) -> int | None:
-        row = self.standings.best()
+        row = self.records.best()
         return None if row is None else row.number
 
     def gone(self) -> list[str]:
-        return self.standings.obsolete(keep_all=False)
+        return self.records.obsolete(keep_all=False)
 
 
 @pytest.mark.parametrize(("goal", "best"), [("minimize", 1), ("maximize", 3)])
@@ -93,7 +93,7 @@ def test_a_trial_that_gets_worse_is_judged_by_its_last_value():
     assert table.best() == 1
     table.report(0, 4, 1.0)
     assert table.best() == 0
-    row = table.standings.best()
+    row = table.records.best()
     assert row is not None
     assert (row.iterations, row.value) == (4, 1.0)
 
@@ -107,7 +107,7 @@ def test_nan_has_no_value_and_failed_trials_lose_theirs():
     table.report(1, 1, 0.5)
     table.fail(1)
     assert table.best() is None
-    nan, failed = table.standings.rows()
+    nan, failed = table.records.rows()
     assert (nan.value, nan.iterations, nan.state) == (None, 1, TrialState.RUNNING)
     assert (failed.value, failed.iterations, failed.state) == (None, 1, TrialState.FAILED)
     assert (failed.failure, failed.reason) == (FAILURE, "ValueError: no")
@@ -132,11 +132,11 @@ def test_iterations_that_are_run_again_count_only_from_where_the_value_stands():
     table.report(0, 3, 1.0)
     table.report(0, 1, 7.0)
     table.report(0, 2, 8.0)
-    (row,) = table.standings.rows()
+    (row,) = table.records.rows()
     assert (row.iterations, row.value) == (3, 1.0)
     table.report(0, 3, 1.5)
     table.report(0, 4, 1.25)
-    (row,) = table.standings.rows()
+    (row,) = table.records.rows()
     assert (row.iterations, row.value) == (4, 1.25)
 
 
@@ -157,34 +157,34 @@ def test_of_the_ended_trials_only_the_best_and_those_that_failed_keep_their_chec
     assert table.gone() == ["4/1"]
     table.fail(4)
     assert table.gone() == []  # it may be retried
-    assert table.standings.checkpoints() == {"3/1", "4/2"}
+    assert table.records.checkpoints() == {"3/1", "4/2"}
 
 
 def test_checkpoints_of_trials_without_a_value_go():
     table = Table()
     table.whole(0, math.nan)
     assert table.gone() == ["0/1"]
-    assert table.standings.checkpoints() == set()
+    assert table.records.checkpoints() == set()
 
 
 def test_keep_all_lets_none_go():
     table = Table()
     for trial in range(3):
         table.whole(trial, float(-trial))
-    assert table.standings.obsolete(keep_all=True) == []
+    assert table.records.obsolete(keep_all=True) == []
 
 
 def test_counts_follow_the_states():
     table = Table()
     table.start(0)
     table.start(1)
-    assert dict(+table.standings.counts) == {TrialState.RUNNING: 2}
+    assert dict(+table.records.counts) == {TrialState.RUNNING: 2}
     table.end(0, TrialState.STOPPED)
-    table.standings.release(1, TrialState.WAITING)
-    assert dict(+table.standings.counts) == {TrialState.STOPPED: 1, TrialState.WAITING: 1}
-    assert [segment.trial for segment in table.standings.segments()] == []
+    table.records.release(1, TrialState.WAITING)
+    assert dict(+table.records.counts) == {TrialState.STOPPED: 1, TrialState.WAITING: 1}
+    assert [segment.trial for segment in table.records.segments()] == []
     table.start(1)
-    assert [segment.attempt for segment in table.standings.segments()] == [2]
+    assert [segment.attempt for segment in table.records.segments()] == [2]
 
 
 def widened(width: int = 4) -> Table:
@@ -202,28 +202,28 @@ def test_a_widened_trial_goes_back_to_where_it_stood():
     table = widened()
     table.report(0, 4, 8.0, checkpoint=True)
     assert table.gone() == []  # it may have to go back to the first one
-    assert table.standings.checkpoints() == {"0/3", "0/4"}
+    assert table.records.checkpoints() == {"0/3", "0/4"}
     table.report(0, 5, 9.0, checkpoint=True)
     assert table.gone() == ["0/4"]
-    (row,) = table.standings.rows()
+    (row,) = table.records.rows()
     assert (row.iterations, row.value, row.checkpoint, row.width, row.reverted) == (5, 9.0, "0/5", 4, "")
     table.revert(0, left_behind="0/6")
-    (row,) = table.standings.rows()
+    (row,) = table.records.rows()
     assert (row.iterations, row.value, row.checkpoint, row.width, row.reverted) == (3, 2.0, "0/3", 4, HARM)
     assert sorted(table.gone()) == ["0/5", "0/6"]
-    assert table.standings.checkpoints() == {"0/3"}
-    again = table.standings.of(0).again()
+    assert table.records.checkpoints() == {"0/3"}
+    again = table.records.of(0).again()
     assert (again.start, again.checkpoint, again.end, again.attempt) == (3, "0/3", 9, 3)
     table.report(0, 4, 1.0)
-    assert (table.standings.rows()[0].iterations, table.standings.rows()[0].value) == (4, 1.0)
+    assert (table.records.rows()[0].iterations, table.records.rows()[0].value) == (4, 1.0)
 
 
 def test_a_trial_that_was_taken_back_may_have_as_many_workers_as_before_and_no_more():
     table = widened()
-    assert table.standings.widest(0) is None
+    assert table.records.widest(0) is None
     table.revert(0)
-    assert table.standings.widest(0) == 1
-    assert table.standings.widest(1) is None  # one that is still to be created
+    assert table.records.widest(0) == 1
+    assert table.records.widest(1) is None  # one that is still to be created
     table = Table()
     table.start(0)
     table.settle(0)
@@ -231,7 +231,7 @@ def test_a_trial_that_was_taken_back_may_have_as_many_workers_as_before_and_no_m
     table.settle(0)  # two did no harm
     table.start(0, 8)
     table.revert(0)
-    assert table.standings.widest(0) == 2
+    assert table.records.widest(0) == 2
 
 
 def test_a_cut_or_another_width_on_the_way_doesnt_move_the_footing():
@@ -243,9 +243,9 @@ def test_a_cut_or_another_width_on_the_way_doesnt_move_the_footing():
     table.report(0, 5, 9.0, checkpoint=True)
     assert table.gone() == ["0/4"]
     table.revert(0)
-    (row,) = table.standings.rows()
+    (row,) = table.records.rows()
     assert (row.iterations, row.value, row.checkpoint) == (3, 2.0, "0/3")
-    assert table.standings.widest(0) == 1
+    assert table.records.widest(0) == 1
 
 
 def test_a_rung_that_is_reached_is_the_new_footing():
@@ -254,14 +254,14 @@ def test_a_rung_that_is_reached_is_the_new_footing():
     table.settle(0)
     assert table.gone() == ["0/3"]
     table.start(0, 4)
-    assert table.standings.of(0).footing is None  # as wide as before: what goes wrong now isn't the width's doing
+    assert table.records.of(0).rollback_point is None  # as wide as before: what goes wrong now isn't the width's doing
     table.pause(0)
     table.start(0, 8)
     table.report(0, 10, 7.0, checkpoint=True)
     table.revert(0)
-    (row,) = table.standings.rows()
+    (row,) = table.records.rows()
     assert (row.iterations, row.value, row.checkpoint) == (9, 1.0, "0/9")
-    assert table.standings.widest(0) == 4
+    assert table.records.widest(0) == 4
 
 
 def test_a_trial_that_was_wide_from_the_start_goes_back_to_nothing():
@@ -269,19 +269,19 @@ def test_a_trial_that_was_wide_from_the_start_goes_back_to_nothing():
     table.start(0, 4)
     table.report(0, 2, math.nan, checkpoint=True)
     table.revert(0)
-    (row,) = table.standings.rows()
+    (row,) = table.records.rows()
     assert (row.iterations, row.value, row.checkpoint) == (0, None, None)
     assert table.gone() == ["0/2"]
     assert table.best() is None
-    assert table.standings.widest(0) == 1
+    assert table.records.widest(0) == 1
 
 
 def test_the_least_width_of_the_sweep_needs_no_footing():
-    standings = Standings("minimize", least_width=2)
-    standings.start(Started(Segment(0, 0, 9, None, 1, width=2), Trial(0, {}, 0, "random")))
-    assert standings.of(0).footing is None
-    standings.start(Started(Segment(1, 0, 9, None, 1, width=3), Trial(1, {}, 0, "random")))
-    assert standings.of(1).footing is not None
+    records = TrialRecords("minimize", least_width=2)
+    records.start(Started(Segment(0, 0, 9, None, 1, width=2), Trial(0, {}, 0, "random")))
+    assert records.of(0).rollback_point is None
+    records.start(Started(Segment(1, 0, 9, None, 1, width=3), Trial(1, {}, 0, "random")))
+    assert records.of(1).rollback_point is not None
 
 
 def test_a_trial_that_fails_on_more_workers_leaves_its_newest_checkpoint_alone():
@@ -290,7 +290,7 @@ def test_a_trial_that_fails_on_more_workers_leaves_its_newest_checkpoint_alone()
     assert table.gone() == []
     table.fail(0)
     assert table.gone() == ["0/3"]
-    assert table.standings.checkpoints() == {"0/4"}
+    assert table.records.checkpoints() == {"0/4"}
 
 
 def test_a_trial_that_starts_again_from_zero_has_no_footing():
@@ -298,7 +298,7 @@ def test_a_trial_that_starts_again_from_zero_has_no_footing():
     table.report(0, 4, 8.0, checkpoint=True)
     assert table.gone() == []
     table.pause(0)
-    table.standings.of(0).drop_checkpoint()
+    table.records.of(0).drop_checkpoint()
     assert table.gone() == ["0/3"]
-    assert table.standings.checkpoints() == set()
-    assert table.standings.of(0).again().start == 0
+    assert table.records.checkpoints() == set()
+    assert table.records.of(0).again().start == 0
