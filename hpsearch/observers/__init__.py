@@ -5,6 +5,7 @@ A new observer is its own file here and a line in `known_observers.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hpsearch.checks import InvalidKey, shown
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["make_observer"]
 
 
-def make_observer(name: str, observed: Observed) -> Observer:
+def make_observer(name: str, observed: Observed, search_path: Sequence[str] = ()) -> Observer:
     """Make the observer of a name or an import path.
 
     Raises:
@@ -28,7 +29,8 @@ def make_observer(name: str, observed: Observed) -> Observer:
 
     key = ("observers", name)
     try:
-        make = import_object(KNOWN_OBSERVERS.get(name, name), "observers", SweepError)
+        folders = () if name in KNOWN_OBSERVERS else search_path
+        make = import_object(KNOWN_OBSERVERS.get(name, name), "observers", SweepError, folders)
     except SweepError as error:
         raise InvalidKey(key, str(error)) from error
     if not callable(make):

@@ -6,7 +6,6 @@ import errno
 import itertools
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -200,10 +199,9 @@ def _apply(events: Iterable[Event], study_state: StudyState, widths: Widths) -> 
 def _observers(place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], run: Run) -> list[Observer]:
     """Make whoever is to watch; mistakes show before anything runs."""
     observed = Observed(place.path, sweep, record.get("created", 0.0))
-    sys.path[:0] = [folder for folder in run.search_path if folder not in sys.path]
     asked = sweep.observers if run.observers is None else run.observers
     names = [name for name in asked if run.tensorboard or name != "tensorboard"]
-    return [make_observer(name, observed) if isinstance(name, str) else name for name in names]
+    return [make_observer(name, observed, run.search_path) if isinstance(name, str) else name for name in names]
 
 
 def _records(study_state: StudyState, history: Sequence[tuple[float, Event]]) -> Iterator[Record]:

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -75,7 +76,10 @@ def test_a_finished_study_is_extended(study, hpsearch_command, command):
     assert hpsearch_command(*command.split(), "study", "--backend", "inline").code == 0
     after = hpsearch.load(study)
     assert len(after.trials) == 7
-    assert after.trials[:4] == before
+    # Not every checkpoint is kept: the best trial may be another one now.
+    assert [replace(row, checkpoint=None) for row in after.trials[:4]] == [
+        replace(row, checkpoint=None) for row in before
+    ]
     assert after.sweep.run_cap == 7
 
 
@@ -193,7 +197,7 @@ def test_trials_as_csv_has_the_columns_of_the_dataframe_and_no_times(study, hpse
 def test_trials_as_json_and_as_a_table(study, hpsearch_command):
     rows = json.loads(hpsearch_command("trials", study, "--format", "json").out)
     assert [row["trial"] for row in rows] == [0, 1, 2, 3]
-    assert set(rows[0]) == {"trial", "state", "iterations", "value", "params", "width"}
+    assert set(rows[0]) == {"trial", "state", "iterations", "value", "params", "width", "metrics"}
     head, _, *lines = hpsearch_command("trials", study).out.strip().splitlines()
     assert head.split() == ["trial", "state", "iterations", "loss", "x"]
     assert [line.split()[0] for line in lines] == ["0", "1", "2", "3"]

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import hpsearch
+from hpsearch.errors import Interrupted
 from hpsearch.run.study_run import create_study, write_tensorboard
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.file import load_sweep
@@ -165,7 +166,7 @@ def test_a_different_sweep_is_refused_with_the_difference(here, hpsearch_command
         ("run_cap=3", "run_cap: 4 in the study, 3 here"),
         ("limits.max_time=soon", "must be seconds or a time such as 90m, 1h30m or 45s, got 'soon'"),
         ("limits.max_retries=-1", "max_retries: must be at least 0, got -1"),
-        ("limits.max_failures=many", "max_failures: must be a number of trials, auto or none, got 'many'"),
+        ("limits.max_failures=many", "max_failures: must be a number, auto or none, got 'many'"),
         ("resources.max_workers_per_trial=0", "max_workers_per_trial: must be at least 1, got 0"),
         ("resources.workers_per_trial=2.0", "workers_per_trial: must be an integer, got 2.0"),
         ("resources.elastic=1", "elastic: must be true or false, got 1"),
@@ -247,7 +248,7 @@ SCRIPT = {"program": "job.sh", "command": ["sh", "${program}"], "run_cap": 2, "m
 @pytest.mark.parametrize(
     ("trainable", "expected"),
     [
-        ("tests.hpsearch.cli.trainable:steps", "did you mean 'trainables'?"),
+        ("tests.hpsearch.support.cli_trainable:steps", "did you mean 'cli_trainables'?"),
         ("tests.hpsearch.support.cli_trainables:step", "did you mean 'steps'?"),
         ("tests.hpsearch.support.cli_trainables:GATE", "must be a function or class, but"),
     ],
@@ -262,7 +263,7 @@ def test_a_trainable_that_cant_be_had_names_the_line_and_the_nearest(here, hpsea
 
 def test_a_trainable_from_python_is_not_resumed_from_the_command_line(here, hpsearch_command):
     def train(trial):
-        raise KeyboardInterrupt
+        raise Interrupted
 
     train.__module__, train.__qualname__ = "__main__", "train"
     study = hpsearch.search(

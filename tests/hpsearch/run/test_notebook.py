@@ -43,4 +43,4 @@ def test_a_search_in_a_notebook_runs_on_ray_and_in_the_kernel_itself(tmp_path: P
     assert "17 of 17 trials" in printed
     assert "this belongs" not in printed
     (last,) = notebook.cells[-1].outputs
-    assert "BestTrial(number=3" in last["data"]["text/plain"]
+    assert "BestTrial(number=7" in last["data"]["text/plain"]

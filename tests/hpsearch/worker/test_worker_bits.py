@@ -141,6 +141,7 @@ def test_a_checkpoint_of_an_earlier_version_is_gone_on_from_as_that_version_did(
     state = torch.load(tmp_path / first.checkpoint / "random.pt")
     del state["own_loop"]
     torch.save(state, tmp_path / first.checkpoint / "random.pt")
+    (tmp_path / first.checkpoint / "manifest.json").unlink()
     rest = run(worker_on(tmp_path, own_loop), segment(1, 2, first.checkpoint, attempt=2))
     assert rest.reports[0].metrics["drawn"] == first.reports[0].metrics["drawn"]
 
