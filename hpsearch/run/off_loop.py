@@ -70,6 +70,7 @@ class OffLoop(Searcher):
     def close(self) -> None:
         """End the thread, once what it works on is done."""
         self._thread.shutdown(cancel_futures=True)
+        self._searcher.close()
 
     def _tell(self, call: Callable[[], None]) -> None:
         self._thread.submit(call).add_done_callback(self._note_failure)

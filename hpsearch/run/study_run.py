@@ -23,6 +23,7 @@ from hpsearch.observers.progress import Display, Unfailing
 from hpsearch.observers.watching import Watching
 from hpsearch.report.study import Study, load, stored_sweep
 from hpsearch.run.interrupts import Interrupts
+from hpsearch.run.off_loop import OffLoop
 from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.retrying import retries
 from hpsearch.study.directory import StudyDirectory, next_directory
@@ -145,7 +146,7 @@ def _go_on(
     folder = record.get("provenance", {}).get("directory") or str(Path.cwd())
     run.display.note(f"study: {place.path}")
     place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
-    study_state = StudyState(stored_sweep(record))
+    study_state = StudyState(stored_sweep(record), OffLoop)
     widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest)
     observers = _observers(place, sweep, record, run)
     replayed = []
@@ -184,6 +185,7 @@ def _go_on(
             ).run(_job(place, sweep, run, folder))
         finally:
             watching.close()
+            study_state.close()
 
 
 def _apply(events: Iterable[Event], study_state: StudyState, widths: Widths) -> list[tuple[Event, Sequence[Decision]]]:

@@ -99,3 +99,6 @@ class Searcher(ABC):
 
     def dropped(self, trial: Trial) -> None:
         """A trial's checkpoint is gone: it starts from zero, and reports again what it reported before."""
+
+    def close(self) -> None:
+        """Let go of what it holds; nothing is asked any more."""

@@ -201,6 +201,10 @@ class StudyState:
         """Count the segments that `next` would give now; where new trials have no known bound, at least one."""
         return len(self._requeued) + self._scheduler.ready()
 
+    def close(self) -> None:
+        """Let go of the searcher: nothing more is asked."""
+        self._suggestions.close()
+
     @property
     def is_searching(self) -> bool:
         """Whether a trial waits for the searcher, which is to be asked again."""

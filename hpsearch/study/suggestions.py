@@ -73,6 +73,10 @@ class Suggestions:
             pass
         return answer
 
+    def close(self) -> None:
+        """Let go of the searcher."""
+        self._points.searcher.close()
+
     def started(self, number: int) -> None:
         """Forget the answer: the trial is there."""
         self._answers.pop(number, None)

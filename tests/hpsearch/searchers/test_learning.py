@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
 from dataclasses import replace
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
+import hpsearch
 from hpsearch.errors import JournalError, SweepError
 from hpsearch.events import Event, Finished, Opened, Started
+from hpsearch.report.tables import rows_to_csv
 from hpsearch.run.off_loop import OffLoop
 from hpsearch.schedulers.base import Done, Wait
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
@@ -148,6 +153,39 @@ def test_off_the_loop_it_suggests_the_same_and_the_journal_replays():
     assert list(StudyState(learning(), wrap).replay([OPENED, *events]))
     for off_loop in made:
         off_loop.close()
+
+
+def search(path: Path, method: str, run_cap: int, backend: Literal["ray", "inline"] = "inline") -> str:
+    """Run a sweep with a searcher that learns; give its table."""
+
+    def train(trial: hpsearch.RunningTrial) -> None:
+        for iteration in trial.iterations():
+            trial.report({"loss": (trial.params["x"] - 0.3) ** 2 / iteration}, checkpoint={})
+
+    study = hpsearch.search(
+        train,
+        parameters={"x": Uniform(0.0, 1.0)},
+        metric="loss",
+        method=method,
+        early_terminate=SuccessiveHalving(4, eta=2, trials=4),
+        run_cap=run_cap,
+        directory=path,
+        backend=backend,
+        workers=1,
+        tensorboard=False,
+        progress=False,
+    )
+    assert study.state == "finished"
+    assert {row.origin for row in study.trials} == {"climbing"}
+    return rows_to_csv(study.trials, study.sweep.parameters.names)
+
+
+def test_a_sweep_that_learns_runs_beside_the_loop_and_is_extended(tmp_path):
+    whole = search(tmp_path / "whole", Climbing.kind, 8)
+    assert search(tmp_path / "again", Hesitant.kind, 8) == whole
+    assert whole.startswith(search(tmp_path / "grown", Climbing.kind, 4))
+    assert search(tmp_path / "grown", Climbing.kind, 8) == whole
+    assert [thread for thread in threading.enumerate() if "searcher" in thread.name] == []
 
 
 def test_what_it_raises_reaches_the_sweep():
