@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
+from pathlib import Path
 
 from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.report.study import Study, load
@@ -21,7 +23,7 @@ def status(given: argparse.Namespace) -> int:
     from hpsearch.report.status import status_text
 
     place = StudyDirectory(given.dir)
-    print(status_text(load(place.path), place.holder()), end="")
+    print(status_text(_loaded(place.path), place.holder()), end="")
     return 0
 
 
@@ -29,7 +31,7 @@ def trials(given: argparse.Namespace) -> int:
     """List the trials, or their segments."""
     from hpsearch.report.tables import rows_to_csv, rows_to_json, rows_to_table, table_text
 
-    study = load(given.dir)
+    study = _loaded(given.dir)
     if given.segments:
         print(_segments(study, given.format), end="")
         return 0
@@ -42,6 +44,12 @@ def trials(given: argparse.Namespace) -> int:
         table = rows_to_table(rows, names, study.sweep.metric.name, given.times, given.metrics)
         print(table_text(table), end="")
     return 0
+
+
+def _loaded(directory: Path) -> Study:
+    """Load a study; what a searcher or scheduler of one's own prints meanwhile is no part of a CSV."""
+    with contextlib.redirect_stdout(sys.stderr):
+        return load(directory)
 
 
 def _segments(study: Study, form: str) -> str:
@@ -58,7 +66,7 @@ def best(given: argparse.Namespace) -> int:
     """Show the best trial."""
     from hpsearch.report.tables import strict_json
 
-    study = load(given.dir)
+    study = _loaded(given.dir)
     found = study.best_trial
     checkpoint = None if found.checkpoint is None else str(found.checkpoint)
     if given.format == "json":
@@ -82,7 +90,7 @@ def export(given: argparse.Namespace) -> int:
     """Write the study for other programs."""
     from hpsearch.report.export import export_study
 
-    study = load(given.dir)
+    study = _loaded(given.dir)
     directory = given.to or study.directory / "export"
     sweep = study.sweep
     try:

@@ -153,7 +153,13 @@ class Study:
         name = self.sweep.metric.name if metric is None else metric
         known = {self.sweep.metric.name: None}  # in the order of reporting
         points: dict[int, dict[int, float]] = defaultdict(dict)
+        sound: dict[int, dict[int, float]] = {}
+        """Of trials that failed, what counts where they run again."""
         for event in _events(self.directory):
+            if isinstance(event, Started) and event.segment.trial in sound:
+                points[event.segment.trial] = sound.pop(event.segment.trial)
+            if isinstance(event, Failed) and not event.retry:
+                sound[event.trial] = dict(points[event.trial])
             if isinstance(event, Reverted):
                 curve = points[event.trial]
                 points[event.trial] = {i: value for i, value in curve.items() if i <= event.iteration}
@@ -164,7 +170,7 @@ class Study:
                         points[report.trial][report.iteration] = report.metrics[name]
         if name not in known:
             raise HpsearchError(f"{self.directory}: no report holds a metric {name!r}; {nearest(name, known)}")
-        return {trial: sorted(curve.items()) for trial, curve in points.items()}
+        return {trial: sorted(curve.items()) for trial, curve in points.items() if curve}
 
     def times(self) -> dict[int, tuple[float, float | None]]:
         """Give when each trial's first segment began and its last one ended, in seconds since the epoch.

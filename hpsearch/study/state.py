@@ -270,9 +270,6 @@ class StudyState:
             else:
                 suggested = suggest(answer.number - shift)
             suggestion, seen = suggested
-            if suggestion is None:
-                yield Exhausted()
-                return
             if isinstance(suggestion, NotYet):
                 break
             if suggestion is None:
@@ -380,7 +377,7 @@ class StudyState:
         if event.retry:
             self._requeue(event.trial)
             return ()
-        record.sound = (record.iterations, record.value)
+        record.sound = (record.iterations, record.value, record.metrics)
         self._reached -= record.reached_rung
         self._count(event.trial, event.reports)
         self._records.release(event.trial, TrialState.FAILED)

@@ -82,13 +82,13 @@ class TrialRecord:
         self.losses = 0
         """Attempts lost in a row, without a checkpoint or a finished segment between them."""
         self.seconds = 0.0
+        """Wall time in workers, of all attempts that told it."""
         self.bracket: int | None = None
         self.rung: int | None = None
-        """Wall time in workers, of all attempts that told it."""
         self.excused = 0.0
         """Those of `seconds` that don't count towards its timeout: lost with a worker, or before it was retried."""
-        self.sound: tuple[int, float | None] = (0, None)
-        """Iterations and value before the reports of the attempt by which it failed."""
+        self.sound: tuple[int, float | None, Mapping[str, float]] = (0, None, _NOTHING)
+        """Iterations, value and metrics before the reports of the attempt by which it failed."""
         self.until: int | None = None
         self.segment: Segment | None = None
         """What runs now."""
@@ -165,7 +165,7 @@ class TrialRecord:
 
     def retry(self) -> None:
         """Go back to where it stood before the attempt by which it failed, with all its retries and all its time."""
-        self.iterations, self.value = self.sound
+        self.iterations, self.value, self.metrics = self.sound
         self.failure, self.reason = None, ""
         self.failures = self.losses = 0
         self.excused = self.seconds

@@ -169,18 +169,17 @@ def _parts(checkpoint: Path) -> Collection[str]:
         if not checkpoint.exists():
             raise UnreadableCheckpointError(_GONE.format(checkpoint))
         sizes = manifest.read_manifest(checkpoint)
-        if sizes is not None:
-            for part, size in sizes.items():
-                manifest.check_part(checkpoint / part, size)
-            return sizes.keys()
-        parts = set(manifest.find_parts(checkpoint))
+        parts: dict[str, int | None] = {
+            **(sizes if sizes is not None else dict.fromkeys(manifest.find_parts(checkpoint)))
+        }
         if _STATE in parts:
-            parts.add(_RANDOM)  # only scripts that write their own lines saved none, and they save no state
-        elif not parts - {_RANDOM} and not (checkpoint / _DIRECTORY).is_dir():
+            # Only scripts that write their own lines saved none, and they save no state.
+            parts.setdefault(_RANDOM, None)
+        elif not parts.keys() - {_RANDOM} and not (checkpoint / _DIRECTORY).is_dir():
             raise UnreadableCheckpointError(_GONE.format(checkpoint))
-        for part in parts:
-            manifest.check_part(checkpoint / part, None)
-        return parts
+        for part, size in parts.items():
+            manifest.check_part(checkpoint / part, size)
+        return parts.keys()
 
 
 def _save(state: object, path: Path) -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import sqlite3
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 import hpsearch
 from hpsearch.cli.parser import build_parser
 from hpsearch.report.export import CSV_NAME, OPTUNA_NAME, PARQUET_NAME
-from tests.hpsearch.support.command_line import Call, write_sweep
+from tests.hpsearch.support.command_line import Answer, Call, write_sweep
 from tests.hpsearch.support.wide_study import HARM, WIDENED, write_wide_study
 
 COMMANDS = ["run", "plan", "resume", "retry", "stop", "status", "trials", "best", "export", "tensorboard", "doctor"]
@@ -192,6 +193,21 @@ def test_trials_as_csv_has_the_columns_of_the_dataframe_and_no_times(study, hpse
     assert [float(row["value"]) for row in rows] == frame["value"].to_list()
     timed = hpsearch_command("trials", study, "--format", "csv", "--times").out
     assert timed.splitlines()[0].endswith(",params.x,width,seconds")
+
+
+@pytest.mark.parametrize(
+    "words", [("trials", "--format", "csv"), ("trials", "--format", "json"), ("best", "--format", "json")]
+)
+def test_what_a_searcher_of_ones_own_prints_is_no_part_of_the_data(here, hpsearch_command, monkeypatch, words):
+    monkeypatch.syspath_prepend(str(here))
+    (here / "loud.py").write_text(
+        "from hpsearch.searchers import RandomSearcher\nprint('imported')\nclass Loud(RandomSearcher): pass\n"
+    )
+    run = hpsearch_command("run", "sweep.yaml", "--dir", "loud", "--backend", "inline", "--set", "method=loud:Loud")
+    assert run.code == 0, run.err
+    quiet = hpsearch_command(words[0], "loud", *words[1:]).out
+    monkeypatch.delitem(sys.modules, "loud")
+    assert hpsearch_command(words[0], "loud", *words[1:]) == Answer(0, quiet, "imported\n")
 
 
 def test_trials_as_json_and_as_a_table(study, hpsearch_command):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import hpsearch
-from hpsearch.backends.base import Message, Task
+from hpsearch.backends.base import Message, Result, Task
 from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.events import Ended, Exhausted, Finished, Started
 from hpsearch.report.study import Study, load
@@ -23,7 +23,7 @@ from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.sweep.sweep import Metric
 from hpsearch.trainable.running_trial import RunningTrial
-from hpsearch.trial import TrialState
+from hpsearch.trial import Failure, TrialState
 from tests.hpsearch.support.scripted import ScriptedBackend, done, events_of, failed, run_scripted, saved, sweep_of
 from tests.hpsearch.support.wide_study import BUSY, CAPPED, HARM, WIDENED, write_wide_study
 
@@ -121,6 +121,22 @@ def test_curves_are_of_the_reports_that_count(tmp_path):
     study = run_scripted(tmp_path / "zero", sweep_of(), backend)
     assert study.curves()[0][-1][0] == max(row.iterations for row in study.trials if row.number == 0)
     assert all([i for i, _ in curve] == list(range(1, len(curve) + 1)) for curve in study.curves().values())
+
+
+def test_the_curve_of_a_trial_that_ran_again_holds_nothing_of_its_failed_attempt(tmp_path):
+    def answer(task: Task) -> Sequence[Message]:
+        if task.segment.attempt > 1:
+            return [failed(task)]
+        reported = done(task, at=3, counted=1).result
+        harm = Failure("raised", "ValueError: no", "")
+        return [saved(task, 1), Result(0, 1, replace(reported, checkpoint=None, failure=harm))]
+
+    sweep = sweep_of(early_terminate=None, max_iter=4, run_cap=1)
+    study = run_scripted(tmp_path / "s", sweep, ScriptedBackend(answer))
+    assert [iteration for iteration, _ in study.curves()[0]] == [1, 2, 3]
+    study = run_scripted(tmp_path / "s", sweep, ScriptedBackend(answer), retry=[0])
+    assert study.trials[0].iterations == 1
+    assert study.curves() == {0: [(1, 9.0)]}
 
 
 def test_any_metric_that_was_reported_has_a_curve_and_the_last_report_is_in_the_row(tmp_path):

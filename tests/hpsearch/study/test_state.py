@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.errors import JournalError, SweepError
-from hpsearch.events import Ended, Event, Exhausted, Extended, Failed, Finished, Lost, Saved, Started
+from hpsearch.events import Ended, Event, Exhausted, Extended, Failed, Finished, Lost, Retried, Saved, Started
 from hpsearch.schedulers.base import Done
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.space import Space, Uniform
 from hpsearch.study.extension import extended, extension
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import Failure, TrialRow, TrialState
+from hpsearch.trial import Failure, Report, TrialRow, TrialState
 from tests.hpsearch.support.lives import OPENED, Life, lives, sweeps
 from tests.hpsearch.support.scripted import sweep_of
 
@@ -195,6 +195,18 @@ def test_a_retry_is_owed_again_and_its_reports_dont_count():
     study_state.apply(Failed(0, 2, Failure("raised", "no", ""), False, ()))
     assert study_state.rows()[0].state is TrialState.FAILED
     assert study_state.next() == Done()
+
+
+def test_a_trial_that_is_retried_stands_where_it_stood_before_with_nothing_of_what_its_failure_reported():
+    study_state = StudyState(sweep_of(early_terminate=None, run_cap=1, max_iter=4))
+    study_state.apply(OPENED)
+    started(study_state)
+    study_state.apply(Saved(0, 1, 1, "one", (Report(0, 1, {"loss": 9.0}, 1.0),)))
+    study_state.apply(Failed(0, 1, Failure("raised", "no", ""), False, (Report(0, 2, {"loss": 1.0}, 1.0),)))
+    assert study_state.rows()[0].metrics == {"loss": 1.0}
+    study_state.apply(Retried(0))
+    row = study_state.rows()[0]
+    assert (row.iterations, row.value, row.metrics) == (1, 9.0, {"loss": 9.0})
 
 
 def test_an_exhausted_grid_says_so_once_and_ends():

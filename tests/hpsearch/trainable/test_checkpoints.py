@@ -3,6 +3,7 @@ from __future__ import annotations
 import collections
 import errno
 import io
+import json
 import os
 import shutil
 import socket
@@ -71,8 +72,8 @@ def test_the_random_state_stands_beside_the_users(tmp_path: Path) -> None:
     assert torch.equal(torch.rand(3), drawn)
 
 
-def test_a_checkpoint_without_random_state_reads_none(tmp_path: Path) -> None:
-    checkpoint = tmp_path / checkpoints.write(tmp_path, 1, {"a": 1}, None)
+def test_what_was_copied_without_random_state_reads_none(tmp_path: Path, offered: Path) -> None:
+    checkpoint = tmp_path / checkpoints.write(tmp_path, 1, offered, None)
     assert checkpoints.read_random_state(checkpoint) is None
 
 
@@ -268,6 +269,18 @@ def test_a_checkpoint_without_a_manifest_is_read_as_ever(tmp_path: Path, offered
     copied = without_manifest(write(tmp_path, offered, 2))
     assert checkpoints.read_state(copied) == copied / "files"
     assert checkpoints.read_random_state(copied) is not None
+
+
+def test_a_manifest_that_names_no_random_state_doesnt_let_a_state_go_on_with_other_random_numbers(
+    tmp_path: Path,
+) -> None:
+    checkpoint = write(tmp_path, {"a": 1})
+    size = (checkpoint / "state.pt").stat().st_size
+    (checkpoint / "manifest.json").write_text(json.dumps({"bytes": {"state.pt": size}}))
+    assert checkpoints.read_random_state(checkpoint) is not None
+    (checkpoint / "random.pt").unlink()
+    with pytest.raises(UnreadableCheckpointError, match=r"random\.pt"):
+        checkpoints.read_random_state(checkpoint)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"bytes": 3}', "{"])
