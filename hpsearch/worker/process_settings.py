@@ -5,7 +5,8 @@ Else the trials after it would run with them, and the table would depend on whic
 
 from __future__ import annotations
 
-import _signal  # `signal` makes enums of all that it gives, at ten times the cost
+# Not `signal`, which makes an enum of each handler, at ten times the cost.
+import _signal  # type: ignore[import-not-found]
 import contextlib
 import functools
 import gc
@@ -257,13 +258,13 @@ def _precision() -> Any:
     """Give the precision as both of torch's interfaces tell it; the older one raises where they were mixed."""
     import torch
 
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    # Through torch's own functions, as below: the attributes above them cost ten times as much.
+    own = torch._C
     try:
-        older = (torch.get_float32_matmul_precision(), matmul.allow_tf32, cudnn.allow_tf32)
+        older = (own._get_float32_matmul_precision(), own._get_cublas_allow_tf32(), own._get_cudnn_allow_tf32())
     except RuntimeError:
         older = None
-    # Through torch's own functions: the attributes above them cost ten times as much.
-    get = getattr(torch._C, "_get_fp32_precision_getter", None)
+    get = getattr(own, "_get_fp32_precision_getter", None)
     return older, [] if get is None else [get(*of) for of in _PRECISIONS]
 
 
@@ -282,8 +283,8 @@ def _put_precision(value: Any) -> None:
 def _cudnn() -> tuple[bool, ...]:
     import torch
 
-    flags = torch.backends.cudnn
-    return flags.enabled, flags.benchmark, flags.deterministic
+    own = torch._C
+    return own._get_cudnn_enabled(), own._get_cudnn_benchmark(), own._get_cudnn_deterministic()
 
 
 def _put_cudnn(value: tuple[bool, ...]) -> None:
