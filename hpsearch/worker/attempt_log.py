@@ -23,14 +23,15 @@ class AttemptLog:
 
     def __init__(self, at_hand: Path | None) -> None:
         self._at_hand = at_hand
-        self._directory: Path | None = None
+        self._directory: str | None = None
         self._guard = threading.Lock()
 
-    def begin(self, directory: Path) -> Path:
+    def begin(self, directory: str) -> Path:
         """Begin an attempt; answer the file that its output goes to."""
         if self._at_hand is None:
-            directory.mkdir(parents=True, exist_ok=True)
-            return directory / LOG
+            own = Path(directory, LOG)
+            own.parent.mkdir(parents=True, exist_ok=True)
+            return own
         with self._guard:
             self._directory = directory
         return self._at_hand
@@ -39,7 +40,7 @@ class AttemptLog:
         """Put the output of the attempt that runs in its place; what is still to come follows it there."""
         with self._guard:
             if self._at_hand is not None and self._directory is not None:
-                file_log(self._at_hand, self._directory)
+                file_log(self._at_hand, Path(self._directory))
             self._directory = None
 
     def end(self) -> None:

@@ -5,6 +5,8 @@ Else the trials after it would run with them, and the table would depend on whic
 
 from __future__ import annotations
 
+# Not `signal`, which makes an enum of each handler, at ten times the cost.
+import _signal  # type: ignore[import-not-found]
 import contextlib
 import functools
 import gc
@@ -15,8 +17,8 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = ["Kept", "Setting", "all_settings", "apply", "kept"]
@@ -70,24 +72,34 @@ class Kept:
     """Names of the settings that it changed, as far as they are told."""
     stuck: tuple[str, ...] = ()
     """Those of them that couldn't be put back, with the reason."""
-    _before: dict[str, Any] = field(default_factory=dict)
+    _before: Sequence[Any] = ()
 
     def changes(self) -> dict[str, Any]:
         """Give the settings that differ from what the block found, by name, as they stand now."""
-        now = ((setting.name, setting.get()) for setting in all_settings())
-        return {name: value for name, value in now if value != self._before[name]}
+        now = _values()
+        if now == self._before:
+            return {}
+        rows = zip(all_settings(), now, self._before, strict=True)
+        return {setting.name: value for setting, value, before in rows if value != before}
+
+    def put_back(self) -> None:
+        """Make what the block found the current settings again."""
+        changes = self.changes()
+        if not changes:
+            return
+        rows = list(zip(all_settings(), self._before, strict=True))
+        self.changed = tuple(setting.name for setting, _ in rows if setting.told and setting.name in changes)
+        self.stuck = tuple(_put({setting.name: before for setting, before in rows if setting.name in changes}))
 
 
 @contextlib.contextmanager
 def kept() -> Iterator[Kept]:
     """Put every setting that changes within the block back at its end."""
-    kept = Kept(_before={setting.name: setting.get() for setting in all_settings()})
+    kept = Kept(_before=_values())
     try:
         yield kept
     finally:
-        changes = kept.changes()
-        kept.changed = tuple(setting.name for setting in all_settings() if setting.told and setting.name in changes)
-        kept.stuck = tuple(_put({name: kept._before[name] for name in changes}))
+        kept.put_back()
 
 
 def apply(values: Mapping[str, Any]) -> None:
@@ -113,12 +125,16 @@ def all_settings() -> tuple[Setting, ...]:
     return (*_of_python(), *_of_torch(), *_of_numpy())
 
 
+def _values() -> list[Any]:
+    return [setting.get() for setting in all_settings()]
+
+
 def _of_python() -> Iterator[Setting]:
     yield Setting("the working directory", _directory, os.chdir)
     yield Setting("environment variables", _environment, _put_environment)
     yield Setting("sys.path", lambda: list(sys.path), _put_path)
     yield Setting("the umask", _umask, os.umask)
-    yield Setting("signal handlers", lambda: [signal.getsignal(number) for number in _SIGNALS], _put_handlers)
+    yield Setting("signal handlers", lambda: list(map(_signal.getsignal, _SIGNALS)), _put_handlers)
     # A pending alarm would strike in another trial; the caller's own (True before) is no longer known.
     yield Setting("a pending alarm", lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0, _put_alarm)
     yield Setting("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit)
@@ -179,7 +195,10 @@ def _directory() -> str:
 
 def _environment() -> dict[bytes, bytes]:
     # The mapping's own table: a copy through the mapping decodes each entry, at a hundred times the cost.
-    return {key: value for key, value in vars(os.environ)["_data"].items() if key not in _OF_TORCH}
+    environment: dict[bytes, bytes] = vars(os.environ)["_data"].copy()
+    for key in _OF_TORCH:
+        environment.pop(key, None)
+    return environment
 
 
 def _put_environment(value: Mapping[bytes, bytes]) -> None:
@@ -201,7 +220,7 @@ def _umask() -> int:
 
 def _put_handlers(value: list[Any]) -> None:
     for number, handler in zip(_SIGNALS, value, strict=True):
-        if handler is not None and handler != signal.getsignal(number):  # None: not set from Python
+        if handler is not None and handler != _signal.getsignal(number):  # None: not set from Python
             signal.signal(number, handler)
 
 
@@ -239,13 +258,13 @@ def _precision() -> Any:
     """Give the precision as both of torch's interfaces tell it; the older one raises where they were mixed."""
     import torch
 
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    # Through torch's own functions, as below: the attributes above them cost ten times as much.
+    own = torch._C
     try:
-        older = (torch.get_float32_matmul_precision(), matmul.allow_tf32, cudnn.allow_tf32)
+        older = (own._get_float32_matmul_precision(), own._get_cublas_allow_tf32(), own._get_cudnn_allow_tf32())
     except RuntimeError:
         older = None
-    # Through torch's own functions: the attributes above them cost ten times as much.
-    get = getattr(torch._C, "_get_fp32_precision_getter", None)
+    get = getattr(own, "_get_fp32_precision_getter", None)
     return older, [] if get is None else [get(*of) for of in _PRECISIONS]
 
 
@@ -264,8 +283,8 @@ def _put_precision(value: Any) -> None:
 def _cudnn() -> tuple[bool, ...]:
     import torch
 
-    flags = torch.backends.cudnn
-    return flags.enabled, flags.benchmark, flags.deterministic
+    own = torch._C
+    return own._get_cudnn_enabled(), own._get_cudnn_benchmark(), own._get_cudnn_deterministic()
 
 
 def _put_cudnn(value: tuple[bool, ...]) -> None:

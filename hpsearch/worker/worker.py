@@ -92,7 +92,7 @@ class Worker:
             "a wide segment takes a gang of its width"
         )
         rank = 0 if rank_info is None else rank_info.rank
-        directory = self._root / attempt_directory(segment, rank)
+        directory = f"{self._root}/{attempt_directory(segment, rank)}"  # a Path for each attempt would be dear
         assignment = self._assignment(trial, segment, directory, rank)
         attempt = Attempt(segment, channel, rank)
         try:
@@ -117,7 +117,7 @@ class Worker:
     def _run(
         self, trial: Trial, assignment: Assignment, attempt: Attempt, rank_info: RankInfo | None
     ) -> Failure | None:
-        log = self._log.begin(Path(assignment.directory))
+        log = self._log.begin(assignment.directory)
         if self._in_process is not None:
             return self._in_process.run(assignment, attempt, log, rank_info)
         assert self._script is not None
@@ -148,12 +148,12 @@ class Worker:
             if runner is not None:
                 runner.close()
 
-    def _assignment(self, trial: Trial, segment: Segment, directory: Path, rank: int) -> Assignment:
+    def _assignment(self, trial: Trial, segment: Segment, directory: str, rank: int) -> Assignment:
         return Assignment(
             number=trial.number,
             params=nest(trial.params, self._job.paths),
             seed=trial.seed,
-            directory=str(directory),
+            directory=directory,
             start=segment.start,
             end=segment.end,
             checkpoint=None if segment.checkpoint is None else str(self._root / segment.checkpoint),
