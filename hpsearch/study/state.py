@@ -60,7 +60,7 @@ class StudyState:
         self._sweep = sweep
         self._suggestions = Suggestions(sweep, wrap)
         self._scheduler = build_scheduler(sweep)
-        self._records = TrialRecords(sweep.metric.goal, sweep.resources.workers_per_trial)
+        self._records = TrialRecords(sweep.objective, sweep.resources.workers_per_trial)
         self._requeued: list[int] = []  # sorted: trials whose segment must be started again
         self._requested: deque[int] = deque()  # failed trials whose params are those of the next new ones
         self._retaken: set[int] = set()  # failed trials of which there is, or will be, such another
@@ -332,7 +332,7 @@ class StudyState:
 
     def _count(self, trial: int, reports: Sequence[Report]) -> None:
         self.iterations += len(reports)
-        self._records.count(trial, reports, self._sweep.metric.name)
+        self._records.count(trial, reports)
 
     def _observed(
         self,

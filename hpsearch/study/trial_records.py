@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpsearch.events import Started
-from hpsearch.trial import Failure, Goal, Report, Segment, Trial, TrialRow, TrialState
+from hpsearch.objective import Objective, is_valid
+from hpsearch.trial import Failure, Report, Segment, Trial, TrialRow, TrialState
 
 __all__ = ["RollbackPoint", "TrialRecord", "TrialRecords"]
 
@@ -112,6 +111,11 @@ class TrialRecord:
         return self.seconds - self.excused
 
     @property
+    def valid_value(self) -> float | None:
+        """The value as tables show it and trials are compared by: none where it is NaN, or the trial has failed."""
+        return self.value if is_valid(self.value) and self.state is not TrialState.FAILED else None
+
+    @property
     def reached_rung(self) -> bool:
         """Whether a segment of it came to its end."""
         return self.sure_width is not None
@@ -179,12 +183,11 @@ class TrialRecord:
 
     def row(self) -> TrialRow:
         """Give the trial as tables show it."""
-        hidden = self.value is None or math.isnan(self.value) or self.state is TrialState.FAILED
         return TrialRow(
             number=self.trial.number,
             state=self.state,
             iterations=self.iterations,
-            value=None if hidden else self.value,
+            value=self.valid_value,
             params=self.trial.params,
             origin=self.trial.origin,
             # The state at its value: one of an earlier iteration is only for going on.
@@ -201,14 +204,14 @@ class TrialRecord:
 class TrialRecords:
     """The records of all trials, with the best and the counts kept up as they change."""
 
-    def __init__(self, goal: Goal, least_width: int = 1) -> None:
+    def __init__(self, objective: Objective, least_width: int = 1) -> None:
         self.least_width = least_width
         """Workers that a trial needs: as many are never too many."""
-        self._sign = 1.0 if goal == "minimize" else -1.0
+        self._objective = objective
         self._all: list[TrialRecord] = []
-        self._ranking: list[tuple[float, int]] = []  # heap of (signed value, number), stale ones among them
-        self._best_ended: TrialRecord | None = None
-        self._best_rank = (math.inf, 0)
+        self._best: int | None = None
+        self._changed: set[int] = set()  # since the best was found
+        self._best_ended: int | None = None
         self._touched: set[int] = set()
         self.counts: Counter[TrialState] = Counter()
         self.running: set[int] = set()
@@ -257,30 +260,28 @@ class TrialRecords:
         self._touched.add(trial)
         self._change(record, state)
 
-    def count(self, trial: int, reports: Sequence[Report], metric: str) -> None:
+    def count(self, trial: int, reports: Sequence[Report]) -> None:
         """Let reports count; the value is the metric at the highest iteration."""
         record = self._all[trial]
         self._touched.add(trial)
         for report in reports:
             if report.iteration >= record.iterations:
-                record.iterations, record.value = report.iteration, report.metrics[metric]
+                record.iterations, record.value = report.iteration, self._objective.reported(report.metrics)
                 record.metrics = report.metrics
-        if reports:
-            self._rank(record)
+        self._changed.add(trial)
 
     def revert(self, trial: int, reason: str, left_behind: str | None) -> None:
         """Take a trial back to where it stood before it was widened."""
         record = self._all[trial]
         record.revert(reason, left_behind)
         self._touched.add(trial)
-        self._rank(record)  # its entry may have been dropped while it had another value
+        self._changed.add(trial)
 
     def retry(self, trial: int) -> None:
         """Let a trial that has failed run again."""
         record = self._all[trial]
         record.retry()
         self._change(record, TrialState.WAITING)
-        self._rank(record)  # its entry may have been dropped while it stood as failed
 
     def decide(self, trial: int, state: TrialState, reason: str) -> None:
         """Take the scheduler's decision on a paused trial."""
@@ -297,13 +298,14 @@ class TrialRecords:
 
     def best(self) -> TrialRow | None:
         """Give the best trial by its value; ties go to the lower number."""
-        while self._ranking:
-            key, number = self._ranking[0]
-            record = self._all[number]
-            if record.state is not TrialState.FAILED and record.value == self._sign * key:
-                return record.row()
-            heapq.heappop(self._ranking)
-        return None
+        # All are ranked only where the best one itself has changed.
+        if self._best is None or self._best in self._changed:
+            ranked: Iterable[int] = range(len(self._all))
+        else:
+            ranked = {self._best, *self._changed}
+        self._changed.clear()
+        self._best = self._objective.best({trial: self._all[trial].valid_value for trial in ranked})
+        return None if self._best is None else self._all[self._best].row()
 
     def obsolete(self, *, keep_all: bool) -> list[str]:
         """Give the checkpoints that nothing needs any more, each once.
@@ -317,7 +319,7 @@ class TrialRecords:
         for trial in sorted(self._touched):
             record = self._all[trial]
             gone += record.take_superseded()
-            if record.state in _DECIDED and record is not self._best_ended and record.checkpoint:
+            if record.state in _DECIDED and trial != self._best_ended and record.checkpoint:
                 gone.append(record.checkpoint)
                 record.checkpoint, record.checkpoint_iteration = None, 0
         self._touched.clear()
@@ -329,26 +331,19 @@ class TrialRecords:
         kept = [*(record.checkpoint for record in self._all), *(point.checkpoint for point in points)]
         return {checkpoint for checkpoint in kept if checkpoint is not None}
 
-    def _rank(self, record: TrialRecord) -> None:
-        value = record.value
-        if value is not None and not math.isnan(value):
-            heapq.heappush(self._ranking, (self._sign * value, record.trial.number))
-
     def _change(self, record: TrialRecord, state: TrialState) -> None:
         self.counts[record.state] -= 1
         self.counts[state] += 1
         record.state = state
+        self._changed.add(record.trial.number)
 
     def _end(self, record: TrialRecord) -> None:
         if record.state not in _TERMINAL:
             return
         record.rollback_point = None  # it goes nowhere any more
-        self._touched.add(record.trial.number)
-        value = record.row().value
-        if value is None:
-            return
-        rank = (self._sign * value, record.trial.number)
-        if self._best_ended is None or rank < self._best_rank:
-            if self._best_ended is not None:
-                self._touched.add(self._best_ended.trial.number)
-            self._best_ended, self._best_rank = record, rank
+        number, best = record.trial.number, self._best_ended
+        self._touched.add(number)
+        ended = {trial: self._all[trial].valid_value for trial in (number, best) if trial is not None}
+        self._best_ended = self._objective.best(ended)
+        if best is not None:
+            self._touched.add(best)

@@ -21,6 +21,7 @@ from tensorboard.plugins.hparams import (
 
 from hpsearch.decision import Decision
 from hpsearch.events import Event, Failed, Finished, Lost, Opened, Retried, Reverted, Saved, Started
+from hpsearch.objective import Metric, Objective
 from hpsearch.observers.base import Record
 from hpsearch.observers.domains import Choices, Domain, Interval
 from hpsearch.observers.tensorboard import (
@@ -58,7 +59,7 @@ PARAMS: Params = {
 
 
 def observer(directory: Path, goal="maximize") -> TensorBoardObserver:
-    made = TensorBoardObserver(directory, DOMAINS, "accuracy", goal, "digits", created=500.0)
+    made = TensorBoardObserver(directory, DOMAINS, Objective(Metric("accuracy", goal)), "digits", created=500.0)
     made.seen()
     return made
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hpsearch.events import Started
+from hpsearch.objective import Metric, Objective
 from hpsearch.study.trial_records import TrialRecords
 from hpsearch.trial import Failure, Goal, Report, Segment, Trial, TrialState
 
@@ -17,7 +18,7 @@ class Table:
     """TrialRecords that are told of whole trials in one call."""
 
     def __init__(self, goal: Goal = "minimize") -> None:
-        self.records = TrialRecords(goal)
+        self.records = TrialRecords(Objective(Metric("loss", goal)))
 
     def start(self, trial: int, width: int = 1) -> None:
         records = self.records
@@ -27,7 +28,7 @@ class Table:
         records.start(Started(segment, Trial(trial, {"x": trial}, trial, "random") if new else None))
 
     def report(self, trial: int, iteration: int, value: float, checkpoint: bool = False) -> None:
-        self.records.count(trial, (Report(trial, iteration, {"loss": value}, 0.1),), "loss")
+        self.records.count(trial, (Report(trial, iteration, {"loss": value}, 0.1),))
         if checkpoint:
             self.records.of(trial).save(iteration, f"{trial}/{iteration}")
 
@@ -277,7 +278,7 @@ def test_a_trial_that_was_wide_from_the_start_goes_back_to_nothing():
 
 
 def test_the_least_width_of_the_sweep_needs_no_footing():
-    records = TrialRecords("minimize", least_width=2)
+    records = TrialRecords(Objective(Metric("loss")), least_width=2)
     records.start(Started(Segment(0, 0, 9, None, 1, width=2), Trial(0, {}, 0, "random")))
     assert records.of(0).rollback_point is None
     records.start(Started(Segment(1, 0, 9, None, 1, width=3), Trial(1, {}, 0, "random")))
