@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Literal, TypeGuard
 
 from hpsearch.settings import Settings
 from hpsearch.trial import Goal
@@ -21,6 +21,8 @@ class Metric(Settings):
     """A key of the mapping that the trainable reports."""
     goal: Goal = "minimize"
     """Which values are better: `minimize` or `maximize`."""
+    scope: Literal["last", "best"] = "last"
+    """Which of a trial's reports gives its value: the `last`, or the `best` so far, whatever came after it."""
 
 
 def is_valid(value: float | None) -> TypeGuard[float]:
@@ -57,6 +59,13 @@ class Objective:
     def improves(self, value: float | None, former: float | None) -> bool:
         """Say whether a value of one trial is better than a former one of the same trial."""
         return self._place(value) < self._place(former)
+
+    def replaces(self, value: float | None, former: float | None) -> bool:
+        """Say whether what a trial reports is its value from now on, and the former one no more.
+
+        Of equal ones it is the newer: there may be a checkpoint of it.
+        """
+        return self.metric.scope == "last" or not self.improves(former, value)
 
     def loss(self, before: float, after: float) -> float:
         """Give by how much a value is worse than before, less than 0 where it is better; NaN for like infinities."""

@@ -242,7 +242,8 @@ class TensorBoardObserver(Observer):
         curve.running = False
         if event.cut and (curve.end is None or event.iteration < curve.end):
             return
-        self._end_segment(event.trial, curve.last)
+        replaced = self._objective.replaces(curve.last, curve.best)
+        self._end_segment(event.trial, curve.last if replaced else curve.best)
 
     def _end_segment(self, trial: int, value: float | None) -> None:
         """Write the study's best after a segment; `value` is None where the trial has none, or has failed."""

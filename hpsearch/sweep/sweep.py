@@ -214,7 +214,7 @@ class Sweep:
             command = given["command"]
             parts = {
                 "command": None if command is None else tuple(command),
-                "metric": Metric(**given["metric"]),
+                "metric": Metric(**{"scope": "last", **given["metric"]}),  # earlier versions knew no other
                 "parameters": _space_of(given.get("draws", FormerSpace.law)).from_json(given["parameters"]),
                 "early_terminate": None if early is None else early_terminate_from_json(early),
                 "points_to_try": tuple(given["points_to_try"]),

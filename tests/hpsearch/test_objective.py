@@ -22,7 +22,7 @@ values = st.dictionaries(st.integers(0, 40), few_values | st.floats() | st.none(
 goals = st.sampled_from(["minimize", "maximize"])
 
 
-def oracle(one: tuple[int, float | None], other: tuple[int, float | None], goal: Goal) -> int:
+def oracle(goal: Goal, one: tuple[int, float | None], other: tuple[int, float | None]) -> int:
     """Compare two trials as a person would, case by case."""
     (number, value), (other_number, other_value) = one, other
     by_number = -1 if number < other_number else 1
@@ -38,7 +38,7 @@ def oracle(one: tuple[int, float | None], other: tuple[int, float | None], goal:
 @given(values, goals)
 def test_trials_rank_as_the_oracle_has_it_and_the_first_with_a_value_is_the_best(given, goal):
     objective = Objective(Metric("loss", goal))
-    by_hand = sorted(given.items(), key=functools.cmp_to_key(lambda one, other: oracle(one, other, goal)))
+    by_hand = sorted(given.items(), key=functools.cmp_to_key(functools.partial(oracle, goal)))
     ranked = objective.rank(given)
     assert ranked == [number for number, _ in by_hand]
     assert objective.best(given) == next((number for number in ranked if is_valid(given[number])), None)
@@ -59,6 +59,20 @@ def test_a_value_improves_on_another_where_it_would_rank_first_though_its_trial_
 ):
     objective = Objective(Metric("loss", goal))
     assert objective.improves(value, former) == (objective.rank({0: former, 1: value}) == [1, 0])
+
+
+@given(st.lists(few_values.filter(lambda value: value is not None)), goals, st.sampled_from(["last", "best"]))
+def test_a_trials_value_is_its_last_or_its_best_and_of_equal_ones_the_newest(reported, goal, scope):
+    objective = Objective(Metric("loss", goal, scope))
+    kept, value = None, None
+    for place, new in enumerate(reported):
+        if objective.replaces(new, value):
+            kept, value = place, new
+    if scope == "last":
+        assert kept == (len(reported) - 1 if reported else None)
+    else:
+        by_hand = objective.rank({-place: new for place, new in enumerate(reported)})  # ties to the newest
+        assert kept == (-by_hand[0] if reported else None)
 
 
 @pytest.mark.parametrize(

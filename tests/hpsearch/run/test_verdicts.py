@@ -11,14 +11,14 @@ from hpsearch.backends.base import Gone, Result, TimedOut
 from hpsearch.errors import StorageError
 from hpsearch.events import Dropped, Failed, Finished, Lost, Reverted
 from hpsearch.run.verdicts import MOST_LOSSES, Rules, Verdict, verdict
-from hpsearch.study.trial_records import RollbackPoint, TrialRecord
+from hpsearch.study.trial_records import RollbackPoint, Standing, TrialRecord
 from hpsearch.sweep.sweep import Limits, Scaling
 from hpsearch.trial import Failure, Report, Segment, Trial
 from hpsearch.worker.job import SegmentResult
 from tests.hpsearch.support.scripted import sweep_of
 
 REPORTS = (Report(3, 4, {"loss": 2.0}, 0.1),)
-ROLLBACK_POINT = RollbackPoint(3, 1.0, "c3", 3, 1, {"loss": 1.0})
+ROLLBACK_POINT = RollbackPoint(Standing(3, {"loss": 1.0}, 1.0, 3), "c3", 3, 1)
 
 
 def record(**changes: Any) -> TrialRecord:
