@@ -251,7 +251,7 @@ class TensorBoardObserver(Observer):
         self._values[trial] = value
         before = self._best
         # All are ranked only where the best trial's own value has changed.
-        ranked = self._values if before is None or before == trial else (before, trial)
+        ranked = self._values if before == trial else {trial} if before is None else {before, trial}
         self._best = self._objective.best({number: self._values[number] for number in ranked})
         best = None if self._best is None else self._values[self._best]
         if before is not None or best is not None:

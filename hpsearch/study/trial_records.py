@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hpsearch.events import Started
@@ -245,8 +245,8 @@ class TrialRecords:
         """Workers that a trial needs: as many are never too many."""
         self._objective = objective
         self._all: list[TrialRecord] = []
-        self._best: int | None = None
-        self._changed: set[int] = set()  # since the best was found
+        self._best: TrialRow | None = None  # as it was asked for last
+        self._changed: set[int] = set()  # since then
         self._best_ended: int | None = None
         self._touched: set[int] = set()
         self.counts: Counter[TrialState] = Counter()
@@ -331,14 +331,15 @@ class TrialRecords:
 
     def best(self) -> TrialRow | None:
         """Give the best trial by its value; ties go to the lower number."""
-        # All are ranked only where the best one itself has changed.
-        if self._best is None or self._best in self._changed:
-            ranked: Iterable[int] = range(len(self._all))
-        else:
-            ranked = {self._best, *self._changed}
+        former, ranked = self._best, self._changed
+        if former is not None:
+            # All are ranked only where the best one itself has become worse.
+            worse = self._objective.improves(former.value, self._all[former.number].valid_value)
+            ranked = set(range(len(self._all))) if worse else {former.number, *ranked}
+        best = self._objective.best({trial: self._all[trial].valid_value for trial in ranked})
+        self._best = None if best is None else self._all[best].row()
         self._changed.clear()
-        self._best = self._objective.best({trial: self._all[trial].valid_value for trial in ranked})
-        return None if self._best is None else self._all[self._best].row()
+        return self._best
 
     def obsolete(self, *, keep_all: bool) -> list[str]:
         """Give the checkpoints that nothing needs any more, each once.
