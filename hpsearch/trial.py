@@ -112,11 +112,12 @@ class TrialRow:
     iterations: int
     """Highest finished iteration that counts."""
     value: float | None
-    """The metric at `iterations`; None when there is none, when it is NaN, and for a failed trial."""
+    """The metric at `iterations`, or by the sweep's `metric.scope` the best so far; None when there is none, when it is
+    NaN, and for a failed trial."""
     params: Params
     origin: str
     checkpoint: str | None
-    """That at `iterations` where it is kept, relative to the study's directory; None where none was written there."""
+    """The state that gave `value`, relative to the study's directory; None where none was written there, or kept."""
     failure: Failure | None
     seconds: float
     """Running time of all that counts."""
@@ -128,3 +129,5 @@ class TrialRow:
     """Why it was taken back from more workers, in words; empty where it never was."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """All that was reported at `iterations`, NaN included, of a failed trial too; empty where nothing was."""
+    value_iteration: int = 0
+    """The iteration that reported `value`."""

@@ -158,9 +158,9 @@ def _report(study: Study) -> int:
 
 def _leaders(study: Study) -> list[TrialRow]:
     """Give the best trials, best first."""
-    sign = 1.0 if study.sweep.metric.goal == "minimize" else -1.0
-    ranked = [(sign * row.value, row.number, row) for row in study.trials if row.value is not None]
-    return [row for _, _, row in sorted(ranked, key=lambda entry: entry[:2])[:_LEADERS]]
+    rows = {row.number: row for row in study.trials if row.value is not None}
+    ranked = study.sweep.objective.rank({number: row.value for number, row in rows.items()})
+    return [rows[number] for number in ranked[:_LEADERS]]
 
 
 def _shown(path: Path) -> str:

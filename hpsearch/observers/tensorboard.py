@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpsearch.events import Failed, Finished, Lost, Reverted, Saved, Started
+from hpsearch.objective import Objective, is_valid
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.domains import Domain, domains_of
 from hpsearch.observers.event_file import EventFiles
 from hpsearch.observers.hparams import HParams
 from hpsearch.report.wording import counted
 from hpsearch.schedulers.base import RungView
-from hpsearch.trial import Goal, Report, Segment, Trial
+from hpsearch.trial import Report, Segment, Trial
 
 __all__ = ["STUDY_RUN", "WIDTH_TAG", "TensorBoardObserver", "best_tag", "rung_tag", "study_best_tag", "trial_run"]
 
@@ -62,10 +63,15 @@ class _Curve:
     """When `written` was reported, in seconds since the epoch."""
     running: bool = True
     """An attempt is open, whose live reports are wanted."""
-    last: float = math.nan
+    last: float | None = None
     """The metric at `written`."""
     bests: list[tuple[int, float]] = field(default_factory=list)
     """(iteration, value) wherever the best so far improved."""
+
+    @property
+    def best(self) -> float | None:
+        """The best value so far."""
+        return self.bests[-1][1] if self.bests else None
 
     def rewind(self, start: int) -> None:
         """Forget all after iteration `start`."""
@@ -93,8 +99,7 @@ class TensorBoardObserver(Observer):
     Args:
         directory: Of this study alone; TensorBoard's `--logdir`.
         domains: What each parameter may be, in the order of the sweep.
-        metric: Name that every report holds.
-        goal: Which of two values is better.
+        objective: Names the metric, and says which values are better.
         name: The sweep's name.
         created: When the study was made, in seconds since the epoch.
     """
@@ -105,24 +110,24 @@ class TensorBoardObserver(Observer):
         self,
         directory: Path,
         domains: Mapping[str, Domain],
-        metric: str,
-        goal: Goal,
+        objective: Objective,
         name: str = "",
         created: float = 0.0,
     ) -> None:
-        self._metric = metric
-        self._best_tag = best_tag(metric)
+        self._objective = objective
+        self._metric = objective.metric.name
+        self._best_tag = best_tag(self._metric)
         self._own_tags = (self._best_tag, WIDTH_TAG)
-        self._sign = 1.0 if goal == "maximize" else -1.0
         self._hparams = HParams(domains)
         self._files = EventFiles(directory)
         self._curves: dict[int, _Curve] = {}
         self._failed: set[int] = set()
         """Trials that may still be retried: TensorBoard keeps the first status that it reads."""
         self._ended_segments = 0
-        self._values: dict[int, float] = {}
-        """Each trial's value when its newest segment ended; not of those that have failed."""
-        self._best = math.nan
+        self._values: dict[int, float | None] = {}
+        """Each trial's value when its newest segment ended; None of those that have failed."""
+        self._best: int | None = None
+        """The trial with the best of these values."""
         self._rung_counts: Counter[int | None] = Counter()
         self._name, self._created = name, created
         self._now = created
@@ -132,8 +137,7 @@ class TensorBoardObserver(Observer):
     def of(cls, observed: Observed) -> TensorBoardObserver:
         """Give the one of a study, which writes to the study's own folder."""
         sweep, directory = observed.sweep, observed.directory / "tensorboard"
-        metric = sweep.metric
-        return cls(directory, domains_of(sweep.parameters), metric.name, metric.goal, sweep.name, observed.created)
+        return cls(directory, domains_of(sweep.parameters), sweep.objective, sweep.name, observed.created)
 
     def seen(self) -> int:
         """Clear what former runs wrote: it is written anew from the first record on."""
@@ -160,7 +164,7 @@ class TensorBoardObserver(Observer):
                 self._write(event.reports)
                 self._pause(event.trial)
                 if not event.retry:
-                    self._end_segment(event.trial, math.nan)
+                    self._end_segment(event.trial, None)
                     self._failed.add(event.trial)
             case Lost():
                 self._pause(event.trial)
@@ -222,11 +226,11 @@ class TensorBoardObserver(Observer):
             curve.written = report.iteration
             curve.time += report.seconds
             scalars = [(tag, value) for tag, value in report.metrics.items() if tag not in self._own_tags]
-            curve.last = report.metrics.get(self._metric, math.nan)
-            if self._improves(curve.last, curve.bests[-1][1] if curve.bests else math.nan):
+            curve.last = self._objective.reported(report.metrics)
+            if is_valid(curve.last) and self._objective.improves(curve.last, curve.best):
                 curve.bests.append((report.iteration, curve.last))
-            if curve.bests:
-                scalars.append((self._best_tag, curve.bests[-1][1]))
+            if curve.best is not None:
+                scalars.append((self._best_tag, curve.best))
             if curve.width is not None:
                 scalars.append((WIDTH_TAG, curve.width))
             self._files.scalars(trial_run(report.trial), curve.time, report.iteration, scalars)
@@ -238,23 +242,21 @@ class TensorBoardObserver(Observer):
         curve.running = False
         if event.cut and (curve.end is None or event.iteration < curve.end):
             return
-        self._end_segment(event.trial, curve.last)
+        replaced = self._objective.replaces(curve.last, curve.best)
+        self._end_segment(event.trial, curve.last if replaced else curve.best)
 
-    def _end_segment(self, trial: int, value: float) -> None:
-        """Write the study's best after a segment; `value` is NaN where the trial has none, or has failed."""
+    def _end_segment(self, trial: int, value: float | None) -> None:
+        """Write the study's best after a segment; `value` is None where the trial has none, or has failed."""
         self._ended_segments += 1
-        former = self._values.pop(trial, math.nan)
-        if not math.isnan(value):
-            self._values[trial] = value
+        self._values[trial] = value
         before = self._best
-        if self._improves(value, before):
-            self._best = value
-        elif former == before:  # its own was the best, and is no more
-            choose = max if self._sign > 0 else min
-            self._best = choose(self._values.values(), default=math.nan)
-        if not (math.isnan(before) and math.isnan(self._best)):
-            tag = study_best_tag(self._metric)
-            self._files.scalars(STUDY_RUN, self._now, self._ended_segments, [(tag, self._best)])
+        # All are ranked only where the best trial's own value has changed.
+        ranked = self._values if before == trial else {trial} if before is None else {before, trial}
+        self._best = self._objective.best({number: self._values[number] for number in ranked})
+        best = None if self._best is None else self._values[self._best]
+        if before is not None or best is not None:
+            scalar = (study_best_tag(self._metric), math.nan if best is None else best)
+            self._files.scalars(STUDY_RUN, self._now, self._ended_segments, [scalar])
 
     def _take_back(self, trial: int, iteration: int) -> None:
         """Take back the steps after an iteration, where any were written."""
@@ -272,6 +274,3 @@ class TensorBoardObserver(Observer):
         # The scheduler may still rank, and so stop, a trial that has failed: the first end stands.
         if self._curves.pop(trial, None) is not None:
             self._files.summary(trial_run(trial), self._now, self._hparams.session_end(succeeded, self._now))
-
-    def _improves(self, value: float, best: float) -> bool:
-        return not math.isnan(value) and (math.isnan(best) or self._sign * value > self._sign * best)

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpsearch.objective import Objective
 from hpsearch.report.optuna_storage import check_replaceable, write_optuna_storage
 from hpsearch.report.tables import csv_field, rows_to_csv, trials_dataframe
 from hpsearch.space import Space
-from hpsearch.trial import Goal, TrialRow
+from hpsearch.trial import TrialRow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,8 +28,7 @@ def export_study(
     rows: Sequence[TrialRow],
     names: Sequence[str],
     space: Space,
-    metric: str,
-    goal: Goal,
+    objective: Objective,
     study_name: str,
     directory: Path,
     curves: Mapping[int, Sequence[tuple[int, float]]] | None = None,
@@ -43,8 +43,7 @@ def export_study(
         rows: All trials, by number.
         names: The params, in the order of the columns.
         space: Gives Optuna's distributions.
-        metric: Optuna's metric name.
-        goal: Optuna's direction.
+        objective: Gives Optuna's metric name and direction.
         study_name: The study's name in the Optuna storage.
         directory: Is made if it is missing.
         curves: Trial number to (iteration, metric) of every report that counts: Optuna's intermediate values.
@@ -61,7 +60,7 @@ def export_study(
         built = [Path(scratch) / name for name in (CSV_NAME, PARQUET_NAME, OPTUNA_NAME)]
         built[0].write_text(rows_to_csv(rows, names), encoding="utf-8", newline="\n")
         _for_parquet(trials_dataframe(rows, names, metrics=True)).to_parquet(built[1], index=False)
-        write_optuna_storage(built[2], rows, space, metric, goal, study_name, curves or {}, times or {}, identity)
+        write_optuna_storage(built[2], rows, space, objective, study_name, curves or {}, times or {}, identity)
         return [_put_in_place(path, directory) for path in built]
 
 

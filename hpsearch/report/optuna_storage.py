@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpsearch.errors import HpsearchError
+from hpsearch.objective import Objective
 from hpsearch.report.optuna_distributions import OptunaParameter, optuna_parameter
 from hpsearch.report.tables import strict_json
 from hpsearch.space import Space
-from hpsearch.trial import Goal, TrialRow, TrialState
+from hpsearch.trial import TrialRow, TrialState
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
@@ -35,8 +36,7 @@ def write_optuna_storage(
     path: Path,
     rows: Sequence[TrialRow],
     space: Space,
-    metric: str,
-    goal: Goal,
+    objective: Objective,
     study_name: str,
     curves: Mapping[int, Sequence[tuple[int, float]]],
     times: Mapping[int, tuple[float, float | None]],
@@ -52,8 +52,7 @@ def write_optuna_storage(
         path: Must not exist.
         rows: All trials, numbered from 0 without a gap.
         space: Gives the distributions.
-        metric: Optuna's metric name.
-        goal: Optuna's direction.
+        objective: Gives Optuna's metric name and direction.
         study_name: The study's name in the storage.
         curves: Trial number to (iteration, metric): the intermediate values.
         times: Trial number to when it began and ended, in seconds since the epoch.
@@ -65,8 +64,8 @@ def write_optuna_storage(
 
         storage = optuna.storages.RDBStorage(str(URL.create("sqlite", database=str(path))))
         try:
-            study = optuna.create_study(storage=storage, study_name=study_name, direction=goal)
-            study.set_metric_names([metric])
+            study = optuna.create_study(storage=storage, study_name=study_name, direction=objective.metric.goal)
+            study.set_metric_names([objective.metric.name])
             study.set_user_attr(_MARK, identity)
             trials = _trials(rows, space, curves, times)
             if storage.get_current_version() == KNOWN_SCHEMA:

@@ -36,7 +36,8 @@ def status_text(study: Study, holder: str | None) -> str:
     lines.append(f"iterations  {study.iterations:,}{of_all}, {duration(sum(row.seconds for row in rows))} in workers")
     best = study._study_state.best()
     if best is not None:
-        lines.append(f"best        trial {best.number}: {study.sweep.metric.name} {best.value!r} at {best.iterations}")
+        value = f"{study.sweep.metric.name} {best.value!r} at {best.value_iteration}"
+        lines.append(f"best        trial {best.number}: {value}")
         lines.append(f"            {params_line(best.params)}")
         others = {name: value for name, value in best.metrics.items() if name != study.sweep.metric.name}
         if others:

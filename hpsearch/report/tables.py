@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpsearch.report.wording import duration, number, shortened
-from hpsearch.trial import Goal, TrialRow, TrialState, Value
+from hpsearch.trial import TrialRow, TrialState, Value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "STATE_STYLES",
-    "best_row",
     "column_names",
     "csv_field",
     "csv_text",
@@ -228,13 +227,6 @@ def trials_dataframe(
     values = [_values(row, names, times, reported, absent=pd.NA) for row in rows]
     frame = pd.DataFrame({name: _series([row[i] for row in values]) for i, name in enumerate(columns)})
     return frame.astype({"value": "float64", "trial": "int64", "iterations": "int64", "width": "int64"})
-
-
-def best_row(rows: Sequence[TrialRow], goal: Goal) -> TrialRow | None:
-    """Give the best of all trials that have a value; ties go to the lower number."""
-    sign = 1.0 if goal == "minimize" else -1.0
-    valued = ((sign * value, row.number, row) for row in rows if (value := _not_nan(row.value)) is not None)
-    return min(valued, key=lambda entry: entry[:2], default=(0.0, 0, None))[2]
 
 
 def _values(

@@ -31,6 +31,7 @@ def search(
     parameters: Mapping[str, Any] | None = None,
     metric: str | None = None,
     goal: Goal = "minimize",
+    metric_scope: Literal["last", "best"] = "last",
     method: Method = "random",
     early_terminate: EarlyTerminate | None = None,
     max_iter: int | None = None,
@@ -70,6 +71,7 @@ def search(
         parameters: Names to distributions; a plain value is a constant, a list a choice, a mapping a group.
         metric: Which of the reported metrics decides.
         goal: `"minimize"` or `"maximize"`.
+        metric_scope: Which of a trial's reports gives its value: `"last"`, or `"best"` so far.
         method: `"random"`, `"grid"`, or the import path of a searcher of your own.
         early_terminate: `Hyperband(...)`, `SuccessiveHalving(...)` or None.
         max_iter: Iterations of every trial, where nothing terminates early.
@@ -123,7 +125,7 @@ def search(
         sweep = Sweep(
             name=name or (place.path.name if place is not None else path.rpartition(":")[2].rpartition(".")[2]),
             trainable=path,
-            metric=Metric(metric, goal),
+            metric=Metric(metric, goal, metric_scope),
             method=method,
             parameters=Space.from_parameters(parameters),
             early_terminate=early_terminate,

@@ -95,12 +95,13 @@ def _harm(result: SegmentResult, record: TrialRecord, rules: Rules) -> str | Non
     if rollback_point is None or record.segment is None or result.cut:
         return None
     if failure is None:
-        metric, scaling = rules.sweep.metric, rules.sweep.scaling
+        objective, scaling = rules.sweep.objective, rules.sweep.scaling
         # With a global batch the width changes no result, so a worse one says nothing about the width.
         tolerance = scaling.tolerance if scaling.batch == "per_worker" else None
-        value = result.reports[-1].metrics[metric.name] if result.reports else record.value
-        wrong = diverged(value, rollback_point.value, metric.goal, tolerance)
-        return None if wrong is None else f"{metric.name} {wrong}"
+        last = result.reports[-1].metrics if result.reports else record.standing.metrics
+        before = objective.reported(rollback_point.standing.metrics)
+        wrong = diverged(objective.reported(last), before, objective, tolerance)
+        return None if wrong is None else f"{objective.metric.name} {wrong}"
     blamed = failure.kind == "raised" or (failure.kind == "contract" and rules.proven)
     return failure.message if blamed else None
 
@@ -110,6 +111,6 @@ def _go_back(
 ) -> Verdict:
     """Take the trial back to where it stood before it was widened."""
     assert record.rollback_point is not None, "only a trial that was widened goes back"
-    reason, iteration = f"width {record.width}: {harm}", record.rollback_point.iterations
+    reason, iteration = f"width {record.width}: {harm}", record.rollback_point.standing.iterations
     said = f"trial {ended.trial} goes back to iteration {iteration} and to fewer workers: {reason}"
     return Verdict((Reverted(ended.trial, ended.attempt, iteration, reason, seconds, checkpoint),), said)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
+from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Scheduler
 from hpsearch.settings import Count, Settings
-from hpsearch.trial import Goal
 
 __all__ = ["EarlyTerminate"]
 
@@ -27,11 +27,11 @@ class EarlyTerminate(Settings, ABC):
     """Iterations that the best trials get."""
 
     @abstractmethod
-    def scheduler(self, goal: Goal, run_cap: int | None) -> Scheduler:
+    def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
         """Build the scheduler.
 
         Args:
-            goal: Which values are best.
+            objective: Ranks trials.
             run_cap: How many trials may be created in all.
 
         Raises:

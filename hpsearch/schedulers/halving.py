@@ -9,12 +9,11 @@ from typing import Any
 
 from hpsearch.decision import Decision
 from hpsearch.errors import SweepError
+from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
 from hpsearch.schedulers.brackets import Bracket, Rung, cut, iterations, thin, upcoming
 from hpsearch.schedulers.open_bracket import OpenBracket
-from hpsearch.schedulers.ranking import rank
 from hpsearch.schedulers.reasons import ran, ranked
-from hpsearch.trial import Goal
 
 __all__ = ["BracketScheduler"]
 
@@ -27,7 +26,7 @@ class BracketScheduler(Scheduler):
     by side: `next` answers a promoted trial first (the one that runs the furthest; of equals the lower
     number), and a new trial otherwise.
 
-    A rung is decided when the outcome of all its trials is known. It ranks them by `rank`, and its best run
+    A rung is decided when the outcome of all its trials is known. The objective ranks them, and the best run
     on in the next rung. Failed trials never do. A trial whose metric is NaN does only where the trials with
     a number don't fill the next rung. Where too many have failed to fill it, that rung and those after it
     hold fewer. A trial that ended by itself ranks like any other. In the last rung of a bracket, each trial
@@ -39,7 +38,7 @@ class BracketScheduler(Scheduler):
     Args:
         cycle: The brackets of one round.
         eta: 1 of `eta` trials goes on at each rung; used to cut a bracket.
-        goal: Which values are best.
+        objective: Ranks the trials of a rung.
         run_cap: How many trials may be created in all.
         brackets: How many brackets may begin in all; None: one round, or any number where `run_cap` is set.
     """
@@ -48,7 +47,7 @@ class BracketScheduler(Scheduler):
         self,
         cycle: Sequence[Bracket],
         eta: int,
-        goal: Goal,
+        objective: Objective,
         run_cap: int | None = None,
         brackets: int | None = None,
     ) -> None:
@@ -60,7 +59,7 @@ class BracketScheduler(Scheduler):
             raise SweepError(f"`brackets` must be at least 1, got {brackets}")
         self._cycle = tuple(cycle)
         self._eta = eta
-        self._goal: Goal = goal
+        self._objective = objective
         self._run_cap = run_cap
         self._brackets = brackets
         self._exhausted = False
@@ -279,7 +278,7 @@ class BracketScheduler(Scheduler):
             # More than one only where `exhausted` just made the rung the last.
             decisions = [
                 Decision(outcome.trial, "complete", f"last rung: {ran(outcome, bracket.rung.until)}")
-                for outcome in rank(bracket.undecided, self._goal)
+                for outcome in self._ranked(bracket)
                 if outcome.value is not None
             ]
             bracket.undecided = []
@@ -294,7 +293,7 @@ class BracketScheduler(Scheduler):
 
     def _decide_rung(self, bracket: OpenBracket) -> Sequence[Decision]:
         """Promote the best of a rung whose outcomes are all known, and stop the rest."""
-        outcomes = rank(bracket.undecided, self._goal)
+        outcomes = self._ranked(bracket)
         able = [outcome for outcome in outcomes if outcome.value is not None]
         if not able:
             # There is nothing to decide, so these failures may still be taken back.
@@ -318,6 +317,10 @@ class BracketScheduler(Scheduler):
         for outcome in able[:promoted]:
             insort(self._promoted, (-bracket.rung.until, outcome.trial, bracket))
         return decisions
+
+    def _ranked(self, bracket: OpenBracket) -> list[Outcome]:
+        outcomes = {outcome.trial: outcome for outcome in bracket.undecided}
+        return [outcomes[trial] for trial in self._objective.rank({t: o.value for t, o in outcomes.items()})]
 
     def _replan(self, bracket: OpenBracket, plan: Bracket) -> None:
         """Give a bracket another plan, and keep the sums over all brackets right."""

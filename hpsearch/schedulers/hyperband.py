@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
+from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Scheduler
 from hpsearch.schedulers.brackets import Variant, hyperband_brackets, rung_count
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.halving import BracketScheduler
 from hpsearch.schedulers.successive_halving import check_rungs
 from hpsearch.settings import AtLeast, Count
-from hpsearch.trial import Goal
 
 __all__ = ["Hyperband"]
 
@@ -46,10 +46,10 @@ class Hyperband(EarlyTerminate):
         """Rungs of the widest bracket, which is also the number of brackets in a round."""
         return rung_count(self.min_iter, self.max_iter, self.eta)
 
-    def scheduler(self, goal: Goal, run_cap: int | None) -> Scheduler:
+    def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
         """Build the scheduler."""
         cycle = hyperband_brackets(self.max_iter, self.min_iter, self.eta, self.variant)
-        return BracketScheduler(cycle, self.eta, goal, run_cap, self.brackets)
+        return BracketScheduler(cycle, self.eta, objective, run_cap, self.brackets)
 
     def summary(self) -> str:
         """Say from where to where."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from hpsearch.checks import InvalidKey
+from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Scheduler
 from hpsearch.schedulers.brackets import rung_count, successive_halving_bracket
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.halving import BracketScheduler
 from hpsearch.settings import AtLeast, Count
-from hpsearch.trial import Goal
 
 __all__ = ["SuccessiveHalving", "check_rungs"]
 
@@ -41,10 +41,10 @@ class SuccessiveHalving(EarlyTerminate):
         """Number of rungs."""
         return rung_count(self.min_iter, self.max_iter, self.eta)
 
-    def scheduler(self, goal: Goal, run_cap: int | None) -> Scheduler:
+    def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
         """Build the scheduler."""
         bracket = successive_halving_bracket(self.max_iter, self.min_iter, self.eta, self.trials)
-        return BracketScheduler((bracket,), self.eta, goal, run_cap)
+        return BracketScheduler((bracket,), self.eta, objective, run_cap)
 
     def summary(self) -> str:
         """Say from where to where."""

@@ -32,4 +32,4 @@ def build_scheduler(sweep: Sweep) -> Scheduler:
     """
     if sweep.early_terminate is None:
         return FullLength(sweep.max_iter, sweep.run_cap)
-    return sweep.early_terminate.scheduler(sweep.metric.goal, sweep.run_cap)
+    return sweep.early_terminate.scheduler(sweep.objective, sweep.run_cap)

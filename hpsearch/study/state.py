@@ -60,7 +60,7 @@ class StudyState:
         self._sweep = sweep
         self._suggestions = Suggestions(sweep, wrap)
         self._scheduler = build_scheduler(sweep)
-        self._records = TrialRecords(sweep.metric.goal, sweep.resources.workers_per_trial)
+        self._records = TrialRecords(sweep.objective, sweep.resources.workers_per_trial)
         self._requeued: list[int] = []  # sorted: trials whose segment must be started again
         self._requested: deque[int] = deque()  # failed trials whose params are those of the next new ones
         self._retaken: set[int] = set()  # failed trials of which there is, or will be, such another
@@ -114,10 +114,10 @@ class StudyState:
                 record.seconds += event.seconds
                 record.losses = 0
                 self._requeue(event.trial)
-                before = record.iterations
+                before = record.standing.iterations
                 self._records.revert(event.trial, event.reason, event.checkpoint)
-                self.iterations -= before - record.iterations
-                reverted, iteration = record.trial, record.iterations
+                self.iterations -= before - record.standing.iterations
+                reverted, iteration = record.trial, record.standing.iterations
                 self._suggestions.hear(lambda searcher: searcher.reverted(reverted, iteration))
             case Opened() | Ended():
                 if isinstance(event, Opened) and event.workers_per_trial is not None:
@@ -315,9 +315,9 @@ class StudyState:
             self._retaken.add(trial)
             return
         self._scheduler.withdraw(trial)
-        before = record.iterations
+        before = record.standing.iterations
         self._records.retry(trial)
-        self.iterations -= before - record.iterations
+        self.iterations -= before - record.standing.iterations
         self._reached += record.reached_rung
         insort(self._requeued, trial)
 
@@ -333,7 +333,7 @@ class StudyState:
 
     def _count(self, trial: int, reports: Sequence[Report]) -> None:
         self.iterations += len(reports)
-        self._records.count(trial, reports, self._sweep.metric.name)
+        self._records.count(trial, reports)
 
     def _observed(
         self,
@@ -345,7 +345,7 @@ class StudyState:
     ) -> None:
         """Let the searcher hear what a trial gave."""
         record = self._records.of(trial)
-        observation = Observation(record.trial, record.iterations, reports, ended, failure, decisions)
+        observation = Observation(record.trial, record.standing.iterations, reports, ended, failure, decisions)
         self._suggestions.hear(lambda searcher: searcher.observe(observation))
 
     def _finish(self, event: Finished) -> Sequence[Decision]:
@@ -365,7 +365,7 @@ class StudyState:
         record.settle()
         self._records.release(event.trial, TrialState.WAITING)
         self.finished_segments += 1
-        value = float("nan") if record.value is None else record.value
+        value = float("nan") if record.standing.value is None else record.standing.value
         decisions = self._decide(self._scheduler.observe(Outcome(event.trial, event.iteration, value)))
         self._observed(event.trial, event.reports, True, None, decisions)
         return decisions
@@ -377,12 +377,12 @@ class StudyState:
         if event.retry:
             self._requeue(event.trial)
             return ()
-        record.sound = (record.iterations, record.value, record.metrics)
+        record.sound = record.standing
         self._reached -= record.reached_rung
         self._count(event.trial, event.reports)
         self._records.release(event.trial, TrialState.FAILED)
         self._records.fail(event.trial, event.failure)
-        decisions = self._decide(self._scheduler.observe(Outcome(event.trial, record.iterations, None)))
+        decisions = self._decide(self._scheduler.observe(Outcome(event.trial, record.standing.iterations, None)))
         self._observed(event.trial, event.reports, True, event.failure, decisions)
         return decisions
 

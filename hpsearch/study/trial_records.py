@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-import heapq
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from hpsearch.events import Started
-from hpsearch.trial import Failure, Goal, Report, Segment, Trial, TrialRow, TrialState
+from hpsearch.objective import Objective, is_valid
+from hpsearch.trial import Failure, Report, Segment, Trial, TrialRow, TrialState
 
-__all__ = ["RollbackPoint", "TrialRecord", "TrialRecords"]
+__all__ = ["RollbackPoint", "Standing", "TrialRecord", "TrialRecords"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a trial has to show: of its reports, those that count."""
+
+    iterations: int = 0
+    """Highest iteration that counts."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """All that was reported at `iterations`."""
+    value: float | None = None
+    """As the objective has it, NaN included."""
+    value_iteration: int = 0
+    """The iteration that reported `value`."""
+    value_attempt: int = 0
+    """The attempt that did: another one's checkpoint at that iteration may hold another state."""
+    value_checkpoint: str | None = None
+    """The state that gave `value`, where it was saved."""
 
 
 @dataclass(frozen=True, slots=True)
 class RollbackPoint:
     """Where a trial stood before it was widened."""
 
-    iterations: int
-    value: float | None
+    standing: Standing
     checkpoint: str | None
     checkpoint_iteration: int
     width: int
-    metrics: Mapping[str, float]
 
 
-_NOTHING: Mapping[str, float] = {}
+_NOTHING = Standing()
 """Shared by all trials that have reported nothing."""
 
 _TERMINAL = frozenset({TrialState.COMPLETE, TrialState.STOPPED, TrialState.FAILED})
@@ -38,7 +53,7 @@ class TrialRecord:
     """One trial's record. Slots, because a sweep holds one for every trial that it ever made."""
 
     __slots__ = (
-        "_superseded",
+        "_saved",
         "attempts",
         "bracket",
         "checkpoint",
@@ -46,9 +61,7 @@ class TrialRecord:
         "excused",
         "failure",
         "failures",
-        "iterations",
         "losses",
-        "metrics",
         "reason",
         "reverted",
         "rollback_point",
@@ -56,11 +69,11 @@ class TrialRecord:
         "seconds",
         "segment",
         "sound",
+        "standing",
         "state",
         "sure_width",
         "trial",
         "until",
-        "value",
         "widest",
         "width",
     )
@@ -68,12 +81,7 @@ class TrialRecord:
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.state = TrialState.WAITING
-        self.iterations = 0
-        """Highest iteration that counts."""
-        self.value: float | None = None
-        """The metric at `iterations`, NaN included."""
-        self.metrics: Mapping[str, float] = _NOTHING
-        """All that was reported at `iterations`."""
+        self.standing = _NOTHING
         self.checkpoint: str | None = None
         self.checkpoint_iteration = 0
         self.attempts = 0
@@ -87,8 +95,8 @@ class TrialRecord:
         self.rung: int | None = None
         self.excused = 0.0
         """Those of `seconds` that don't count towards its timeout: lost with a worker, or before it was retried."""
-        self.sound: tuple[int, float | None, Mapping[str, float]] = (0, None, _NOTHING)
-        """Iterations, value and metrics before the reports of the attempt by which it failed."""
+        self.sound = _NOTHING
+        """Where it stood before the reports of the attempt by which it failed."""
         self.until: int | None = None
         self.segment: Segment | None = None
         """What runs now."""
@@ -104,12 +112,18 @@ class TrialRecord:
         """Workers that it may have at most, since it went wrong on more."""
         self.reverted = ""
         """Why it was taken back from more workers."""
-        self._superseded: list[str] | None = None
+        self._saved: tuple[str, ...] = ()  # checkpoints, but for those that were given as superseded
 
     @property
     def charged(self) -> float:
         """Seconds that count towards its timeout."""
         return self.seconds - self.excused
+
+    @property
+    def valid_value(self) -> float | None:
+        """The value as tables show it and trials are compared by: none where it is NaN, or the trial has failed."""
+        value = self.standing.value
+        return value if is_valid(value) and self.state is not TrialState.FAILED else None
 
     @property
     def reached_rung(self) -> bool:
@@ -125,13 +139,29 @@ class TrialRecord:
         return self.on(self.until)
 
     def save(self, iteration: int, checkpoint: str) -> None:
-        """Take a newer checkpoint; the one before it is superseded."""
-        if self.checkpoint is not None and self.checkpoint != checkpoint:
-            self._superseded = [*(self._superseded or ()), self.checkpoint]
+        """Take a newer checkpoint, of an iteration that was reported already or is counted next."""
+        self._know(checkpoint)
         self.checkpoint, self.checkpoint_iteration = checkpoint, iteration
+        if (iteration, self.attempts) == (self.standing.value_iteration, self.standing.value_attempt):
+            self.standing = replace(self.standing, value_checkpoint=checkpoint)
+
+    def count(self, report: Report, objective: Objective) -> None:
+        """Let a report count, if its iteration hasn't been passed before."""
+        at, stood = report.iteration, self.standing
+        if at < stood.iterations:
+            return
+        value = objective.reported(report.metrics)
+        if objective.replaces(value, stood.value):
+            saved = self.checkpoint if self.checkpoint_iteration == at else None
+            self.standing = Standing(at, report.metrics, value, at, self.attempts, saved)
+        else:
+            self.standing = replace(stood, iterations=at, metrics=report.metrics)
 
     def drop_checkpoint(self) -> None:
         """Forget the newest checkpoint: it can't be read, and the trial starts again from zero."""
+        self._saved = tuple(saved for saved in self._saved if saved != self.checkpoint)
+        if self.standing.value_checkpoint == self.checkpoint:
+            self.standing = replace(self.standing, value_checkpoint=None)
         self.checkpoint, self.checkpoint_iteration = None, 0
         self.rollback_point = None
 
@@ -141,8 +171,7 @@ class TrialRecord:
         sure = least if self.sure_width is None else self.sure_width
         may_go_back = self.widest is None  # it does so once
         if width > sure and may_go_back and self.rollback_point is None:
-            stood = (self.iterations, self.value, self.checkpoint, self.checkpoint_iteration)
-            self.rollback_point = RollbackPoint(*stood, sure, self.metrics)
+            self.rollback_point = RollbackPoint(self.standing, self.checkpoint, self.checkpoint_iteration, sure)
 
     def settle(self) -> None:
         """Take note that it reached its rung in good order."""
@@ -153,62 +182,72 @@ class TrialRecord:
         point = self.rollback_point
         if point is None:
             raise ValueError(f"only a trial that was widened can go back; trial {self.trial.number} was not")
-        known = dict.fromkeys([*(self._superseded or ()), self.checkpoint, left_behind])
-        self._superseded = [gone for gone in known if gone is not None and gone != point.checkpoint]
-        self.iterations, self.value, self.metrics = (
-            point.iterations,
-            point.value,
-            point.metrics,
-        )
+        if left_behind is not None:
+            self._know(left_behind)
+        self.standing = point.standing
         self.checkpoint, self.checkpoint_iteration = point.checkpoint, point.checkpoint_iteration
         self.widest, self.rollback_point, self.reverted = point.width, None, reason
 
     def retry(self) -> None:
         """Go back to where it stood before the attempt by which it failed, with all its retries and all its time."""
-        self.iterations, self.value, self.metrics = self.sound
+        self.standing, self.sound = self.sound, _NOTHING
         self.failure, self.reason = None, ""
         self.failures = self.losses = 0
         self.excused = self.seconds
 
+    def needed(self) -> set[str]:
+        """Give the checkpoints that it stands at or may have to go back to, and those of its value there."""
+        kept = [self.checkpoint, self.standing.value_checkpoint, self.sound.value_checkpoint]
+        if self.rollback_point is not None:
+            kept += [self.rollback_point.checkpoint, self.rollback_point.standing.value_checkpoint]
+        return {checkpoint for checkpoint in kept if checkpoint is not None}
+
     def take_superseded(self) -> list[str]:
-        """Give the superseded checkpoints, each once; not the one that it may have to go back to."""
-        point = None if self.rollback_point is None else self.rollback_point.checkpoint
-        superseded = self._superseded or []
-        self._superseded = [point] if point is not None and point in superseded else None
-        return [gone for gone in superseded if gone != point]
+        """Give the checkpoints that are no longer needed, each once."""
+        saved, needed = self._saved, self.needed()
+        self._saved = tuple(checkpoint for checkpoint in saved if checkpoint in needed)
+        return [checkpoint for checkpoint in saved if checkpoint not in needed]
+
+    def retire(self) -> None:
+        """Need no checkpoint any more."""
+        self.checkpoint, self.checkpoint_iteration = None, 0
+        self.standing = replace(self.standing, value_checkpoint=None)
 
     def row(self) -> TrialRow:
         """Give the trial as tables show it."""
-        hidden = self.value is None or math.isnan(self.value) or self.state is TrialState.FAILED
         return TrialRow(
             number=self.trial.number,
             state=self.state,
-            iterations=self.iterations,
-            value=None if hidden else self.value,
+            iterations=self.standing.iterations,
+            value=self.valid_value,
             params=self.trial.params,
             origin=self.trial.origin,
-            # The state at its value: one of an earlier iteration is only for going on.
-            checkpoint=self.checkpoint if self.checkpoint_iteration == self.iterations else None,
+            checkpoint=self.standing.value_checkpoint,
             failure=self.failure,
             seconds=self.seconds,
             reason=self.reason,
             width=self.width,
             reverted=self.reverted,
-            metrics=self.metrics,
+            metrics=self.standing.metrics,
+            value_iteration=self.standing.value_iteration,
         )
+
+    def _know(self, checkpoint: str) -> None:
+        if checkpoint not in self._saved:
+            self._saved = (*self._saved, checkpoint)
 
 
 class TrialRecords:
     """The records of all trials, with the best and the counts kept up as they change."""
 
-    def __init__(self, goal: Goal, least_width: int = 1) -> None:
+    def __init__(self, objective: Objective, least_width: int = 1) -> None:
         self.least_width = least_width
         """Workers that a trial needs: as many are never too many."""
-        self._sign = 1.0 if goal == "minimize" else -1.0
+        self._objective = objective
         self._all: list[TrialRecord] = []
-        self._ranking: list[tuple[float, int]] = []  # heap of (signed value, number), stale ones among them
-        self._best_ended: TrialRecord | None = None
-        self._best_rank = (math.inf, 0)
+        self._best: TrialRow | None = None  # as it was asked for last
+        self._changed: set[int] = set()  # since then
+        self._best_ended: int | None = None
         self._touched: set[int] = set()
         self.counts: Counter[TrialState] = Counter()
         self.running: set[int] = set()
@@ -257,30 +296,25 @@ class TrialRecords:
         self._touched.add(trial)
         self._change(record, state)
 
-    def count(self, trial: int, reports: Sequence[Report], metric: str) -> None:
-        """Let reports count; the value is the metric at the highest iteration."""
-        record = self._all[trial]
+    def count(self, trial: int, reports: Sequence[Report]) -> None:
+        """Let reports count."""
         self._touched.add(trial)
+        self._changed.add(trial)
         for report in reports:
-            if report.iteration >= record.iterations:
-                record.iterations, record.value = report.iteration, report.metrics[metric]
-                record.metrics = report.metrics
-        if reports:
-            self._rank(record)
+            self._all[trial].count(report, self._objective)
 
     def revert(self, trial: int, reason: str, left_behind: str | None) -> None:
         """Take a trial back to where it stood before it was widened."""
         record = self._all[trial]
         record.revert(reason, left_behind)
         self._touched.add(trial)
-        self._rank(record)  # its entry may have been dropped while it had another value
+        self._changed.add(trial)
 
     def retry(self, trial: int) -> None:
         """Let a trial that has failed run again."""
         record = self._all[trial]
         record.retry()
         self._change(record, TrialState.WAITING)
-        self._rank(record)  # its entry may have been dropped while it stood as failed
 
     def decide(self, trial: int, state: TrialState, reason: str) -> None:
         """Take the scheduler's decision on a paused trial."""
@@ -297,13 +331,15 @@ class TrialRecords:
 
     def best(self) -> TrialRow | None:
         """Give the best trial by its value; ties go to the lower number."""
-        while self._ranking:
-            key, number = self._ranking[0]
-            record = self._all[number]
-            if record.state is not TrialState.FAILED and record.value == self._sign * key:
-                return record.row()
-            heapq.heappop(self._ranking)
-        return None
+        former, ranked = self._best, self._changed
+        if former is not None:
+            # All are ranked only where the best one itself has become worse.
+            worse = self._objective.improves(former.value, self._all[former.number].valid_value)
+            ranked = set(range(len(self._all))) if worse else {former.number, *ranked}
+        best = self._objective.best({trial: self._all[trial].valid_value for trial in ranked})
+        self._best = None if best is None else self._all[best].row()
+        self._changed.clear()
+        return self._best
 
     def obsolete(self, *, keep_all: bool) -> list[str]:
         """Give the checkpoints that nothing needs any more, each once.
@@ -316,39 +352,29 @@ class TrialRecords:
         gone: list[str] = []
         for trial in sorted(self._touched):
             record = self._all[trial]
+            if record.state in _DECIDED and trial != self._best_ended:
+                record.retire()
             gone += record.take_superseded()
-            if record.state in _DECIDED and record is not self._best_ended and record.checkpoint:
-                gone.append(record.checkpoint)
-                record.checkpoint, record.checkpoint_iteration = None, 0
         self._touched.clear()
         return gone
 
     def checkpoints(self) -> set[str]:
-        """Give the checkpoints that trials stand at, or may have to go back to."""
-        points = (record.rollback_point for record in self._all if record.rollback_point is not None)
-        kept = [*(record.checkpoint for record in self._all), *(point.checkpoint for point in points)]
-        return {checkpoint for checkpoint in kept if checkpoint is not None}
-
-    def _rank(self, record: TrialRecord) -> None:
-        value = record.value
-        if value is not None and not math.isnan(value):
-            heapq.heappush(self._ranking, (self._sign * value, record.trial.number))
+        """Give the checkpoints that trials need."""
+        return set().union(*(record.needed() for record in self._all))
 
     def _change(self, record: TrialRecord, state: TrialState) -> None:
         self.counts[record.state] -= 1
         self.counts[state] += 1
         record.state = state
+        self._changed.add(record.trial.number)
 
     def _end(self, record: TrialRecord) -> None:
         if record.state not in _TERMINAL:
             return
         record.rollback_point = None  # it goes nowhere any more
-        self._touched.add(record.trial.number)
-        value = record.row().value
-        if value is None:
-            return
-        rank = (self._sign * value, record.trial.number)
-        if self._best_ended is None or rank < self._best_rank:
-            if self._best_ended is not None:
-                self._touched.add(self._best_ended.trial.number)
-            self._best_ended, self._best_rank = record, rank
+        number, best = record.trial.number, self._best_ended
+        self._touched.add(number)
+        ended = {trial: self._all[trial].valid_value for trial in (number, best) if trial is not None}
+        self._best_ended = self._objective.best(ended)
+        if best is not None:
+            self._touched.add(best)

@@ -6,22 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from hpsearch.checks import InvalidKey
+from hpsearch.objective import Metric
 from hpsearch.settings import HOW, AtLeast, Count, Seconds, Settings
-from hpsearch.trial import Goal
 
 __all__ = ["Checkpoints", "Limits", "MaxFailures", "Metric", "Resources", "Scaling"]
 
 MaxFailures = Count | Literal["auto", "none"]
-
-
-@dataclass(frozen=True)
-class Metric(Settings):
-    """What makes one trial better than another."""
-
-    name: str
-    """A key of the mapping that the trainable reports."""
-    goal: Goal = "minimize"
-    """Which values are better: `minimize` or `maximize`."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 from hpsearch.checks import InvalidKey, at_least, integer, plain, shown, text
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.known_observers import check_observer
+from hpsearch.objective import Objective
 from hpsearch.schedulers import early_terminate_from_json
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.searchers import Searcher, searcher_named
@@ -97,6 +98,11 @@ class Sweep:
     def searcher(self) -> type[Searcher]:
         """What `method` names."""
         return searcher_named(self.method)
+
+    @property
+    def objective(self) -> Objective:
+        """What makes one of its trials better than another."""
+        return Objective(self.metric)
 
     @property
     def iterations(self) -> int | None:
@@ -208,7 +214,7 @@ class Sweep:
             command = given["command"]
             parts = {
                 "command": None if command is None else tuple(command),
-                "metric": Metric(**given["metric"]),
+                "metric": Metric(**{"scope": "last", **given["metric"]}),  # earlier versions knew no other
                 "parameters": _space_of(given.get("draws", FormerSpace.law)).from_json(given["parameters"]),
                 "early_terminate": None if early is None else early_terminate_from_json(early),
                 "points_to_try": tuple(given["points_to_try"]),

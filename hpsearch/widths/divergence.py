@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import math
-
-from hpsearch.trial import Goal
+from hpsearch.objective import Objective, is_valid
 
 __all__ = ["diverged"]
 
 
-def diverged(value: float | None, before: float | None, goal: Goal, tolerance: float | None) -> str | None:
+def diverged(value: float | None, before: float | None, objective: Objective, tolerance: float | None) -> str | None:
     """Say in words how a trial diverged, None where it didn't.
 
     Args:
         value: Its metric now; None where it reported none.
         before: Its metric before it was widened; None or NaN where it had none.
-        goal: Which values are better.
+        objective: Says which values are worse.
         tolerance: By what share of `before` it may be worse; None: by any.
     """
     if value is None:
         return None
-    if math.isnan(value):
-        return "NaN" if before is None or math.isnan(before) else f"NaN after {before:.6g}"
-    if tolerance is None or before is None or math.isnan(before):
+    if not is_valid(value):
+        return f"NaN after {before:.6g}" if is_valid(before) else "NaN"
+    if tolerance is None or not is_valid(before):
         return None
-    worse = value - before if goal == "minimize" else before - value
-    if not worse > tolerance * abs(before):  # two infinities differ by NaN: one is no worse than the other
+    if not objective.loss(before, value) > tolerance * abs(before):  # the loss between like infinities is NaN
         return None
     return f"{value:.6g} after {before:.6g}, worse by more than the {tolerance:.0%} of scaling.tolerance"

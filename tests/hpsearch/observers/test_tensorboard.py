@@ -21,6 +21,7 @@ from tensorboard.plugins.hparams import (
 
 from hpsearch.decision import Decision
 from hpsearch.events import Event, Failed, Finished, Lost, Opened, Retried, Reverted, Saved, Started
+from hpsearch.objective import Metric, Objective
 from hpsearch.observers.base import Record
 from hpsearch.observers.domains import Choices, Domain, Interval
 from hpsearch.observers.tensorboard import (
@@ -57,8 +58,8 @@ PARAMS: Params = {
 }
 
 
-def observer(directory: Path, goal="maximize") -> TensorBoardObserver:
-    made = TensorBoardObserver(directory, DOMAINS, "accuracy", goal, "digits", created=500.0)
+def observer(directory: Path, goal="maximize", scope="last") -> TensorBoardObserver:
+    made = TensorBoardObserver(directory, DOMAINS, Objective(Metric("accuracy", goal, scope)), "digits", created=500.0)
     made.seen()
     return made
 
@@ -329,6 +330,17 @@ def test_best_ignores_nan_and_follows_the_goal(tmp_path):
     tell(tensorboard, finished(0, 4, reports(0, 0, [math.nan, 0.5, 0.75, 0.25])), ())
     tensorboard.close()
     assert curve(tmp_path, trial_run(0), best_tag("accuracy")) == [(2, 0.5), (3, 0.5), (4, 0.25)]
+
+
+@pytest.mark.parametrize(("scope", "best"), [("last", [(1, 0.5), (2, 0.25)]), ("best", [(1, 0.75), (2, 0.75)])])
+def test_the_studys_best_is_of_the_trials_values_as_the_scope_has_them(tmp_path, scope, best):
+    tensorboard = observer(tmp_path, scope=scope)
+    tell(tensorboard, started(0, 0, 3), ())
+    tell(tensorboard, finished(0, 3, reports(0, 0, [0.25, 0.75, 0.5])), ())
+    tell(tensorboard, started(0, 3, 5, attempt=2), ())
+    tell(tensorboard, finished(0, 5, reports(0, 3, [math.nan, 0.25]), 2), ())
+    tensorboard.close()
+    assert curve(tmp_path, STUDY_RUN, study_best_tag("accuracy")) == best
 
 
 def test_study_shows_best_and_trials_per_rung_over_ended_segments(tmp_path):

@@ -20,6 +20,7 @@ from optuna.trial import TrialState as OptunaState
 from sqlalchemy.pool import NullPool
 
 from hpsearch.errors import HpsearchError
+from hpsearch.objective import Metric, Objective
 from hpsearch.report import optuna_storage
 from hpsearch.report.export import export_study
 from hpsearch.report.tables import rows_to_csv
@@ -35,6 +36,8 @@ from hpsearch.space import (
     Uniform,
 )
 from hpsearch.trial import Failure, Params, TrialRow, TrialState
+
+MAXIMIZE = Objective(Metric("accuracy", "maximize"))
 
 SPACE = Space.from_parameters(
     {
@@ -81,7 +84,17 @@ NOON = datetime(2026, 3, 1, 12, 0, 0).timestamp()
 
 def export(directory: Path, rows: list[TrialRow], identity: str = "digits 1", space: Space = SPACE) -> list[Path]:
     times = {row.number: (NOON + row.number, NOON + 60 + row.number) for row in rows}
-    return export_study(rows, space.names, space, "accuracy", "maximize", "digits", directory, CURVES, times, identity)
+    return export_study(
+        rows,
+        space.names,
+        space,
+        MAXIMIZE,
+        "digits",
+        directory,
+        CURVES,
+        times,
+        identity,
+    )
 
 
 def load(path: Path) -> optuna.Study:

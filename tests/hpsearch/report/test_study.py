@@ -16,8 +16,10 @@ import hpsearch
 from hpsearch.backends.base import Message, Result, Task
 from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.events import Ended, Exhausted, Finished, Started
+from hpsearch.report.status import status_text
 from hpsearch.report.study import Study, load
 from hpsearch.run.study_run import create_study
+from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
@@ -87,6 +89,51 @@ def test_best_trial_has_nested_params_and_the_path_that_the_user_reads(tmp_path)
     assert torch.load(best.checkpoint, weights_only=True) == {"it": 2}
     assert [path for path in study.directory.rglob("state.pt")] == [best.checkpoint]
     assert hpsearch.load(tmp_path / "s").best_trial == best
+
+
+@pytest.mark.parametrize(("every", "checkpoint"), [(1, {"it": 2}), (None, None)])
+def test_with_scope_best_the_best_trial_has_its_best_value_and_the_checkpoint_of_it_or_none(
+    tmp_path, every, checkpoint
+):
+    def train(trial: RunningTrial) -> None:
+        for iteration in trial.iterations():
+            trial.report({"score": -abs(iteration - 2) - trial.params["x"]}, checkpoint={"it": iteration})
+
+    study = hpsearch.search(
+        train,
+        parameters={"x": [0, 1]},
+        metric="score",
+        goal="maximize",
+        metric_scope="best",
+        max_iter=4,
+        run_cap=2,
+        method="grid",
+        directory=tmp_path / "s",
+        backend="inline",
+        checkpoint_every=every,
+        tensorboard=False,
+        progress=False,
+    )
+    best = study.best_trial
+    assert (best.number, best.value) == (0, 0.0)
+    import torch
+
+    assert (best.checkpoint and torch.load(best.checkpoint, weights_only=True)) == checkpoint
+    assert [(row.iterations, row.value, row.value_iteration) for row in study.trials] == [(4, 0.0, 2), (4, -1.0, 2)]
+    assert "best        trial 0: score 0.0 at 2\n" in status_text(study, None)
+    assert hpsearch.load(tmp_path / "s").best_trial == best
+
+
+@pytest.mark.parametrize(("scope", "promoted"), [("last", 1), ("best", 0)])
+def test_a_rung_is_judged_by_the_values_that_the_scope_gives(tmp_path, scope, promoted):
+    losses = {0: (0.1, 9.0, 9.0, 9.0), 1: (0.5, 0.5, 0.5, 0.5)}
+    study = run_scripted(
+        tmp_path / "s",
+        sweep_of(metric=Metric("loss", "minimize", scope), early_terminate=SuccessiveHalving(4, 2, 2)),
+        ScriptedBackend(lambda task: [done(task, loss=lambda trial, iteration: losses[trial][iteration - 1])]),
+    )
+    assert [row.iterations for row in study.trials] == [4 if trial == promoted else 2 for trial in (0, 1)]
+    assert study.best_trial.number == promoted
 
 
 def test_failures_and_nan_are_no_best(tmp_path):

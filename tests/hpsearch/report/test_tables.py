@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.report.tables import (
-    best_row,
     rows_to_csv,
     rows_to_json,
     rows_to_table,
@@ -238,22 +237,6 @@ def test_dataframe_of_no_trials_has_the_columns():
     assert list(frame.columns) == ["trial", "state", "iterations", "value", "params.lr", "width"]
     assert frame["width"].dtype == "int64"
     assert len(frame) == 0
-
-
-def test_best_is_over_all_trials_with_a_value_and_ties_go_to_the_lower_number():
-    rows = [
-        row(4, 0.75),
-        row(0, None, TrialState.FAILED),
-        row(1, 0.25, TrialState.WAITING),
-        row(3, 0.75, TrialState.STOPPED),
-        row(2, math.nan),
-        row(5, 0.25),
-    ]
-    best, worst = best_row(rows, "maximize"), best_row(rows, "minimize")
-    assert best is not None
-    assert worst is not None
-    assert (best.number, worst.number) == (3, 1)
-    assert best_row(rows[1:2], "maximize") is None
 
 
 def test_tables_load_no_pandas_before_a_dataframe_is_asked_for():

@@ -11,14 +11,14 @@ from hpsearch.backends.base import Gone, Result, TimedOut
 from hpsearch.errors import StorageError
 from hpsearch.events import Dropped, Failed, Finished, Lost, Reverted
 from hpsearch.run.verdicts import MOST_LOSSES, Rules, Verdict, verdict
-from hpsearch.study.trial_records import RollbackPoint, TrialRecord
-from hpsearch.sweep.sweep import Limits, Scaling
+from hpsearch.study.trial_records import RollbackPoint, Standing, TrialRecord
+from hpsearch.sweep.sweep import Limits, Metric, Scaling
 from hpsearch.trial import Failure, Report, Segment, Trial
 from hpsearch.worker.job import SegmentResult
 from tests.hpsearch.support.scripted import sweep_of
 
 REPORTS = (Report(3, 4, {"loss": 2.0}, 0.1),)
-ROLLBACK_POINT = RollbackPoint(3, 1.0, "c3", 3, 1, {"loss": 1.0})
+ROLLBACK_POINT = RollbackPoint(Standing(3, {"loss": 1.0}, 1.0, 3), "c3", 3, 1)
 
 
 def record(**changes: Any) -> TrialRecord:
@@ -97,6 +97,15 @@ def test_what_follows_from_the_end_of_an_attempt(ended, changes, by, events):
     got = verdict(ended, record(**changes), by)
     assert got.events == events
     assert (got.mistake is not None) == (ended == result(failure("storage")))
+
+
+def test_with_scope_best_a_trial_is_compared_with_what_it_reported_last_before_it_was_widened():
+    """Its best may lie long before: that it isn't reached says nothing about the width."""
+    sweep = sweep_of(metric=Metric("loss", scope="best"), scaling=Scaling(batch="per_worker", tolerance=0.1))
+    point = RollbackPoint(Standing(3, {"loss": 1.9}, 0.5, 1), "c3", 3, 1)
+    assert verdict(result(), record(rollback_point=point), Rules(sweep)).events == (
+        Finished(3, 2, 4, None, REPORTS, False, 1.5),
+    )
 
 
 def test_a_full_disk_ends_the_sweep_with_what_to_do():

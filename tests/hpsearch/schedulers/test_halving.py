@@ -10,17 +10,20 @@ import pytest
 
 from hpsearch.decision import Decision
 from hpsearch.errors import SweepError
+from hpsearch.objective import Metric, Objective
 from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Wait
 from hpsearch.schedulers.brackets import Bracket, hyperband_brackets, successive_halving_bracket
 from hpsearch.schedulers.halving import BracketScheduler
 
+MAXIMIZE = Objective(Metric("score", "maximize"))
+
 
 def halving(trials, max_iter=9, eta=3, **bounds) -> BracketScheduler:
-    return BracketScheduler((successive_halving_bracket(max_iter, 1, eta, trials),), eta, "maximize", **bounds)
+    return BracketScheduler((successive_halving_bracket(max_iter, 1, eta, trials),), eta, MAXIMIZE, **bounds)
 
 
 def hyperband(max_iter=9, **bounds) -> BracketScheduler:
-    return BracketScheduler(hyperband_brackets(max_iter), 3, "maximize", **bounds)
+    return BracketScheduler(hyperband_brackets(max_iter), 3, MAXIMIZE, **bounds)
 
 
 def plain(answer: Answer) -> Answer:
@@ -134,7 +137,7 @@ def test_a_trial_that_ended_by_itself_ranks_like_any_other():
 
 
 def test_minimize_promotes_the_smallest():
-    scheduler = BracketScheduler((successive_halving_bracket(3, 1, 3),), 3, "minimize")
+    scheduler = BracketScheduler((successive_halving_bracket(3, 1, 3),), 3, Objective(Metric("score", "minimize")))
     start(scheduler, 3)
     assert finish(scheduler, 1, [3.0, 1.0, 2.0])[0] == (1, "promote")
 
@@ -162,7 +165,7 @@ def test_the_furthest_rung_goes_first():
 
 
 def test_trials_of_a_last_rung_are_complete_as_they_end():
-    scheduler = BracketScheduler((successive_halving_bracket(5, 5, 3, trials=3),), 3, "maximize")
+    scheduler = BracketScheduler((successive_halving_bracket(5, 5, 3, trials=3),), 3, MAXIMIZE)
     start(scheduler, 3)
     assert scheduler.observe(Outcome(1, 5, nan)) == [Decision(1, "complete", "last rung: ran all 5 iterations")]
     assert scheduler.observe(Outcome(0, 5, None)) == []
@@ -363,4 +366,4 @@ def test_calls_out_of_turn_are_refused():
 )
 def test_a_sweep_of_nothing_is_refused(cycle, bounds, message):
     with pytest.raises(SweepError, match=message):
-        BracketScheduler(cycle, 3, "maximize", **bounds)
+        BracketScheduler(cycle, 3, MAXIMIZE, **bounds)

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.decision import Decision
+from hpsearch.objective import Metric, Objective
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, Scheduler, Wait
 from hpsearch.schedulers.brackets import Variant, hyperband_brackets, successive_halving_bracket
 from hpsearch.schedulers.full import FullLength
@@ -169,7 +170,7 @@ class Recipe:
             cycle = hyperband_brackets(max_iter, min_iter, eta, shape)
         else:
             cycle = (successive_halving_bracket(max_iter, min_iter, eta, shape),)
-        return BracketScheduler(cycle, eta, goal, run_cap, brackets)
+        return BracketScheduler(cycle, eta, Objective(Metric("score", goal)), run_cap, brackets)
 
 
 def brackets_recipe(name, shapes) -> st.SearchStrategy[Recipe]:
@@ -348,7 +349,7 @@ def test_a_searcher_may_be_exhausted_at_any_trial():
 
 def test_a_hundred_thousand_trials_on_ten_thousand_workers():
     # A call that looked at all trials would take hours here, and run into the time limit of the test.
-    scheduler = BracketScheduler(hyperband_brackets(27), 3, "maximize", run_cap=100_000)
+    scheduler = BracketScheduler(hyperband_brackets(27), 3, Objective(Metric("score", "maximize")), run_cap=100_000)
     promised = scheduler.total()
     drive = Drive(scheduler, fine, workers=10_000, seed=1).run()
     drive.check_end()
@@ -366,7 +367,7 @@ def drive_alone(scheduler: Scheduler) -> None:
 
 
 def test_a_trial_leaves_no_memory_but_its_share_of_the_rungs():
-    scheduler = BracketScheduler(hyperband_brackets(27), 3, "maximize", run_cap=10_000)
+    scheduler = BracketScheduler(hyperband_brackets(27), 3, Objective(Metric("score", "maximize")), run_cap=10_000)
     tracemalloc.start()
     try:
         drive_alone(scheduler)

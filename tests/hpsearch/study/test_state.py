@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 
@@ -29,6 +30,34 @@ def best_of(rows: list[TrialRow], sweep: Sweep) -> TrialRow | None:
     return min(valued, key=lambda row: (sign * (row.value or 0.0), row.number), default=None)
 
 
+def value_of(life: Life, trial: int) -> float | None:
+    """The value of a trial that hasn't failed, from all that was ever said of it."""
+    reports: list[Report] = []
+    sound: list[Report] = []
+    for event in life.events:
+        if isinstance(event, Saved | Finished | Failed) and event.trial == trial:
+            sound = list(reports)
+            reports += [r for r in event.reports if not reports or r.iteration >= reports[-1].iteration]
+        if isinstance(event, Retried) and event.trial == trial:
+            reports = sound
+    values = [report.metrics["loss"] for report in reports if not math.isnan(report.metrics["loss"])]
+    if life.sweep.metric.scope == "best":
+        choose = min if life.sweep.metric.goal == "minimize" else max
+        return choose(values, default=None)
+    return values[-1] if values and not math.isnan(reports[-1].metrics["loss"]) else None
+
+
+def checkpoint_of(life: Life, row: TrialRow) -> str | None:
+    """The newest checkpoint of the iteration that gave the trial its value, where just this value was reported."""
+    value = life.study_state.record(row.number).standing.value
+    found = None
+    for event in life.events:
+        if isinstance(event, Saved | Finished) and (event.trial, event.iteration) == (row.number, row.value_iteration):
+            (report,) = [report for report in event.reports if report.iteration == event.iteration]
+            found = event.checkpoint if report.metrics["loss"] in (value,) else None  # NaN is itself
+    return found
+
+
 def state(study_state: StudyState) -> object:
     return (
         study_state.rows(),
@@ -52,10 +81,9 @@ def test_no_checkpoint_goes_that_is_needed_and_in_the_end_those_of_the_best_and_
         best = best_of([row for row in rows if row.state in ENDED], life.sweep)
         for row in rows:
             if row.state not in ENDED - {TrialState.FAILED} or row == best:
-                newest = [e for e in life.events if isinstance(e, Saved | Finished) and e.trial == row.number]
-                saved = [e for e in newest if e.checkpoint is not None]
-                there = saved and saved[-1].iteration == row.iterations
-                assert row.checkpoint == (saved[-1].checkpoint if there else None)
+                assert row.checkpoint == checkpoint_of(life, row)
+            if row.state is not TrialState.FAILED:
+                assert row.value == value_of(life, row.number)
         assert study_state.best() == best_of(rows, life.sweep)
     assert len(life.discarded) == len(set(life.discarded))
     assert {row.state for row in study_state.rows()} <= ENDED

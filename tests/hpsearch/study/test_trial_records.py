@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
 from hpsearch.events import Started
+from hpsearch.objective import Metric, Objective
 from hpsearch.study.trial_records import TrialRecords
 from hpsearch.trial import Failure, Goal, Report, Segment, Trial, TrialState
 
@@ -16,8 +18,8 @@ FAILURE = Failure("raised", "ValueError: no", "Traceback")
 class Table:
     """TrialRecords that are told of whole trials in one call."""
 
-    def __init__(self, goal: Goal = "minimize") -> None:
-        self.records = TrialRecords(goal)
+    def __init__(self, goal: Goal = "minimize", scope: Literal["last", "best"] = "last") -> None:
+        self.records = TrialRecords(Objective(Metric("loss", goal, scope)))
 
     def start(self, trial: int, width: int = 1) -> None:
         records = self.records
@@ -27,9 +29,9 @@ class Table:
         records.start(Started(segment, Trial(trial, {"x": trial}, trial, "random") if new else None))
 
     def report(self, trial: int, iteration: int, value: float, checkpoint: bool = False) -> None:
-        self.records.count(trial, (Report(trial, iteration, {"loss": value}, 0.1),), "loss")
         if checkpoint:
             self.records.of(trial).save(iteration, f"{trial}/{iteration}")
+        self.records.count(trial, (Report(trial, iteration, {"loss": value}, 0.1),))
 
     def pause(self, trial: int) -> None:
         """It ends early: the rest of its segment is requeued."""
@@ -277,7 +279,7 @@ def test_a_trial_that_was_wide_from_the_start_goes_back_to_nothing():
 
 
 def test_the_least_width_of_the_sweep_needs_no_footing():
-    records = TrialRecords("minimize", least_width=2)
+    records = TrialRecords(Objective(Metric("loss")), least_width=2)
     records.start(Started(Segment(0, 0, 9, None, 1, width=2), Trial(0, {}, 0, "random")))
     assert records.of(0).rollback_point is None
     records.start(Started(Segment(1, 0, 9, None, 1, width=3), Trial(1, {}, 0, "random")))
@@ -302,3 +304,121 @@ def test_a_trial_that_starts_again_from_zero_has_no_footing():
     assert table.gone() == ["0/3"]
     assert table.records.checkpoints() == set()
     assert table.records.of(0).again().start == 0
+
+
+def test_a_retried_trial_shows_again_what_it_reported_before_it_failed():
+    table = Table()
+    table.start(0)
+    table.report(0, 3, 2.0, checkpoint=True)
+    table.records.of(0).sound = table.records.of(0).standing
+    table.report(0, 4, 9.0)
+    table.fail(0)
+    table.records.retry(0)
+    (row,) = table.records.rows()
+    assert (row.iterations, row.value, row.checkpoint, row.metrics) == (3, 2.0, "0/3", {"loss": 2.0})
+
+
+def shown(table: Table, trial: int = 0) -> tuple[int, float | None, int, str | None]:
+    row = table.records.rows()[trial]
+    return row.iterations, row.value, row.value_iteration, row.checkpoint
+
+
+def test_with_scope_best_the_value_and_its_checkpoint_stay_when_the_trial_gets_worse():
+    table = Table(scope="best")
+    table.start(0)
+    table.report(0, 1, 3.0, checkpoint=True)
+    table.report(0, 2, 2.0, checkpoint=True)
+    assert table.gone() == ["0/1"]
+    for iteration, value in ((3, 4.0), (4, math.nan)):
+        table.report(0, iteration, value, checkpoint=True)
+        assert shown(table) == (iteration, 2.0, 2, "0/2")
+    assert table.gone() == ["0/3"]
+    assert table.records.checkpoints() == {"0/2", "0/4"}  # its value's, and the one that it goes on from
+    table.report(0, 5, 1.0)
+    assert shown(table) == (5, 1.0, 5, None)  # none was saved there
+    assert table.gone() == ["0/2"]
+    table.report(0, 6, 1.0, checkpoint=True)
+    assert shown(table) == (6, 1.0, 6, "0/6")
+
+
+def test_with_scope_best_nan_is_a_trials_value_only_where_nothing_else_was_reported():
+    table = Table(scope="best")
+    table.start(0)
+    table.report(0, 1, math.nan)
+    assert table.best() is None
+    table.report(0, 2, math.inf)
+    table.report(0, 3, math.nan)
+    assert (shown(table), table.best()) == ((3, math.inf, 2, None), 0)
+
+
+def test_with_scope_best_the_best_ended_trial_keeps_the_checkpoint_of_its_value():
+    table = Table(scope="best")
+    for trial, least in enumerate((2.0, 1.0, 3.0)):
+        table.start(trial)
+        table.report(trial, 1, least, checkpoint=True)
+        table.report(trial, 2, 9.0, checkpoint=True)
+        table.end(trial)
+    assert sorted(table.gone()) == ["0/1", "0/2", "2/1", "2/2"]
+    assert table.best() == 1
+    assert shown(table, 1) == (2, 1.0, 1, "1/1")
+    assert shown(table, 0) == (2, 2.0, 1, None)
+
+
+def test_with_scope_best_a_trial_that_goes_back_has_the_value_and_the_checkpoint_of_before():
+    table = Table(scope="best")
+    table.start(0)
+    table.report(0, 2, 1.0, checkpoint=True)
+    table.report(0, 3, 2.0, checkpoint=True)
+    table.settle(0)
+    table.start(0, 4)
+    table.report(0, 4, 0.5, checkpoint=True)
+    table.report(0, 5, 0.25)
+    assert table.gone() == []
+    assert table.records.checkpoints() == {"0/2", "0/3", "0/4"}
+    assert shown(table) == (5, 0.25, 5, None)
+    table.revert(0, left_behind="0/6")
+    assert shown(table) == (3, 1.0, 2, "0/2")
+    assert table.records.checkpoints() == {"0/2", "0/3"}
+    assert sorted(table.gone()) == ["0/4", "0/6"]
+    assert table.records.of(0).again().checkpoint == "0/3"
+
+
+def test_with_scope_best_a_trial_that_may_be_retried_keeps_the_checkpoint_of_the_value_that_it_goes_back_to():
+    table = Table(scope="best")
+    table.start(0)
+    table.report(0, 1, 2.0, checkpoint=True)
+    table.report(0, 2, 3.0, checkpoint=True)
+    table.records.of(0).sound = table.records.of(0).standing
+    table.report(0, 3, 1.0)
+    table.fail(0)
+    assert table.gone() == []
+    table.records.retry(0)
+    assert shown(table) == (2, 2.0, 1, "0/1")
+    table.start(0)
+    table.report(0, 3, 1.0, checkpoint=True)
+    assert sorted(table.gone()) == ["0/1", "0/2"]
+
+
+@pytest.mark.parametrize("scope", ["last", "best"])
+def test_a_checkpoint_that_is_told_of_after_its_report_is_the_values_where_the_same_attempt_wrote_it(scope):
+    table = Table(scope=scope)
+    table.start(0)
+    table.report(0, 3, 1.0)
+    table.records.of(0).save(3, "0/3")
+    assert shown(table) == (3, 1.0, 3, "0/3")
+
+
+def test_with_scope_best_an_iteration_that_is_run_again_from_zero_gives_the_former_value_no_checkpoint():
+    """What it reports there need not be the same."""
+    table = Table(scope="best")
+    table.start(0)
+    table.report(0, 2, 1.0, checkpoint=True)
+    table.report(0, 3, 2.0)
+    table.pause(0)
+    table.records.of(0).drop_checkpoint()
+    assert shown(table) == (3, 1.0, 2, None)
+    table.start(0)
+    table.report(0, 2, 5.0, checkpoint=True)
+    assert shown(table) == (3, 1.0, 2, None)
+    table.report(0, 3, 1.0, checkpoint=True)
+    assert shown(table) == (3, 1.0, 3, "0/3")

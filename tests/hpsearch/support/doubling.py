@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal
 
 from hpsearch import EarlyTerminate
 from hpsearch.decision import Decision
+from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
 from hpsearch.settings import Count
-from hpsearch.trial import Goal
 
 __all__ = ["Doubling"]
 
@@ -26,7 +26,7 @@ class Doubling(EarlyTerminate):
     pace: Literal["even", "hasty"] = "even"
     patience: float | None = None
 
-    def scheduler(self, goal: Goal, run_cap: int | None) -> Scheduler:
+    def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
         return _Doubling(self.max_iter, self.trials)
 
     def summary(self) -> str:

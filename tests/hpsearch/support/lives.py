@@ -44,7 +44,7 @@ def sweeps(draw, keep: str = "best") -> Sweep:
     caps = st.integers(1, 20)
     return sweep_of(
         method=method,
-        metric=Metric("loss", draw(st.sampled_from(["minimize", "maximize"]))),
+        metric=Metric("loss", draw(st.sampled_from(["minimize", "maximize"])), draw(st.sampled_from(["last", "best"]))),
         parameters=Space.from_parameters({"x": Uniform(0.0, 1.0, points=draw(st.integers(2, 12)))}),
         early_terminate=early,
         max_iter=draw(st.integers(1, 5)) if early is None else None,

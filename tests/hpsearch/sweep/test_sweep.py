@@ -189,6 +189,15 @@ def test_a_sweep_from_before_failures_could_end_it_goes_on_without_that_limit():
     assert Sweep.from_json(stored).limits == Limits(max_failures="none")
 
 
+def test_a_sweep_from_before_there_was_a_scope_is_judged_by_the_last_value():
+    stored = json.loads(json.dumps(sweep().to_json()))
+    del stored["metric"]["scope"]
+    assert Sweep.from_json(stored).metric.scope == "last"
+    assert Sweep.from_json(stored).difference(sweep()) == []
+    best = replace(sweep(), metric=replace(sweep().metric, scope="best"))
+    assert Sweep.from_json(stored).difference(best) == ["metric.scope: 'last' in the study, 'best' here"]
+
+
 @pytest.mark.parametrize(
     "broken", [{}, {"metric": 3}, {**sweep().to_json(), "new": 1}, {**sweep().to_json(), "parameters": [{}]}]
 )

@@ -63,6 +63,7 @@ def test_the_schema_refuses(change):
         {"limits": {"max_time": "90m", "trial_timeout": 3, "max_retries": 0}, "resources": None},
         {"early_terminate": {"type": "hyperband", "max_iter": 9, "brackets": None}},
         {"early_terminate": {"type": "my.package:Scheduler", "anything": 9}},
+        {"metric": {"name": "loss", "scope": "best"}},
         {"scaling": {"lr": None, "warmup_epochs": 0.5}, "checkpoints": {"keep": "all"}, "description": 3},
     ],
     ids=str,

@@ -1,43 +1,13 @@
-"""Ranking, and the words for it."""
+"""A decision's reason in words."""
 
 from __future__ import annotations
 
-from math import inf, nan
+from math import nan
 
 import pytest
 
 from hpsearch.schedulers.base import Outcome
-from hpsearch.schedulers.ranking import rank
 from hpsearch.schedulers.reasons import ordinal, ran, ranked
-from hpsearch.trial import Goal
-
-
-def order(goal: Goal, *values: float | None) -> list[int]:
-    outcomes = [Outcome(trial, 1, value) for trial, value in enumerate(values)]
-    forwards = [outcome.trial for outcome in rank(outcomes, goal)]
-    assert forwards == [outcome.trial for outcome in rank(reversed(outcomes), goal)]
-    return forwards
-
-
-def test_the_goal_says_which_end_is_best():
-    assert order("minimize", 2.0, 3.0, 1.0) == [2, 0, 1]
-    assert order("maximize", 2.0, 3.0, 1.0) == [1, 0, 2]
-
-
-@pytest.mark.parametrize("goal", ["minimize", "maximize"])
-def test_ties_go_to_the_lower_trial(goal):
-    assert order(goal, 5.0, 5.0, 5.0) == [0, 1, 2]
-    assert order(goal, 0.0, -0.0) == [0, 1]
-
-
-@pytest.mark.parametrize("goal", ["minimize", "maximize"])
-def test_nan_ranks_after_all_numbers_and_failed_after_nan(goal):
-    assert order(goal, None, nan, 1.0, None, nan) == [2, 1, 4, 0, 3]
-
-
-def test_nan_ranks_after_the_worst_infinity():
-    assert order("minimize", nan, inf, -inf, None) == [2, 1, 0, 3]
-    assert order("maximize", nan, inf, -inf, None) == [1, 2, 0, 3]
 
 
 @pytest.mark.parametrize(
