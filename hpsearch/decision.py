@@ -1,11 +1,15 @@
-"""What a scheduler made of a trial: plain data, which the journal keeps beside the event that led to it."""
+"""What followed from an event: plain data, which the journal keeps beside the event."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Decision"]
+__all__ = ["Decision", "Followed", "Plan", "Rungs"]
+
+Rungs = Sequence[tuple[int | None, int | None]]
+"""(The iteration that it runs until, how many trials it holds) of each rung of a bracket, as `RungView` has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +17,26 @@ class Decision:
     """What the scheduler made of a trial."""
 
     trial: int
-    action: Literal["promote", "stop", "complete"]
+    action: Literal["promote", "stop", "complete", "withdraw"]
+    """`withdraw`: its failure is taken back, and it runs again."""
     reason: str
     """In words, never empty: `"rung 2: 7th of 9, top 3 go on"`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the scheduler plans from here on, as far as that changed."""
+
+    total: tuple[int, int] | None
+    """(trials, iterations with resume) of the whole sweep, None where it has no bound."""
+    brackets: Mapping[int, Rungs] = field(default_factory=dict)
+    """Those that changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """All that followed from one event."""
+
+    decisions: Sequence[Decision] = ()
+    plan: Plan | None = None
+    """None where it stayed as it was."""

@@ -172,7 +172,7 @@ class TensorBoardObserver(Observer):
                 self._pause(event.trial)
                 self._take_back(event.trial, event.iteration)
         for decision in record.decisions:
-            if decision.action != "promote":
+            if decision.action in ("stop", "complete"):
                 self._end(decision.trial, succeeded=decision.trial not in self._failed)
 
     def report(self, reports: Sequence[Report]) -> None:

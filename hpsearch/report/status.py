@@ -34,7 +34,7 @@ def status_text(study: Study, holder: str | None) -> str:
     lines.append(f"trials      {told or 'none yet'}" + ("" if total is None else f"; {total[0]:,} in all"))
     of_all = "" if total is None else f" of {total[1]:,}"
     lines.append(f"iterations  {study.iterations:,}{of_all}, {duration(sum(row.seconds for row in rows))} in workers")
-    best = study._study_state.best()
+    best = study._journaled.best()
     if best is not None:
         value = f"{study.sweep.metric.name} {best.value!r} at {best.value_iteration}"
         lines.append(f"best        trial {best.number}: {value}")

@@ -16,7 +16,7 @@ from hpsearch.schedulers.base import RungView
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.extension import extended
 from hpsearch.study.journal import Journal
-from hpsearch.study.state import StudyState
+from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialRow, TrialState
 
@@ -45,7 +45,7 @@ class Study:
         self,
         directory: Path,
         sweep: Sweep,
-        study_state: StudyState,
+        journaled: JournaledState,
         ended: Ended,
         provenance: dict[str, Any],
         created: float = 0.0,
@@ -61,10 +61,10 @@ class Study:
         """Git commit, command line, packages and environment of the process that made the study."""
         self.created = created
         """When, in seconds since the epoch."""
-        self._study_state = study_state
+        self._journaled = journaled
 
     def __repr__(self) -> str:
-        counts = self._study_state.counts()
+        counts = self._journaled.counts()
         told = ", ".join(f"{counts[state]} {state}" for state in TrialState if counts.get(state))
         return f"<Study {self.sweep.name} in {self.directory}: {self.state}; {told or 'no trials'}>"
 
@@ -76,22 +76,22 @@ class Study:
     @property
     def trials(self) -> list[TrialRow]:
         """Every trial, by number."""
-        return self._study_state.rows()
+        return self._journaled.rows()
 
     @property
     def rungs(self) -> list[RungView]:
         """The rungs of the brackets begun so far."""
-        return list(self._study_state.rungs())
+        return list(self._journaled.rungs())
 
     @property
     def iterations(self) -> int:
         """Iterations that count, those run again from zero included."""
-        return self._study_state.iterations
+        return self._journaled.iterations
 
     @property
     def total(self) -> tuple[int, int] | None:
-        """(trials, iterations) of the whole sweep; None where it has no bound."""
-        return self._study_state.total()
+        """(trials, iterations) of the whole sweep; None where it has no bound, or never ran."""
+        return self._journaled.total
 
     @property
     def best_trial(self) -> BestTrial:
@@ -100,9 +100,9 @@ class Study:
         Raises:
             HpsearchError: No trial has a value.
         """
-        row = self._study_state.best()
+        row = self._journaled.best()
         if row is None or row.value is None:
-            failed = self._study_state.counts().get(TrialState.FAILED, 0)
+            failed = self._journaled.counts().get(TrialState.FAILED, 0)
             raise HpsearchError(
                 f"{self.directory}: no trial has a value of {self.sweep.metric.name!r} yet ({failed} failed). "
                 f"`hpsearch trials {self.directory}` shows what became of each."
@@ -203,10 +203,10 @@ def load(directory: str | Path) -> Study:
     with Journal.read(place.journal) as journal:
         record = journal.study()
         sweep = stored_sweep(record)
-        study_state = StudyState(sweep)
+        journaled = JournaledState(sweep)
         unended = ended = Ended("running" if live else "interrupted")
-        for event, _ in study_state.replay(event for _, event in journal.events()):
-            match event:
+        for entry in journaled.read(journal.entries()):
+            match event := entry.event:
                 case Opened():
                     ended = unended
                 case Ended():
@@ -214,11 +214,11 @@ def load(directory: str | Path) -> Study:
                 case Extended():
                     sweep = extended(sweep, event)
         # As the process that runs it does after each commit: what nothing needs is gone, or about to go.
-        study_state.obsolete()
+        journaled.obsolete()
         if not live:
             # Nobody runs what was running when the last process died.
-            study_state.apply(ended)
-    return Study(place.path, sweep, study_state, ended, record.get("provenance", {}), record.get("created", 0.0))
+            journaled.apply(ended)
+    return Study(place.path, sweep, journaled, ended, record.get("provenance", {}), record.get("created", 0.0))
 
 
 def stored_sweep(record: dict[str, Any]) -> Sweep:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from hpsearch.backends.base import Backend, Gone, Message, Notice, Progress, Result, Task, TimedOut
-from hpsearch.decision import Decision
+from hpsearch.decision import Followed
 from hpsearch.errors import BackendError, HpsearchError
 from hpsearch.events import Ended, Event, Exhausted, Failed, Retried, Saved, Started
 from hpsearch.observers.base import Observers, Record
@@ -67,7 +67,7 @@ class Orchestrator:
         self._spent = spent
         self._discard = discard
         self._events: list[Event] = []  # applied, not yet in the journal
-        self._decided: list[tuple[Event, Sequence[Decision]]] = []
+        self._followed: list[Followed] = []  # from each of them
         self._told: set[str] = set()  # settings that trials changed
         self._ending: str | None = None
         self._mistake: HpsearchError | None = None
@@ -165,20 +165,21 @@ class Orchestrator:
         self._look()
 
     def _note(self, event: Event) -> None:
-        decisions = self._study_state.apply(event)
-        self._widths.observe(event, decisions)
-        self._decided.append((event, decisions))
+        followed = self._study_state.apply(event)
+        self._widths.observe(event, followed.decisions)
         self._events.append(event)
+        self._followed.append(followed)
 
     def _commit(self) -> None:
         """Write what was noted in one transaction, and only then act on it."""
         if not self._events:
             return
-        places = self._journal.append(self._events)
-        decided, self._decided = self._decided, []
+        places = self._journal.append(self._events, self._followed)
+        committed = list(zip(places, self._events, self._followed, strict=True))
         self._events.clear()
-        for (seq, when), (event, decisions) in zip(places, decided, strict=True):
-            self._observers.observe(Record(seq, when, event, decisions))
+        self._followed.clear()
+        for (seq, when), event, followed in committed:
+            self._observers.observe(Record(seq, when, event, followed.decisions))
             if isinstance(event, Started):
                 self._start(event)
         self._discard(self._study_state.obsolete())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.backends.base import Backend
-from hpsearch.decision import Decision
+from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, StorageError
 from hpsearch.events import Ended, Event, Extended, Finished, Opened, Saved
 from hpsearch.observers import make_observer
@@ -30,6 +30,7 @@ from hpsearch.study.directory import StudyDirectory, next_directory
 from hpsearch.study.extension import extended, extension
 from hpsearch.study.filesystem import identity
 from hpsearch.study.journal import Journal
+from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.study.provenance import command_line, process_name, provenance
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
@@ -108,23 +109,21 @@ def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Seque
         place.running(process_name()) as check,
         Journal.open(place.journal, durable=run.durable, guard=check) as journal,
     ):
-        history = list(journal.events())
+        history = list(journal.entries())
         sweep, more = _extend(stored_sweep(journal.study()), history, sweep)
-        if more is None and retry is None and history and history[-1][1] == Ended("finished"):
+        if more is None and retry is None and history and history[-1].event == Ended("finished"):
             run.display.note(f"{place.path}: this sweep is finished")
             return load(place.path)
         _go_on(place, journal, history, sweep, more, run, retry)
     return load(place.path)
 
 
-def _extend(
-    stored: Sweep, history: Sequence[tuple[float, Event]], asked: Sweep | None
-) -> tuple[Sweep, Extended | None]:
+def _extend(stored: Sweep, history: Sequence[Entry], asked: Sweep | None) -> tuple[Sweep, Extended | None]:
     """Give the sweep as it is to be run, and the event that adds to it."""
     current = stored
-    for _, event in history:
-        if isinstance(event, Extended):
-            current = extended(current, event)
+    for entry in history:
+        if isinstance(entry.event, Extended):
+            current = extended(current, entry.event)
     if asked is None:
         return current, None
     more = extension(current, asked)
@@ -136,7 +135,7 @@ def _extend(
 def _go_on(
     place: StudyDirectory,
     journal: Journal,
-    history: Sequence[tuple[float, Event]],
+    history: Sequence[Entry],
     sweep: Sweep,
     more: Extended | None,
     run: Run,
@@ -150,7 +149,7 @@ def _go_on(
     widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest)
     observers = _observers(place, sweep, record, run)
     replayed = []
-    for told in _records(study_state, history):
+    for told in _records(study_state.resume(history)):
         widths.observe(told.event, told.decisions)  # in step: it asks the state where trials stand
         replayed.append(told)
     study_state.obsolete()
@@ -164,12 +163,12 @@ def _go_on(
             opened = Opened(
                 backend.name, resources.workers, process_name(), command_line(), resources.workers_per_trial
             )
-            decided = _apply([opened] if more is None else [opened, more], study_state, widths)
+            applied = _apply([opened] if more is None else [opened, more], study_state, widths)
             if retry is not None:
-                decided += _apply(retries(study_state, sweep, retry), study_state, widths)
-            written = journal.append([event for event, _ in decided])
-            for (seq, when), (event, decisions) in zip(written, decided, strict=True):
-                watching.observe(Record(seq, when, event, decisions))
+                applied += _apply(retries(study_state, sweep, retry), study_state, widths)
+            written = journal.append([event for event, _ in applied], [followed for _, followed in applied])
+            for (seq, when), (event, followed) in zip(written, applied, strict=True):
+                watching.observe(Record(seq, when, event, followed.decisions))
             keep_all = sweep.checkpoints.keep == "all"
             place.remove_unnamed(_named_checkpoints(history) if keep_all else study_state.checkpoints())
             Orchestrator(
@@ -188,14 +187,14 @@ def _go_on(
             study_state.close()
 
 
-def _apply(events: Iterable[Event], study_state: StudyState, widths: Widths) -> list[tuple[Event, Sequence[Decision]]]:
-    """Move on by events that aren't in the journal yet; give them with what was decided on each."""
-    decided = []
+def _apply(events: Iterable[Event], study_state: StudyState, widths: Widths) -> list[tuple[Event, Followed]]:
+    """Move on by events that aren't in the journal yet; give them with what followed from each."""
+    applied = []
     for event in events:
-        decisions = study_state.apply(event)
-        widths.observe(event, decisions)
-        decided.append((event, decisions))
-    return decided
+        followed = study_state.apply(event)
+        widths.observe(event, followed.decisions)
+        applied.append((event, followed))
+    return applied
 
 
 def _observers(place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], run: Run) -> list[Observer]:
@@ -206,11 +205,10 @@ def _observers(place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], r
     return [make_observer(name, observed, run.search_path) if isinstance(name, str) else name for name in names]
 
 
-def _records(study_state: StudyState, history: Sequence[tuple[float, Event]]) -> Iterator[Record]:
-    """Replay a journal from its first event on."""
-    events = study_state.replay(event for _, event in history)
-    for seq, ((event, decisions), (when, _)) in enumerate(zip(events, history, strict=True), 1):
-        yield Record(seq, when, event, decisions)
+def _records(entries: Iterable[Entry]) -> Iterator[Record]:
+    """Give a journal's entries, from its first on, as observers are told them."""
+    for seq, entry in enumerate(entries, 1):
+        yield Record(seq, entry.time, entry.event, entry.followed.decisions)
 
 
 def write_tensorboard(place: StudyDirectory) -> None:
@@ -218,13 +216,13 @@ def write_tensorboard(place: StudyDirectory) -> None:
     with _storage_errors(place):
         with Journal.read(place.journal) as journal:
             study = journal.study()
-            sweep, history = stored_sweep(study), list(journal.events())
-        study_state = StudyState(sweep)
+            sweep, history = stored_sweep(study), list(journal.entries())
+        journaled = JournaledState(sweep)
         observer = make_observer("tensorboard", Observed(place.path, sweep, study.get("created", 0.0)))
         observer.seen()
-        for record in _records(study_state, history):
+        for record in _records(journaled.read(history)):
             observer.observe(record)
-        observer.rungs(study_state.rungs())
+        observer.rungs(journaled.rungs())
         observer.close()
 
 
@@ -250,17 +248,17 @@ def _trainable(sweep: Sweep, folder: str) -> str | CommandLine:
     return CommandLine(sweep.program, sweep.command or DEFAULT_COMMAND, folder)
 
 
-def _named_checkpoints(history: Sequence[tuple[float, Event]]) -> set[str]:
-    named = (event.checkpoint for _, event in history if isinstance(event, Saved | Finished))
+def _named_checkpoints(history: Sequence[Entry]) -> set[str]:
+    named = (entry.event.checkpoint for entry in history if isinstance(entry.event, Saved | Finished))
     return {checkpoint for checkpoint in named if checkpoint is not None}
 
 
-def _seconds_spent(history: Sequence[tuple[float, Event]]) -> float:
+def _seconds_spent(history: Sequence[Entry]) -> float:
     """Add up how long former runs took, as far as their journal tells; a clock that was set back takes nothing off."""
     return sum(
-        max(0.0, when - before)
-        for (before, _), (when, event) in itertools.pairwise(history)
-        if not isinstance(event, Opened)
+        max(0.0, entry.time - before.time)
+        for before, entry in itertools.pairwise(history)
+        if not isinstance(entry.event, Opened)
     )
 
 

@@ -6,6 +6,7 @@ files, the Python API, `plan`, `--set` and the docs' test read that line.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from hpsearch.checks import InvalidKey, nearest
 from hpsearch.errors import SweepError
 from hpsearch.imports import import_object
+from hpsearch.schedulers.absent import Absent
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
@@ -45,6 +47,12 @@ def settings_named(kind: str) -> type[EarlyTerminate]:
 
 
 def early_terminate_from_json(given: Mapping[str, Any]) -> EarlyTerminate:
-    """Read back what `EarlyTerminate.to_json` gave."""
+    """Read back what `EarlyTerminate.to_json` gave; a third party's that can't be had is `Absent`."""
     fields = dict(given)
-    return settings_named(fields.pop("type"))(**fields)
+    kind = fields.pop("type")
+    try:
+        return settings_named(kind)(**fields)
+    except (SweepError, TypeError) as error:
+        if kind in KNOWN:
+            raise
+        return Absent(fields["max_iter"], json.dumps(dict(given)), str(error))

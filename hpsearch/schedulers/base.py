@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpsearch.decision import Decision
+from hpsearch.decision import Decision, Rungs
 
 __all__ = ["Answer", "Done", "NewTrial", "Outcome", "Run", "RungView", "Scheduler", "Wait"]
 
@@ -142,6 +142,13 @@ class Scheduler(ABC):
     @abstractmethod
     def rungs(self) -> Sequence[RungView]:
         """Rungs of the brackets begun so far."""
+
+    def plan(self, bracket: int) -> Rungs:
+        """Give (until, size) of a bracket's rungs, as `rungs` does; none where the bracket hasn't begun.
+
+        Asked after every event of one of its trials, so it should not grow with the number of brackets.
+        """
+        return tuple((view.until, view.size) for view in self.rungs() if view.bracket == bracket)
 
     @abstractmethod
     def total(self) -> tuple[int, int] | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from hpsearch.decision import Decision
+from hpsearch.decision import Decision, Rungs
 from hpsearch.errors import SweepError
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
@@ -66,6 +66,9 @@ class BracketScheduler(Scheduler):
         self._begun_trials = 0
         self._begun_iterations = 0
         self._numbered = 0
+        self._plans: dict[int, Rungs] = {}
+        self._total: tuple[int, int] | None = None
+        """What `total` gave; None after the plan changed."""
         self._newest: OpenBracket | None = None
         self._running: dict[int, OpenBracket] = {}
         self._promoted: list[tuple[int, int, OpenBracket]] = []
@@ -209,6 +212,7 @@ class BracketScheduler(Scheduler):
             )
         self._run_cap, self._brackets = after
         self._exhausted = False
+        self._total = None
 
     def rungs(self) -> Sequence[RungView]:
         """Rungs of the brackets begun so far, in order.
@@ -220,15 +224,20 @@ class BracketScheduler(Scheduler):
         self._stale.clear()
         return list(chain.from_iterable(self._views))
 
+    def plan(self, bracket: int) -> Rungs:
+        """Give (until, size) of a bracket's rungs; none where the bracket hasn't begun."""
+        return self._plans.get(bracket, ())
+
     def total(self) -> tuple[int, int]:
         """Count (trials, iterations when each promotion resumes) of the whole sweep.
 
         Exact for what was planned, and after rungs that could not be filled; a trial that fails or ends by
         itself in the middle of a rung counts as though it had run to the rung's end.
         """
-        if self._exhausted:
-            return self._begun_trials, self._begun_iterations
-        return self._total_within(*self._bounds())
+        if self._total is None:
+            begun = self._begun_trials, self._begun_iterations
+            self._total = begun if self._exhausted else self._total_within(*self._bounds())
+        return self._total
 
     def _start(self, trial: int, bracket: OpenBracket) -> None:
         bracket.started += 1
@@ -327,6 +336,8 @@ class BracketScheduler(Scheduler):
         self._begun_trials += plan.trials - bracket.plan.trials
         self._begun_iterations += iterations(plan, resume=True) - iterations(bracket.plan, resume=True)
         bracket.plan = plan
+        self._plans[bracket.index] = tuple((rung.until, rung.size) for rung in plan.rungs)
+        self._total = None
 
     def _bounds(self) -> tuple[int | None, int | None]:
         return self._resolved(self._run_cap, self._brackets)

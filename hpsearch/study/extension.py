@@ -43,9 +43,10 @@ def extension(stored: Sweep, asked: Sweep) -> Extended | None:
 def extended(sweep: Sweep, more: Extended) -> Sweep:
     """Give the sweep with more to do."""
     if more.run_cap is not None:
-        sweep = replace(sweep, run_cap=more.run_cap)
+        sweep = replace(sweep, run_cap=more.run_cap, read_back=True)
     if more.settings and sweep.early_terminate is not None:
-        sweep = replace(sweep, early_terminate=sweep.early_terminate.with_settings(more.settings))
+        early = sweep.early_terminate.with_settings(more.settings)
+        sweep = replace(sweep, early_terminate=early, read_back=True)
     return sweep
 
 

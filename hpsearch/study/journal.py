@@ -14,23 +14,30 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import tee
 from pathlib import Path
 from typing import Any
 
+from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, StudyInUseError
 from hpsearch.events import Event
 from hpsearch.study.event_codec import decode, encode
 from hpsearch.study.filesystem import identity, is_network_filesystem
+from hpsearch.study.followed_codec import decode_followed, encode_followed
 from hpsearch.study.journal_file import connect, connect_to_read, explained
 from hpsearch.study.journal_format import (
     CHECKSUM,
     FORMAT,
+    INSERT,
     make_tables,
     next_checksum,
     study_checksum,
     upgrade,
     with_checksums,
 )
+from hpsearch.study.journaled_state import Entry
+from hpsearch.study.state import StudyState
+from hpsearch.sweep.sweep import Sweep
 
 __all__ = ["FORMAT", "Journal"]
 
@@ -48,7 +55,7 @@ class Journal:
     def __init__(self, connection: sqlite3.Connection, path: Path | None, form: int = FORMAT) -> None:
         self._connection = connection
         self._path = path
-        self._former = form < FORMAT  # of a format without checksums
+        self._former = form < FORMAT  # of a format without checksums, and without what followed
         self._identity: tuple[int, int] | None = None  # None: one that is only read, or in memory
         self._guard: Callable[[], None] = lambda: None
         self._synchronous = "NORMAL"
@@ -142,8 +149,12 @@ class Journal:
         except (TypeError, ValueError) as error:
             raise JournalError(f"{self._path}: the study's sweep can't be read: {error}. {_DAMAGED}") from error
 
-    def append(self, events: Sequence[Event]) -> list[tuple[int, float]]:
+    def append(self, events: Sequence[Event], followed: Sequence[Followed] | None = None) -> list[tuple[int, float]]:
         """Write events in one transaction; when this returns they survive the process.
+
+        Args:
+            events: In their order.
+            followed: What followed from each; None: nothing from any.
 
         Returns:
             Each one's (number, wall time): numbers count from 1 without a gap.
@@ -153,7 +164,8 @@ class Journal:
             JournalError: They can't be written (the disk is full, say); none of them is.
         """
         now = time.time()
-        columns = [(now, *encode(event)) for event in events]
+        texts = [""] * len(events) if followed is None else map(encode_followed, followed)
+        columns = [(now, *encode(event), text) for event, text in zip(events, texts, strict=True)]
         execute = self._connection.execute
         self._check_place()
         with explained(self._path):
@@ -162,7 +174,7 @@ class Journal:
                 execute("BEGIN IMMEDIATE")
                 end = self._known_end()
                 rows = list(with_checksums(((seq, *row) for seq, row in enumerate(columns, end[0] + 1)), end[1]))
-                self._connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", rows)
+                self._connection.executemany(INSERT, rows)
                 execute("COMMIT")
             except BaseException:
                 # A second Ctrl-C may strike on either side of the commit, and SQLite rolls some errors back itself.
@@ -178,6 +190,26 @@ class Journal:
         Raises:
             JournalError: A row isn't an event, or isn't the one that was written.
         """
+        for entry in self._entries():
+            yield entry.time, entry.event
+
+    def entries(self) -> Iterator[Entry]:
+        """Give the events with what followed from them, likewise.
+
+        A journal of a former format doesn't tell that: it is found out by replaying it.
+
+        Raises:
+            JournalError: A row isn't an event, or isn't the one that was written; or a former format doesn't replay.
+        """
+        if not self._former:
+            yield from self._entries()
+            return
+        study_state, (entries, told) = StudyState(Sweep.from_json(self.study()["sweep"])), tee(self._entries())
+        replayed = study_state.replay(entry.event for entry in entries)
+        for entry, (event, followed) in zip(told, replayed, strict=True):
+            yield Entry(entry.time, event, followed)
+
+    def _entries(self) -> Iterator[Entry]:
         with explained(self._path):
             last, _ = self._end or self._newest()
         seq = checksum = 0
@@ -194,12 +226,12 @@ class Journal:
                 checksum = next_checksum(checksum, row)
                 if not self._former and stored != checksum:
                     raise self._damage(seq, "its checksum doesn't fit")
-                _, when, kind, trial, body = row
+                _, when, kind, trial, body, followed = row
                 try:
-                    event = decode(kind, trial, body)
+                    entry = Entry(when, decode(kind, trial, body), decode_followed(followed))
                 except (KeyError, TypeError, ValueError) as error:
                     raise self._damage(seq, f"{kind!r}, {error!r}") from error
-                yield when, event
+                yield entry
 
     def request(self, verb: str) -> None:
         """Leave word for the process that runs the study."""
@@ -243,11 +275,16 @@ class Journal:
         self._ready = True
 
     def _upgrade(self) -> None:
+        # Also with the bracket and the rung of each start, which format 1 leaves to the replay.
+        rows = [
+            (seq, entry.time, *encode(entry.event), encode_followed(entry.followed))
+            for seq, entry in enumerate(self.entries(), 1)
+        ]
         execute = self._connection.execute
         execute("BEGIN IMMEDIATE")
         try:
             self._known_end()  # before anything changes
-            upgrade(self._connection)
+            upgrade(self._connection, rows)
             execute("COMMIT")
         except BaseException:
             if self._connection.in_transaction:
@@ -281,10 +318,8 @@ class Journal:
         return seq, checksum
 
     def _rows(self, which: str) -> list[Any]:
-        checksum = "0" if self._former else "checksum"
-        return self._connection.execute(
-            f"SELECT seq, time, kind, trial, body, {checksum} FROM events {which}"
-        ).fetchall()
+        more = "'', 0" if self._former else "followed, checksum"
+        return self._connection.execute(f"SELECT seq, time, kind, trial, body, {more} FROM events {which}").fetchall()
 
     def _damage(self, seq: int, what: str) -> JournalError:
         return JournalError(f"{self._path}: event {seq} can't be read: {what}. {_DAMAGED}")

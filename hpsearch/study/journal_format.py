@@ -1,7 +1,7 @@
 """The tables of a journal, their checksums, and the way from format 1 to today's.
 
-Format 1 had no checksums. Everything else is the same, so a journal of it is read as it is, and gets its checksums
-when it is written next.
+Format 1 had no checksums, and didn't say what followed from an event. The JSON of an event is the same, so a journal of
+it is read as it is, and gets both when it is written next.
 
 An event's checksum is the CRC-32 of all events up to it. So it also tells of an event that is missing, or in another's
 place, and what is appended hangs on what is there. It finds damage, which is all it is for: whoever may write the file
@@ -20,6 +20,7 @@ __all__ = [
     "APPLICATION",
     "CHECKSUM",
     "FORMAT",
+    "INSERT",
     "make_tables",
     "next_checksum",
     "study_checksum",
@@ -39,9 +40,11 @@ CHECKSUM = "checksum"
 _EVENTS = """
 CREATE TABLE events (
     seq INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, trial INTEGER, body TEXT NOT NULL,
-    checksum INTEGER NOT NULL
+    followed TEXT NOT NULL, checksum INTEGER NOT NULL
 )
 """
+
+INSERT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 _TABLES = f"""
 CREATE TABLE study (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -50,7 +53,7 @@ CREATE TABLE requests (seq INTEGER PRIMARY KEY, time REAL NOT NULL, verb TEXT NO
 """
 
 _Row = Sequence[Any]
-"""An event's columns but for the checksum: seq, time, kind, trial, body."""
+"""An event's columns but for the checksum: seq, time, kind, trial, body, followed."""
 
 
 def make_tables(connection: sqlite3.Connection, study: Mapping[str, Any]) -> None:
@@ -62,16 +65,20 @@ def make_tables(connection: sqlite3.Connection, study: Mapping[str, Any]) -> Non
     connection.execute("COMMIT")
 
 
-def upgrade(connection: sqlite3.Connection) -> None:
-    """Make a journal of format 1 one of today's; within a transaction of the caller."""
+def upgrade(connection: sqlite3.Connection, rows: Iterable[_Row]) -> None:
+    """Make a journal of format 1 one of today's; within a transaction of the caller.
+
+    Args:
+        connection: To the journal.
+        rows: Its events as today's format has them.
+    """
     execute = connection.execute
     execute("ALTER TABLE events RENAME TO former_events")
     execute(_EVENTS)
-    former = execute("SELECT seq, time, kind, trial, body FROM former_events ORDER BY seq")
-    connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", with_checksums(former))
+    connection.executemany(INSERT, with_checksums(rows))
     execute("DROP TABLE former_events")
-    rows = dict(execute("SELECT key, value FROM study"))
-    execute("INSERT INTO study VALUES (?, ?)", (CHECKSUM, study_checksum(rows)))
+    study = dict(execute("SELECT key, value FROM study"))
+    execute("INSERT INTO study VALUES (?, ?)", (CHECKSUM, study_checksum(study)))
     execute(f"PRAGMA user_version={FORMAT}")
 
 
@@ -84,8 +91,8 @@ def with_checksums(rows: Iterable[_Row], checksum: int = 0) -> Iterator[tuple[An
 
 def next_checksum(checksum: int, row: _Row) -> int:
     """Give the checksum of all events up to this one, from that of those before it."""
-    seq, when, kind, trial, body = row
-    return zlib.crc32(f"{seq} {when!r} {kind} {trial} {body}\n".encode(), checksum)
+    seq, when, kind, trial, body, followed = row
+    return zlib.crc32(f"{seq} {when!r} {kind} {trial} {body} {followed}\n".encode(), checksum)
 
 
 def study_checksum(rows: Mapping[str, str]) -> str:

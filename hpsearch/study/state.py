@@ -1,4 +1,4 @@
-"""The state of a sweep: searcher, scheduler and the record of every trial, moved on by events alone.
+"""The state of a sweep that goes on: searcher, scheduler and what the journal tells, moved on by events alone.
 
 It is pure. A running sweep asks it for the next event, writes that to the journal, and applies it; a resumed
 one applies the events of the journal. Both go through the same lines, so there is nothing else to restore.
@@ -7,24 +7,20 @@ one applies the events of the journal. Both go through the same lines, so there 
 from __future__ import annotations
 
 import functools
-from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, tee
 
-from hpsearch.decision import Decision
+from hpsearch.decision import Decision, Followed, Plan
 from hpsearch.errors import JournalError
 from hpsearch.events import (
     Dropped,
-    Ended,
     Event,
     Exhausted,
     Extended,
     Failed,
     Finished,
-    Lost,
-    Opened,
     Retried,
     Reverted,
     Saved,
@@ -35,16 +31,14 @@ from hpsearch.searchers import NotYet, Observation, Searcher, Suggestion
 from hpsearch.seeds import trial_seed
 from hpsearch.study.build import build_scheduler
 from hpsearch.study.failure_limit import Tally
+from hpsearch.study.followed_codec import encode_followed
+from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.study.suggestions import Suggested, Suggestions
-from hpsearch.study.trial_records import TrialRecord, TrialRecords
+from hpsearch.study.trial_records import TrialRecord
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Failure, Report, Segment, Trial, TrialRow, TrialState
 
 __all__ = ["StudyState"]
-
-_OF_ATTEMPTS = (Saved, Finished, Failed, Lost, Reverted)
-
-_STATES = {"promote": TrialState.WAITING, "stop": TrialState.STOPPED, "complete": TrialState.COMPLETE}
 
 
 class StudyState:
@@ -60,14 +54,10 @@ class StudyState:
         self._sweep = sweep
         self._suggestions = Suggestions(sweep, wrap)
         self._scheduler = build_scheduler(sweep)
-        self._records = TrialRecords(sweep.objective, sweep.resources.workers_per_trial)
-        self._requeued: list[int] = []  # sorted: trials whose segment must be started again
+        self._journaled = JournaledState(sweep)
+        self._records = self._journaled.records
         self._requested: deque[int] = deque()  # failed trials whose params are those of the next new ones
         self._retaken: set[int] = set()  # failed trials of which there is, or will be, such another
-        self._reached = 0  # trials that reached the end of a segment, and have not failed
-        self.finished_segments = 0
-        self.iterations = 0
-        """Iterations that count, those run again from zero included."""
 
     def next(self) -> Started | Exhausted | Wait | Done:
         """Give the event that should come next, and change nothing: `apply` moves on."""
@@ -82,63 +72,22 @@ class StudyState:
 
     def has_more(self, starts: int) -> bool:
         """Say whether more segments than so many could start now, if the searcher isn't exhausted."""
-        rest = max(starts - len(self._requeued), 0)
-        return len(self._requeued) > starts or any(True for _ in islice(self._scheduler.upcoming(), rest, rest + 1))
+        requeued = len(self._journaled.requeued)
+        rest = max(starts - requeued, 0)
+        return requeued > starts or any(True for _ in islice(self._scheduler.upcoming(), rest, rest + 1))
 
-    def apply(self, event: Event) -> Sequence[Decision]:
-        """Move on by an event; answer what the scheduler decided on it."""
-        match event:
-            case Started(new=new):
-                self._take(event)
-                self._records.start(event)
-                if new is not None:
-                    self._suggestions.hear(lambda searcher: searcher.started(new))
-            case Saved():
-                record = self._records.of(event.trial)
-                record.save(event.iteration, event.checkpoint)
-                record.losses = 0
-                self._count(event.trial, event.reports)
-                self._observed(event.trial, event.reports)
-            case Finished():
-                return self._finish(event)
-            case Failed():
-                return self._fail(event)
-            case Lost():
-                record = self._records.of(event.trial)
-                record.losses += event.counts_against_trial
-                record.seconds += event.seconds
-                record.excused += event.seconds
-                self._requeue(event.trial)
-            case Reverted():
-                record = self._records.of(event.trial)
-                record.seconds += event.seconds
-                record.losses = 0
-                self._requeue(event.trial)
-                before = record.standing.iterations
-                self._records.revert(event.trial, event.reason, event.checkpoint)
-                self.iterations -= before - record.standing.iterations
-                reverted, iteration = record.trial, record.standing.iterations
-                self._suggestions.hear(lambda searcher: searcher.reverted(reverted, iteration))
-            case Opened() | Ended():
-                if isinstance(event, Opened) and event.workers_per_trial is not None:
-                    self._records.least_width = event.workers_per_trial
-                for trial in sorted(self._records.running):
-                    self._requeue(trial)
-            case Dropped():
-                record = self._records.of(event.trial)
-                record.drop_checkpoint()
-                dropped = record.trial
-                self._suggestions.hear(lambda searcher: searcher.dropped(dropped))
-            case Retried():
-                self._retry(event.trial)
-            case Exhausted():
-                self._scheduler.next()
-                return self._decide(self._scheduler.exhausted())
-            case Extended(run_cap=run_cap, settings=settings):
-                self._scheduler.extend(run_cap, settings)
-        return ()
+    def apply(self, event: Event) -> Followed:
+        """Move on by an event; answer what followed, which the journal keeps beside it."""
+        if isinstance(event, Started):
+            self._take(event)
+        self._journaled.apply(event)
+        decisions = self._decided(event)
+        followed = Followed(decisions, self._plan(event))
+        self._journaled.follow(followed)
+        self._tell_searcher(event, decisions)
+        return followed
 
-    def replay(self, events: Iterable[Event]) -> Iterator[tuple[Event, Sequence[Decision]]]:
+    def replay(self, events: Iterable[Event]) -> Iterator[tuple[Event, Followed]]:
         """Apply the events of a journal, checking that each start is the one that this sweep would make.
 
         Raises:
@@ -158,13 +107,23 @@ class StudyState:
                         event = replace(event, bracket=expected.bracket, rung=expected.rung)
                 if expected != event:
                     raise _misfit(event, f"this sweep gives {expected}")
-            elif isinstance(event, _OF_ATTEMPTS) and not self._runs(event.trial, event.attempt):
-                raise _misfit(event, "that attempt doesn't run")
             try:
-                decisions = self.apply(event)
+                followed = self.apply(event)
             except ValueError as error:
                 raise _misfit(event, f"this sweep says: {error}") from error
-            yield event, decisions
+            yield event, followed
+
+    def resume(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Replay a journal's entries, and pass them on.
+
+        Raises:
+            JournalError: As by `replay`; or something else followed from an event than the journal says.
+        """
+        entries, told = tee(entries)
+        for (event, followed), entry in zip(self.replay(entry.event for entry in entries), told, strict=True):
+            if encode_followed(followed) != encode_followed(entry.followed):
+                raise _misfit(event, f"{entry.followed} followed, this sweep gives {followed}")
+            yield entry
 
     def record(self, trial: int) -> TrialRecord:
         """Give a trial's record."""
@@ -191,7 +150,7 @@ class StudyState:
     def tally(self) -> Tally:
         """Count the trials that have failed, and those that have failed or reached the end of a segment."""
         failed = self._records.counts[TrialState.FAILED]
-        return Tally(failed, failed + self._reached)
+        return Tally(failed, failed + self._journaled.reached)
 
     def running(self) -> Sequence[Segment]:
         """Give the segments that run, by trial number."""
@@ -199,7 +158,17 @@ class StudyState:
 
     def ready(self) -> int:
         """Count the segments that `next` would give now; where new trials have no known bound, at least one."""
-        return len(self._requeued) + self._scheduler.ready()
+        return len(self._journaled.requeued) + self._scheduler.ready()
+
+    @property
+    def finished_segments(self) -> int:
+        """Segments that came to their end."""
+        return self._journaled.finished_segments
+
+    @property
+    def iterations(self) -> int:
+        """Iterations that count, those run again from zero included."""
+        return self._journaled.iterations
 
     def close(self) -> None:
         """Let go of the searcher: nothing more is asked."""
@@ -217,15 +186,15 @@ class StudyState:
 
     def rows(self) -> list[TrialRow]:
         """Give every trial, by number."""
-        return self._records.rows()
+        return self._journaled.rows()
 
     def best(self) -> TrialRow | None:
         """Give the best trial by its value; ties go to the lower number."""
-        return self._records.best()
+        return self._journaled.best()
 
     def counts(self) -> dict[TrialState, int]:
         """Count the trials by state."""
-        return dict(self._records.counts)
+        return self._journaled.counts()
 
     def rungs(self) -> Sequence[RungView]:
         """Give the rungs of the brackets begun so far."""
@@ -243,7 +212,7 @@ class StudyState:
 
     def obsolete(self) -> list[str]:
         """Give the checkpoints that nothing needs any more, each once; relative to the study's directory."""
-        return self._records.obsolete(keep_all=self._sweep.checkpoints.keep == "all")
+        return self._journaled.obsolete()
 
     def checkpoints(self) -> set[str]:
         """Give the checkpoints that are kept."""
@@ -251,7 +220,7 @@ class StudyState:
 
     def _upcoming(self, suggest: Callable[[int], Suggested]) -> Iterator[Started | Exhausted | Wait | Done]:
         idle = True
-        for trial in tuple(self._requeued):
+        for trial in tuple(self._journaled.requeued):
             idle = False
             record = self._records.of(trial)
             yield Started(record.again(), None, bracket=record.bracket, rung=record.rung)
@@ -295,8 +264,7 @@ class StudyState:
     def _take(self, event: Started) -> None:
         """Count a segment as started."""
         trial = event.segment.trial
-        if trial in self._requeued:
-            self._requeued.remove(trial)
+        if trial in self._journaled.requeued:
             return
         self._scheduler.next()
         if event.new is None:
@@ -306,34 +274,73 @@ class StudyState:
         else:
             self._suggestions.started(trial - len(self._retaken))
 
-    def _retry(self, trial: int) -> None:
-        record = self._records.of(trial)
-        if not self._scheduler.may_withdraw(trial):
-            if record.state is not TrialState.FAILED or trial in self._retaken:
-                raise ValueError(f"only a failed trial can be retried, and once; trial {trial} is {record.state}")
-            self._requested.append(trial)
-            self._retaken.add(trial)
-            return
-        self._scheduler.withdraw(trial)
-        before = record.standing.iterations
-        self._records.retry(trial)
-        self.iterations -= before - record.standing.iterations
-        self._reached += record.reached_rung
-        insort(self._requeued, trial)
+    def _decided(self, event: Event) -> Sequence[Decision]:
+        """Tell the scheduler of an event that was applied; give its decisions."""
+        match event:
+            case Finished() if event.trial not in self._journaled.requeued:
+                value = self._records.of(event.trial).standing.value
+                outcome = Outcome(event.trial, event.iteration, float("nan") if value is None else value)
+                return self._scheduler.observe(outcome)
+            case Failed(retry=False):
+                return self._scheduler.observe(
+                    Outcome(event.trial, self._records.of(event.trial).standing.iterations, None)
+                )
+            case Retried():
+                return self._retry(event.trial)
+            case Exhausted():
+                self._scheduler.next()
+                return self._scheduler.exhausted()
+            case Extended(run_cap=run_cap, settings=settings):
+                self._scheduler.extend(run_cap, settings)
+        return ()
 
-    def _runs(self, trial: int, attempt: int) -> bool:
-        if trial not in self._records.running:
-            return False
-        segment = self._records.of(trial).segment
-        return segment is not None and segment.attempt == attempt
+    def _retry(self, trial: int) -> Sequence[Decision]:
+        if self._scheduler.may_withdraw(trial):
+            self._scheduler.withdraw(trial)
+            return (Decision(trial, "withdraw", "retried: its rung isn't decided"),)
+        state = self._records.of(trial).state
+        if state is not TrialState.FAILED or trial in self._retaken:
+            raise ValueError(f"only a failed trial can be retried, and once; trial {trial} is {state}")
+        self._requested.append(trial)
+        self._retaken.add(trial)
+        return ()
 
-    def _requeue(self, trial: int) -> None:
-        self._records.release(trial, TrialState.WAITING)
-        insort(self._requeued, trial)
+    def _plan(self, event: Event) -> Plan | None:
+        """Give how the scheduler's plan changed on an event; None where it didn't."""
+        known = self._journaled.brackets
+        match event:
+            case Started():
+                touched: Iterable[int | None] = (event.bracket,)
+            case Finished() | Failed() | Retried():
+                touched = (self._records.of(event.trial).bracket,)
+            case Exhausted() | Extended():
+                touched = known
+            case _:
+                touched = ()
+        plans = {bracket: self._scheduler.plan(bracket) for bracket in touched if bracket is not None}
+        changed = {bracket: rungs for bracket, rungs in plans.items() if rungs != known.get(bracket, ())}
+        total = self.total()
+        return Plan(total, changed) if changed or total != self._journaled.total else None
 
-    def _count(self, trial: int, reports: Sequence[Report]) -> None:
-        self.iterations += len(reports)
-        self._records.count(trial, reports)
+    def _tell_searcher(self, event: Event, decisions: Sequence[Decision]) -> None:
+        """Let the searcher hear of an event that was applied."""
+        hear = self._suggestions.hear
+        match event:
+            case Started(new=Trial() as new):
+                hear(lambda searcher: searcher.started(new))
+            case Saved():
+                self._observed(event.trial, event.reports)
+            case Finished():
+                self._observed(event.trial, event.reports, event.trial not in self._journaled.requeued, None, decisions)
+            case Failed(retry=False):
+                self._observed(event.trial, event.reports, True, event.failure, decisions)
+            case Reverted():
+                record = self._records.of(event.trial)
+                reverted, iteration = record.trial, record.standing.iterations
+                hear(lambda searcher: searcher.reverted(reverted, iteration))
+            case Dropped():
+                dropped = self._records.of(event.trial).trial
+                hear(lambda searcher: searcher.dropped(dropped))
 
     def _observed(
         self,
@@ -343,53 +350,9 @@ class StudyState:
         failure: Failure | None = None,
         decisions: Sequence[Decision] = (),
     ) -> None:
-        """Let the searcher hear what a trial gave."""
         record = self._records.of(trial)
         observation = Observation(record.trial, record.standing.iterations, reports, ended, failure, decisions)
         self._suggestions.hear(lambda searcher: searcher.observe(observation))
-
-    def _finish(self, event: Finished) -> Sequence[Decision]:
-        record = self._records.of(event.trial)
-        segment = record.segment
-        assert segment is not None, f"{event} ends an attempt that doesn't run"
-        record.seconds += event.seconds
-        record.losses = 0
-        if event.checkpoint is not None:
-            record.save(event.iteration, event.checkpoint)
-        self._count(event.trial, event.reports)
-        if event.cut and (segment.end is None or event.iteration < segment.end):
-            self._requeue(event.trial)
-            self._observed(event.trial, event.reports)
-            return ()
-        self._reached += not record.reached_rung
-        record.settle()
-        self._records.release(event.trial, TrialState.WAITING)
-        self.finished_segments += 1
-        value = float("nan") if record.standing.value is None else record.standing.value
-        decisions = self._decide(self._scheduler.observe(Outcome(event.trial, event.iteration, value)))
-        self._observed(event.trial, event.reports, True, None, decisions)
-        return decisions
-
-    def _fail(self, event: Failed) -> Sequence[Decision]:
-        record = self._records.of(event.trial)
-        record.failures += 1
-        record.seconds += event.seconds
-        if event.retry:
-            self._requeue(event.trial)
-            return ()
-        record.sound = record.standing
-        self._reached -= record.reached_rung
-        self._count(event.trial, event.reports)
-        self._records.release(event.trial, TrialState.FAILED)
-        self._records.fail(event.trial, event.failure)
-        decisions = self._decide(self._scheduler.observe(Outcome(event.trial, record.standing.iterations, None)))
-        self._observed(event.trial, event.reports, True, event.failure, decisions)
-        return decisions
-
-    def _decide(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
-        for decision in decisions:
-            self._records.decide(decision.trial, _STATES[decision.action], decision.reason)
-        return decisions
 
 
 def _misfit(event: Event, instead: str) -> JournalError:

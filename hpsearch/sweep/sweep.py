@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import InitVar, asdict, dataclass, field
 from typing import Any
 
 from hpsearch.checks import InvalidKey, at_least, integer, plain, shown, text
@@ -68,8 +68,10 @@ class Sweep:
     """Who watches: names of observers, or import paths `package.module:Class`. Changes no result."""
     source: str | None = None
     """Where the sweep was read from."""
+    read_back: InitVar[bool] = False
+    """It was checked when it was stored: its searcher needn't be there until it is run."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, read_back: bool) -> None:
         self._check_parts()
         text(self.name, ("name",))
         if "/" in self.name or "\\" in self.name or self.name.startswith(".") or len(self.name) > 60:
@@ -77,21 +79,20 @@ class Sweep:
             raise InvalidKey(("name",), f"{problem}, got {shown(self.name)}")
         self._check_what_runs()
         text(self.method, ("method",))
-        try:
-            searcher = self.searcher
-        except InvalidKey as error:
-            raise error.under(("method",)) from None
+        searcher = self._searcher_to_check_by(read_back)
         object.__setattr__(self, "seed", integer(self.seed, ("seed",)))
         if not 0 <= self.seed < SEED_LIMIT:
             raise InvalidKey(("seed",), f"must be between 0 and {SEED_LIMIT - 1}, got {self.seed}")
-        self._check_how_long()
+        self._check_how_long(searcher)
         try:
-            searcher.check(self.parameters)
+            if searcher is not None:
+                searcher.check(self.parameters)
         except InvalidKey as error:
             raise error.under(("parameters",)) from None
         observers = [check_observer(name, ("observers", i)) for i, name in enumerate(self.observers)]
         object.__setattr__(self, "observers", tuple(observers))
-        points = tuple(self._checked_point(place, point) for place, point in enumerate(self.points_to_try))
+        partial = searcher is None or searcher.completes_points
+        points = tuple(self._checked_point(place, point, partial) for place, point in enumerate(self.points_to_try))
         object.__setattr__(self, "points_to_try", points)
 
     @property
@@ -108,6 +109,14 @@ class Sweep:
     def iterations(self) -> int | None:
         """Most iterations that a trial may get; None: until the trainable returns."""
         return self.max_iter if self.early_terminate is None else self.early_terminate.max_iter
+
+    def _searcher_to_check_by(self, read_back: bool) -> type[Searcher] | None:
+        try:
+            return self.searcher
+        except InvalidKey as error:
+            if read_back:
+                return None
+            raise error.under(("method",)) from None
 
     def _check_parts(self) -> None:
         kinds: dict[str, tuple[type, ...]] = {
@@ -152,7 +161,7 @@ class Sweep:
             problem = "is required where command says ${program}"
             raise InvalidKey(("program",), problem, add=((), "program: train.py"))
 
-    def _check_how_long(self) -> None:
+    def _check_how_long(self, searcher: type[Searcher] | None) -> None:
         if self.max_iter is not None:
             object.__setattr__(self, "max_iter", at_least(self.max_iter, 1, ("max_iter",)))
             if self.early_terminate is not None:
@@ -164,17 +173,17 @@ class Sweep:
                 )
         if self.run_cap is not None:
             object.__setattr__(self, "run_cap", at_least(self.run_cap, 1, ("run_cap",)))
-        elif not self.searcher.finite and self.early_terminate is None:
+        elif searcher is not None and not searcher.finite and self.early_terminate is None:
             problem = f"is required where method is {self.method} and nothing terminates early: it would never end"
             raise InvalidKey(("run_cap",), problem, add=((), "run_cap: 100"))
 
-    def _checked_point(self, place: int, point: Params) -> dict[str, Value]:
+    def _checked_point(self, place: int, point: Params, partial: bool) -> dict[str, Value]:
         key = ("points_to_try", place)
         if not isinstance(point, Mapping):
             raise InvalidKey(key, f"must be a mapping of parameters to values, got {shown(point)}")
         try:
             flat = self.parameters.flatten(point)
-            return self.parameters.check(flat, partial=self.searcher.completes_points)
+            return self.parameters.check(flat, partial=partial)
         except InvalidKey as error:
             raise error.under(key) from None
 
@@ -204,7 +213,9 @@ class Sweep:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Sweep:
-        """Read back what `to_json` gave.
+        """Read back what `to_json` gave; also where a third party's searcher or scheduler can't be imported.
+
+        Whoever builds that one is told what is missing.
 
         Raises:
             SweepError: It isn't a sweep, or one that this version doesn't know.
@@ -225,7 +236,7 @@ class Sweep:
                 "observers": tuple(given.get("observers", ("tensorboard",))),  # earlier versions had no other
             }
             own = {key: value for key, value in given.items() if key != "draws"}
-            return cls(**{**own, **parts})
+            return cls(**{**own, **parts}, read_back=True)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problem = f"{type(error).__name__}: {error}"
             raise SweepError(f"what was recorded must be a sweep of this version of hpsearch; {problem}") from error

@@ -114,7 +114,7 @@ class Widths:
                 self._wide.clear()
                 self._promises.clear()
         for decision in decisions:
-            if decision.action != "promote":
+            if decision.action in ("stop", "complete"):
                 self._speedup.forget(decision.trial)
 
     def report(self, reports: Sequence[Report]) -> None:

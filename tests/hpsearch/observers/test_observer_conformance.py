@@ -29,7 +29,10 @@ def told_of(life: Life) -> list[tuple[Record, Sequence[RungView]]]:
     """Give a life's records as a resumed run hears them, each with the rungs after it."""
     study_state = StudyState(life.sweep)
     replay = enumerate(study_state.replay(life.events), 1)
-    return [(Record(seq, CREATED + seq, *told), tuple(study_state.rungs())) for seq, told in replay]
+    return [
+        (Record(seq, CREATED + seq, event, followed.decisions), tuple(study_state.rungs()))
+        for seq, (event, followed) in replay
+    ]
 
 
 def make(name: str, place: Path, life: Life) -> Observer:

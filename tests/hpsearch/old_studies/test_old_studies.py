@@ -13,6 +13,9 @@ import pytest
 import hpsearch
 from hpsearch.cli import main
 from hpsearch.report.tables import rows_to_csv
+from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.followed_codec import encode_followed
+from hpsearch.study.journal import Journal
 from tests.hpsearch.old_studies import trainables
 
 HERE = Path(__file__).parent
@@ -53,6 +56,21 @@ def test_an_old_study_opens_and_exports(form, name, tmp_path):
     assert main(["export", str(study.directory), "--to", str(tmp_path / "export")]) == 0
     exported = (tmp_path / "export" / "trials.csv").read_text()
     assert exported.splitlines()[1:] == (HERE / form / f"{name}.csv").read_text().splitlines()[1:]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("name", ["finished", "killed", "grid-killed", "elastic"])
+def test_an_old_study_tells_the_same_when_its_journal_is_of_todays_format(form, name, tmp_path):
+    place = unpacked(form, name, tmp_path)
+    before = hpsearch.load(place)
+    with Journal.open(StudyDirectory(place).journal) as journal:
+        told = [entry.followed for entry in journal.entries()]
+        journal.append([])
+        assert [encode_followed(entry.followed) for entry in journal.entries()] == list(map(encode_followed, told))
+    after = hpsearch.load(place)
+    assert_as_told(after, form, name)
+    assert after.rungs == before.rungs
+    assert sum(rung.finished for rung in after.rungs) > 0
 
 
 @pytest.mark.parametrize("form", FORMATS)

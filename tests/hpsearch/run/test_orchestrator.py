@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.backends.base import Message, Notice, Progress, Task, Workers
+from hpsearch.decision import Followed
 from hpsearch.errors import TrainableError
 from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Saved, Started
 from hpsearch.observers.base import Record
@@ -95,8 +96,8 @@ class Batches(Journal):
 
     batches: list[list[Event]]
 
-    def append(self, events: Sequence[Event]) -> list[tuple[int, float]]:
-        places = super().append(events)
+    def append(self, events: Sequence[Event], followed: Sequence[Followed] | None = None) -> list[tuple[int, float]]:
+        places = super().append(events, followed)
         self.batches.append(list(events))
         return places
 

@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from hpsearch.backends.base import Backend, Message, Task
+from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, StorageError, StudyInUseError
-from hpsearch.events import Ended, Event, Exhausted, Opened
+from hpsearch.events import Ended, Exhausted, Opened
 from hpsearch.observers.progress import Silent
 from hpsearch.report.study import Study, load
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.run.study_run import Run, _seconds_spent, create_study, run_study
 from hpsearch.study.journal import Journal
+from hpsearch.study.journaled_state import Entry
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.worker.job import Job
 from tests.hpsearch.support.scripted import ScriptedBackend, done, run_scripted, sweep_of
@@ -134,12 +136,13 @@ def test_another_error_of_the_system_is_passed_on_as_it_is(tmp_path):
 
 def test_a_clock_that_was_set_back_takes_nothing_off_the_time_spent():
     opened = Opened("inline", None, "me@here:1", "hpsearch run")
-    first: list[tuple[float, Event]] = [
-        (100.0, opened),
-        (160.0, Exhausted()),
-        (40.0, Exhausted()),
-        (50.0, Ended("interrupted")),
+    first = [
+        Entry(100.0, opened, Followed()),
+        Entry(160.0, Exhausted(), Followed()),
+        Entry(40.0, Exhausted(), Followed()),
+        Entry(50.0, Ended("interrupted"), Followed()),
     ]
     assert _seconds_spent(first) == 70.0
-    assert _seconds_spent([*first, (1000.0, opened), (1005.0, Exhausted())]) == 75.0
+    more = [Entry(1000.0, opened, Followed()), Entry(1005.0, Exhausted(), Followed())]
+    assert _seconds_spent([*first, *more]) == 75.0
     assert _seconds_spent([]) == 0.0

@@ -5,23 +5,38 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
+from hpsearch.decision import Followed
 from hpsearch.errors import JournalError
-from hpsearch.events import Event, Exhausted, Finished, Lost, Saved
+from hpsearch.events import Ended, Event, Exhausted, Finished, Started
 from hpsearch.study.journal import Journal
+from hpsearch.study.state import StudyState
 from hpsearch.trial import Report
+from tests.hpsearch.support.lives import OPENED
+from tests.hpsearch.support.scripted import sweep_of
 
-STUDY = {"sweep": {"name": "s", "seed": 1}, "created": 1.5}
+SWEEP = sweep_of(early_terminate=None, max_iter=2, run_cap=9, seed=1)
 
-EVENTS: list[Event] = [
-    Saved(0, 1, 1, "c", (Report(0, 1, {"loss": 0.125}, 0.5),)),
-    Finished(0, 1, 2, None, (Report(0, 2, {"loss": 0.25}, 0.5),), False, 1.5),
-    Lost(1, 1, "gone"),
-    Exhausted(),
-]
+STUDY = {"sweep": SWEEP.to_json(), "created": 1.5}
+
+
+def _lived() -> tuple[list[Event], list[Followed]]:
+    study_state = StudyState(SWEEP)
+    (start,) = islice(study_state.upcoming(), 1)
+    assert isinstance(start, Started)
+    reports = tuple(Report(0, i, {"loss": i / 8}, 0.5) for i in (1, 2))
+    events: list[Event] = [start, Finished(0, 1, 2, "c", reports, False, 1.5)]
+    followed = [study_state.apply(event) for event in events]
+    more: list[Event] = [OPENED, Ended("interrupted")]
+    return [*events, *more], [*followed, *(study_state.apply(event) for event in more)]
+
+
+EVENTS, FOLLOWED = _lived()
 
 
 @pytest.fixture
@@ -29,8 +44,8 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "study.db"
     Journal.create(path, STUDY)
     with Journal.open(path) as journal:
-        journal.append(EVENTS[:2])
-        journal.append(EVENTS[2:])
+        journal.append(EVENTS[:2], FOLLOWED[:2])
+        journal.append(EVENTS[2:], FOLLOWED[2:])
     return path
 
 
@@ -86,6 +101,8 @@ def version(path: Path) -> int:
         "body = '{}'",
         "body = 'no json'",
         "body = 'null'",
+        "followed = replace(followed, 'complete', 'stop')",
+        "followed = ''",
         "checksum = checksum + 1",
         "seq = 7",
     ],
@@ -165,6 +182,7 @@ def test_a_journal_without_checksums_is_read_as_it_is_and_gets_them_when_it_is_w
     with Journal.read(path) as journal:
         assert journal.study() == STUDY
         times = [when for when, _ in journal.events()]
+        assert [entry.followed for entry in journal.entries()] == FOLLOWED
     with Journal.open(path) as journal:
         assert [event for _, event in journal.events()] == EVENTS
     assert path.read_bytes() == before
@@ -174,6 +192,7 @@ def test_a_journal_without_checksums_is_read_as_it_is_and_gets_them_when_it_is_w
     assert version(path) == 2
     with Journal.read(path) as journal:
         assert journal.study() == STUDY
+        assert [entry.followed for entry in journal.entries()] == [*FOLLOWED, Followed()]
         assert [when for when, _ in journal.events()][:4] == times
     tamper(path, "UPDATE events SET body = replace(body, '0.25', '0.35') WHERE seq = 2")
     with pytest.raises(JournalError, match="event 2 can't be read: its checksum doesn't fit"):
@@ -181,7 +200,7 @@ def test_a_journal_without_checksums_is_read_as_it_is_and_gets_them_when_it_is_w
 
 
 def test_an_upgrade_for_which_there_is_no_room_leaves_the_journal_as_it_was(path):
-    written = [*EVENTS, *[Lost(number, 1, "x" * 2000) for number in range(50)]]
+    written = [*EVENTS, *[replace(OPENED, command="x" * 2000) for _ in range(50)]]
     with Journal.open(path) as journal:
         journal.append(written[4:])
     make_former(path)

@@ -112,8 +112,8 @@ def killed_within_a_transaction_without_wal(path: Path) -> None:
     connection.execute("PRAGMA cache_size=1")
     connection.execute("BEGIN IMMEDIATE")
     for number in range(3, 100):
-        row = (number, 1.0, "lost", 1, "x" * 3000, 0)
-        connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", row)
+        row = (number, 1.0, "lost", 1, "x" * 3000, "", 0)
+        connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)", row)
     left = path.with_name("left")
     left.mkdir()
     for name in ("study.db", "study.db-journal"):
@@ -273,6 +273,7 @@ def cut_short(path: Path, events: int, form: int = 2) -> None:
     connection.execute("DELETE FROM events WHERE seq > ?", (events,))
     if form == 1:
         connection.execute("ALTER TABLE events DROP COLUMN checksum")
+        connection.execute("ALTER TABLE events DROP COLUMN followed")
         connection.execute("DELETE FROM study WHERE key = 'checksum'")
         connection.execute("PRAGMA user_version=1")
     connection.commit()

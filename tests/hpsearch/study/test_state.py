@@ -193,10 +193,10 @@ def test_a_cut_segment_is_owed_from_where_it_was_cut_and_nothing_is_decided():
     study_state = StudyState(sweep_of(early_terminate=None, run_cap=1, max_iter=9))
     study_state.apply(OPENED)
     segment = started(study_state).segment
-    assert study_state.apply(Finished(0, 1, 4, "c4", (), True, 1.0)) == ()
+    assert study_state.apply(Finished(0, 1, 4, "c4", (), True, 1.0)).decisions == ()
     assert started(study_state).segment == replace(segment, start=4, checkpoint="c4", attempt=2)
     # cut at the very end is an end like any other
-    (decision,) = study_state.apply(Finished(0, 2, 9, "c9", (), True, 1.0))
+    (decision,) = study_state.apply(Finished(0, 2, 9, "c9", (), True, 1.0)).decisions
     assert decision.action == "complete"
     assert study_state.next() == Done()
 

@@ -158,7 +158,7 @@ def test_a_trial_that_is_taken_back_is_owed_from_its_footing_and_nothing_is_deci
     assert isinstance(first, Started)
     wide = replace(first, segment=replace(first.segment, width=4), reason="nothing else can start")
     study_state.apply(wide)
-    assert study_state.apply(Reverted(0, 1, 0, HARM, 2.5)) == ()
+    assert study_state.apply(Reverted(0, 1, 0, HARM, 2.5)).decisions == ()
     assert study_state.rows()[0].state is TrialState.WAITING
     assert study_state.rows()[0].seconds == 2.5
     assert study_state.next() == Started(replace(first.segment, attempt=2), None, bracket=0, rung=0)

@@ -16,6 +16,7 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
+from hpsearch.study.journaled_state import Entry
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Checkpoints, Metric, Sweep
 from hpsearch.trial import Failure, Report, Segment
@@ -64,6 +65,8 @@ class Life:
     """How likely an attempt is cut, lost, failed, ... instead of finished."""
     saves: bool = True
     events: list[Event] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    """The same, with what followed from each."""
     on_disk: set[str] = field(default_factory=set)
     discarded: list[str] = field(default_factory=list)
     finished: bool = False
@@ -108,13 +111,14 @@ class Life:
             self.at[segment.trial] = segment.start
         if isinstance(event, Saved | Finished) and event.checkpoint is not None:
             self.on_disk.add(event.checkpoint)
-        decisions = self.study_state.apply(event)
+        followed = self.study_state.apply(event)
         self.events.append(event)
+        self.entries.append(Entry(float(len(self.events)), event, followed))
         gone = self.study_state.obsolete()
         self.discarded += gone
         for checkpoint in gone:
             self.on_disk.remove(checkpoint)
-        return decisions
+        return followed.decisions
 
     def happen(self, segment: Segment) -> Event:
         trial, attempt, at = segment.trial, segment.attempt, self.at[segment.trial]

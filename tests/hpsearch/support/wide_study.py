@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from hpsearch.decision import Followed
 from hpsearch.events import Ended, Event, Finished, Reverted, Saved, Started
 from hpsearch.run.study_run import create_study
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
@@ -34,10 +35,10 @@ def write_wide_study(path: Path, *, ended: bool) -> StudyDirectory:
         ended: Trial 1 ran to its end, and the sweep is finished; else it runs.
     """
     place = create_study(WIDE_SWEEP, path)
-    study_state, events = StudyState(WIDE_SWEEP), list[Event]()
+    study_state, events, followed = StudyState(WIDE_SWEEP), list[Event](), list[Followed]()
 
     def take(event: Event) -> None:
-        study_state.apply(event)
+        followed.append(study_state.apply(event))
         events.append(event)
 
     def start(width: int, reason: str) -> None:
@@ -58,7 +59,7 @@ def write_wide_study(path: Path, *, ended: bool) -> StudyDirectory:
         take(Finished(1, 3, 3, "c3", (_report(1, 2, 0.2), _report(1, 3, 0.125)), False, 2.0))
         take(Ended("finished"))
     with Journal.open(place.journal) as journal:
-        journal.append(events)
+        journal.append(events, followed)
     return place
 
 

@@ -140,8 +140,9 @@ def test_the_simulated_backend_takes_the_same_decisions_in_the_same_order(ray_cl
         sweep = stored_sweep(journal.study())
         history = list(journal.events())
     lived = Listener()
-    for seq, told in enumerate(StudyState(sweep).replay(event for _, event in history), 1):
-        lived.observe(Record(seq, 0.0, *told))
+    replayed = StudyState(sweep).replay(event for _, event in history)
+    for seq, (event, followed) in enumerate(replayed, 1):
+        lived.observe(Record(seq, 0.0, event, followed.decisions))
     simulated = Listener()
     simulate(sweep, AsRecorded(history), simulated)
     assert simulated.story == lived.story

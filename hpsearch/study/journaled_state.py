@@ -1,0 +1,220 @@
+"""The state of a sweep as its journal tells it: every trial's record, moved on by events and what followed from them.
+
+Nothing is asked of a searcher or a scheduler here. A running sweep goes through the same lines (`StudyState`, which
+asks the scheduler what follows), so what is read is what was lived through.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from hpsearch.decision import Followed, Rungs
+from hpsearch.errors import JournalError
+from hpsearch.events import (
+    Dropped,
+    Ended,
+    Event,
+    Exhausted,
+    Extended,
+    Failed,
+    Finished,
+    Lost,
+    Opened,
+    Retried,
+    Reverted,
+    Saved,
+    Started,
+)
+from hpsearch.schedulers.base import RungView
+from hpsearch.study.trial_records import TrialRecord, TrialRecords
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.trial import Report, TrialRow, TrialState
+
+__all__ = ["Entry", "JournaledState"]
+
+_STATES = {"promote": TrialState.WAITING, "stop": TrialState.STOPPED, "complete": TrialState.COMPLETE}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An event as the journal holds it."""
+
+    time: float
+    """When it was written, in seconds since the epoch."""
+    event: Event
+    followed: Followed
+
+
+class JournaledState:
+    """Where a sweep stands."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self._keep_all = sweep.checkpoints.keep == "all"
+        self.records = TrialRecords(sweep.objective, sweep.resources.workers_per_trial)
+        self.requeued: list[int] = []
+        """Sorted: trials whose segment must be started again."""
+        self.reached = 0
+        """Trials that reached the end of a segment, and have not failed."""
+        self.finished_segments = 0
+        self.iterations = 0
+        """Iterations that count, those run again from zero included."""
+        self.total: tuple[int, int] | None = None
+        """(trials, iterations with resume) of the whole sweep; None where it has no bound, or never ran."""
+        self.brackets: dict[int, Rungs] = {}
+        """The plan of each bracket begun so far."""
+        self._started: Counter[tuple[int | None, int | None]] = Counter()  # trials by (bracket, rung)
+        self._finished: Counter[tuple[int | None, int | None]] = Counter()
+
+    def read(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Move on by a journal's entries, and pass them on.
+
+        Raises:
+            JournalError: They aren't those of one sweep.
+        """
+        for entry in entries:
+            try:
+                self.apply(entry.event)
+                self.follow(entry.followed)
+            except (ValueError, LookupError) as error:
+                raise JournalError(
+                    f"the journal holds {entry.event}, which can't have happened there: {error}. Restore it from a "
+                    "copy, or start anew in another directory."
+                ) from error
+            yield entry
+
+    def apply(self, event: Event) -> None:
+        """Move on by an event; `follow` comes next.
+
+        Raises:
+            ValueError: It is of an attempt that doesn't run.
+        """
+        match event:
+            case Started():
+                self._start(event)
+            case Saved() | Finished() | Failed() | Lost() | Reverted():
+                self._attempt(event)
+            case Opened() | Ended():
+                if isinstance(event, Opened) and event.workers_per_trial is not None:
+                    self.records.least_width = event.workers_per_trial
+                for trial in sorted(self.records.running):
+                    self._requeue(trial)
+            case Dropped():
+                self.records.of(event.trial).drop_checkpoint()
+            case Retried() | Exhausted() | Extended():
+                pass  # all that they change follows from them
+
+    def follow(self, followed: Followed) -> None:
+        """Take what followed from the event that was applied last."""
+        for decision in followed.decisions:
+            if decision.action == "withdraw":
+                self._withdraw(decision.trial)
+            else:
+                self.records.decide(decision.trial, _STATES[decision.action], decision.reason)
+        if followed.plan is not None:
+            self.total = followed.plan.total
+            self.brackets.update(followed.plan.brackets)
+
+    def rungs(self) -> Sequence[RungView]:
+        """Give the rungs of the brackets begun so far."""
+        return [
+            RungView(bracket, rung, until, size, self._started[bracket, rung], self._finished[bracket, rung])
+            for bracket, rungs in sorted(self.brackets.items())
+            for rung, (until, size) in enumerate(rungs)
+        ]
+
+    def rows(self) -> list[TrialRow]:
+        """Give every trial, by number."""
+        return self.records.rows()
+
+    def best(self) -> TrialRow | None:
+        """Give the best trial by its value; ties go to the lower number."""
+        return self.records.best()
+
+    def counts(self) -> dict[TrialState, int]:
+        """Count the trials by state."""
+        return dict(self.records.counts)
+
+    def obsolete(self) -> list[str]:
+        """Give the checkpoints that nothing needs any more, each once; relative to the study's directory."""
+        return self.records.obsolete(keep_all=self._keep_all)
+
+    def _start(self, event: Started) -> None:
+        trial = event.segment.trial
+        if trial in self.requeued:
+            self.requeued.remove(trial)
+        else:
+            self._started[event.bracket, event.rung] += 1
+        self.records.start(event)
+
+    def _attempt(self, event: Saved | Finished | Failed | Lost | Reverted) -> None:
+        trial = event.trial
+        record = self.records.of(trial) if trial in self.records.running else None
+        if record is None or record.segment is None or record.segment.attempt != event.attempt:
+            raise ValueError("that attempt doesn't run")
+        if not isinstance(event, Saved):
+            record.seconds += event.seconds
+        match event:
+            case Saved():
+                record.save(event.iteration, event.checkpoint)
+                record.losses = 0
+                self._count(trial, event.reports)
+            case Finished():
+                self._finish(event, record, record.segment.end)
+            case Failed():
+                self._fail(event, record)
+            case Lost():
+                record.losses += event.counts_against_trial
+                record.excused += event.seconds
+                self._requeue(trial)
+            case Reverted():
+                record.losses = 0
+                self._requeue(trial)
+                before = record.standing.iterations
+                self.records.revert(trial, event.reason, event.checkpoint)
+                self.iterations -= before - record.standing.iterations
+
+    def _finish(self, event: Finished, record: TrialRecord, end: int | None) -> None:
+        record.losses = 0
+        if event.checkpoint is not None:
+            record.save(event.iteration, event.checkpoint)
+        self._count(event.trial, event.reports)
+        if event.cut and (end is None or event.iteration < end):
+            self._requeue(event.trial)
+            return
+        self.reached += not record.reached_rung
+        record.settle()
+        self.records.release(event.trial, TrialState.WAITING)
+        self.finished_segments += 1
+        self._finished[record.bracket, record.rung] += 1
+
+    def _fail(self, event: Failed, record: TrialRecord) -> None:
+        record.failures += 1
+        if event.retry:
+            self._requeue(event.trial)
+            return
+        record.sound = record.standing
+        self.reached -= record.reached_rung
+        self._count(event.trial, event.reports)
+        self.records.release(event.trial, TrialState.FAILED)
+        self.records.fail(event.trial, event.failure)
+        self._finished[record.bracket, record.rung] += 1
+
+    def _withdraw(self, trial: int) -> None:
+        record = self.records.of(trial)
+        before = record.standing.iterations
+        self.records.retry(trial)
+        self.iterations -= before - record.standing.iterations
+        self.reached += record.reached_rung
+        self._finished[record.bracket, record.rung] -= 1
+        insort(self.requeued, trial)
+
+    def _requeue(self, trial: int) -> None:
+        self.records.release(trial, TrialState.WAITING)
+        insort(self.requeued, trial)
+
+    def _count(self, trial: int, reports: Sequence[Report]) -> None:
+        self.iterations += len(reports)
+        self.records.count(trial, reports)

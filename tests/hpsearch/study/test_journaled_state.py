@@ -1,0 +1,158 @@
+"""A study is read from its journal alone: what is told is what was lived through, and replaying decides the same."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpsearch.decision import Decision, Followed, Plan
+from hpsearch.errors import JournalError
+from hpsearch.events import Extended, Failed, Retried, Saved, Started
+from hpsearch.report.study import load
+from hpsearch.run.study_run import create_study
+from hpsearch.study import journal_format
+from hpsearch.study.event_codec import decode, encode
+from hpsearch.study.extension import extended
+from hpsearch.study.followed_codec import decode_followed, encode_followed
+from hpsearch.study.journal import Journal
+from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.study.state import StudyState
+from hpsearch.trial import Failure, TrialState
+from tests.hpsearch.support.lives import OPENED, Life, lives
+from tests.hpsearch.support.scripted import ScriptedBackend, done, failed, run_scripted, sweep_of
+
+
+def journaled(entry: Entry) -> Entry:
+    """What the journal gives back of an entry."""
+    return Entry(entry.time, decode(*encode(entry.event)), decode_followed(encode_followed(entry.followed)))
+
+
+def told(state: StudyState | JournaledState) -> str:
+    """All that a state tells; as text, in which NaN is equal to NaN."""
+    total = state.total() if isinstance(state, StudyState) else state.total
+    counts = sorted((+Counter(state.counts())).items())
+    return repr((state.rows(), state.best(), counts, list(state.rungs()), total, state.iterations))
+
+
+@settings(deadline=None, max_examples=150)
+@given(lives())
+def test_reading_each_prefix_of_a_journal_tells_what_living_through_it_told(life):
+    read = JournaledState(life.sweep)
+    going = True
+    while going:
+        known = len(life.entries)
+        going = life.step()
+        list(read.read(journaled(entry) for entry in life.entries[known:]))
+        read.obsolete()
+        if life.events:
+            assert told(read) == told(life.study_state)
+            assert read.records.segments() == life.study_state.running()
+            assert read.records.checkpoints() == life.study_state.checkpoints()
+
+
+@settings(deadline=None, max_examples=50)
+@given(lives(), st.data())
+def test_replaying_a_journal_decides_what_it_tells_and_anything_else_is_refused(life, data):
+    life.run()
+    entries = [journaled(entry) for entry in life.entries]
+    assert repr(list(StudyState(life.sweep).resume(entries))) == repr(entries)
+    place = data.draw(st.integers(0, len(entries) - 1))
+    harmed = replace(entries[place], followed=Followed((Decision(0, "stop", "no"),), Plan((1, 1))))
+    with pytest.raises(JournalError, match="followed, this sweep gives"):
+        list(StudyState(life.sweep).resume([*entries[:place], harmed, *entries[place + 1 :]]))
+
+
+@settings(deadline=None, max_examples=30)
+@given(lives(trouble=False), st.integers(1, 30))
+def test_an_extension_is_told_like_all_else(life, more):
+    if life.sweep.run_cap is None:
+        return
+    life.run()
+    event = Extended(life.sweep.run_cap + more)
+    life.take(event)
+    longer = Life(extended(life.sweep, event), life.seed, life.workers, 0.0)
+    longer.study_state, longer.events, longer.entries = life.study_state, life.events, life.entries
+    longer.on_disk = life.on_disk
+    longer.run()
+    read = JournaledState(life.sweep)
+    list(read.read(map(journaled, longer.entries)))
+    read.obsolete()
+    assert told(read) == told(longer.study_state)
+
+
+def test_a_failure_that_is_taken_back_is_told_before_the_trial_runs_again():
+    life = Life(sweep_of(early_terminate=None, max_iter=3, run_cap=2), 0, 1, 0.0)
+    life.take(OPENED)
+    start = life.study_state.next()
+    assert isinstance(start, Started)
+    life.take(start)
+    life.take(Failed(0, 1, Failure("raised", "ValueError: no", ""), False, ()))
+    life.take(Retried(0))
+    read = JournaledState(life.sweep)
+    list(read.read(map(journaled, life.entries)))
+    assert [row.state for row in read.rows()] == [TrialState.WAITING]
+    assert read.rungs()[0].finished == 0
+
+
+@pytest.mark.parametrize("event", [Saved(0, 2, 1, "c", ()), Saved(7, 1, 1, "c", ())])
+def test_an_event_of_an_attempt_that_doesnt_run_is_one_error(event):
+    life = Life(sweep_of(), 0, 1, 0.0)
+    for _ in range(2):
+        life.step()
+    with pytest.raises(JournalError, match="can't have happened there: that attempt doesn't run"):
+        list(JournaledState(life.sweep).read([*life.entries, Entry(1.0, event, Followed())]))
+
+
+def test_a_decision_on_a_trial_that_isnt_there_is_one_error():
+    entry = Entry(1.0, OPENED, Followed((Decision(3, "stop", "no"),)))
+    with pytest.raises(JournalError, match="can't have happened there"):
+        list(JournaledState(sweep_of()).read([entry]))
+
+
+@pytest.mark.parametrize("until", [3, 10, 22])
+def test_a_journal_of_format_1_is_read_by_replay_and_its_upgrade_writes_what_followed(tmp_path: Path, until: int):
+    life = Life(sweep_of(), 3, 2, 0.3)
+    while len(life.events) < until and life.step():
+        pass
+    place = create_study(life.sweep, tmp_path / "study")
+    with Journal.open(place.journal) as journal:
+        execute = journal._connection.execute
+        for seq, event in enumerate(life.events, 1):
+            kind, trial, body = encode(event)
+            older = {key: value for key, value in json.loads(body).items() if key not in ("bracket", "rung")}
+            execute("INSERT INTO events VALUES (?, 1.0, ?, ?, ?, '', 0)", (seq, kind, trial, json.dumps(older)))
+        execute("ALTER TABLE events DROP COLUMN followed")
+        execute("ALTER TABLE events DROP COLUMN checksum")
+        execute("DELETE FROM study WHERE key = 'checksum'")
+        execute("PRAGMA user_version=1")
+    followed = [entry.followed for entry in map(journaled, life.entries)]
+    with Journal.read(place.journal) as journal:
+        assert [entry.followed for entry in journal.entries()] == [entry.followed for entry in life.entries]
+    former = load(place.path)
+    with Journal.open(place.journal) as journal:
+        journal.append([])
+        assert [entry.followed for entry in journal.entries()] == followed
+    today = load(place.path)
+    assert sum(rung.started for rung in today.rungs) > 0
+    assert (today.trials, today.rungs, today.total) == (former.trials, former.rungs, former.total)
+    assert journal_format.FORMAT == 2
+
+
+def test_loading_builds_neither_searcher_nor_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    backend = ScriptedBackend(lambda task: [failed(task)] if task.trial.number == 1 else [done(task)], workers=2)
+    study = run_scripted(tmp_path / "s", sweep_of(), backend)
+    shown = study.trials, study.rungs, study.total, study.best_trial
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("loading needs none")
+
+    for name in ("hpsearch.study.state.build_scheduler", "hpsearch.study.suggestions.build_searcher"):
+        monkeypatch.setattr(name, refuse)
+    again = load(tmp_path / "s")
+    assert (again.trials, again.rungs, again.total, again.best_trial) == shown
