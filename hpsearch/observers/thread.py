@@ -118,7 +118,7 @@ class ObserverThread:
         self._called_at = time.monotonic()
         try:
             call(self._observer)
-        except Exception as error:
+        except BaseException as error:  # a SystemExit would end the thread without a word
             self._let_go(f"{type(error).__name__}: {error}")
         finally:
             self._called_at = None

@@ -211,7 +211,8 @@ class Journal:
 
     def _entries(self) -> Iterator[Entry]:
         with explained(self._path):
-            last, _ = self._end or self._newest()
+            end = self._end or self._newest()
+        last = end[0]
         seq = checksum = 0
         while seq < last:
             # Each page by itself: an open cursor would keep a writer waiting, where there is no WAL.
@@ -232,6 +233,8 @@ class Journal:
                 except (KeyError, TypeError, ValueError) as error:
                     raise self._damage(seq, f"{kind!r}, {error!r}") from error
                 yield entry
+        if not self._former and (seq, checksum) != end:  # it was taken for the newest by a damaged number
+            raise self._damage(seq + 1, "its number is damaged")
 
     def request(self, verb: str) -> None:
         """Leave word for the process that runs the study."""
@@ -313,7 +316,7 @@ class Journal:
         if not rows:
             return 0, 0
         seq, *_, checksum = rows[0]
-        if seq is None:  # the table's own description is damaged
+        if not seq:  # the table's own description is damaged, or the end of the file is missing
             raise self._damage(1, "it has no number")
         return seq, checksum
 

@@ -156,11 +156,12 @@ def test_an_observer_that_raises_is_let_go_and_the_others_go_on(moment):
     assert "The sweep goes on" in text
 
 
-def test_after_it_raised_it_hears_nothing_more():
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
+def test_after_it_raised_it_hears_nothing_more(error):
     class Broken(Scribe):
         def observe(self, record: Record) -> None:
             self.write(record)
-            raise ValueError("no")
+            raise error
 
     broken = Broken()
     said: list[str] = []

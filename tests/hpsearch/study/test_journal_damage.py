@@ -176,6 +176,24 @@ def test_no_flipped_bit_gives_another_study(path, tmp_path):
     assert refused
 
 
+@pytest.mark.parametrize("former", [False, True])
+def test_no_missing_end_gives_a_study_in_which_nothing_happened(path, former):
+    """SQLite takes what is missing of a file's last page for zeros, and zeros for an event of number 0."""
+    with Journal.open(path) as journal:
+        journal.append(EVENTS * 20)  # so that the newest have a page of their own
+    if former:
+        make_former(path)
+    whole = path.read_bytes()
+    for size in range(len(whole) - 4096, len(whole), 64):
+        path.write_bytes(whole[:size])
+        try:
+            with Journal.read(path) as journal:
+                told = [event for _, event in journal.events()]
+        except JournalError:
+            continue
+        assert told == EVENTS * 21
+
+
 def test_a_journal_without_checksums_is_read_as_it_is_and_gets_them_when_it_is_written(path):
     make_former(path)
     before = path.read_bytes()
