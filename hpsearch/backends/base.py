@@ -5,6 +5,7 @@ A backend takes tasks, runs each in a worker, and answers with messages. It deci
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -91,9 +92,11 @@ class Workers:
 
 
 class Backend(ABC):
-    """Runs segments in workers."""
+    """Runs segments in workers. Its clock is the sweep's: limits, looks and the times of events go by it."""
 
     name: str
+    tick = 0.25
+    """Seconds between two looks at requests and at where the sweep stands."""
 
     @abstractmethod
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
@@ -127,9 +130,13 @@ class Backend(ABC):
     def wait(self, timeout: float | None) -> Sequence[Message]:
         """Give the messages that came; wait for one up to `timeout` seconds (None: until one comes)."""
 
-    @abstractmethod
     def now(self) -> float:
-        """Seconds on the backend's own clock."""
+        """Seconds since some fixed moment; they never go back."""
+        return time.monotonic()
+
+    def wall(self) -> float:
+        """Seconds since the epoch, which events bear."""
+        return time.time()
 
     @abstractmethod
     def workers(self) -> Workers:

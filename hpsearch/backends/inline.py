@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -64,10 +63,6 @@ class InlineBackend(Backend):
             return (TimedOut(trial, attempt, Failure("timeout", message, ""), result.seconds),)
         return (Result(trial, attempt, result),)
 
-    def now(self) -> float:
-        """Seconds of the process's monotonic clock."""
-        return time.monotonic()
-
     def workers(self) -> Workers:
         """This process."""
         return Workers(ready=1, busy=len(self._tasks), wanted=1)
@@ -85,7 +80,7 @@ class _Channel:
     def __init__(self, backend: InlineBackend, task: Task) -> None:
         self._backend = backend
         self._key = (task.segment.trial, task.segment.attempt)
-        self._deadline = None if task.timeout is None else time.monotonic() + task.timeout
+        self._deadline = None if task.timeout is None else backend.now() + task.timeout
         self.late = False
 
     def reported(self, report: Report) -> None:
@@ -95,5 +90,5 @@ class _Channel:
         self._backend._deliver(Progress(*self._key, (), (iteration, checkpoint, reports)))
 
     def cut_requested(self) -> bool:
-        self.late = self._deadline is not None and time.monotonic() > self._deadline
+        self.late = self._deadline is not None and self._backend.now() > self._deadline
         return self.late or self._backend._cut == self._key

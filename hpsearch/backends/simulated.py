@@ -19,6 +19,7 @@ class SimulatedBackend(Backend):
     """Nothing runs; metrics and durations come from functions, and the clock jumps to the next end of a segment."""
 
     name = "simulated"
+    tick = 60.0  # virtual; a look takes real time
 
     def __init__(
         self,
@@ -105,6 +106,10 @@ class SimulatedBackend(Backend):
 
     def now(self) -> float:
         """Virtual seconds since the start."""
+        return self._clock
+
+    def wall(self) -> float:
+        """The same: the virtual epoch is the start."""
         return self._clock
 
     def workers(self) -> Workers:

@@ -166,7 +166,7 @@ def _go_on(
             decided = _apply([opened] if more is None else [opened, more], study_state, widths)
             if retry is not None:
                 decided += _apply(retries(study_state, sweep, retry), study_state, widths)
-            written = journal.append([event for event, _ in decided])
+            written = journal.append([event for event, _ in decided], backend.wall())
             for (seq, when), (event, decisions) in zip(written, decided, strict=True):
                 watching.observe(Record(seq, when, event, decisions))
             keep_all = sweep.checkpoints.keep == "all"

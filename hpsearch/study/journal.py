@@ -142,18 +142,22 @@ class Journal:
         except (TypeError, ValueError) as error:
             raise JournalError(f"{self._path}: the study's sweep can't be read: {error}. {_DAMAGED}") from error
 
-    def append(self, events: Sequence[Event]) -> list[tuple[int, float]]:
+    def append(self, events: Sequence[Event], when: float | None = None) -> list[tuple[int, float]]:
         """Write events in one transaction; when this returns they survive the process.
 
+        Args:
+            events: In their order.
+            when: Their time, in seconds since the epoch; None: this moment's.
+
         Returns:
-            Each one's (number, wall time): numbers count from 1 without a gap.
+            Each one's (number, time): numbers count from 1 without a gap.
 
         Raises:
             StudyInUseError: Another process has written since.
             JournalError: They can't be written (the disk is full, say); none of them is.
         """
-        now = time.time()
-        columns = [(now, *encode(event)) for event in events]
+        when = time.time() if when is None else when
+        columns = [(when, *encode(event)) for event in events]
         execute = self._connection.execute
         self._check_place()
         with explained(self._path):
@@ -170,10 +174,10 @@ class Journal:
                     execute("ROLLBACK")
                 raise
         self._end = (rows[-1][0], rows[-1][-1]) if rows else end
-        return [(row[0], now) for row in rows]
+        return [(row[0], when) for row in rows]
 
     def events(self) -> Iterator[tuple[float, Event]]:
-        """Give (wall time, event) in the order of writing, up to the newest one when this was called.
+        """Give (time, event) in the order of writing, up to the newest one when this was called.
 
         Raises:
             JournalError: A row isn't an event, or isn't the one that was written.

@@ -7,7 +7,6 @@ import functools
 import os
 import pickle
 import secrets
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -128,10 +127,6 @@ class RayBackend(Backend):
         """Give what came from the workers."""
         messages = self._housekeeping()
         return messages + self._inbox.take(0.0 if messages else timeout)
-
-    def now(self) -> float:
-        """Seconds of the driver's monotonic clock."""
-        return time.monotonic()
 
     def workers(self) -> Workers:
         """Count the workers."""

@@ -3,20 +3,25 @@ from __future__ import annotations
 import random
 import time
 import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.backends.base import Progress, Result, Task
+from hpsearch.backends.base import Progress, Result, Task, Workers
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import BackendError
+from hpsearch.events import Ended, Event, Opened
+from hpsearch.observers.base import Record
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.run.plan import simulate
 from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
-from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import Segment, Trial
+from hpsearch.sweep.sweep import Limits, Sweep
+from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
 from tests.hpsearch.support.lives import sweeps
 from tests.hpsearch.support.scripted import sweep_of
@@ -156,6 +161,59 @@ def test_one_worker_and_many_give_the_same_table_however_long_segments_take(swee
         return rows_to_csv(rows, sweep.parameters.names), [row.reason for row in rows]
 
     assert table(1) == table(workers) == table(1000)
+
+
+def journaled(path: Path, sweep: Sweep, workers: int) -> list[tuple[float, Event]]:
+    """Run a sweep whose iterations take ten virtual seconds; give what its journal says."""
+    Journal.create(path, {"sweep": sweep.to_json()})
+    simulated = SimulatedBackend(
+        workers,
+        metric=lambda trial, iteration: trial.seed % 5 / iteration,
+        seconds=lambda trial, segment: 10.0 * ((segment.end or 1) - segment.start),
+    )
+    simulate(sweep, simulated, journal=Journal.open(path))
+    with Journal.read(path) as journal:
+        return list(journal.events())
+
+
+def test_a_simulated_runs_journal_is_the_same_to_the_byte_and_bears_virtual_times(tmp_path):
+    sweep = sweep_of(limits=Limits(max_time=1e6))
+    history = journaled(tmp_path / "one", sweep, 2)
+    assert history == journaled(tmp_path / "other", sweep, 2)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+    assert history[0] == (0.0, Opened("simulated", None, "", ""))  # no process, as it would be another each time
+    times = [when for when, _ in history]
+    assert times == sorted(times)
+    assert {when % 10.0 for when in times} == {0.0}
+    assert history[-1] == (times[-1], Ended("finished"))
+
+
+def test_max_time_counts_the_virtual_time_of_a_simulated_run(tmp_path):
+    sweep = sweep_of(early_terminate=None, max_iter=1, run_cap=1000, limits=Limits(max_time=105.0))
+    when, ended = journaled(tmp_path / "journal", sweep, 1)[-1]
+    assert (when, ended) == (110.0, Ended("max_time"))
+
+
+class Onlooker:
+    """Counts how often it is shown where the sweep stands."""
+
+    looks = 0
+
+    def observe(self, record: Record) -> None: ...
+
+    def report(self, reports: Sequence[Report]) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def look(self, study_state: StudyState, workers: Workers, elapsed: float, last: bool) -> None:
+        self.looks += 1
+
+
+def test_looks_follow_the_virtual_time_and_not_the_events():
+    onlooker = Onlooker()
+    simulated = SimulatedBackend(1, metric=lambda trial, iteration: 0.0, seconds=lambda trial, segment: 1.0)
+    simulate(sweep_of(early_terminate=None, max_iter=1, run_cap=600), simulated, onlooker)
+    assert onlooker.looks == 600 / simulated.tick + 2  # also at the start, and when all is done
 
 
 def big_sweep(trials: int) -> Sweep:

@@ -95,8 +95,8 @@ class Batches(Journal):
 
     batches: list[list[Event]]
 
-    def append(self, events: Sequence[Event]) -> list[tuple[int, float]]:
-        places = super().append(events)
+    def append(self, events: Sequence[Event], when: float | None = None) -> list[tuple[int, float]]:
+        places = super().append(events, when)
         self.batches.append(list(events))
         return places
 

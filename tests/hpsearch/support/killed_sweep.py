@@ -65,9 +65,9 @@ def begin_and_die_after_event(study: str, every: int | None, number: int, run_ca
     """Run the sweep until its journal holds so many events, and be killed by SIGKILL there."""
     append = Journal.append
 
-    def append_and_die(journal: Journal, events: Sequence[Event]) -> list[tuple[int, float]]:
+    def append_and_die(journal: Journal, events: Sequence[Event], when: float | None = None) -> list[tuple[int, float]]:
         (written,) = journal._connection.execute("SELECT count(*) FROM events").fetchone()
-        places = append(journal, events[: number - written])
+        places = append(journal, events[: number - written], when)
         if written + len(events) >= number:
             _die()
         return places

@@ -81,6 +81,7 @@ class ScriptedBackend(Backend):
     """
 
     name = "scripted"
+    tick = 0.0  # its clock moves only where a test moves it
 
     def __init__(self, answer: Callable[[Task], Sequence[Message]], workers: int = 1, seed: int = 0) -> None:
         self.answer = answer
