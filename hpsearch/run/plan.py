@@ -146,7 +146,8 @@ def relative_time(width: int, efficiency: float = EFFICIENCY) -> float:
 
 def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, StudyState, _Counter]:
     counter = _Counter()
-    backend = SimulatedBackend(workers, _made_up_metric, _seconds)
+    elastic = sweep.resources.widest > sweep.resources.workers_per_trial
+    backend = SimulatedBackend(workers, _made_up_metric, _seconds, live=elastic)  # what widens goes by live reports
     study_state = simulate(replace(sweep, limits=Limits()), backend, counter)
     makespan = backend.now()
     shown = {place: sorted(found) for place, found in counter.widths.items()}

@@ -109,6 +109,7 @@ class AsRecorded(SimulatedBackend):
             1000,
             metric=lambda trial, iteration: sum(trial.params["x"] for _ in range(iteration)),
             seconds=lambda trial, segment: self.ends[trial.number, segment.end] - self.now(),
+            live=False,
         )
 
     def wait(self, timeout: float | None) -> Sequence[Message]:
