@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hpsearch.backends.base import Backend, Message, Progress, Result, Task, TimedOut, Workers
+from hpsearch.backends.base import Backend, refuse_share, tasks_on
+from hpsearch.task import WHOLE_WORKER, Message, Place, Progress, Result, Task, TimedOut, Workers
 from hpsearch.trial import Failure, Report
 from hpsearch.worker.job import Job
 from hpsearch.worker.preflight import check_trainable
@@ -36,12 +37,13 @@ class InlineBackend(Backend):
         self._worker = Worker(job, Path(job.study))
         self._deliver = deliver
 
-    def capacity(self) -> int:
+    def capacity(self, place: Place = WHOLE_WORKER) -> int:
         """One task at a time."""
-        return 0 if self._tasks else 1
+        return tasks_on(0 if self._tasks else 1, place)
 
     def start(self, task: Task) -> None:
         """Keep the task for `wait`."""
+        refuse_share(task)
         self._tasks.append(task)
 
     def cut(self, trial: int, attempt: int) -> None:

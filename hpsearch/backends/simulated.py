@@ -6,11 +6,12 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 
-from hpsearch.backends.base import Backend, Message, Progress, Result, Task, TimedOut, Workers
+from hpsearch.backends.base import Backend, refuse_share, tasks_on
 from hpsearch.errors import BackendError
+from hpsearch.task import WHOLE_WORKER, Message, Place, Progress, Result, SegmentResult, Task, TimedOut, Workers
 from hpsearch.trial import Failure, Report, Segment, Trial
 from hpsearch.worker.attempt import attempt_directory
-from hpsearch.worker.job import Job, SegmentResult
+from hpsearch.worker.job import Job
 
 __all__ = ["SimulatedBackend"]
 
@@ -54,16 +55,17 @@ class SimulatedBackend(Backend):
         """Note the metric's name."""
         self._name = job.metric
 
-    def capacity(self) -> int:
-        """Count the free workers."""
-        return self._free
+    def capacity(self, place: Place = WHOLE_WORKER) -> int:
+        """Count the tasks that the free workers can take."""
+        return tasks_on(self._free, place)
 
     def start(self, task: Task) -> None:
         """Occupy workers until the segment's virtual end.
 
         Raises:
-            BackendError: Too few are free.
+            BackendError: Too few are free, or a part of one is asked for.
         """
+        refuse_share(task)
         segment = task.segment
         if segment.width > self._free:
             raise BackendError(

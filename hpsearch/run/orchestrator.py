@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from hpsearch.backends.base import Backend, Gone, Message, Notice, Progress, Result, Task, TimedOut
+from hpsearch.backends.base import Backend
 from hpsearch.decision import Decision
 from hpsearch.errors import BackendError, HpsearchError
 from hpsearch.events import Ended, Event, Exhausted, Failed, Retried, Saved, Started
@@ -17,8 +17,9 @@ from hpsearch.study.failure_limit import mistake_of
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.task import Gone, Message, Notice, Progress, Result, SegmentResult, Task, TimedOut
 from hpsearch.widths.widths import Widths
-from hpsearch.worker.job import Job, SegmentResult
+from hpsearch.worker.job import Job
 
 __all__ = ["Orchestrator"]
 

@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hpsearch.backends.base import Workers
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import SweepError
 from hpsearch.events import Finished, Opened, Started
@@ -19,6 +18,7 @@ from hpsearch.schedulers.base import RungView
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Limits, Sweep
+from hpsearch.task import Workers
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import Job

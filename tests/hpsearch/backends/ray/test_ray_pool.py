@@ -23,6 +23,7 @@ from hpsearch.run.plan import simulate
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
+from hpsearch.task import WHOLE_WORKER, Place
 from tests.hpsearch.support import backend_trainables as trainables
 from tests.hpsearch.support.driver import Driver
 
@@ -117,7 +118,7 @@ class AsRecorded(SimulatedBackend):
         results = [message for message in super().wait(timeout) if isinstance(message, Result)]
         return sorted(results, key=lambda message: order.index((message.trial, message.result.iteration)))
 
-    def capacity(self) -> int:
+    def capacity(self, place: Place = WHOLE_WORKER) -> int:
         return self.starts[self.now()] if self.starts.total() else 1  # at last, to hear that nothing is left
 
     def start(self, task: Task) -> None:
