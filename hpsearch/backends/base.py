@@ -10,35 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from hpsearch.errors import BackendError
-from hpsearch.task import (
-    WHOLE_WORKER,
-    Gone,
-    Message,
-    Notice,
-    Place,
-    Progress,
-    Result,
-    Task,
-    TimedOut,
-    WorkerGang,
-    Workers,
-    WorkerShare,
-)
+from hpsearch.task import WHOLE_WORKER, Message, Place, Task, WorkerGang, Workers, WorkerShare
 from hpsearch.worker.job import Job
 
-__all__ = [
-    "Backend",
-    "Gone",
-    "Message",
-    "Notice",
-    "Progress",
-    "Result",
-    "Task",
-    "TimedOut",
-    "Workers",
-    "refuse_share",
-    "tasks_on",
-]
+__all__ = ["Backend", "refuse_share", "tasks_on"]
 
 
 class Backend(ABC):

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hpsearch.task import SegmentResult
 from hpsearch.trial import Report
 
-__all__ = ["Channel", "CommandLine", "Job", "SegmentResult"]
+__all__ = ["Channel", "CommandLine", "Job"]
 
 
 @dataclass(frozen=True, slots=True)

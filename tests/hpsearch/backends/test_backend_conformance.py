@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hpsearch.backends.base import Backend, Message, Progress, Result, Task
+from hpsearch.backends.base import Backend
 from hpsearch.backends.inline import InlineBackend
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import BackendError
 from hpsearch.study.directory import StudyDirectory
-from hpsearch.task import WorkerGang, WorkerShare
+from hpsearch.task import Message, Progress, Result, Task, WorkerGang, WorkerShare
 from hpsearch.trial import Segment, Trial
 from hpsearch.worker.job import Job
 from tests.hpsearch.support import backend_trainables as trainables

@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from hpsearch.backends.base import Result, Task
 from hpsearch.backends.inline import InlineBackend
+from hpsearch.task import Result, Task
 from hpsearch.trial import Segment, Trial
 from hpsearch.worker.job import Job
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.backends.base import Progress, Result, Task, TimedOut, Workers
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import BackendError
 from hpsearch.events import Ended, Event, Opened
@@ -21,6 +20,7 @@ from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Limits, Sweep
+from hpsearch.task import Progress, Result, Task, TimedOut, Workers
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
 from tests.hpsearch.support.lives import sweeps

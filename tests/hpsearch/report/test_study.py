@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import hpsearch
-from hpsearch.backends.base import Message, Task
 from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.events import Ended, Exhausted, Finished, Started
 from hpsearch.report.study import Study, load
@@ -22,6 +21,7 @@ from hpsearch.space import Space, Uniform
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.sweep.sweep import Metric
+from hpsearch.task import Message, Task
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.scripted import ScriptedBackend, done, events_of, failed, run_scripted, saved, sweep_of

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.backends.base import Message, Notice, Progress, Task, Workers
 from hpsearch.errors import TrainableError
 from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Saved, Started
 from hpsearch.observers.base import Record
@@ -22,6 +21,7 @@ from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Checkpoints, Limits, Sweep
+from hpsearch.task import Message, Notice, Progress, Task, Workers
 from hpsearch.trial import Report, TrialState
 from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import Job

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from hpsearch.backends.base import Message, Task
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import BackendError
 from hpsearch.events import Ended, Finished
@@ -16,7 +15,7 @@ from hpsearch.report.study import load
 from hpsearch.run.plan import simulate
 from hpsearch.study.journal import Journal
 from hpsearch.sweep.sweep import Limits
-from hpsearch.task import WHOLE_WORKER, Place
+from hpsearch.task import WHOLE_WORKER, Message, Place, Task
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.scripted import (
     ScriptedBackend,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpsearch.backends.base import Backend, Message, Task
+from hpsearch.backends.base import Backend
 from hpsearch.errors import JournalError, StorageError, StudyInUseError
 from hpsearch.events import Ended, Event, Exhausted, Opened
 from hpsearch.observers.progress import Silent
@@ -19,6 +19,7 @@ from hpsearch.report.tables import rows_to_csv
 from hpsearch.run.study_run import Run, _seconds_spent, create_study, run_study
 from hpsearch.study.journal import Journal
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.task import Message, Task
 from hpsearch.worker.job import Job
 from tests.hpsearch.support.scripted import ScriptedBackend, done, run_scripted, sweep_of
 

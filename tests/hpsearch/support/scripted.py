@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hpsearch.backends.base import Backend, Gone, Message, Progress, Result, Task, TimedOut, Workers, tasks_on
+from hpsearch.backends.base import Backend, tasks_on
 from hpsearch.events import Event
 from hpsearch.observers.progress import Silent
 from hpsearch.report.study import Study
@@ -18,10 +18,10 @@ from hpsearch.space import Space, Uniform
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.sweep.sweep import Metric, Sweep
-from hpsearch.task import WHOLE_WORKER, Place
+from hpsearch.task import WHOLE_WORKER, Gone, Message, Place, Progress, Result, SegmentResult, Task, TimedOut, Workers
 from hpsearch.trial import Failure, Report, Segment
 from hpsearch.worker.attempt import attempt_directory
-from hpsearch.worker.job import Job, SegmentResult
+from hpsearch.worker.job import Job
 
 __all__ = [
     "ScriptedBackend",

@@ -11,7 +11,6 @@ import pytest
 
 import hpsearch
 from hpsearch.backends import slots
-from hpsearch.backends.base import Message, Result, Task
 from hpsearch.backends.ray import worker_pool
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.backends.simulated import SimulatedBackend
@@ -23,7 +22,7 @@ from hpsearch.run.plan import simulate
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
-from hpsearch.task import WHOLE_WORKER, Place
+from hpsearch.task import WHOLE_WORKER, Message, Place, Result, Task
 from tests.hpsearch.support import backend_trainables as trainables
 from tests.hpsearch.support.driver import Driver
 
