@@ -5,95 +5,27 @@ A backend takes tasks, runs each in a worker, and answers with messages. It deci
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from hpsearch.trial import Failure, Report, Segment, Trial
-from hpsearch.worker.job import Job, SegmentResult
+from hpsearch.errors import BackendError
+from hpsearch.task import WHOLE_WORKER, Message, Place, Task, WorkerGang, Workers, WorkerShare
+from hpsearch.worker.job import Job
 
-__all__ = ["Backend", "Gone", "Message", "Notice", "Progress", "Result", "Task", "TimedOut", "Workers"]
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One segment to run."""
-
-    trial: Trial
-    segment: Segment
-    timeout: float | None
-    """Seconds that the attempt may run before it is killed; None: as long as it takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """A running attempt went on: provisional reports, and perhaps a checkpoint that makes them count."""
-
-    trial: int
-    attempt: int
-    reports: tuple[Report, ...]
-    """New since the last `Progress` of this attempt."""
-    saved: tuple[int, str, tuple[Report, ...]] | None
-    """A checkpoint written since: its iteration, its path relative to the study's directory, and the reports
-    since the checkpoint before it, which count from now on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """An attempt ended by itself."""
-
-    trial: int
-    attempt: int
-    result: SegmentResult
-
-
-@dataclass(frozen=True, slots=True)
-class TimedOut:
-    """An attempt ran over its timeout; its processes are gone."""
-
-    trial: int
-    attempt: int
-    failure: Failure
-    seconds: float = 0.0
-    """Wall time in the worker."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """An attempt vanished with its worker (a dead process, a lost node): nobody's fault."""
-
-    trial: int
-    attempt: int
-    reason: str
-    counts_against_trial: bool = True
-    """False: it hadn't begun, or its worker was taken down on purpose; this trial can't have been what killed it."""
-    seconds: float = 0.0
-    """Wall time in the worker, as far as it is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """Something that the user should read, e.g. whose workers the sweep waits for."""
-
-    text: str
-
-
-Message = Progress | Result | TimedOut | Gone | Notice
-
-
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """How many workers there are."""
-
-    ready: int
-    busy: int
-    wanted: int
+__all__ = ["Backend", "refuse_share", "tasks_on"]
 
 
 class Backend(ABC):
-    """Runs segments in workers."""
+    """Runs tasks in workers. Its clock is the sweep's: limits, looks and the times of events go by it.
+
+    A cut, a timeout and a failure are one task's, and the others of its worker go on. A worker that is lost takes all
+    its tasks with it, each with an outcome of its own.
+    """
 
     name: str
+    tick = 0.25
+    """Seconds between two looks at requests and at where the sweep stands."""
 
     @abstractmethod
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
@@ -109,14 +41,20 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def capacity(self) -> int:
-        """Say how many workers would take up a task at once, without a wait that another order would spare."""
+    def capacity(self, place: Place = WHOLE_WORKER) -> int:
+        """Say how many tasks that ask for this would be taken up at once.
+
+        That is: without a wait that another order would spare. 0 for a share where workers aren't divided.
+        """
 
     @abstractmethod
     def start(self, task: Task) -> None:
-        """Run a task on as many workers as its segment is wide; `capacity` was at least that.
+        """Run a task in the place that it asks for; there was capacity for it.
 
         Its outcome comes as exactly one `Result`, `TimedOut` or `Gone`.
+
+        Raises:
+            BackendError: It asks for what this backend doesn't have.
         """
 
     @abstractmethod
@@ -127,9 +65,13 @@ class Backend(ABC):
     def wait(self, timeout: float | None) -> Sequence[Message]:
         """Give the messages that came; wait for one up to `timeout` seconds (None: until one comes)."""
 
-    @abstractmethod
     def now(self) -> float:
-        """Seconds on the backend's own clock."""
+        """Seconds since some fixed moment; they never go back."""
+        return time.monotonic()
+
+    def wall(self) -> float:
+        """Seconds since the epoch, which events bear."""
+        return time.time()
 
     @abstractmethod
     def workers(self) -> Workers:
@@ -138,3 +80,27 @@ class Backend(ABC):
     @abstractmethod
     def close(self, kill: bool = False) -> None:
         """Let go of the study; `kill` ends what still runs, children included."""
+
+
+def tasks_on(workers: int, place: Place) -> int:
+    """Count the tasks that so many free workers can take, where workers aren't divided."""
+    match place:
+        case WorkerShare():
+            return 0
+        case WorkerGang(width):
+            return workers // width
+        case _:
+            return workers
+
+
+def refuse_share(task: Task) -> None:
+    """See that a task asks for whole workers.
+
+    Raises:
+        BackendError: It asks for a part of one.
+    """
+    if task.share is not None:
+        raise BackendError(
+            f"a task must ask for whole workers here, but trial {task.trial.number} asks for one of {task.share.lanes} "
+            "lanes of a worker: start no more than capacity() says"
+        )

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hpsearch.backends.base import Gone, Result, Task, TimedOut
+from hpsearch.task import Gone, Result, SegmentResult, Task, TimedOut
 from hpsearch.trial import Failure
-from hpsearch.worker.job import SegmentResult
 
 __all__ = ["CLOSE_SECONDS", "GRACE_SECONDS", "Gang", "Loss", "LossKind"]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hpsearch.backends.base import Backend, Message, Progress, Result, Task, TimedOut, Workers
+from hpsearch.backends.base import Backend, refuse_share, tasks_on
+from hpsearch.task import WHOLE_WORKER, Message, Place, Progress, Result, Task, TimedOut, Workers
 from hpsearch.trial import Failure, Report
 from hpsearch.worker.job import Job
 from hpsearch.worker.preflight import check_trainable
@@ -37,12 +37,13 @@ class InlineBackend(Backend):
         self._worker = Worker(job, Path(job.study))
         self._deliver = deliver
 
-    def capacity(self) -> int:
+    def capacity(self, place: Place = WHOLE_WORKER) -> int:
         """One task at a time."""
-        return 0 if self._tasks else 1
+        return tasks_on(0 if self._tasks else 1, place)
 
     def start(self, task: Task) -> None:
         """Keep the task for `wait`."""
+        refuse_share(task)
         self._tasks.append(task)
 
     def cut(self, trial: int, attempt: int) -> None:
@@ -64,10 +65,6 @@ class InlineBackend(Backend):
             return (TimedOut(trial, attempt, Failure("timeout", message, ""), result.seconds),)
         return (Result(trial, attempt, result),)
 
-    def now(self) -> float:
-        """Seconds of the process's monotonic clock."""
-        return time.monotonic()
-
     def workers(self) -> Workers:
         """This process."""
         return Workers(ready=1, busy=len(self._tasks), wanted=1)
@@ -85,7 +82,7 @@ class _Channel:
     def __init__(self, backend: InlineBackend, task: Task) -> None:
         self._backend = backend
         self._key = (task.segment.trial, task.segment.attempt)
-        self._deadline = None if task.timeout is None else time.monotonic() + task.timeout
+        self._deadline = None if task.timeout is None else backend.now() + task.timeout
         self.late = False
 
     def reported(self, report: Report) -> None:
@@ -95,5 +92,5 @@ class _Channel:
         self._backend._deliver(Progress(*self._key, (), (iteration, checkpoint, reports)))
 
     def cut_requested(self) -> bool:
-        self.late = self._deadline is not None and time.monotonic() > self._deadline
+        self.late = self._deadline is not None and self._backend.now() > self._deadline
         return self.late or self._backend._cut == self._key

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from hpsearch.backends.base import Task
 from hpsearch.backends.gangs import Gang
+from hpsearch.task import Task
 
 __all__ = ["SEND_AHEAD_SECONDS", "STUCK_SECONDS", "Flight", "Slot", "Slots"]
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hpsearch.backends.base import Workers
 from hpsearch.decision import Decision
 from hpsearch.events import Event
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.task import Workers
 from hpsearch.trial import Report
 
 __all__ = ["Observed", "Observer", "Observers", "Record"]

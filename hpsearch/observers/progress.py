@@ -13,10 +13,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hpsearch.backends.base import Workers
 from hpsearch.observers.rung_rows import RungRow, rung_rows
 from hpsearch.report.wording import by_width, counted, duration, params_line, shortened
 from hpsearch.schedulers.base import RungView
+from hpsearch.task import Workers
 from hpsearch.trial import Goal, TrialRow, TrialState
 
 __all__ = ["Display", "LiveTable", "PlainLines", "Silent", "Snapshot", "Unfailing", "choose_progress"]

@@ -7,12 +7,12 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hpsearch.backends.base import Workers
 from hpsearch.events import Failed
 from hpsearch.observers.base import Observer, Record
 from hpsearch.observers.progress import Display, Snapshot
 from hpsearch.observers.thread import ObserverThread, close_all
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.task import Workers
 from hpsearch.trial import Report
 
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Callable, Sequence
 
-from hpsearch.backends.base import Backend, Gone, Message, Notice, Progress, Result, Task, TimedOut
+from hpsearch.backends.base import Backend
 from hpsearch.decision import Followed
 from hpsearch.errors import BackendError, HpsearchError
 from hpsearch.events import Ended, Event, Exhausted, Failed, Retried, Saved, Started
@@ -17,13 +17,11 @@ from hpsearch.study.failure_limit import mistake_of
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.task import Gone, Message, Notice, Progress, Result, SegmentResult, Task, TimedOut
 from hpsearch.widths.widths import Widths
-from hpsearch.worker.job import Job, SegmentResult
+from hpsearch.worker.job import Job
 
 __all__ = ["Orchestrator"]
-
-_TICK = 0.25
-"""Seconds between looks at requests, limits and the screen."""
 
 _SEARCHING_TICK = 0.01
 """Seconds after which a searcher that works on a suggestion is asked again."""
@@ -72,7 +70,7 @@ class Orchestrator:
         self._ending: str | None = None
         self._mistake: HpsearchError | None = None
         self._failing = False  # the sweep ends because too many trials have failed
-        self._next_check = self._next_look = 0.0
+        self._next_check = self._next_look = -math.inf
         self._began = 0.0
 
     def run(self, job: Job) -> str:
@@ -119,7 +117,9 @@ class Orchestrator:
                     return self._ending
                 if finished:
                     return "finished"
-            for message in self._backend.wait(_SEARCHING_TICK if self._study_state.is_searching else _TICK):
+            for message in self._backend.wait(
+                _SEARCHING_TICK if self._study_state.is_searching else self._backend.tick
+            ):
                 self._take(message)
 
     def _fill(self) -> bool:
@@ -174,7 +174,7 @@ class Orchestrator:
         """Write what was noted in one transaction, and only then act on it."""
         if not self._events:
             return
-        places = self._journal.append(self._events, self._followed)
+        places = self._journal.append(self._events, self._followed, self._backend.wall())
         committed = list(zip(places, self._events, self._followed, strict=True))
         self._events.clear()
         self._followed.clear()
@@ -246,25 +246,22 @@ class Orchestrator:
         if self._interrupts.count:
             self._observers.say("ending at the next reports; press Ctrl-C again to end at once")
             self._end("interrupted")
-        now = time.monotonic()
-        if now < self._next_check or self._ending is not None:
             return
-        self._next_check = now + _TICK
+        now = self._backend.now()
         limit = self._sweep.limits.max_time
-        if limit is not None and self._spent + self._elapsed() >= limit:
+        if limit is not None and self._spent + now - self._began >= limit:
             self._end("max_time")
-        if "stop" in self._journal.requests():
-            self._end("stopped")
+        if now >= self._next_check:
+            self._next_check = now + self._backend.tick
+            if "stop" in self._journal.requests():
+                self._end("stopped")
 
     def _look(self, last: bool = False) -> None:
         """Let the observers see where the sweep stands."""
-        now = time.monotonic()
+        now = self._backend.now()
         if last or now >= self._next_look:
-            self._next_look = now + _TICK
-            self._observers.look(self._study_state, self._backend.workers(), self._elapsed(), last)
-
-    def _elapsed(self) -> float:
-        return self._backend.now() - self._began
+            self._next_look = now + self._backend.tick
+            self._observers.look(self._study_state, self._backend.workers(), now - self._began, last)
 
     def _end_for(self, mistake: HpsearchError) -> None:
         self._mistake = self._mistake or mistake

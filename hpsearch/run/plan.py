@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hpsearch.backends.base import Workers
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import SweepError
 from hpsearch.events import Finished, Opened, Started
@@ -17,9 +16,9 @@ from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.journal import Journal
-from hpsearch.study.provenance import command_line, process_name
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Limits, Sweep
+from hpsearch.task import Workers
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import Job
@@ -147,23 +146,31 @@ def relative_time(width: int, efficiency: float = EFFICIENCY) -> float:
 
 def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, StudyState, _Counter]:
     counter = _Counter()
-    backend = SimulatedBackend(workers, _made_up_metric, _seconds)
-    study_state = simulate(sweep, backend, counter)
+    elastic = sweep.resources.widest > sweep.resources.workers_per_trial
+    backend = SimulatedBackend(workers, _made_up_metric, _seconds, live=elastic)  # what widens goes by live reports
+    study_state = simulate(replace(sweep, limits=Limits()), backend, counter)
     makespan = backend.now()
     shown = {place: sorted(found) for place, found in counter.widths.items()}
     return Schedule(makespan, counter.worked / (workers * makespan), shown), study_state, counter
 
 
-def simulate(sweep: Sweep, backend: SimulatedBackend, observers: Observers | None = None) -> StudyState:
-    """Run a sweep on a simulated backend, through the orchestrator, with a journal in memory."""
+def simulate(
+    sweep: Sweep, backend: SimulatedBackend, observers: Observers | None = None, journal: Journal | None = None
+) -> StudyState:
+    """Run a sweep on a simulated backend, through the orchestrator; equal ones write equal journals.
+
+    Args:
+        sweep: What to run; its limits count virtual time.
+        backend: Where; made for this run.
+        observers: Who watches; None: nobody.
+        journal: A new one, closed in the end; None: one in memory.
+    """
     study_state = StudyState(sweep)
-    journal = Journal.in_memory({"sweep": sweep.to_json()})
-    opened = Opened(backend.name, None, process_name(), command_line())
-    journal.append([opened])
-    study_state.apply(opened)
-    with journal:
+    opened = Opened(backend.name, None, process="", command="")  # the same in every process
+    with journal or Journal.in_memory({"sweep": sweep.to_json()}) as journal:
+        journal.append([opened], [study_state.apply(opened)], backend.wall())
         orchestrator = Orchestrator(
-            replace(sweep, limits=Limits()),
+            sweep,
             study_state,
             Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest, restart=0.0),
             journal,

@@ -166,7 +166,9 @@ def _go_on(
             applied = _apply([opened] if more is None else [opened, more], study_state, widths)
             if retry is not None:
                 applied += _apply(retries(study_state, sweep, retry), study_state, widths)
-            written = journal.append([event for event, _ in applied], [followed for _, followed in applied])
+            written = journal.append(
+                [event for event, _ in applied], [followed for _, followed in applied], backend.wall()
+            )
             for (seq, when), (event, followed) in zip(written, applied, strict=True):
                 watching.observe(Record(seq, when, event, followed.decisions))
             keep_all = sweep.checkpoints.keep == "all"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpsearch.backends.base import Gone, Result, TimedOut
 from hpsearch.errors import HpsearchError, StorageError
 from hpsearch.events import Dropped, Event, Failed, Finished, Lost, Reverted
 from hpsearch.study.trial_records import TrialRecord
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.task import Gone, Result, SegmentResult, TimedOut
 from hpsearch.trial import Failure
 from hpsearch.widths.divergence import diverged
-from hpsearch.worker.job import SegmentResult
 
 __all__ = ["MOST_LOSSES", "Rules", "Verdict", "verdict"]
 

@@ -149,23 +149,26 @@ class Journal:
         except (TypeError, ValueError) as error:
             raise JournalError(f"{self._path}: the study's sweep can't be read: {error}. {_DAMAGED}") from error
 
-    def append(self, events: Sequence[Event], followed: Sequence[Followed] | None = None) -> list[tuple[int, float]]:
+    def append(
+        self, events: Sequence[Event], followed: Sequence[Followed] | None = None, when: float | None = None
+    ) -> list[tuple[int, float]]:
         """Write events in one transaction; when this returns they survive the process.
 
         Args:
             events: In their order.
             followed: What followed from each; None: nothing from any.
+            when: Their time, in seconds since the epoch; None: this moment's.
 
         Returns:
-            Each one's (number, wall time): numbers count from 1 without a gap.
+            Each one's (number, time): numbers count from 1 without a gap.
 
         Raises:
             StudyInUseError: Another process has written since.
             JournalError: They can't be written (the disk is full, say); none of them is.
         """
-        now = time.time()
+        when = time.time() if when is None else when
         texts = [""] * len(events) if followed is None else map(encode_followed, followed)
-        columns = [(now, *encode(event), text) for event, text in zip(events, texts, strict=True)]
+        columns = [(when, *encode(event), text) for event, text in zip(events, texts, strict=True)]
         execute = self._connection.execute
         self._check_place()
         with explained(self._path):
@@ -182,10 +185,10 @@ class Journal:
                     execute("ROLLBACK")
                 raise
         self._end = (rows[-1][0], rows[-1][-1]) if rows else end
-        return [(row[0], now) for row in rows]
+        return [(row[0], when) for row in rows]
 
     def events(self) -> Iterator[tuple[float, Event]]:
-        """Give (wall time, event) in the order of writing, up to the newest one when this was called.
+        """Give (time, event) in the order of writing, up to the newest one when this was called.
 
         Raises:
             JournalError: A row isn't an event, or isn't the one that was written.

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hpsearch.trial import Failure, Report
+from hpsearch.trial import Report
 
-__all__ = ["Channel", "CommandLine", "Job", "SegmentResult"]
+__all__ = ["Channel", "CommandLine", "Job"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +48,6 @@ class Job:
     """How batch and rate follow the number of workers: `batch`, `lr`, `warmup_epochs`, `max_global_batch`."""
     widest: int = 1
     """Workers that a trial may get."""
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentResult:
-    """How an attempt ended by itself."""
-
-    iteration: int
-    """Last iteration that it reported; the segment's start when there was none."""
-    checkpoint: str | None
-    """At `iteration`, relative to the study's directory; None where the trainable saves none or it failed."""
-    reports: tuple[Report, ...]
-    """Those since the last checkpoint that the channel was told of."""
-    cut: bool
-    """It ended early because the channel asked for it."""
-    seconds: float
-    """Wall time of the attempt."""
-    failure: Failure | None
-    changed: tuple[str, ...] = ()
-    """Settings of the process that it changed, by name; put back after it."""
-    stuck: tuple[str, ...] = ()
-    """Those of them that couldn't be put back, with the reason: the process must not run another trial."""
 
 
 class Channel(Protocol):

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from hpsearch.errors import BackendError, StorageError, UnwritableError
+from hpsearch.task import SegmentResult
 from hpsearch.trainable.failures import bounded, failure_of
 from hpsearch.trainable.running_trial import Assignment, nest
 from hpsearch.trainable.storage import writing
@@ -18,7 +19,7 @@ from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.gang_listener import GangListener
 from hpsearch.worker.gang_store import GangStore
 from hpsearch.worker.in_process import InProcess
-from hpsearch.worker.job import Channel, CommandLine, Job, SegmentResult
+from hpsearch.worker.job import Channel, CommandLine, Job
 
 __all__ = ["Worker"]
 

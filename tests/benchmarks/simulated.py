@@ -23,7 +23,7 @@ def measure(rounds: int) -> list[Figure]:
     seconds: list[float] = []
     for _ in range(rounds):
         began = time.process_time()
-        study_state = simulate(_sweep(), SimulatedBackend(WORKERS, _metric, _seconds))
+        study_state = simulate(_sweep(), SimulatedBackend(WORKERS, _metric, _seconds, live=False))
         seconds.append(time.process_time() - began)
         if len(study_state.rows()) != TRIALS:
             raise RuntimeError(f"the sweep should have made {TRIALS} trials, but made {len(study_state.rows())}")

@@ -7,7 +7,6 @@ import functools
 import os
 import pickle
 import secrets
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -17,7 +16,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from hpsearch.backends.base import Backend, Gone, Message, Notice, Task, Workers
+from hpsearch.backends.base import Backend, refuse_share, tasks_on
 from hpsearch.backends.gangs import CLOSE_SECONDS, Gang, Loss, LossKind
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.mailbox import Heartbeat, Key
@@ -27,6 +26,7 @@ from hpsearch.backends.ray.worker import RunRequest, RunResponse
 from hpsearch.backends.ray.worker_pool import WorkerPool, first_line
 from hpsearch.backends.slots import Flight, Slot
 from hpsearch.errors import UnreadableCheckpointError
+from hpsearch.task import WHOLE_WORKER, Gone, Message, Notice, Place, Task, Workers
 from hpsearch.trainable.checkpoints import pack
 from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.attempt_log import file_log
@@ -100,13 +100,14 @@ class RayBackend(Backend):
         self._slots = self._worker_pool.slots
         self._collect()
 
-    def capacity(self) -> int:
+    def capacity(self, place: Place = WHOLE_WORKER) -> int:
         """Count the ready workers that are free, and those that were given back and can be had again."""
-        return self._opened.capacity(self._missing())
+        return tasks_on(self._opened.capacity(self._missing()), place)
 
     @as_backend_error()
     def start(self, task: Task) -> None:
         """Send a task to the best worker, or to as many as its segment is wide."""
+        refuse_share(task)
         self._waiting.append(task)
         self._send_waiting()
         if self._waiting:
@@ -128,10 +129,6 @@ class RayBackend(Backend):
         """Give what came from the workers."""
         messages = self._housekeeping()
         return messages + self._inbox.take(0.0 if messages else timeout)
-
-    def now(self) -> float:
-        """Seconds of the driver's monotonic clock."""
-        return time.monotonic()
 
     def workers(self) -> Workers:
         """Count the workers."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from hpsearch.backends.base import Message
+from hpsearch.task import Message
 
 __all__ = ["Inbox"]
 

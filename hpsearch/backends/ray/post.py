@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hpsearch.backends.base import Progress
 from hpsearch.backends.ray.mailbox import Heartbeat, Save
 from hpsearch.backends.ray.worker import RunResponse
 from hpsearch.backends.slots import Flight
+from hpsearch.task import Progress, SegmentResult
 from hpsearch.trainable.checkpoints import unpack
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Report
 from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.attempt_log import LOG
-from hpsearch.worker.job import SegmentResult
 
 __all__ = ["read_heartbeat", "read_response"]
 

@@ -19,6 +19,7 @@ from hpsearch.backends.ray.stand_in import StandIn
 from hpsearch.errors import HpsearchError
 from hpsearch.study.directory import OUTPUT_AT_HAND, hold_as_worker
 from hpsearch.study.locks import Lock
+from hpsearch.task import SegmentResult
 from hpsearch.trainable.checkpoints import pack, unpack
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trial import Report, Segment, Trial
@@ -26,7 +27,7 @@ from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.attempt_log import LOG
 from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.guardian import start_guardian
-from hpsearch.worker.job import CommandLine, Job, SegmentResult
+from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.worker import Worker
 
 __all__ = ["BEAT_SECONDS", "Hello", "Place", "RayWorker", "RunRequest", "RunResponse"]

@@ -14,7 +14,6 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
 
-from hpsearch.backends.base import Message, Notice
 from hpsearch.backends.ray.backoff import Backoff
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.session import Pool, Shape, here, live_nodes, others, why_no_workers
@@ -22,6 +21,7 @@ from hpsearch.backends.ray.worker import Hello, RayWorker
 from hpsearch.backends.slots import Slot, Slots
 from hpsearch.errors import BackendError, TrainableError
 from hpsearch.study.provenance import process_name
+from hpsearch.task import Message, Notice
 from hpsearch.worker.job import Job
 
 __all__ = ["WorkerPool", "first_line"]

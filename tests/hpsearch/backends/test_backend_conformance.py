@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from hpsearch.backends.base import Backend, Message, Progress, Result, Task
+from hpsearch.backends.base import Backend
 from hpsearch.backends.inline import InlineBackend
 from hpsearch.backends.simulated import SimulatedBackend
+from hpsearch.errors import BackendError
 from hpsearch.study.directory import StudyDirectory
+from hpsearch.task import Message, Progress, Result, Task, WorkerGang, WorkerShare
 from hpsearch.trial import Segment, Trial
 from hpsearch.worker.job import Job
 from tests.hpsearch.support import backend_trainables as trainables
+from tests.hpsearch.support.packing import PackingBackend
 
 ROOT = Path(__file__).parents[3]
 X = 0.5
@@ -78,6 +81,8 @@ def make_place(kind: str, request: pytest.FixtureRequest, study: StudyDirectory)
         backend = InlineBackend()
     elif kind == "simulated":
         backend = SimulatedBackend(2, metric=lambda _, iteration: X * iteration, seconds=lambda _, segment: 1.0)
+    elif kind == "packing":
+        backend = PackingBackend(2, metric=lambda _, iteration: X * iteration)
     else:
         backend = request.getfixturevalue("warm_ray")()
     return Place(backend, study.path, [])
@@ -100,7 +105,7 @@ def warm_ray(ray_cluster: object, tmp_path_factory: pytest.TempPathFactory) -> C
 RAY = pytest.param("ray", marks=pytest.mark.ray)
 
 
-@pytest.fixture(params=["inline", "simulated", RAY])
+@pytest.fixture(params=["inline", "simulated", "packing", RAY])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Every backend."""
     made = make_place(request.param, request, StudyDirectory(tmp_path / "study"))
@@ -116,7 +121,15 @@ def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     made.backend.close()
 
 
-@pytest.fixture(params=["simulated", RAY])
+@pytest.fixture(params=["inline", "simulated", RAY])
+def undivided(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Every backend whose workers run one task at a time."""
+    made = make_place(request.param, request, StudyDirectory(tmp_path / "study"))
+    yield made
+    made.backend.close()
+
+
+@pytest.fixture(params=["simulated", "packing", RAY])
 def wide(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Every backend that has several workers for a trial."""
     made = make_place(request.param, request, StudyDirectory(tmp_path / "study"))
@@ -175,6 +188,18 @@ def test_capacity_falls_by_one_with_each_start_and_comes_back(place: Place):
     assert place.backend.capacity() == before
 
 
+def test_a_share_of_a_worker_is_refused_where_workers_are_not_divided(undivided: Place):
+    undivided.open()
+    undivided.wait_for_capacity()
+    assert undivided.backend.capacity(WorkerShare(2)) == 0
+    trial = Trial(0, {"x": X, "folder": str(undivided.study)}, seed=0, origin="random")
+    task = Task(trial, Segment(0, 0, 1, None, 1), None, WorkerShare(2))
+    with pytest.raises(BackendError, match="trial 0 asks for one of 2 lanes of a worker"):
+        undivided.backend.start(task)
+    undivided.start(1, 0, 1)
+    assert list(undivided.results(1)) == [1]
+
+
 def test_a_cut_of_an_attempt_that_has_ended_does_nothing(place: Place):
     place.open()
     place.wait_for_capacity()
@@ -201,7 +226,7 @@ def test_a_wide_task_takes_as_many_workers_as_its_width_and_gives_one_result(wid
     wide.open(trainables.total, widest=2)
     wide.wait_for_capacity(2)
     wide.start(0, 0, 3, width=2)
-    assert wide.backend.capacity() == 0
+    assert wide.backend.capacity() == wide.backend.capacity(WorkerGang(2)) == 0
     assert wide.backend.workers().busy == 2
     result = wide.results(1)[0].result
     assert [dict(report.metrics) for report in result.reports] == [{"value": X}, {"value": 2 * X}, {"value": 3 * X}]

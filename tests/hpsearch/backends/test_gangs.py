@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch.backends.base import Gone, Result, Task, TimedOut
 from hpsearch.backends.gangs import GRACE_SECONDS, Gang, Loss
+from hpsearch.task import Gone, Result, SegmentResult, Task, TimedOut
 from hpsearch.trial import Failure, Report, Segment, Trial
-from hpsearch.worker.job import SegmentResult
 
 KEY = (4, 2)
 

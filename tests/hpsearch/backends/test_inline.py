@@ -3,23 +3,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-import pytest
-
-from hpsearch.backends import inline
-from hpsearch.backends.base import Result, Task
 from hpsearch.backends.inline import InlineBackend
+from hpsearch.task import Result, Task
 from hpsearch.trial import Segment, Trial
 from hpsearch.worker.job import Job
 
 
-class Clock:
-    """A clock that only moves when it is told to."""
+class StoppedClock(InlineBackend):
+    """Its clock only moves when it is told to."""
 
     seconds: ClassVar[float] = 0.0
 
-    @classmethod
-    def monotonic(cls) -> float:
-        return cls.seconds
+    def now(self) -> float:
+        return self.seconds
 
 
 class SlowToClose:
@@ -29,12 +25,11 @@ class SlowToClose:
         return {"loss": 1.0}
 
     def close(self) -> None:
-        Clock.seconds += 100.0
+        StoppedClock.seconds += 100.0
 
 
-def test_closing_an_object_is_no_part_of_the_next_trials_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inline, "time", Clock)
-    backend = InlineBackend()
+def test_closing_an_object_is_no_part_of_the_next_trials_time(tmp_path: Path) -> None:
+    backend = StoppedClock()
     backend.open(Job(str(tmp_path), "sweep", SlowToClose, (), "loss", None, None, 1), lambda message: None)
     for number in range(2):
         task = Task(Trial(number, {}, 0, "random"), Segment(number, 0, 3, None, 1), timeout=10.0)
@@ -42,5 +37,5 @@ def test_closing_an_object_is_no_part_of_the_next_trials_time(tmp_path: Path, mo
         (outcome,) = backend.wait(None)
         assert isinstance(outcome, Result)
         assert outcome.result.iteration == 3
-    assert Clock.seconds == 100.0
+    assert StoppedClock.seconds == 100.0
     backend.close()

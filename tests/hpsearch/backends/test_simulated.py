@@ -3,39 +3,47 @@ from __future__ import annotations
 import random
 import time
 import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.backends.base import Progress, Result, Task
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import BackendError
+from hpsearch.events import Ended, Event, Opened
+from hpsearch.observers.base import Record
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.run.plan import simulate
 from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
-from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import Segment, Trial
+from hpsearch.sweep.sweep import Limits, Sweep
+from hpsearch.task import Progress, Result, Task, TimedOut, Workers
+from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
 from tests.hpsearch.support.lives import sweeps
 from tests.hpsearch.support.scripted import sweep_of
 
 
-def backend(workers: int = 2, checkpoints: bool = True, widest: int = 1) -> SimulatedBackend:
+def backend(workers: int = 2, checkpoints: bool = True, live: bool = False) -> SimulatedBackend:
     made = SimulatedBackend(
         workers,
         metric=lambda trial, iteration: trial.params["x"] / iteration,
         seconds=lambda trial, segment: trial.params["seconds"] * ((segment.end or 1) - segment.start) / segment.width,
         checkpoints=checkpoints,
+        live=live,
     )
-    made.open(Job("", "s", "", (), "loss", None, None, 1, widest=widest), lambda message: None)
+    made.open(Job("", "s", "", (), "loss", None, None, 1), lambda message: None)
     return made
 
 
-def task(number: int, seconds: float, start: int = 0, end: int | None = 2, width: int = 1) -> Task:
+def task(
+    number: int, seconds: float, start: int = 0, end: int | None = 2, width: int = 1, timeout: float | None = None
+) -> Task:
     trial = Trial(number, {"x": 8.0, "seconds": seconds}, 0, "random")
-    return Task(trial, Segment(number, start, end, None, 1, width), None)
+    return Task(trial, Segment(number, start, end, None, 1, width), timeout)
 
 
 def test_the_clock_jumps_from_end_to_end():
@@ -119,23 +127,59 @@ def test_a_wide_task_takes_as_many_workers():
     assert [report.seconds for report in message.result.reports] == [2.0, 2.0]
 
 
-def test_where_trials_may_be_wide_others_tell_how_far_they_have_come():
-    simulated = backend(3, widest=2)
-    simulated.start(task(0, 10.0, start=1, end=9))
-    simulated.start(task(1, 25.0, end=1))
-    simulated.start(task(2, 30.0, end=2))
-    result, progress = simulated.wait(None)
-    assert isinstance(result, Result)
-    assert isinstance(progress, Progress)
-    assert (result.trial, progress.trial, progress.attempt, progress.saved) == (1, 0, 1, None)
-    assert [report.iteration for report in progress.reports] == [2, 3]
-    result, progress = simulated.wait(None)
-    assert isinstance(result, Result)
-    assert isinstance(progress, Progress)
-    assert [report.iteration for report in progress.reports] == [4, 5, 6, 7]
-    (result,) = simulated.wait(None)
-    assert isinstance(result, Result)
-    assert [report.iteration for report in result.result.reports] == list(range(2, 10))
+def test_each_iteration_is_told_of_at_its_own_time_and_the_last_one_by_the_result():
+    simulated = backend(2, live=True)
+    simulated.start(task(0, 10.0, start=1, end=4))
+    simulated.start(task(1, 15.0, end=2))
+    told = []
+    while messages := simulated.wait(None):
+        for message in messages:
+            assert isinstance(message, Progress | Result)
+            reports = message.reports if isinstance(message, Progress) else message.result.reports
+            told.append((simulated.now(), message.trial, [report.iteration for report in reports]))
+    assert told == [
+        (10.0, 0, [2]),
+        (15.0, 1, [1]),
+        (20.0, 0, [3]),
+        (30.0, 1, [1, 2]),
+        (30.0, 0, [2, 3, 4]),
+    ]
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_an_attempt_that_runs_over_its_timeout_is_killed_at_that_very_moment(live):
+    simulated = backend(3, live=live)
+    simulated.start(task(0, 10.0, end=3, timeout=25.0))
+    simulated.start(task(1, 10.0, end=3, timeout=30.0))  # to the end, and not over it
+    simulated.start(task(2, 10.0, end=3, timeout=25.0))
+    simulated.cut(2, 1)
+    ends = []
+    while messages := simulated.wait(None):
+        ends += [(simulated.now(), message) for message in messages if not isinstance(message, Progress)]
+    (first, cut), (second, killed), (third, done) = ends
+    assert (first, second, third) == (10.0, 25.0, 30.0)
+    assert isinstance(killed, TimedOut)
+    assert isinstance(cut, Result)
+    assert isinstance(done, Result)
+    assert (cut.result.cut, killed.trial, killed.seconds, done.result.cut) == (True, 0, 25.0, False)
+    assert "25 s of it were left" in killed.failure.message
+    assert simulated.capacity() == 3
+
+
+@settings(deadline=None, max_examples=30)
+@given(sweep=sweeps(), seed=st.integers(0, 10**6), workers=st.integers(1, 12))
+def test_a_run_to_whose_reports_nobody_listens_is_the_same(sweep, seed, workers):
+    def run(live: bool) -> tuple[object, float]:
+        chance = random.Random(seed)
+        simulated = SimulatedBackend(
+            workers,
+            metric=lambda trial, iteration: (trial.seed % 5) / iteration,
+            seconds=lambda trial, segment: chance.choice([0.0, 1.0, 1.0 + chance.random()]),
+            live=live,
+        )
+        return simulate(sweep, simulated).rows(), simulated.now()
+
+    assert repr(run(live=True)) == repr(run(live=False))
 
 
 @settings(deadline=None, max_examples=60)
@@ -158,6 +202,59 @@ def test_one_worker_and_many_give_the_same_table_however_long_segments_take(swee
     assert table(1) == table(workers) == table(1000)
 
 
+def journaled(path: Path, sweep: Sweep, workers: int) -> list[tuple[float, Event]]:
+    """Run a sweep whose iterations take ten virtual seconds; give what its journal says."""
+    Journal.create(path, {"sweep": sweep.to_json()})
+    simulated = SimulatedBackend(
+        workers,
+        metric=lambda trial, iteration: trial.seed % 5 / iteration,
+        seconds=lambda trial, segment: 10.0 * ((segment.end or 1) - segment.start),
+    )
+    simulate(sweep, simulated, journal=Journal.open(path))
+    with Journal.read(path) as journal:
+        return list(journal.events())
+
+
+def test_a_simulated_runs_journal_is_the_same_to_the_byte_and_bears_virtual_times(tmp_path):
+    sweep = sweep_of(limits=Limits(max_time=1e6))
+    history = journaled(tmp_path / "one", sweep, 2)
+    assert history == journaled(tmp_path / "other", sweep, 2)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+    assert history[0] == (0.0, Opened("simulated", None, "", ""))  # no process, as it would be another each time
+    times = [when for when, _ in history]
+    assert times == sorted(times)
+    assert {when % 10.0 for when in times} == {0.0}
+    assert history[-1] == (times[-1], Ended("finished"))
+
+
+def test_max_time_counts_the_virtual_time_of_a_simulated_run(tmp_path):
+    sweep = sweep_of(early_terminate=None, max_iter=1, run_cap=1000, limits=Limits(max_time=105.0))
+    when, ended = journaled(tmp_path / "journal", sweep, 1)[-1]
+    assert (when, ended) == (110.0, Ended("max_time"))
+
+
+class Onlooker:
+    """Counts how often it is shown where the sweep stands."""
+
+    looks = 0
+
+    def observe(self, record: Record) -> None: ...
+
+    def report(self, reports: Sequence[Report]) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def look(self, study_state: StudyState, workers: Workers, elapsed: float, last: bool) -> None:
+        self.looks += 1
+
+
+def test_looks_follow_the_virtual_time_and_not_the_events():
+    onlooker = Onlooker()
+    simulated = SimulatedBackend(1, metric=lambda trial, iteration: 0.0, seconds=lambda trial, segment: 1.0)
+    simulate(sweep_of(early_terminate=None, max_iter=1, run_cap=600), simulated, onlooker)
+    assert onlooker.looks == 600 / simulated.tick + 2  # also at the start, and when all is done
+
+
 def big_sweep(trials: int) -> Sweep:
     return sweep_of(early_terminate=Hyperband(27), run_cap=trials)
 
@@ -169,6 +266,7 @@ def run_big(trials: int, workers: int) -> tuple[StudyState, SimulatedBackend]:
         seconds=lambda trial, segment: (
             (segment.end or 1) - segment.start + trial.seed * (segment.start + 7) % 1000 / 1e3
         ),
+        live=False,
     )
     return simulate(big_sweep(trials), simulated), simulated
 

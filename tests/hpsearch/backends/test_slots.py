@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from hpsearch.backends.base import Task
 from hpsearch.backends.gangs import Gang
 from hpsearch.backends.slots import SEND_AHEAD_SECONDS, STUCK_SECONDS, Flight, Slot, Slots
+from hpsearch.task import Task
 from hpsearch.trial import Segment, Trial
 
 SHORT = SEND_AHEAD_SECONDS / 4

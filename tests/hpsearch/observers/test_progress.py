@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.backends.base import Workers
 from hpsearch.observers.progress import LiveTable, PlainLines, Silent, Snapshot, choose_progress
 from hpsearch.observers.rung_rows import rung_rows
 from hpsearch.schedulers.base import RungView
+from hpsearch.task import Workers
 from hpsearch.trial import TrialRow, TrialState
 
 BEST = TrialRow(

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from hpsearch.backends.base import Workers
 from hpsearch.decision import Decision
 from hpsearch.events import Failed, Finished, Lost, Started
 from hpsearch.observers.base import Observer, Record
@@ -14,6 +13,7 @@ from hpsearch.observers.watching import Watching
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Resources
+from hpsearch.task import Workers
 from hpsearch.trial import Failure, Report
 from tests.hpsearch.support.lives import OPENED
 from tests.hpsearch.support.scripted import sweep_of

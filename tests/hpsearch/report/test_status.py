@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hpsearch.backends.base import Workers
 from hpsearch.observers.progress import PlainLines
 from hpsearch.observers.watching import Watching
 from hpsearch.report.status import status_text
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.space import Categorical, Space
 from hpsearch.study.state import StudyState
+from hpsearch.task import Workers
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.scripted import ScriptedBackend, done, failed, run_scripted, sweep_of
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import hpsearch
-from hpsearch.backends.base import Message, Result, Task
 from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.events import Ended, Exhausted, Finished, Started
 from hpsearch.report.status import status_text
@@ -24,6 +23,7 @@ from hpsearch.space import Space, Uniform
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.sweep.sweep import Metric
+from hpsearch.task import Message, Result, Task
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trial import Failure, TrialState
 from tests.hpsearch.support.scripted import ScriptedBackend, done, events_of, failed, run_scripted, saved, sweep_of

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.backends.base import Gone, Message, Task
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.events import Ended, Failed, Retried, Started
 from hpsearch.report.study import Study, load
@@ -17,6 +16,7 @@ from hpsearch.report.tables import rows_to_csv
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.sweep.sweep import Limits, Sweep
+from hpsearch.task import Gone, Message, Task
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.scripted import (
     ScriptedBackend,

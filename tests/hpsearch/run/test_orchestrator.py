@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.backends.base import Message, Notice, Progress, Task, Workers
 from hpsearch.decision import Followed
 from hpsearch.errors import TrainableError
 from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Saved, Started
@@ -23,6 +22,7 @@ from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Checkpoints, Limits, Sweep
+from hpsearch.task import Message, Notice, Progress, Task, Workers
 from hpsearch.trial import Report, TrialState
 from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import Job
@@ -96,8 +96,10 @@ class Batches(Journal):
 
     batches: list[list[Event]]
 
-    def append(self, events: Sequence[Event], followed: Sequence[Followed] | None = None) -> list[tuple[int, float]]:
-        places = super().append(events, followed)
+    def append(
+        self, events: Sequence[Event], followed: Sequence[Followed] | None = None, when: float | None = None
+    ) -> list[tuple[int, float]]:
+        places = super().append(events, followed, when)
         self.batches.append(list(events))
         return places
 

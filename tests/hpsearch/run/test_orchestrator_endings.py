@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from hpsearch.backends.base import Message, Task
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import BackendError
 from hpsearch.events import Ended, Finished
@@ -16,6 +15,7 @@ from hpsearch.report.study import load
 from hpsearch.run.plan import simulate
 from hpsearch.study.journal import Journal
 from hpsearch.sweep.sweep import Limits
+from hpsearch.task import WHOLE_WORKER, Message, Place, Task
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.scripted import (
     ScriptedBackend,
@@ -150,8 +150,8 @@ class LastWorkersGone(SimulatedBackend):
         super().start(task)
         self._left -= 1
 
-    def capacity(self) -> int:
-        return super().capacity() if self._left else 0
+    def capacity(self, place: Place = WHOLE_WORKER) -> int:
+        return super().capacity(place) if self._left else 0
 
 
 def test_a_sweep_that_has_nothing_more_to_run_waits_for_no_worker():

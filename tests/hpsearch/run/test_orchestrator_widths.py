@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.backends.base import Message, Task
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.events import Event, Exhausted, Failed, Finished, Lost, Reverted, Started
 from hpsearch.report.study import load
@@ -22,6 +21,7 @@ from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Limits, Resources, Scaling, Sweep
+from hpsearch.task import Message, Task
 from hpsearch.trial import Segment, Trial, TrialState
 from tests.hpsearch.run.test_orchestrator import direct
 from tests.hpsearch.support.lives import sweeps

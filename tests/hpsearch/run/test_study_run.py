@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpsearch.backends.base import Backend, Message, Task
+from hpsearch.backends.base import Backend
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, StorageError, StudyInUseError
 from hpsearch.events import Ended, Exhausted, Opened
@@ -21,6 +21,7 @@ from hpsearch.run.study_run import Run, _seconds_spent, create_study, run_study
 from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.task import Message, Task
 from hpsearch.worker.job import Job
 from tests.hpsearch.support.scripted import ScriptedBackend, done, run_scripted, sweep_of
 

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from hpsearch.backends.base import Gone, Result, TimedOut
 from hpsearch.errors import StorageError
 from hpsearch.events import Dropped, Failed, Finished, Lost, Reverted
 from hpsearch.run.verdicts import MOST_LOSSES, Rules, Verdict, verdict
 from hpsearch.study.trial_records import RollbackPoint, Standing, TrialRecord
 from hpsearch.sweep.sweep import Limits, Metric, Scaling
+from hpsearch.task import Gone, Result, SegmentResult, TimedOut
 from hpsearch.trial import Failure, Report, Segment, Trial
-from hpsearch.worker.job import SegmentResult
 from tests.hpsearch.support.scripted import sweep_of
 
 REPORTS = (Report(3, 4, {"loss": 2.0}, 0.1),)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from hpsearch.backends.base import Message, Task
 from hpsearch.errors import SweepError
 from hpsearch.events import Ended, Extended, Opened, Started
 from hpsearch.report.study import Study, load
@@ -17,6 +16,7 @@ from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
 from hpsearch.sweep.sweep import Limits, Resources, Sweep
+from hpsearch.task import Message, Task
 from tests.hpsearch.support.scripted import ScriptedBackend, done, events_of, run_scripted, sweep_of
 
 FLAT = {"early_terminate": None, "max_iter": 2}

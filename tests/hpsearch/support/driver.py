@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpsearch.backends.base import Gone, Message, Progress, Result, Task, TimedOut
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.study.directory import StudyDirectory
+from hpsearch.task import Gone, Message, Progress, Result, Task, TimedOut
 from hpsearch.trial import Segment, Trial
 from hpsearch.worker.job import Job
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import hpsearch_comm
+from hpsearch.task import SegmentResult
 from hpsearch.trial import Segment, Trial
 from hpsearch.worker.gang import RankInfo
-from hpsearch.worker.job import Job, SegmentResult
+from hpsearch.worker.job import Job
 from hpsearch.worker.worker import Worker
 from tests.hpsearch.support.segments import TRIAL, Listening
 

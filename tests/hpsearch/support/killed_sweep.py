@@ -67,10 +67,10 @@ def begin_and_die_after_event(study: str, every: int | None, number: int, run_ca
     append = Journal.append
 
     def append_and_die(
-        journal: Journal, events: Sequence[Event], followed: Sequence[Followed]
+        journal: Journal, events: Sequence[Event], followed: Sequence[Followed], when: float
     ) -> list[tuple[int, float]]:
         (written,) = journal._connection.execute("SELECT count(*) FROM events").fetchone()
-        places = append(journal, events[: number - written], followed[: number - written])
+        places = append(journal, events[: number - written], followed[: number - written], when)
         if written + len(events) >= number:
             _die()
         return places

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hpsearch.backends.base import Backend, Gone, Message, Progress, Result, Task, TimedOut, Workers
+from hpsearch.backends.base import Backend, tasks_on
 from hpsearch.events import Event
 from hpsearch.observers.progress import Silent
 from hpsearch.report.study import Study
@@ -18,9 +18,10 @@ from hpsearch.space import Space, Uniform
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.sweep.sweep import Metric, Sweep
+from hpsearch.task import WHOLE_WORKER, Gone, Message, Place, Progress, Result, SegmentResult, Task, TimedOut, Workers
 from hpsearch.trial import Failure, Report, Segment
 from hpsearch.worker.attempt import attempt_directory
-from hpsearch.worker.job import Job, SegmentResult
+from hpsearch.worker.job import Job
 
 __all__ = [
     "ScriptedBackend",
@@ -81,6 +82,7 @@ class ScriptedBackend(Backend):
     """
 
     name = "scripted"
+    tick = 0.0  # its clock moves only where a test moves it
 
     def __init__(self, answer: Callable[[Task], Sequence[Message]], workers: int = 1, seed: int = 0) -> None:
         self.answer = answer
@@ -95,8 +97,8 @@ class ScriptedBackend(Backend):
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
         self.job = job
 
-    def capacity(self) -> int:
-        return self.size - sum(task.segment.width for task in self.running)
+    def capacity(self, place: Place = WHOLE_WORKER) -> int:
+        return tasks_on(self.size - sum(task.segment.width for task in self.running), place)
 
     def start(self, task: Task) -> None:
         assert self.capacity() >= task.segment.width

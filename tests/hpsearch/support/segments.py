@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from hpsearch.task import SegmentResult
 from hpsearch.trial import Report, Segment, Trial
-from hpsearch.worker.job import SegmentResult
 from hpsearch.worker.worker import Worker
 
 TRIAL = Trial(number=3, params={"lr": 0.1}, seed=11, origin="random")

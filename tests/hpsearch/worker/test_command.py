@@ -13,9 +13,10 @@ from typing import Any
 import psutil
 import pytest
 
+from hpsearch.task import SegmentResult
 from hpsearch.trainable import checkpoints
 from hpsearch.trial import Segment, Trial
-from hpsearch.worker.job import CommandLine, Job, SegmentResult
+from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.worker import Worker
 from tests.hpsearch.support.segments import Listening, is_alive, wait_until
 

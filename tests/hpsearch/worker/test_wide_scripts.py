@@ -9,11 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hpsearch.task import SegmentResult
 from hpsearch.trainable import checkpoints
 from hpsearch.trial import Segment
 from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.gang_store import Board, Ending, GangStore, StoreLostError
-from hpsearch.worker.job import CommandLine, Job, SegmentResult
+from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.worker import Worker
 from tests.hpsearch.support.segments import TRIAL, Listening, wait_until
 

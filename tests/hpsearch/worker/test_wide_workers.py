@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from hpsearch.task import SegmentResult
 from hpsearch.trial import Segment, Trial
-from hpsearch.worker.job import SegmentResult
 from tests.hpsearch.support import wide_trainables as trainables
 from tests.hpsearch.support.gangs import Workers
 from tests.hpsearch.support.segments import TRIAL

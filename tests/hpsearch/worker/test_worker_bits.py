@@ -14,9 +14,10 @@ import pytest
 import torch
 from torch import nn
 
+from hpsearch.task import SegmentResult
 from hpsearch.trainable import checkpoints
 from hpsearch.trainable.running_trial import RunningTrial
-from hpsearch.worker.job import Job, SegmentResult
+from hpsearch.worker.job import Job
 from hpsearch.worker.worker import Worker
 from tests.hpsearch.support.segments import run, segment
 

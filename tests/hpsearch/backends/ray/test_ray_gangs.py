@@ -15,9 +15,9 @@ import pytest
 
 import hpsearch
 from hpsearch.backends import gangs
-from hpsearch.backends.base import Gone, Result, TimedOut
 from hpsearch.backends.ray import backoff, worker_pool
 from hpsearch.backends.ray.backend import RayBackend
+from hpsearch.task import Gone, Result, TimedOut
 from tests.hpsearch.support.conditions import alive_nodes, gone, wait_until
 from tests.hpsearch.support.driver import ROOT, Driver
 

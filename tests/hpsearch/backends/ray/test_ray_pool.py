@@ -11,7 +11,6 @@ import pytest
 
 import hpsearch
 from hpsearch.backends import slots
-from hpsearch.backends.base import Message, Result, Task
 from hpsearch.backends.ray import worker_pool
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.backends.simulated import SimulatedBackend
@@ -23,6 +22,7 @@ from hpsearch.run.plan import simulate
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
+from hpsearch.task import WHOLE_WORKER, Message, Place, Result, Task
 from tests.hpsearch.support import backend_trainables as trainables
 from tests.hpsearch.support.driver import Driver
 
@@ -109,6 +109,7 @@ class AsRecorded(SimulatedBackend):
             1000,
             metric=lambda trial, iteration: sum(trial.params["x"] for _ in range(iteration)),
             seconds=lambda trial, segment: self.ends[trial.number, segment.end] - self.now(),
+            live=False,
         )
 
     def wait(self, timeout: float | None) -> Sequence[Message]:
@@ -116,7 +117,7 @@ class AsRecorded(SimulatedBackend):
         results = [message for message in super().wait(timeout) if isinstance(message, Result)]
         return sorted(results, key=lambda message: order.index((message.trial, message.result.iteration)))
 
-    def capacity(self) -> int:
+    def capacity(self, place: Place = WHOLE_WORKER) -> int:
         return self.starts[self.now()] if self.starts.total() else 1  # at last, to hear that nothing is left
 
     def start(self, task: Task) -> None:

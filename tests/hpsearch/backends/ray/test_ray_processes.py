@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import hpsearch
-from hpsearch.backends.base import Notice, Result
 from hpsearch.backends.ray import backend as ray_backend
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.events import Lost
+from hpsearch.task import Notice, Result
 from hpsearch.trial import TrialState
 from tests.hpsearch.backends.ray.test_ray import csv, events, search
 from tests.hpsearch.support import backend_trainables as trainables

@@ -1,0 +1,144 @@
+"""What lanes of a worker are to their neighbours: nothing, until the worker is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from hpsearch.errors import BackendError
+from hpsearch.task import (
+    WHOLE_WORKER,
+    Gone,
+    Message,
+    Progress,
+    Result,
+    Task,
+    TimedOut,
+    WorkerGang,
+    WorkerShare,
+)
+from hpsearch.trial import Segment, Trial
+from hpsearch.worker.job import Job
+from tests.hpsearch.support.packing import PackingBackend
+
+
+@pytest.fixture
+def packing() -> PackingBackend:
+    """Two workers."""
+    made = PackingBackend(2, metric=lambda _, iteration: float(iteration))
+    made.open(Job("", "s", "", (), "value", None, None, 1), lambda message: None)
+    return made
+
+
+def task(number: int, end: int = 3, lanes: int | None = 3, timeout: float | None = None, width: int = 1) -> Task:
+    share = None if lanes is None else WorkerShare(lanes)
+    trial = Trial(number, {}, 0, "random")
+    return Task(trial, Segment(number, 0, end, None, 1, width), timeout, share)
+
+
+def outcomes(packing: PackingBackend) -> dict[int, Message]:
+    """Let all come to their ends; give each trial's one outcome."""
+    ended: dict[int, Message] = {}
+    while messages := packing.wait(None):
+        for message in messages:
+            if isinstance(message, Result | TimedOut | Gone):
+                assert message.trial not in ended
+                ended[message.trial] = message
+    return ended
+
+
+def whole(messages: Sequence[Message]) -> None:
+    """See that these attempts ran to their ends as if they had been alone."""
+    for message in messages:
+        assert isinstance(message, Result)
+        result = message.result
+        assert (result.iteration, result.cut, result.failure) == (3, False, None)
+        assert [report.metrics["value"] for report in result.reports] == [1.0, 2.0, 3.0]
+
+
+def start_three(packing: PackingBackend, timeout: float | None = None) -> None:
+    """Fill a worker with trials 0, 1 and 2, and let them run for a second; trial 1 has the timeout."""
+    for number in range(3):
+        packing.start(task(number, timeout=timeout if number == 1 else None))
+    assert len({packing.worker_of(number) for number in range(3)}) == 1
+    assert all(isinstance(message, Progress) for message in packing.wait(None))
+
+
+def test_a_task_asks_for_a_worker_a_gang_or_a_share():
+    assert task(0, lanes=None).place == WHOLE_WORKER
+    assert task(0, lanes=None, width=2).place == WorkerGang(2)
+    assert task(0, lanes=4).place == WorkerShare(4)
+
+
+def test_capacity_is_asked_for_each_kind_of_place(packing):
+    def capacities() -> list[int]:
+        return [packing.capacity(place) for place in (WHOLE_WORKER, WorkerGang(2), WorkerShare(3), WorkerShare(2))]
+
+    assert capacities() == [2, 1, 6, 4]
+    packing.start(task(0))
+    assert capacities() == [1, 0, 5, 3]
+    packing.start(task(1, lanes=None))
+    assert capacities() == [0, 0, 2, 1]
+    with pytest.raises(BackendError, match="no room for WholeWorker"):
+        packing.start(task(2, lanes=None))
+    packing.start(task(2))
+    packing.start(task(3))
+    assert capacities() == [0, 0, 0, 0]
+    outcomes(packing)
+    assert capacities() == [2, 1, 6, 4]
+
+
+def test_tasks_join_and_leave_a_worker_at_any_time(packing):
+    packing.start(task(0, end=5))
+    packing.wait(None)
+    packing.start(task(1, end=1))
+    (_, left) = packing.wait(None)
+    assert isinstance(left, Result)
+    packing.start(task(2, end=2))
+    assert packing.worker_of(2) == packing.worker_of(0)
+    ended = outcomes(packing)
+    assert list(ended) == [2, 0]
+    assert packing.now() == 5.0
+
+
+def test_a_cut_ends_one_lane(packing):
+    start_three(packing)
+    packing.cut(1, 1)
+    ended = outcomes(packing)
+    cut = ended.pop(1)
+    assert isinstance(cut, Result)
+    assert (cut.result.iteration, cut.result.cut) == (2, True)
+    whole(list(ended.values()))
+    assert sorted(ended) == [0, 2]
+
+
+def test_a_timeout_ends_one_lane(packing):
+    start_three(packing, timeout=2.0)
+    ended = outcomes(packing)
+    assert isinstance(ended.pop(1), TimedOut)
+    whole(list(ended.values()))
+    assert sorted(ended) == [0, 2]
+
+
+def test_a_failure_ends_one_lane(packing):
+    start_three(packing)
+    packing.fail(1)
+    ended = outcomes(packing)
+    failed = ended.pop(1)
+    assert isinstance(failed, Result)
+    assert failed.result.failure is not None
+    whole(list(ended.values()))
+    assert sorted(ended) == [0, 2]
+
+
+def test_a_lost_worker_loses_all_its_lanes_and_no_others_each_with_one_outcome(packing):
+    start_three(packing)
+    packing.start(task(3))
+    assert packing.worker_of(3) != packing.worker_of(0)
+    packing.lose(packing.worker_of(0))
+    ended = outcomes(packing)
+    whole([ended.pop(3)])
+    assert sorted(ended) == [0, 1, 2]
+    assert all(isinstance(message, Gone) for message in ended.values())
+    assert packing.capacity(WorkerShare(3)) == 6

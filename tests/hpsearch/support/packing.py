@@ -1,0 +1,143 @@
+"""A backend that divides workers into lanes, on a virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from hpsearch.backends.base import Backend
+from hpsearch.errors import BackendError
+from hpsearch.task import (
+    WHOLE_WORKER,
+    Gone,
+    Message,
+    Place,
+    Progress,
+    Result,
+    SegmentResult,
+    Task,
+    TimedOut,
+    Workers,
+    WorkerShare,
+)
+from hpsearch.trial import Failure, Report, Trial
+from hpsearch.worker.attempt import attempt_directory
+from hpsearch.worker.job import Job
+
+__all__ = ["PackingBackend"]
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What runs in a lane, or on whole workers."""
+
+    task: Task
+    workers: Sequence[int]
+    reports: tuple[Report, ...] = ()
+    cut: bool = False
+
+    @property
+    def part(self) -> Fraction:
+        """What it takes of each of its workers."""
+        return Fraction(1, self.task.share.lanes if self.task.share else 1)
+
+
+class PackingBackend(Backend):
+    """Each `wait` is a second, in which every attempt ends an iteration.
+
+    Args:
+        workers: How many there are.
+        metric: The metric of a trial at the end of an iteration.
+    """
+
+    name = "packing"
+
+    def __init__(self, workers: int, metric: Callable[[Trial, int], float]) -> None:
+        self._free = [Fraction(1)] * workers
+        self._metric = metric
+        self._running: dict[tuple[int, int], _Attempt] = {}
+        self._failing: set[int] = set()
+        self._messages: list[Message] = []
+        self._clock = 0.0
+
+    def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
+        self._name = job.metric
+
+    def capacity(self, place: Place = WHOLE_WORKER) -> int:
+        if isinstance(place, WorkerShare):
+            return sum(int(free * place.lanes) for free in self._free)
+        return self._free.count(Fraction(1)) // getattr(place, "width", 1)
+
+    def start(self, task: Task) -> None:
+        if not self.capacity(task.place):
+            raise BackendError(f"there is no room for {task.place}: start no more than capacity() says")
+        attempt = _Attempt(task, ())
+        # The fullest that it fits into, so that others stay whole.
+        fits = sorted((free, worker) for worker, free in enumerate(self._free) if free >= attempt.part)
+        attempt.workers = [worker for _, worker in fits[: task.segment.width]]
+        for worker in attempt.workers:
+            self._free[worker] -= attempt.part
+        self._running[task.segment.trial, task.segment.attempt] = attempt
+
+    def cut(self, trial: int, attempt: int) -> None:
+        if (trial, attempt) in self._running:
+            self._running[trial, attempt].cut = True
+
+    def fail(self, trial: int) -> None:
+        """Let what runs of a trial raise in its next iteration."""
+        self._failing.add(trial)
+
+    def lose(self, worker: int) -> None:
+        """Let a worker die; another takes its place."""
+        for key, attempt in list(self._running.items()):
+            if worker in attempt.workers:
+                self._end(key)
+                self._messages.append(Gone(*key, f"worker {worker} died", seconds=float(len(attempt.reports))))
+
+    def worker_of(self, trial: int, attempt: int = 1) -> int:
+        """Give the worker of a running attempt; rank 0's of a gang."""
+        return self._running[trial, attempt].workers[0]
+
+    def wait(self, timeout: float | None) -> Sequence[Message]:
+        messages, self._messages = self._messages, []
+        if not messages and self._running:
+            self._clock += 1.0
+            messages = [self._go_on(key, attempt) for key, attempt in list(self._running.items())]
+        return messages
+
+    def now(self) -> float:
+        return self._clock
+
+    def workers(self) -> Workers:
+        size = len(self._free)
+        return Workers(size, sum(free < 1 for free in self._free), size)
+
+    def close(self, kill: bool = False) -> None:
+        self._running.clear()
+
+    def _go_on(self, key: tuple[int, int], attempt: _Attempt) -> Message:
+        """Let an attempt end an iteration, or itself."""
+        task, segment = attempt.task, attempt.task.segment
+        ran, last = len(attempt.reports), segment.end or segment.start + 1
+        if task.timeout is not None and ran + 1 > task.timeout:
+            self._end(key)
+            return TimedOut(*key, Failure("timeout", "ran over its trial_timeout", ""), task.timeout)
+        if segment.trial in self._failing:
+            self._end(key)
+            failure = Failure("raised", "ValueError: no", "Traceback")
+            result = SegmentResult(segment.start + ran, None, attempt.reports, False, float(ran), failure)
+            return Result(*key, result)
+        iteration = segment.start + ran + 1
+        report = Report(segment.trial, iteration, {self._name: self._metric(task.trial, iteration)}, 1.0)
+        attempt.reports += (report,)
+        if iteration < last and not attempt.cut:
+            return Progress(*key, (report,), None)
+        self._end(key)
+        checkpoint = f"{attempt_directory(segment)}/hpsearch-checkpoint-{iteration}"
+        return Result(*key, SegmentResult(iteration, checkpoint, attempt.reports, iteration < last, ran + 1.0, None))
+
+    def _end(self, key: tuple[int, int]) -> None:
+        attempt = self._running.pop(key)
+        for worker in attempt.workers:
+            self._free[worker] += attempt.part
