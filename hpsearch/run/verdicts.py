@@ -97,8 +97,8 @@ def _harm(result: SegmentResult, record: TrialRecord, rules: Rules) -> str | Non
         objective, scaling = rules.sweep.objective, rules.sweep.scaling
         # With a global batch the width changes no result, so a worse one says nothing about the width.
         tolerance = scaling.tolerance if scaling.batch == "per_worker" else None
-        last = result.reports[-1].metrics if result.reports else record.standing.metrics
-        before = objective.reported(rollback_point.standing.metrics)
+        last = result.reports[-1].metrics if result.reports else record.result.metrics
+        before = objective.reported(rollback_point.result.metrics)
         wrong = diverged(objective.reported(last), before, objective, tolerance)
         return None if wrong is None else f"{objective.metric.name} {wrong}"
     blamed = failure.kind == "raised" or (failure.kind == "contract" and rules.proven)
@@ -110,6 +110,6 @@ def _go_back(
 ) -> Verdict:
     """Take the trial back to where it stood before it was widened."""
     assert record.rollback_point is not None, "only a trial that was widened goes back"
-    reason, iteration = f"width {record.width}: {harm}", record.rollback_point.standing.iterations
+    reason, iteration = f"width {record.width}: {harm}", record.rollback_point.result.iterations
     said = f"trial {ended.trial} goes back to iteration {iteration} and to fewer workers: {reason}"
     return Verdict((Reverted(ended.trial, ended.attempt, iteration, reason, seconds, checkpoint),), said)

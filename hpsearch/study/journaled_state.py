@@ -172,9 +172,9 @@ class JournaledState:
             case Reverted():
                 record.losses = 0
                 self._requeue(trial)
-                before = record.standing.iterations
+                before = record.result.iterations
                 self.records.revert(trial, event.reason, event.checkpoint)
-                self.iterations -= before - record.standing.iterations
+                self.iterations -= before - record.result.iterations
 
     def _finish(self, event: Finished, record: TrialRecord, end: int | None) -> None:
         record.losses = 0
@@ -195,7 +195,7 @@ class JournaledState:
         if event.retry:
             self._requeue(event.trial)
             return
-        record.sound = record.standing
+        record.former_result = record.result
         self.reached -= record.reached_rung
         self._count(event.trial, event.reports)
         self.records.release(event.trial, TrialState.FAILED)
@@ -204,9 +204,9 @@ class JournaledState:
 
     def _withdraw(self, trial: int) -> None:
         record = self.records.of(trial)
-        before = record.standing.iterations
+        before = record.result.iterations
         self.records.retry(trial)
-        self.iterations -= before - record.standing.iterations
+        self.iterations -= before - record.result.iterations
         self.reached += record.reached_rung
         self._finished[record.bracket, record.rung] -= 1
         insort(self.requeued, trial)

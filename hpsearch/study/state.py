@@ -278,12 +278,12 @@ class StudyState:
         """Tell the scheduler of an event that was applied; give its decisions."""
         match event:
             case Finished() if event.trial not in self._journaled.requeued:
-                value = self._records.of(event.trial).standing.value
+                value = self._records.of(event.trial).result.value
                 outcome = Outcome(event.trial, event.iteration, float("nan") if value is None else value)
                 return self._scheduler.observe(outcome)
             case Failed(retry=False):
                 return self._scheduler.observe(
-                    Outcome(event.trial, self._records.of(event.trial).standing.iterations, None)
+                    Outcome(event.trial, self._records.of(event.trial).result.iterations, None)
                 )
             case Retried():
                 return self._retry(event.trial)
@@ -336,7 +336,7 @@ class StudyState:
                 self._observed(event.trial, event.reports, True, event.failure, decisions)
             case Reverted():
                 record = self._records.of(event.trial)
-                reverted, iteration = record.trial, record.standing.iterations
+                reverted, iteration = record.trial, record.result.iterations
                 hear(lambda searcher: searcher.reverted(reverted, iteration))
             case Dropped():
                 dropped = self._records.of(event.trial).trial
@@ -351,7 +351,7 @@ class StudyState:
         decisions: Sequence[Decision] = (),
     ) -> None:
         record = self._records.of(trial)
-        observation = Observation(record.trial, record.standing.iterations, reports, ended, failure, decisions)
+        observation = Observation(record.trial, record.result.iterations, reports, ended, failure, decisions)
         self._suggestions.hear(lambda searcher: searcher.observe(observation))
 
 

@@ -10,11 +10,11 @@ from hpsearch.events import Started
 from hpsearch.objective import Objective, is_valid
 from hpsearch.trial import Failure, Report, Segment, Trial, TrialRow, TrialState
 
-__all__ = ["RollbackPoint", "Standing", "TrialRecord", "TrialRecords"]
+__all__ = ["RollbackPoint", "TrialRecord", "TrialRecords", "TrialResult"]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TrialResult:
     """What a trial has to show: of its reports, those that count."""
 
     iterations: int = 0
@@ -35,13 +35,13 @@ class Standing:
 class RollbackPoint:
     """Where a trial stood before it was widened."""
 
-    standing: Standing
+    result: TrialResult
     checkpoint: str | None
     checkpoint_iteration: int
     width: int
 
 
-_NOTHING = Standing()
+_NOTHING = TrialResult()
 """Shared by all trials that have reported nothing."""
 
 _TERMINAL = frozenset({TrialState.COMPLETE, TrialState.STOPPED, TrialState.FAILED})
@@ -61,15 +61,15 @@ class TrialRecord:
         "excused",
         "failure",
         "failures",
+        "former_result",
         "losses",
         "reason",
+        "result",
         "reverted",
         "rollback_point",
         "rung",
         "seconds",
         "segment",
-        "sound",
-        "standing",
         "state",
         "sure_width",
         "trial",
@@ -81,7 +81,7 @@ class TrialRecord:
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.state = TrialState.WAITING
-        self.standing = _NOTHING
+        self.result = _NOTHING
         self.checkpoint: str | None = None
         self.checkpoint_iteration = 0
         self.attempts = 0
@@ -95,7 +95,7 @@ class TrialRecord:
         self.rung: int | None = None
         self.excused = 0.0
         """Those of `seconds` that don't count towards its timeout: lost with a worker, or before it was retried."""
-        self.sound = _NOTHING
+        self.former_result = _NOTHING
         """Where it stood before the reports of the attempt by which it failed."""
         self.until: int | None = None
         self.segment: Segment | None = None
@@ -122,7 +122,7 @@ class TrialRecord:
     @property
     def valid_value(self) -> float | None:
         """The value as tables show it and trials are compared by: none where it is NaN, or the trial has failed."""
-        value = self.standing.value
+        value = self.result.value
         return value if is_valid(value) and self.state is not TrialState.FAILED else None
 
     @property
@@ -142,26 +142,26 @@ class TrialRecord:
         """Take a newer checkpoint, of an iteration that was reported already or is counted next."""
         self._know(checkpoint)
         self.checkpoint, self.checkpoint_iteration = checkpoint, iteration
-        if (iteration, self.attempts) == (self.standing.value_iteration, self.standing.value_attempt):
-            self.standing = replace(self.standing, value_checkpoint=checkpoint)
+        if (iteration, self.attempts) == (self.result.value_iteration, self.result.value_attempt):
+            self.result = replace(self.result, value_checkpoint=checkpoint)
 
     def count(self, report: Report, objective: Objective) -> None:
         """Let a report count, if its iteration hasn't been passed before."""
-        at, stood = report.iteration, self.standing
+        at, stood = report.iteration, self.result
         if at < stood.iterations:
             return
         value = objective.reported(report.metrics)
         if objective.replaces(value, stood.value):
             saved = self.checkpoint if self.checkpoint_iteration == at else None
-            self.standing = Standing(at, report.metrics, value, at, self.attempts, saved)
+            self.result = TrialResult(at, report.metrics, value, at, self.attempts, saved)
         else:
-            self.standing = replace(stood, iterations=at, metrics=report.metrics)
+            self.result = replace(stood, iterations=at, metrics=report.metrics)
 
     def drop_checkpoint(self) -> None:
         """Forget the newest checkpoint: it can't be read, and the trial starts again from zero."""
         self._saved = tuple(saved for saved in self._saved if saved != self.checkpoint)
-        if self.standing.value_checkpoint == self.checkpoint:
-            self.standing = replace(self.standing, value_checkpoint=None)
+        if self.result.value_checkpoint == self.checkpoint:
+            self.result = replace(self.result, value_checkpoint=None)
         self.checkpoint, self.checkpoint_iteration = None, 0
         self.rollback_point = None
 
@@ -171,7 +171,7 @@ class TrialRecord:
         sure = least if self.sure_width is None else self.sure_width
         may_go_back = self.widest is None  # it does so once
         if width > sure and may_go_back and self.rollback_point is None:
-            self.rollback_point = RollbackPoint(self.standing, self.checkpoint, self.checkpoint_iteration, sure)
+            self.rollback_point = RollbackPoint(self.result, self.checkpoint, self.checkpoint_iteration, sure)
 
     def settle(self) -> None:
         """Take note that it reached its rung in good order."""
@@ -184,22 +184,22 @@ class TrialRecord:
             raise ValueError(f"only a trial that was widened can go back; trial {self.trial.number} was not")
         if left_behind is not None:
             self._know(left_behind)
-        self.standing = point.standing
+        self.result = point.result
         self.checkpoint, self.checkpoint_iteration = point.checkpoint, point.checkpoint_iteration
         self.widest, self.rollback_point, self.reverted = point.width, None, reason
 
     def retry(self) -> None:
         """Go back to where it stood before the attempt by which it failed, with all its retries and all its time."""
-        self.standing, self.sound = self.sound, _NOTHING
+        self.result, self.former_result = self.former_result, _NOTHING
         self.failure, self.reason = None, ""
         self.failures = self.losses = 0
         self.excused = self.seconds
 
     def needed(self) -> set[str]:
         """Give the checkpoints that it stands at or may have to go back to, and those of its value there."""
-        kept = [self.checkpoint, self.standing.value_checkpoint, self.sound.value_checkpoint]
+        kept = [self.checkpoint, self.result.value_checkpoint, self.former_result.value_checkpoint]
         if self.rollback_point is not None:
-            kept += [self.rollback_point.checkpoint, self.rollback_point.standing.value_checkpoint]
+            kept += [self.rollback_point.checkpoint, self.rollback_point.result.value_checkpoint]
         return {checkpoint for checkpoint in kept if checkpoint is not None}
 
     def take_superseded(self) -> list[str]:
@@ -211,25 +211,25 @@ class TrialRecord:
     def retire(self) -> None:
         """Need no checkpoint any more."""
         self.checkpoint, self.checkpoint_iteration = None, 0
-        self.standing = replace(self.standing, value_checkpoint=None)
+        self.result = replace(self.result, value_checkpoint=None)
 
     def row(self) -> TrialRow:
         """Give the trial as tables show it."""
         return TrialRow(
             number=self.trial.number,
             state=self.state,
-            iterations=self.standing.iterations,
+            iterations=self.result.iterations,
             value=self.valid_value,
             params=self.trial.params,
             origin=self.trial.origin,
-            checkpoint=self.standing.value_checkpoint,
+            checkpoint=self.result.value_checkpoint,
             failure=self.failure,
             seconds=self.seconds,
             reason=self.reason,
             width=self.width,
             reverted=self.reverted,
-            metrics=self.standing.metrics,
-            value_iteration=self.standing.value_iteration,
+            metrics=self.result.metrics,
+            value_iteration=self.result.value_iteration,
         )
 
     def _know(self, checkpoint: str) -> None:

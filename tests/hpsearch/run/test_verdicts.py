@@ -10,14 +10,14 @@ import pytest
 from hpsearch.errors import StorageError
 from hpsearch.events import Dropped, Failed, Finished, Lost, Reverted
 from hpsearch.run.verdicts import MOST_LOSSES, Rules, Verdict, verdict
-from hpsearch.study.trial_records import RollbackPoint, Standing, TrialRecord
+from hpsearch.study.trial_records import RollbackPoint, TrialRecord, TrialResult
 from hpsearch.sweep.sweep import Limits, Metric, Scaling
 from hpsearch.task import Gone, Result, SegmentResult, TimedOut
 from hpsearch.trial import Failure, Report, Segment, Trial
 from tests.hpsearch.support.scripted import sweep_of
 
 REPORTS = (Report(3, 4, {"loss": 2.0}, 0.1),)
-ROLLBACK_POINT = RollbackPoint(Standing(3, {"loss": 1.0}, 1.0, 3), "c3", 3, 1)
+ROLLBACK_POINT = RollbackPoint(TrialResult(3, {"loss": 1.0}, 1.0, 3), "c3", 3, 1)
 
 
 def record(**changes: Any) -> TrialRecord:
@@ -101,7 +101,7 @@ def test_what_follows_from_the_end_of_an_attempt(ended, changes, by, events):
 def test_with_scope_best_a_trial_is_compared_with_what_it_reported_last_before_it_was_widened():
     """Its best may lie long before: that it isn't reached says nothing about the width."""
     sweep = sweep_of(metric=Metric("loss", scope="best"), scaling=Scaling(batch="per_worker", tolerance=0.1))
-    point = RollbackPoint(Standing(3, {"loss": 1.9}, 0.5, 1), "c3", 3, 1)
+    point = RollbackPoint(TrialResult(3, {"loss": 1.9}, 0.5, 1), "c3", 3, 1)
     assert verdict(result(), record(rollback_point=point), Rules(sweep)).events == (
         Finished(3, 2, 4, None, REPORTS, False, 1.5),
     )

@@ -49,7 +49,7 @@ def value_of(life: Life, trial: int) -> float | None:
 
 def checkpoint_of(life: Life, row: TrialRow) -> str | None:
     """The newest checkpoint of the iteration that gave the trial its value, where just this value was reported."""
-    value = life.study_state.record(row.number).standing.value
+    value = life.study_state.record(row.number).result.value
     found = None
     for event in life.events:
         if isinstance(event, Saved | Finished) and (event.trial, event.iteration) == (row.number, row.value_iteration):

@@ -66,7 +66,7 @@ class WideLife(Life):
             return super().happen(segment)
         end = segment.end or segment.start + 2
         left_behind = self.checkpoint(segment, end) if self.saves and self.chance.random() < 0.5 else None
-        return Reverted(segment.trial, segment.attempt, rollback_point.standing.iterations, HARM, 1.0, left_behind)
+        return Reverted(segment.trial, segment.attempt, rollback_point.result.iterations, HARM, 1.0, left_behind)
 
     def remember(self, segment: Segment) -> None:
         sure = self.sure.get(segment.trial, 1)

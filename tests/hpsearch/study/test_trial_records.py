@@ -310,7 +310,7 @@ def test_a_retried_trial_shows_again_what_it_reported_before_it_failed():
     table = Table()
     table.start(0)
     table.report(0, 3, 2.0, checkpoint=True)
-    table.records.of(0).sound = table.records.of(0).standing
+    table.records.of(0).former_result = table.records.of(0).result
     table.report(0, 4, 9.0)
     table.fail(0)
     table.records.retry(0)
@@ -388,7 +388,7 @@ def test_with_scope_best_a_trial_that_may_be_retried_keeps_the_checkpoint_of_the
     table.start(0)
     table.report(0, 1, 2.0, checkpoint=True)
     table.report(0, 2, 3.0, checkpoint=True)
-    table.records.of(0).sound = table.records.of(0).standing
+    table.records.of(0).former_result = table.records.of(0).result
     table.report(0, 3, 1.0)
     table.fail(0)
     assert table.gone() == []
