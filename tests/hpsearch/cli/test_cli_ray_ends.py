@@ -25,6 +25,9 @@ RUN = ("run", "sweep.yaml", "--workers", "2", "--dir", "study")
 
 MARK = "HPSEARCH_TEST_RUN"
 
+# Tests under `nohup` ignore the hangup, and so would what they start.
+ON_TERMINAL = ("env", "--default-signal=HUP", "setsid", "--ctty")
+
 FORKS = """
 import multiprocessing
 import os
@@ -116,7 +119,7 @@ def begun(here: Path, *words: str, terminal: int | None = None) -> Iterator[Runn
     (here / "sweep.yaml").write_text(SWEEP)
     with (here / "out.txt").open("w") as out, (here / "err.txt").open("w") as err:
         process = subprocess.Popen(
-            ["setsid", "--ctty", PROGRAM, *words] if terminal is not None else [PROGRAM, *words],
+            [*(ON_TERMINAL if terminal is not None else ()), PROGRAM, *words],
             cwd=here,
             env=environment(**{MARK: str(here)}),
             stdin=subprocess.DEVNULL if terminal is None else terminal,
