@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
-__all__ = ["DRAW_BITS", "SEED_LIMIT", "draw_bits", "trial_seed"]
+__all__ = ["DRAW_BITS", "SEED_LIMIT", "draw_bits", "explore_seed", "trial_seed"]
 
 SEED_LIMIT = 2**32
 """Seeds lie below this: what `numpy.random.seed` takes."""
@@ -21,6 +21,11 @@ def trial_seed(sweep_seed: int, number: int) -> int:
     the numbers its params were made of.
     """
     return _hashed(_words(sweep_seed, number), 4, b"hpsearch trial")
+
+
+def explore_seed(sweep_seed: int) -> int:
+    """Give the seed that params of forked trials are drawn with, in place of the sweep's; 0 <= seed < 2**32."""
+    return _hashed(_words(sweep_seed, 0), 4, b"hpsearch explore")
 
 
 def draw_bits(sweep_seed: int, number: int, path: Sequence[str]) -> int:

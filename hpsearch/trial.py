@@ -11,8 +11,10 @@ __all__ = [
     "Failure",
     "Goal",
     "Params",
+    "Parent",
     "Report",
     "Segment",
+    "StateAt",
     "Trial",
     "TrialRow",
     "TrialState",
@@ -29,6 +31,27 @@ Params = Mapping[str, Value]
 
 
 @dataclass(frozen=True, slots=True)
+class StateAt:
+    """The state of a trial at the end of an iteration, as what wants to fork the trial names it."""
+
+    trial: int
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """What a trial was forked from."""
+
+    number: int
+    """The other trial's."""
+    iteration: int
+    """Of the checkpoint; of the state that was asked for where there is none."""
+    checkpoint: str | None
+    """The newest one that the other trial had at the iteration that was asked for, relative to the study's directory;
+    None where there was none, so that nothing was taken over."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """One point of the search space."""
 
@@ -40,6 +63,11 @@ class Trial:
     """Derived from (sweep seed, trial number) alone; 0 <= seed < 2**32."""
     origin: str
     """Where the params come from: `"random"`, `"grid"` or `"points_to_try"`."""
+    parent: Parent | None = None
+    """The trial that it was forked from."""
+    start: int = 0
+    """Iterations that it counts as done when it begins: a fork goes on from there, whatever its parent's checkpoint
+    has done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +76,12 @@ class Segment:
 
     trial: int
     start: int
-    """Iterations already done, in `checkpoint`; 0 without one."""
+    """Iterations already done, in `checkpoint` but for a fork's first segment; 0 without one."""
     end: int | None
     """Last iteration to run; None where the sweep names no `max_iter`: until the trainable returns."""
     checkpoint: str | None
-    """Path of the checkpoint to start from, relative to the study's directory."""
+    """Path of the checkpoint to start from, relative to the study's directory; of a fork without one of its own it is
+    its parent's."""
     attempt: int
     """Counts the trial's started segments from 1; each attempt writes to a directory of its own."""
     width: int = 1
@@ -81,8 +110,8 @@ class Failure:
     `raised`: the trainable raised, or its command exited non-zero; `timeout`: it ran over `trial_timeout`;
     `died`: its worker died again and again without progress; `contract`: it broke the sweep's contract (the metric
     was never reported, a checkpoint was refused). Not the trial's fault are `checkpoint`: the one to start from is
-    missing or damaged; `storage`: the study's directory can't be written or read; and `peer`: another worker of its
-    gang was lost, or the gang didn't come together.
+    missing or damaged, which fails a trial only where it is its parent's; `storage`: the study's directory can't be
+    written or read; and `peer`: another worker of its gang was lost, or the gang didn't come together.
     """
     message: str
     """One line."""
@@ -131,3 +160,5 @@ class TrialRow:
     """All that was reported at `iterations`, NaN included, of a failed trial too; empty where nothing was."""
     value_iteration: int = 0
     """The iteration that reported `value`."""
+    parent: int | None = None
+    """The trial that it was forked from."""

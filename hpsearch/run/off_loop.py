@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from hpsearch.searchers import NotYet, Observation, Searcher, Suggestion
 from hpsearch.space import Space
-from hpsearch.trial import Trial
+from hpsearch.trial import StateAt, Trial
 
 __all__ = ["OffLoop"]
 
@@ -21,7 +21,7 @@ class OffLoop(Searcher):
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
         self._thread = ThreadPoolExecutor(1, "hpsearch-searcher")
-        self._asked: tuple[int, Future[Suggestion | NotYet | None]] | None = None
+        self._asked: tuple[tuple[int, int | None], Future[Suggestion | NotYet | None]] | None = None
         self._failed: BaseException | None = None
 
     @classmethod
@@ -35,21 +35,22 @@ class OffLoop(Searcher):
 
     def suggest(self, number: int) -> Suggestion | NotYet | None:
         """Give the suggestion where it is there."""
-        if self._asked is None or self._asked[0] != number:
-            self._asked = number, self._thread.submit(self._searcher.suggest, number)
-        future = self._asked[1]
-        wait([future], _PATIENCE_SECONDS)
-        if not future.done():
-            return NotYet()
-        self._asked = None
-        if self._failed is not None:
-            raise self._failed
-        return future.result()
+        return self._answer((number, None), lambda: self._searcher.suggest(number))
+
+    def explore(self, number: int, parent: Trial) -> Suggestion | NotYet:
+        """Give the params of a forked trial where they are there."""
+        answer = self._answer((number, parent.number), lambda: self._searcher.explore(number, parent))
+        assert answer is not None, "an explorer is never exhausted"
+        return answer
 
     @property
     def size(self) -> int | None:
         """That of the searcher."""
         return self._searcher.size
+
+    def needs(self) -> Collection[StateAt]:
+        """Ask the searcher, which works on nothing just after an answer."""
+        return self._searcher.needs()
 
     def started(self, trial: Trial) -> None:
         """Pass it on."""
@@ -71,6 +72,20 @@ class OffLoop(Searcher):
         """End the thread, once what it works on is done."""
         self._thread.shutdown(cancel_futures=True)
         self._searcher.close()
+
+    def _answer(
+        self, question: tuple[int, int | None], ask: Callable[[], Suggestion | NotYet | None]
+    ) -> Suggestion | NotYet | None:
+        if self._asked is None or self._asked[0] != question:
+            self._asked = question, self._thread.submit(ask)
+        future = self._asked[1]
+        wait([future], _PATIENCE_SECONDS)
+        if not future.done():
+            return NotYet()
+        self._asked = None
+        if self._failed is not None:
+            raise self._failed
+        return future.result()
 
     def _tell(self, call: Callable[[], None]) -> None:
         self._thread.submit(call).add_done_callback(self._note_failure)

@@ -68,8 +68,8 @@ def verdict(ended: Result | TimedOut | Gone, record: TrialRecord, rules: Rules) 
 def _of_failure(ended: Result, failure: Failure, record: TrialRecord, rules: Rules) -> Verdict:
     trial, attempt, seconds = ended.trial, ended.attempt, ended.result.seconds
     lost = Lost(trial, attempt, failure.message, counts_against_trial=False, seconds=seconds)
-    if failure.kind == "checkpoint":
-        said = f"trial {trial} starts again from zero: {failure.message}"
+    if failure.kind == "checkpoint" and record.checkpoint != record.source:
+        said = f"trial {trial} starts again from {_beginning(record)}: {failure.message}"
         return Verdict((lost, Dropped(trial, failure.message)), said)
     if failure.kind == "storage":
         return Verdict((lost,), mistake=StorageError(failure.message))
@@ -77,6 +77,11 @@ def _of_failure(ended: Result, failure: Failure, record: TrialRecord, rules: Rul
     in_time = limits.trial_timeout is None or record.charged + seconds < limits.trial_timeout
     retry = failure.kind == "raised" and record.failures < limits.max_retries and in_time
     return Verdict((Failed(trial, attempt, failure, retry, () if retry else ended.result.reports, seconds),))
+
+
+def _beginning(record: TrialRecord) -> str:
+    parent = record.trial.parent
+    return "zero" if parent is None or parent.checkpoint is None else f"the checkpoint of trial {parent.number}"
 
 
 def _of_loss(gone: Gone, record: TrialRecord, rules: Rules) -> Verdict:

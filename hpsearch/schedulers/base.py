@@ -7,11 +7,12 @@ what makes resuming a replay. `next` that answers `Wait` or `Done` changes nothi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hpsearch.decision import Decision, Rungs
+from hpsearch.trial import StateAt
 
 __all__ = ["Answer", "Done", "NewTrial", "Outcome", "Run", "RungView", "Scheduler", "Wait"]
 
@@ -27,6 +28,11 @@ class NewTrial:
     """Counts from 0 over all rounds. Trials of one bracket that run at the same time are compared with each other."""
     rung: int = 0
     """Counts from 0 in the bracket."""
+    parent: StateAt | None = None
+    """What it is forked from: it gets the newest checkpoint that there was then, and params from the searcher's
+    `explore`. Where there is no checkpoint, it starts from zero."""
+    start: int = 0
+    """Iterations that a fork counts as done, less than `until`: those of its parent where training goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,13 @@ class RungView:
 
 class Scheduler(ABC):
     """Says how far each trial goes."""
+
+    def needs(self) -> Collection[StateAt]:
+        """Give the states that may still be forked: their checkpoints are kept. One that was left out once may be gone.
+
+        Asked after each event.
+        """
+        return ()
 
     @abstractmethod
     def next(self) -> Answer:

@@ -22,6 +22,8 @@ class EarlyTerminate(Settings, ABC):
     """Its `type` in a sweep file."""
     raisable: ClassVar[tuple[str, ...]] = ()
     """Fields that may be raised of a study that has begun."""
+    forks: ClassVar[bool] = False
+    """Its scheduler forks trials, so that the searcher must explore."""
 
     max_iter: Count
     """Iterations that the best trials get."""

@@ -7,13 +7,13 @@ makes the calls again that the journal tells of, and goes on as before.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from hpsearch.decision import Decision
 from hpsearch.space import Space
-from hpsearch.trial import Failure, Params, Report, Trial
+from hpsearch.trial import Failure, Params, Report, StateAt, Trial
 
 __all__ = ["NotYet", "Observation", "Searcher", "Suggestion"]
 
@@ -25,6 +25,9 @@ class Suggestion:
     params: Params
     origin: str
     """`"random"`, `"grid"`, `"points_to_try"`, or what another searcher calls it."""
+    parent: StateAt | None = None
+    """What it is forked from: it gets the newest checkpoint that there was then, as `trial.parent_checkpoint`, and
+    starts at iteration 0 all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,10 @@ class Searcher(ABC):
     """It runs out of suggestions by itself, so that a sweep needs no other bound."""
     completes_points: ClassVar[bool] = True
     """Points to try may leave parameters out, which are drawn."""
+    explores: ClassVar[bool] = False
+    """It has params for trials that the scheduler forks."""
+    forks: ClassVar[bool] = False
+    """It names parents, and by `needs` the checkpoints that are kept for that."""
 
     @classmethod
     @abstractmethod
@@ -83,10 +90,28 @@ class Searcher(ABC):
         resume, from the first number that the journal doesn't hold.
         """
 
+    def explore(self, number: int, parent: Trial) -> Suggestion | NotYet:
+        """Give the params of trial `number`, which the scheduler forks from another one.
+
+        Its numbers aren't among those of `suggest`, which go on without gaps.
+
+        Raises:
+            NotImplementedError: It doesn't explore.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no params for forked trials")
+
     @property
     @abstractmethod
     def size(self) -> int | None:
         """Number of suggestions that there are; None where it is unbounded."""
+
+    def needs(self) -> Collection[StateAt]:
+        """Give the states that it may still name as parents: their checkpoints are kept.
+
+        Of one that learns it is asked after each answer, and what it wasn't told of yet is kept as well. A state that
+        was left out once may be gone.
+        """
+        return ()
 
     def started(self, trial: Trial) -> None:
         """A trial was created, from this searcher's suggestion or from a point to try; also in a replay."""
@@ -98,7 +123,7 @@ class Searcher(ABC):
         """What a trial reported after this iteration counts no more; it goes on from there."""
 
     def dropped(self, trial: Trial) -> None:
-        """A trial's checkpoint is gone: it starts from zero, and reports again what it reported before."""
+        """A trial's checkpoint is gone: it starts anew, a fork from its parent's, and reports again what it did."""
 
     def close(self) -> None:
         """Let go of what it holds; nothing is asked any more."""

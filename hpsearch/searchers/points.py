@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hpsearch.searchers.base import NotYet, Searcher, Suggestion
 from hpsearch.space import Space
-from hpsearch.trial import Params
+from hpsearch.trial import Params, Trial
 
 __all__ = ["PointsToTry"]
 
@@ -37,6 +37,10 @@ class PointsToTry:
         # keeps the trial's own number: adding a point to a sweep then leaves all other trials as they are.
         skipped = 0 if self.searcher.size is None else len(self._points)
         return self.searcher.suggest(number - skipped)
+
+    def explore(self, number: int, parent: Trial) -> Suggestion | NotYet:
+        """Ask the searcher."""
+        return self.searcher.explore(number, parent)
 
     @property
     def size(self) -> int | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from hpsearch.searchers.base import Searcher, Suggestion
+from hpsearch.seeds import explore_seed
 from hpsearch.space import Space
+from hpsearch.trial import Trial
 
 __all__ = ["RandomSearcher"]
 
@@ -14,6 +16,7 @@ class RandomSearcher(Searcher):
     """Draws each trial by itself, so that its params depend on (seed, n) alone."""
 
     kind: ClassVar[str] = "random"
+    explores: ClassVar[bool] = True
 
     def __init__(self, space: Space, seed: int) -> None:
         self._space = space
@@ -27,6 +30,10 @@ class RandomSearcher(Searcher):
     def suggest(self, number: int) -> Suggestion:
         """Draw the params of trial `number`."""
         return Suggestion(self._space.draw(self._seed, number), "random")
+
+    def explore(self, number: int, parent: Trial) -> Suggestion:
+        """Draw all params anew, from a stream of its own: `suggest` may come to the same number."""
+        return Suggestion(self._space.draw(explore_seed(self._seed), number), "random")
 
     @property
     def size(self) -> None:

@@ -16,7 +16,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from hpsearch.events import Event, Extended, Failed, Lost, Opened, Started
-from hpsearch.trial import Failure, Report, Segment, Trial
+from hpsearch.trial import Failure, Parent, Report, Segment, Trial
 
 __all__ = ["decode", "encode"]
 
@@ -39,6 +39,7 @@ _LACKING: Mapping[type, Mapping[str, Any]] = {
     Lost: {"seconds": 0.0},
     Extended: {"settings": {}},
     Segment: {"checkpoint": None, "width": 1},
+    Trial: {"parent": None, "start": 0},
 }
 """What it means that a body lacks a field: former versions left these out. No value here may ever change."""
 
@@ -181,5 +182,5 @@ def _value_reader(hint: Any) -> _Read | None:
 
 
 _KINDS = {kind: kind.__name__.lower() for kind in typing.get_args(Event)}
-_LAYOUTS = {kind: _layout(kind) for kind in (*_KINDS, Trial, *_ROWS)}
+_LAYOUTS = {kind: _layout(kind) for kind in (*_KINDS, Trial, Parent, *_ROWS)}
 _EVENTS = {name: _reader(kind) for kind, name in _KINDS.items()}

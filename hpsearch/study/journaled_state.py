@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hpsearch.decision import Followed, Rungs
@@ -31,7 +31,7 @@ from hpsearch.events import (
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.trial_records import TrialRecord, TrialRecords
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import Report, TrialRow, TrialState
+from hpsearch.trial import Report, StateAt, TrialRow, TrialState
 
 __all__ = ["Entry", "JournaledState"]
 
@@ -137,9 +137,13 @@ class JournaledState:
         """Count the trials by state."""
         return dict(self.records.counts)
 
-    def obsolete(self) -> list[str]:
-        """Give the checkpoints that nothing needs any more, each once; relative to the study's directory."""
-        return self.records.obsolete(keep_all=self._keep_all)
+    def obsolete(self, wanted: Collection[StateAt] = ()) -> list[str]:
+        """Give the checkpoints that nothing needs any more, each once; relative to the study's directory.
+
+        Args:
+            wanted: What may still be forked, as searcher and scheduler say.
+        """
+        return self.records.obsolete(wanted, keep_all=self._keep_all)
 
     def _start(self, event: Started) -> None:
         trial = event.segment.trial

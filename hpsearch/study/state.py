@@ -26,7 +26,7 @@ from hpsearch.events import (
     Saved,
     Started,
 )
-from hpsearch.schedulers.base import Done, Outcome, Run, RungView, Wait
+from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, RungView, Wait
 from hpsearch.searchers import NotYet, Observation, Searcher, Suggestion
 from hpsearch.seeds import trial_seed
 from hpsearch.study.build import build_scheduler
@@ -36,7 +36,7 @@ from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.study.suggestions import Suggested, Suggestions
 from hpsearch.study.trial_records import TrialRecord
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import Failure, Report, Segment, Trial, TrialRow, TrialState
+from hpsearch.trial import Failure, Parent, Report, Segment, StateAt, Trial, TrialRow, TrialState
 
 __all__ = ["StudyState"]
 
@@ -58,6 +58,8 @@ class StudyState:
         self._records = self._journaled.records
         self._requested: deque[int] = deque()  # failed trials whose params are those of the next new ones
         self._retaken: set[int] = set()  # failed trials of which there is, or will be, such another
+        self._forked = 0  # trials that the scheduler forked
+        self._gone: list[str] = []  # checkpoints that `obsolete` hasn't given yet
 
     def next(self) -> Started | Exhausted | Wait | Done:
         """Give the event that should come next, and change nothing: `apply` moves on."""
@@ -85,6 +87,8 @@ class StudyState:
         followed = Followed(decisions, self._plan(event))
         self._journaled.follow(followed)
         self._tell_searcher(event, decisions)
+        # Here and not where files are removed: what was let go must be so in a replay, too.
+        self._gone += self._journaled.obsolete({*self._suggestions.needs(), *self._scheduler.needs()})
         return followed
 
     def replay(self, events: Iterable[Event]) -> Iterator[tuple[Event, Followed]]:
@@ -100,9 +104,7 @@ class StudyState:
                 except ValueError as error:
                     raise _misfit(event, f"this sweep says: {error}") from error
                 if isinstance(event, Started) and isinstance(expected, Started):
-                    # How wide it was, and why, was decided by who was free then.
-                    segment = replace(expected.segment, width=event.segment.width)
-                    expected = replace(expected, segment=segment, reason=event.reason)
+                    expected = _as_then(expected, event)
                     if event.bracket is None:  # a journal of a former version
                         event = replace(event, bracket=expected.bracket, rung=expected.rung)
                 if expected != event:
@@ -212,45 +214,67 @@ class StudyState:
 
     def obsolete(self) -> list[str]:
         """Give the checkpoints that nothing needs any more, each once; relative to the study's directory."""
-        return self._journaled.obsolete()
+        gone, self._gone = self._gone, []
+        return gone
 
     def checkpoints(self) -> set[str]:
         """Give the checkpoints that are kept."""
         return self._records.checkpoints()
 
-    def _upcoming(self, suggest: Callable[[int], Suggested]) -> Iterator[Started | Exhausted | Wait | Done]:
+    def _upcoming(
+        self, suggest: Callable[[int, Trial | None], Suggested]
+    ) -> Iterator[Started | Exhausted | Wait | Done]:
         idle = True
         for trial in tuple(self._journaled.requeued):
             idle = False
             record = self._records.of(trial)
             yield Started(record.again(), None, bracket=record.bracket, rung=record.rung)
-        requested = tuple(self._requested)
-        # The searcher's order has no gaps: what it would have suggested in place of a requested trial comes next.
-        shift, created = len(self._retaken), len(self._records)
+        requested = iter(tuple(self._requested))
+        # The searcher's order has no gaps: what it would have suggested in place of such a trial comes next.
+        shift = len(self._retaken) + self._forked
         for answer in self._scheduler.upcoming():
             idle = False
             if isinstance(answer, Run):
                 segment = self._records.of(answer.trial).on(answer.until)
                 yield Started(segment, None, bracket=answer.bracket, rung=answer.rung)
                 continue
-            place = answer.number - created
-            if place < len(requested):
-                suggested: Suggested = Suggestion(self._records.of(requested[place]).trial.params, "retry"), None
+            if answer.parent is not None:
+                shift += 1
+                suggestion, seen = suggest(answer.number, self._parent(answer.parent).trial)
+            elif (retaken := next(requested, None)) is not None:
+                suggestion, seen = _once_more(self._records.of(retaken).trial), None
             else:
-                suggested = suggest(answer.number - shift)
-            suggestion, seen = suggested
+                suggestion, seen = suggest(answer.number - shift, None)
             if isinstance(suggestion, NotYet):
                 break
             if suggestion is None:
                 yield Exhausted()
                 return
-            seed = trial_seed(self._sweep.seed, answer.number)
-            trial_ = Trial(answer.number, suggestion.params, seed, suggestion.origin)
-            segment = Segment(answer.number, 0, answer.until, None, 1)
-            yield Started(segment, trial_, bracket=answer.bracket, rung=answer.rung, seen=seen)
+            yield self._first(answer, suggestion, seen)
         yield Done() if idle and not self._scheduler.busy else Wait()
 
-    def _suggested(self, event: Started | Exhausted, number: int) -> Suggested:
+    def _first(self, answer: NewTrial, suggestion: Suggestion, seen: int | None) -> Started:
+        """Give the start of a new trial."""
+        wanted, start = (suggestion.parent, 0) if answer.parent is None else (answer.parent, answer.start)
+        parent = None
+        if wanted is not None:
+            parent = Parent(self._parent(wanted).trial.number, *self._records.checkpoint_at(wanted))
+        if parent is None or parent.checkpoint is None:
+            start = 0
+        if answer.until is not None and start >= answer.until:
+            raise ValueError(f"a fork must start before the end of its segment, at {answer.until}, not at {start}")
+        seed = trial_seed(self._sweep.seed, answer.number)
+        trial = Trial(answer.number, suggestion.params, seed, suggestion.origin, parent, start)
+        checkpoint = None if parent is None else parent.checkpoint
+        segment = Segment(answer.number, start, answer.until, checkpoint, 1)
+        return Started(segment, trial, bracket=answer.bracket, rung=answer.rung, seen=seen)
+
+    def _parent(self, wanted: StateAt) -> TrialRecord:
+        if not 0 <= wanted.trial < len(self._records):
+            raise ValueError(f"a trial must be forked from one of {len(self._records)}, got {wanted.trial}")
+        return self._records.of(wanted.trial)
+
+    def _suggested(self, event: Started | Exhausted, number: int, parent: Trial | None) -> Suggested:
         """Give what the searcher said when the event was written; `number` is checked with the whole event.
 
         One that learns is asked again, as it has to go on from there.
@@ -258,21 +282,24 @@ class StudyState:
         if isinstance(event, Exhausted) or event.new is None:
             return None, None
         if self._suggestions.learns:
-            return self._suggestions.suggest_again(number, event.seen), event.seen
-        return Suggestion(event.new.params, event.new.origin), None
+            return self._suggestions.suggest_again(number, parent, event.seen), event.seen
+        return Suggestion(event.new.params, event.new.origin, _state_of(event.new.parent)), None
 
     def _take(self, event: Started) -> None:
         """Count a segment as started."""
         trial = event.segment.trial
         if trial in self._journaled.requeued:
             return
-        self._scheduler.next()
-        if event.new is None:
+        answer = self._scheduler.next()
+        if not isinstance(answer, NewTrial):
             return
-        if self._requested:
+        if answer.parent is not None:
+            self._forked += 1
+            self._suggestions.started(trial, self._parent(answer.parent).trial)
+        elif self._requested:
             self._requested.popleft()
         else:
-            self._suggestions.started(trial - len(self._retaken))
+            self._suggestions.started(trial - len(self._retaken) - self._forked)
 
     def _decided(self, event: Event) -> Sequence[Decision]:
         """Tell the scheduler of an event that was applied; give its decisions."""
@@ -327,7 +354,7 @@ class StudyState:
         hear = self._suggestions.hear
         match event:
             case Started(new=Trial() as new):
-                hear(lambda searcher: searcher.started(new))
+                hear(StateAt(new.number, new.start), lambda searcher: searcher.started(new))
             case Saved():
                 self._observed(event.trial, event.reports)
             case Finished():
@@ -337,10 +364,10 @@ class StudyState:
             case Reverted():
                 record = self._records.of(event.trial)
                 reverted, iteration = record.trial, record.result.iterations
-                hear(lambda searcher: searcher.reverted(reverted, iteration))
+                hear(StateAt(event.trial, iteration), lambda searcher: searcher.reverted(reverted, iteration))
             case Dropped():
                 dropped = self._records.of(event.trial).trial
-                hear(lambda searcher: searcher.dropped(dropped))
+                hear(StateAt(event.trial, dropped.start), lambda searcher: searcher.dropped(dropped))
 
     def _observed(
         self,
@@ -352,7 +379,28 @@ class StudyState:
     ) -> None:
         record = self._records.of(trial)
         observation = Observation(record.trial, record.result.iterations, reports, ended, failure, decisions)
-        self._suggestions.hear(lambda searcher: searcher.observe(observation))
+        state = StateAt(trial, observation.iteration)
+        self._suggestions.hear(state, lambda searcher: searcher.observe(observation))
+
+
+def _once_more(trial: Trial) -> Suggestion:
+    """Give a trial's params to another one; its weights too, where it inherited some at its own beginning."""
+    return Suggestion(trial.params, "retry", _state_of(trial.parent) if trial.start == 0 else None)
+
+
+def _state_of(parent: Parent | None) -> StateAt | None:
+    return None if parent is None else StateAt(parent.number, parent.iteration)
+
+
+def _as_then(expected: Started, event: Started) -> Started:
+    """Give an expected start what was decided by who was free then, and by which checkpoints there were."""
+    segment = replace(expected.segment, width=event.segment.width)
+    new, old = expected.new, event.new
+    if new is not None and old is not None and new.parent is not None and old.parent is not None:
+        parent = replace(old.parent, number=new.parent.number)
+        new = replace(new, parent=parent, start=old.start)
+        segment = replace(segment, start=old.start, checkpoint=parent.checkpoint)
+    return replace(expected, segment=segment, new=new, reason=event.reason)
 
 
 def _misfit(event: Event, instead: str) -> JournalError:

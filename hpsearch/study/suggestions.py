@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from hpsearch.searchers import NotYet, Searcher, Suggestion
 from hpsearch.study.build import build_searcher
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.trial import StateAt, Trial
 
 __all__ = ["Suggested", "Suggestions"]
 
@@ -31,35 +32,48 @@ class Suggestions:
         """Whether what is suggested depends on what happened."""
         self.working = False
         """Whether the last answer was `NotYet`."""
+        self._forks = sweep.searcher.forks
         self._points = build_searcher(sweep, wrap)
-        self._unheard: deque[Callable[[Searcher], None]] = deque()
+        self._unheard: deque[tuple[StateAt, Callable[[Searcher], None]]] = deque()
+        self._telling: set[StateAt] = set()
+        """Those that it was told of since it answered last."""
+        self._needs: Collection[StateAt] = ()
+        """As it named them when it answered last."""
         self._seen = 0
-        self._answers: dict[int, Suggested] = {}
+        self._answers: dict[tuple[int, int | None], Suggested] = {}
+        """Those of trials that haven't started."""
 
     @property
     def size(self) -> int | None:
         """Number of suggestions that there are; None where it is unbounded."""
         return self._points.size
 
-    def hear(self, call: Callable[[Searcher], None]) -> None:
-        """Take what happened, as the call that tells the searcher."""
+    def hear(self, state: StateAt, call: Callable[[Searcher], None]) -> None:
+        """Take what happened, as the call that tells the searcher, and the state to which it brought a trial."""
         if self.learns:
-            self._unheard.append(call)
+            self._unheard.append((state, call))
 
-    def suggest(self, number: int) -> Suggested:
-        """Give the suggestion for trial `number`; the same again until it has started."""
+    def suggest(self, number: int, parent: Trial | None = None) -> Suggested:
+        """Give the suggestion for trial `number`; the same again until it has started.
+
+        Args:
+            number: In the searcher's own order; of a trial that the scheduler forks, the trial's own.
+            parent: What such a trial is forked from.
+        """
         if not self.learns:
-            return self._points.suggest(number), None
-        if number not in self._answers:
+            return self._ask(number, parent), None
+        key = _key(number, parent)
+        if key not in self._answers:
             self._tell(len(self._unheard))
-            answer = self._points.suggest(number)
+            answer = self._ask(number, parent)
             self.working = isinstance(answer, NotYet)
             if self.working:
                 return answer, self._seen
-            self._answers[number] = answer, self._seen
-        return self._answers[number]
+            self._answered()
+            self._answers[key] = answer, self._seen
+        return self._answers[key]
 
-    def suggest_again(self, number: int, seen: int | None) -> Suggestion | None:
+    def suggest_again(self, number: int, parent: Trial | None, seen: int | None) -> Suggestion | None:
         """Give what the searcher suggested when it had seen so much; waits for one that takes its time.
 
         Raises:
@@ -69,19 +83,43 @@ class Suggestions:
         if seen is None or not self._seen <= seen <= happened:
             raise ValueError(f"a searcher that learns had seen {seen} events, of {self._seen} to {happened}")
         self._tell(seen - self._seen)
-        while isinstance(answer := self._points.suggest(number), NotYet):
+        while isinstance(answer := self._ask(number, parent), NotYet):
             pass
+        self._answered()
         return answer
+
+    def needs(self) -> Collection[StateAt]:
+        """Give the states that the searcher may still name as parents, those it isn't told of yet among them."""
+        if not self._forks:
+            return ()
+        if not self.learns:
+            return self._points.searcher.needs()
+        unheard = {state for state, _ in self._unheard}
+        given = {answer.parent for answer, _ in self._answers.values() if isinstance(answer, Suggestion)}
+        return unheard | self._telling | set(self._needs) | {parent for parent in given if parent is not None}
 
     def close(self) -> None:
         """Let go of the searcher."""
         self._points.searcher.close()
 
-    def started(self, number: int) -> None:
+    def started(self, number: int, parent: Trial | None = None) -> None:
         """Forget the answer: the trial is there."""
-        self._answers.pop(number, None)
+        self._answers.pop(_key(number, parent), None)
+
+    def _ask(self, number: int, parent: Trial | None) -> Suggestion | NotYet | None:
+        return self._points.suggest(number) if parent is None else self._points.explore(number, parent)
 
     def _tell(self, count: int) -> None:
         for _ in range(count):
-            self._unheard.popleft()(self._points.searcher)
+            state, call = self._unheard.popleft()
+            call(self._points.searcher)
+            self._telling.add(state)
         self._seen += count
+
+    def _answered(self) -> None:
+        self._needs = self._points.searcher.needs()  # it works on nothing now
+        self._telling.clear()
+
+
+def _key(number: int, parent: Trial | None) -> tuple[int, int | None]:
+    return number, None if parent is None else parent.number

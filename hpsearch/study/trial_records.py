@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hpsearch.events import Started
 from hpsearch.objective import Objective, is_valid
-from hpsearch.trial import Failure, Report, Segment, Trial, TrialRow, TrialState
+from hpsearch.trial import Failure, Report, Segment, StateAt, Trial, TrialRow, TrialState
 
 __all__ = ["RollbackPoint", "TrialRecord", "TrialRecords", "TrialResult"]
 
@@ -81,9 +82,10 @@ class TrialRecord:
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.state = TrialState.WAITING
-        self.result = _NOTHING
-        self.checkpoint: str | None = None
-        self.checkpoint_iteration = 0
+        self.result = TrialResult(trial.start) if trial.start else _NOTHING
+        self.checkpoint = self.source
+        """The newest; a fork's first is its parent's."""
+        self.checkpoint_iteration = trial.start
         self.attempts = 0
         self.failures = 0
         """Attempts that failed by the trial's own fault, since it was last retried."""
@@ -112,7 +114,13 @@ class TrialRecord:
         """Workers that it may have at most, since it went wrong on more."""
         self.reverted = ""
         """Why it was taken back from more workers."""
-        self._saved: tuple[str, ...] = ()  # checkpoints, but for those that were given as superseded
+        self._saved: tuple[tuple[int, str], ...] = ()
+        """Checkpoints with their iterations, in the order of writing, but for those that were given as superseded."""
+
+    @property
+    def source(self) -> str | None:
+        """The parent's checkpoint that a fork began with, and goes back to where its own is damaged."""
+        return None if self.trial.parent is None else self.trial.parent.checkpoint
 
     @property
     def charged(self) -> float:
@@ -140,7 +148,7 @@ class TrialRecord:
 
     def save(self, iteration: int, checkpoint: str) -> None:
         """Take a newer checkpoint, of an iteration that was reported already or is counted next."""
-        self._know(checkpoint)
+        self._know(iteration, checkpoint)
         self.checkpoint, self.checkpoint_iteration = checkpoint, iteration
         if (iteration, self.attempts) == (self.result.value_iteration, self.result.value_attempt):
             self.result = replace(self.result, value_checkpoint=checkpoint)
@@ -158,11 +166,11 @@ class TrialRecord:
             self.result = replace(stood, iterations=at, metrics=report.metrics)
 
     def drop_checkpoint(self) -> None:
-        """Forget the newest checkpoint: it can't be read, and the trial starts again from zero."""
-        self._saved = tuple(saved for saved in self._saved if saved != self.checkpoint)
+        """Forget the newest checkpoint: it can't be read, and the trial starts again from where it began."""
+        self._saved = tuple(saved for saved in self._saved if saved[1] != self.checkpoint)
         if self.result.value_checkpoint == self.checkpoint:
             self.result = replace(self.result, value_checkpoint=None)
-        self.checkpoint, self.checkpoint_iteration = None, 0
+        self.checkpoint, self.checkpoint_iteration = self.source, self.trial.start
         self.rollback_point = None
 
     def widen(self, width: int, least: int) -> None:
@@ -183,7 +191,7 @@ class TrialRecord:
         if point is None:
             raise ValueError(f"only a trial that was widened can go back; trial {self.trial.number} was not")
         if left_behind is not None:
-            self._know(left_behind)
+            self._know(sys.maxsize, left_behind)  # of no iteration that counts
         self.result = point.result
         self.checkpoint, self.checkpoint_iteration = point.checkpoint, point.checkpoint_iteration
         self.widest, self.rollback_point, self.reverted = point.width, None, reason
@@ -198,15 +206,23 @@ class TrialRecord:
     def needed(self) -> set[str]:
         """Give the checkpoints that it stands at or may have to go back to, and those of its value there."""
         kept = [self.checkpoint, self.result.value_checkpoint, self.former_result.value_checkpoint]
+        if self.state not in _DECIDED:
+            kept.append(self.source)
         if self.rollback_point is not None:
             kept += [self.rollback_point.checkpoint, self.rollback_point.result.value_checkpoint]
         return {checkpoint for checkpoint in kept if checkpoint is not None}
 
-    def take_superseded(self) -> list[str]:
-        """Give the checkpoints that are no longer needed, each once."""
-        saved, needed = self._saved, self.needed()
-        self._saved = tuple(checkpoint for checkpoint in saved if checkpoint in needed)
-        return [checkpoint for checkpoint in saved if checkpoint not in needed]
+    def checkpoint_at(self, iteration: int) -> tuple[int, str] | None:
+        """Give its newest checkpoint of this or an earlier iteration, with its iteration."""
+        before = [saved for saved in reversed(self._saved) if saved[0] <= iteration]
+        return max(before, key=lambda saved: saved[0], default=None)
+
+    def take_superseded(self, *held: Collection[str]) -> list[str]:
+        """Give the checkpoints that are no longer needed, each once; `held` are those that others need."""
+        kept = (self.needed(), *held)
+        gone = [path for _, path in self._saved if not any(path in some for some in kept)]
+        self._saved = tuple(saved for saved in self._saved if saved[1] not in gone)
+        return gone
 
     def retire(self) -> None:
         """Need no checkpoint any more."""
@@ -230,11 +246,12 @@ class TrialRecord:
             reverted=self.reverted,
             metrics=self.result.metrics,
             value_iteration=self.result.value_iteration,
+            parent=None if self.trial.parent is None else self.trial.parent.number,
         )
 
-    def _know(self, checkpoint: str) -> None:
-        if checkpoint not in self._saved:
-            self._saved = (*self._saved, checkpoint)
+    def _know(self, iteration: int, checkpoint: str) -> None:
+        if (iteration, checkpoint) not in self._saved:
+            self._saved = (*self._saved, (iteration, checkpoint))
 
 
 class TrialRecords:
@@ -249,6 +266,8 @@ class TrialRecords:
         self._changed: set[int] = set()  # since then
         self._best_ended: int | None = None
         self._touched: set[int] = set()
+        self._forkable: set[str] = set()  # checkpoints that may still be forked
+        self._held: Counter[str] = Counter()  # checkpoints to the number of forks that may go back to them
         self.counts: Counter[TrialState] = Counter()
         self.running: set[int] = set()
 
@@ -281,6 +300,7 @@ class TrialRecords:
         if event.new is not None:
             self._all.append(TrialRecord(event.new))
             self.counts[TrialState.WAITING] += 1
+            self._hold(self._all[-1])
         record = self._all[segment.trial]
         record.bracket, record.rung = event.bracket, event.rung
         record.attempts, record.segment, record.until = segment.attempt, segment, segment.end
@@ -341,26 +361,44 @@ class TrialRecords:
         self._changed.clear()
         return self._best
 
-    def obsolete(self, *, keep_all: bool) -> list[str]:
+    def obsolete(self, wanted: Collection[StateAt] = (), *, keep_all: bool) -> list[str]:
         """Give the checkpoints that nothing needs any more, each once.
 
         A trial that may still run needs its newest, and one that has failed may be retried. Of the others that have
         ended only the best one's is kept: their values don't change any more, so a worse one can never become the best.
+
+        Args:
+            wanted: What may still be forked.
+            keep_all: Nothing is ever obsolete.
         """
         if keep_all:
             return []
         gone: list[str] = []
+        forkable = {path for state in wanted if (path := self.checkpoint_at(state)[1]) is not None}
+        self._touched.update(_owner(path) for path in self._forkable - forkable)
+        self._forkable = forkable
         for trial in sorted(self._touched):
             record = self._all[trial]
             if record.state in _DECIDED and trial != self._best_ended:
                 record.retire()
-            gone += record.take_superseded()
+            gone += record.take_superseded(self._held, forkable)
         self._touched.clear()
         return gone
 
+    def checkpoint_at(self, state: StateAt) -> tuple[int, str | None]:
+        """Give the newest checkpoint that is there of what is to be forked, with its iteration; None without one."""
+        record = self._all[state.trial]
+        saved = record.checkpoint_at(state.iteration)
+        if saved is not None:
+            return saved
+        source, start = record.source, record.trial.start
+        if source is not None and start <= state.iteration and (source in self._held or source in self._forkable):
+            return start, source
+        return state.iteration, None
+
     def checkpoints(self) -> set[str]:
         """Give the checkpoints that trials need."""
-        return set().union(*(record.needed() for record in self._all))
+        return self._forkable.union(*(record.needed() for record in self._all))
 
     def _change(self, record: TrialRecord, state: TrialState) -> None:
         self.counts[record.state] -= 1
@@ -372,9 +410,27 @@ class TrialRecords:
         if record.state not in _TERMINAL:
             return
         record.rollback_point = None  # it goes nowhere any more
+        if record.state in _DECIDED:
+            self._let_go(record)
         number, best = record.trial.number, self._best_ended
         self._touched.add(number)
         ended = {trial: self._all[trial].valid_value for trial in (number, best) if trial is not None}
         self._best_ended = self._objective.best(ended)
         if best is not None:
             self._touched.add(best)
+
+    def _hold(self, fork: TrialRecord) -> None:
+        if fork.source is not None:
+            self._held[fork.source] += 1
+
+    def _let_go(self, fork: TrialRecord) -> None:
+        if fork.source is not None:
+            self._held[fork.source] -= 1
+            if not self._held[fork.source]:
+                del self._held[fork.source]
+                self._touched.add(_owner(fork.source))
+
+
+def _owner(checkpoint: str) -> int:
+    """Give the trial that wrote a checkpoint, as `attempt_directory` names it; another one may have been forked."""
+    return int(checkpoint.split("/")[1])

@@ -84,6 +84,7 @@ class Sweep:
         if not 0 <= self.seed < SEED_LIMIT:
             raise InvalidKey(("seed",), f"must be between 0 and {SEED_LIMIT - 1}, got {self.seed}")
         self._check_how_long(searcher)
+        self._check_forks(searcher)
         try:
             if searcher is not None:
                 searcher.check(self.parameters)
@@ -160,6 +161,15 @@ class Sweep:
         elif any("${program}" in word for word in self.command):
             problem = "is required where command says ${program}"
             raise InvalidKey(("program",), problem, add=((), "program: train.py"))
+
+    def _check_forks(self, searcher: type[Searcher] | None) -> None:
+        forks = self.early_terminate is not None and self.early_terminate.forks
+        if forks and searcher is not None and not searcher.explores:
+            raise InvalidKey(
+                ("method",),
+                f"must be a searcher that explores, as early_terminate forks trials, got {self.method}",
+                "random does, or one of your own with explores = True",
+            )
 
     def _check_how_long(self, searcher: type[Searcher] | None) -> None:
         if self.max_iter is not None:

@@ -65,6 +65,15 @@ class Assignment:
     """Workers that run the segment."""
     scaling: dict[str, Any] = field(default_factory=dict)
     """How batch and rate follow the number of workers, as the sweep has it."""
+    parent: int | None = None
+    """The trial that this one is forked from, where it begins as its fork: without a checkpoint of its own."""
+    parent_checkpoint: str | None = None
+    """That trial's checkpoint, absolute. Where the fork goes on at an iteration, `checkpoint` is the same."""
+
+    @property
+    def must_report(self) -> bool:
+        """Whether it has no report yet: one that is continued may find that it has nothing left to do."""
+        return self.start == 0 or self.parent is not None
 
     def due(self, iteration: int) -> bool:
         """Say whether a checkpoint inside the segment is due at this iteration."""
@@ -99,6 +108,8 @@ class RunningTrial:
         rank: This worker's number among those that run the segment, from 0; rank 0's reports count.
         world_size: Workers that run the segment; it may change from one segment to the next.
         scaling: The sweep's `scaling`: how batch and rate follow the number of workers.
+        parent: The number of the trial that this one was forked from, as long as it has no checkpoint of its own; else
+            None.
     """
 
     def __init__(self, assignment: Assignment, listener: Listener, form: Callable[[], Group] | None = None) -> None:
@@ -115,6 +126,7 @@ class RunningTrial:
         self.rank = assignment.rank
         self.world_size = assignment.world_size
         self.scaling = assignment.scaling
+        self.parent = assignment.parent
         self._form = _group_of_one if form is None else form
         self._group: Group | None = None
         self.assign(assignment, listener, None)
@@ -181,6 +193,9 @@ class RunningTrial:
     def checkpoint(self) -> Any:
         """What the trial saved at the end of iteration `start`; None where it starts from zero.
 
+        Of a fork that goes on at an iteration, without a checkpoint of its own, it is what its parent saved: what a
+        state holds of the parent's parameters, such as an optimizer's rate, is yours to put right.
+
         A state has its tensors on the CPU; of a directory or file it is the path, not to be written to.
 
         Where a loop of its own saved it, without `iterations()`, each look at it before the first report puts Python's,
@@ -190,11 +205,21 @@ class RunningTrial:
             UnreadableCheckpointError: It is missing or damaged.
             StorageError: The storage doesn't give it.
         """
-        path = self._assignment.checkpoint
-        if self._state is None and path is not None:
-            self._state = checkpoints.read_state(Path(path))
+        state = self._read(self._assignment.checkpoint)
         self._restore_random_state(at_a_read=True)
-        return self._state
+        return state
+
+    @property
+    def parent_checkpoint(self) -> Any:
+        """What the trial that this one was forked from had saved, as `checkpoint` gives it; None in all other cases.
+
+        Also once the trial has a checkpoint of its own, which is to hold what it took over.
+
+        Raises:
+            UnreadableCheckpointError: It is missing or damaged.
+            StorageError: The storage doesn't give it.
+        """
+        return self._read(self._assignment.parent_checkpoint)
 
     @property
     def iteration(self) -> int:
@@ -320,6 +345,11 @@ class RunningTrial:
             random_state.restore(random_state.from_json(state))
         return bool(cut)
 
+    def _read(self, path: str | None) -> Any:
+        if self._state is None and path is not None:
+            self._state = checkpoints.read_state(Path(path))
+        return None if path is None else self._state
+
     def _restore_random_state(self, at_a_read: bool = False) -> None:
         """Go on where the generators stood at the checkpoint.
 
@@ -330,6 +360,8 @@ class RunningTrial:
         path = self._assignment.checkpoint
         if path is None or self._iteration != self.start or (at_a_read and self._looped):
             return
+        if path == self._assignment.parent_checkpoint:
+            return  # a fork's random numbers are its own
         if self.random_state is None:
             self.random_state = checkpoints.read_random_state(Path(path))
         saved = self.random_state

@@ -144,7 +144,6 @@ class CommandRunner:
             self._store.close()
 
     def _environment(self, assignment: Assignment, lines: Path) -> dict[str, str]:
-        checkpoint = assignment.checkpoint
         environment = {
             **os.environ,
             **dict.fromkeys(_THREADS, str(self._threads)),
@@ -155,7 +154,8 @@ class CommandRunner:
             "HPSEARCH_DIRECTORY": assignment.directory,
             "HPSEARCH_START": str(assignment.start),
             "HPSEARCH_END": "" if assignment.end is None else str(assignment.end),
-            "HPSEARCH_CHECKPOINT": "" if checkpoint is None else str(checkpoints.user_path(Path(checkpoint))),
+            "HPSEARCH_CHECKPOINT": _user_path(assignment.checkpoint),
+            "HPSEARCH_PARENT_CHECKPOINT": _user_path(assignment.parent_checkpoint),
         }
         environment.setdefault("PYTHONUNBUFFERED", "1")  # else a killed script's last words are lost
         if self._guardian is not None:
@@ -253,8 +253,7 @@ class _Script:
         elif self._offered is not None:
             self._named.check_at_end(self._offered)
             self._attempt.saved(iteration, self._named.copy(self._offered, iteration))
-        # One that is continued may find that it has nothing left to do.
-        if iteration == 0 and self._assignment.rank == 0:
+        if iteration == self._assignment.start and self._assignment.must_report and self._assignment.rank == 0:
             raise TrainableError(
                 "a script must report at least once in a segment, but ended without: append a line such as "
                 f'{{"{self._assignment.metric}": 0.9}} to $HPSEARCH_REPORTS, or use hpsearch.current_trial()'
@@ -369,6 +368,11 @@ class _Script:
         if self._kill_at is None:
             self._kill_at = time.monotonic() + _GRACE
             os.killpg(self._process.pid, signal.SIGTERM)
+
+
+def _user_path(checkpoint: str | None) -> str:
+    """Give the path of what the user saved, as text; empty without a checkpoint."""
+    return "" if checkpoint is None else str(checkpoints.user_path(Path(checkpoint)))
 
 
 def _has_ended(pid: int) -> bool:

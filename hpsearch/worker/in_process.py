@@ -120,7 +120,7 @@ class InProcess:
         finally:
             if rank_info is not None:
                 self._listener.close()  # an address is good for one gang
-        if attempt.iteration == 0:  # one that is continued may find that it has nothing left to do
+        if attempt.iteration == assignment.start and assignment.must_report:
             raise TrainableError(
                 f"a trainable must report at least once in a segment, but it returned without: call "
                 f'trial.report({{"{assignment.metric}": ...}}) at the end of each iteration'

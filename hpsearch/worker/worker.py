@@ -150,6 +150,8 @@ class Worker:
                 runner.close()
 
     def _assignment(self, trial: Trial, segment: Segment, directory: str, rank: int) -> Assignment:
+        path = None if segment.checkpoint is None else str(self._root / segment.checkpoint)
+        parent = trial.parent if trial.parent is not None and trial.parent.checkpoint == segment.checkpoint else None
         return Assignment(
             number=trial.number,
             params=nest(trial.params, self._job.paths),
@@ -157,10 +159,12 @@ class Worker:
             directory=directory,
             start=segment.start,
             end=segment.end,
-            checkpoint=None if segment.checkpoint is None else str(self._root / segment.checkpoint),
+            checkpoint=path if parent is None or segment.start > 0 else None,
             metric=self._job.metric,
             save_every=self._job.save_every,
             rank=rank,
             world_size=segment.width,
             scaling=dict(self._job.scaling),
+            parent=None if parent is None else parent.number,
+            parent_checkpoint=None if parent is None else path,
         )

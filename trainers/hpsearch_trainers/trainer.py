@@ -35,7 +35,7 @@ from hpsearch_trainers.batches import Batches, cut
 from hpsearch_trainers.evaluation import evaluate
 from hpsearch_trainers.normalization import average_statistics, hold_statistics
 from hpsearch_trainers.parts import Parts
-from hpsearch_trainers.rates import Rates
+from hpsearch_trainers.rates import Rates, take_over
 from hpsearch_trainers.scaling import Scaling, Stage, rate_factor, rule_for
 from hpsearch_trainers.shards import Shard, rows_of_rank
 from hpsearch_trainers.trial import Parametrized
@@ -52,8 +52,9 @@ class Trainer(ABC):
     waiting for data.
 
     Args:
-        trial: Gives `params`; and `seed`, `group` (the workers; None or a group of one for one) and `scaling` (see
-            `Scaling`), if it has them.
+        trial: Gives `params`; and `seed`, `group` (the workers; None or a group of one for one), `scaling` (see
+            `Scaling`) and `parent` (not None where the state to load is that of another trial, which this one was
+            forked from), if it has them.
 
     Attributes:
         params: The trial's.
@@ -75,6 +76,7 @@ class Trainer(ABC):
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.epoch = 0
         self._seed = int(getattr(trial, "seed", 0))
+        self._forked = getattr(trial, "parent", None) is not None
         self._scaling = Scaling.from_dict(getattr(trial, "scaling", None) or {})
         rank, width = (self.group.rank, self.group.size) if self.group is not None else (0, 1)
         parts = self.parts = self.build(trial.params)
@@ -177,9 +179,13 @@ class Trainer(ABC):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from such a state, at this width: where it has grown, the rate warms up from here."""
+        """Go on from such a state, at this width: where it has grown, the rate warms up from here.
+
+        A forked trial takes over the state of another one, but not the settings of its optimizer: these are its own.
+        """
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load = take_over if self._forked else torch.optim.Optimizer.load_state_dict
+        load(self.optimizer, state["optimizer"])
         self._rates = Rates(self.optimizer)
         if self._average is not None:
             self._average.load_state_dict(state["average"])

@@ -75,7 +75,7 @@ def test_a_trainable_that_counts_its_epochs_on_disk_counts_what_the_plan_says(tm
 
 
 @settings(deadline=None, max_examples=40)
-@given(sweeps())
+@given(sweeps(settled=True))
 def test_the_plan_of_any_sweep_keeps_its_own_books(sweep):
     one, many = make_plan(sweep, 1), make_plan(sweep, 5)
     assert (one.trials, one.segments, one.iterations) == (many.trials, many.segments, many.iterations)
@@ -153,7 +153,7 @@ def test_an_elastic_bracket_widens_rung_by_rung():
 
 
 @settings(deadline=None, max_examples=30)
-@given(sweeps(), st.integers(1, 9), st.integers(1, 3))
+@given(sweeps(settled=True), st.integers(1, 9), st.integers(1, 3))
 def test_elastic_and_fixed_plans_run_the_same_and_elastic_is_never_much_longer(sweep, workers, least):
     workers = max(workers, least + 1)
     resources = Resources(workers_per_trial=least, max_workers_per_trial=least + 6)

@@ -53,7 +53,9 @@ def test_reading_each_prefix_of_a_journal_tells_what_living_through_it_told(life
         if life.events:
             assert told(read) == told(life.study_state)
             assert read.records.segments() == life.study_state.running()
-            assert read.records.checkpoints() == life.study_state.checkpoints()
+            assert read.records.checkpoints() <= life.study_state.checkpoints()
+            # A journal doesn't tell what may still be forked.
+            assert life.forks or read.records.checkpoints() == life.study_state.checkpoints()
 
 
 @settings(deadline=None, max_examples=50)

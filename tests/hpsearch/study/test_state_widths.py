@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hpsearch.decision import Decision
 from hpsearch.errors import JournalError
-from hpsearch.events import Event, Finished, Retried, Reverted, Saved, Started
+from hpsearch.events import Dropped, Event, Finished, Retried, Reverted, Saved, Started
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.study.state import StudyState
@@ -49,8 +49,8 @@ class WideLife(Life):
                 self.widened.pop(event.trial, None)
         elif isinstance(event, Reverted) and event.checkpoint is not None:
             self.on_disk.add(event.checkpoint)
-        elif isinstance(event, Retried):
-            self.widened.pop(event.trial, None)  # it goes on from its newest checkpoint
+        elif isinstance(event, Retried | Dropped):
+            self.widened.pop(event.trial, None)  # it goes on from its newest checkpoint, or anew
         decisions = super().take(event)
         if isinstance(event, Reverted):
             before, width = self.widened.pop(event.trial)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from hpsearch.decision import Decision
-from hpsearch.events import Event, Failed, Finished, Lost, Opened, Retried, Saved, Started
+from hpsearch.events import Dropped, Event, Failed, Finished, Lost, Opened, Retried, Saved, Started
+from hpsearch.run.verdicts import Rules, verdict
 from hpsearch.schedulers.base import Done, Wait
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
@@ -19,29 +20,37 @@ from hpsearch.space import Space, Uniform
 from hpsearch.study.journaled_state import Entry
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Checkpoints, Metric, Sweep
+from hpsearch.task import Result, SegmentResult
 from hpsearch.trial import Failure, Report, Segment
 from hpsearch.worker.attempt import attempt_directory
+from tests.hpsearch.support.family import Family
+from tests.hpsearch.support.population import Population
 from tests.hpsearch.support.scripted import sweep_of
 
 __all__ = ["Life", "lives", "sweeps"]
 
 VALUES = (0.0, -0.0, 1.0, 1.0, 2.0, 3.0, math.nan, math.inf, -math.inf)
 
+POPULATIONS = st.builds(Population, st.integers(1, 6), members=st.integers(1, 5), interval=st.integers(1, 3))
+
 OPENED = Opened("inline", 1, "me@here:1", "test")
 
 
 @st.composite
-def sweeps(draw, keep: str = "best") -> Sweep:
-    """Small sweeps of every method under every scheduler."""
+def sweeps(draw, keep: str = "best", settled: bool = False) -> Sweep:
+    """Small sweeps of every method under every scheduler; `settled`: of those whose table depends on no order."""
     eta = draw(st.integers(2, 3))
     early: EarlyTerminate | None = draw(
         st.one_of(
             st.none(),
             st.builds(SuccessiveHalving, st.integers(3, 9), eta=st.just(eta), trials=st.integers(1, 9) | st.none()),
             st.builds(Hyperband, st.integers(2, 9), eta=st.just(eta), brackets=st.integers(1, 4) | st.none()),
+            *([] if settled else [POPULATIONS]),
         )
     )
-    method = draw(st.sampled_from(["random", "grid"]))
+    forks = early is not None and early.forks
+    learning = [] if settled else [Family.kind]
+    method = draw(st.sampled_from(["random", *learning] if forks else ["random", "grid", *learning]))
     caps = st.integers(1, 20)
     return sweep_of(
         method=method,
@@ -49,7 +58,7 @@ def sweeps(draw, keep: str = "best") -> Sweep:
         parameters=Space.from_parameters({"x": Uniform(0.0, 1.0, points=draw(st.integers(2, 12)))}),
         early_terminate=early,
         max_iter=draw(st.integers(1, 5)) if early is None else None,
-        run_cap=draw(caps if early is None and method == "random" else caps | st.none()),
+        run_cap=draw(caps if forks or (early is None and method != "grid") else caps | st.none()),
         checkpoints=Checkpoints(keep),  # type: ignore[arg-type]
     )
 
@@ -69,6 +78,9 @@ class Life:
     """The same, with what followed from each."""
     on_disk: set[str] = field(default_factory=set)
     discarded: list[str] = field(default_factory=list)
+    damaged_ones: set[str | None] = field(default_factory=set)
+    owed: list[Event] = field(default_factory=list)
+    """They belong to the last one, and come next."""
     finished: bool = False
 
     def __post_init__(self) -> None:
@@ -77,8 +89,17 @@ class Life:
         self.at: dict[int, int] = {}
         """Of each running trial, the iteration whose checkpoint was saved last."""
 
+    @property
+    def forks(self) -> bool:
+        """Whether trials may be forked."""
+        early = self.sweep.early_terminate
+        return self.sweep.searcher.forks or (early is not None and early.forks)
+
     def step(self) -> bool:
         """Take the next event; False at the end."""
+        if self.owed:
+            self.take(self.owed.pop(0))
+            return True
         if not self.events or self.chance.random() < 0.02 * self.trouble:
             self.take(OPENED)
             return True
@@ -111,6 +132,10 @@ class Life:
             self.at[segment.trial] = segment.start
         if isinstance(event, Saved | Finished) and event.checkpoint is not None:
             self.on_disk.add(event.checkpoint)
+        if isinstance(event, Dropped):
+            dropped = self.study_state.record(event.trial).checkpoint
+            self.on_disk.discard(str(dropped))
+            self.damaged_ones.add(dropped)
         followed = self.study_state.apply(event)
         self.events.append(event)
         self.entries.append(Entry(float(len(self.events)), event, followed))
@@ -124,7 +149,7 @@ class Life:
         trial, attempt, at = segment.trial, segment.attempt, self.at[segment.trial]
         end = segment.end or segment.start + 2
         if self.chance.random() < self.trouble:
-            kind = self.chance.choice(["saved", "cut", "early", "retry", "failed", "lost"])
+            kind = self.chance.choice(["saved", "cut", "early", "retry", "failed", "lost", "damaged"])
             reached = self.chance.randint(at, end)
             if kind == "saved" and at < end - 1 and self.saves:
                 to = self.chance.randint(at + 1, end - 1)
@@ -137,9 +162,24 @@ class Life:
                 return Failed(trial, attempt, failure, True, ())
             if kind == "failed":
                 return Failed(trial, attempt, failure, False, self.reports(trial, at, reached))
+            if kind == "damaged" and segment.checkpoint is not None and at == segment.start:
+                return self.damaged(segment)
             if kind == "lost":
                 return Lost(trial, attempt, "node 7 died")
         return self.end(segment, at, end, False)
+
+    def damaged(self, segment: Segment) -> Event:
+        """Find that the checkpoint to start from can't be read; one's own is then of no more use to anybody."""
+        record = self.study_state.record(segment.trial)
+        if segment.checkpoint != record.source:
+            forks = [self.study_state.record(row.number) for row in self.study_state.rows() if row.parent is not None]
+            if segment.checkpoint in {fork.source for fork in forks}:
+                return Lost(segment.trial, segment.attempt, "it is whole after all")
+        failure = Failure("checkpoint", "gone", "")
+        result = SegmentResult(segment.start, None, (), False, 0.1, failure)
+        ended = Result(segment.trial, segment.attempt, result)
+        first, *self.owed = verdict(ended, record, Rules(self.sweep)).events
+        return first
 
     def end(self, segment: Segment, at: int, iteration: int, cut: bool) -> Finished:
         checkpoint = self.checkpoint(segment, iteration) if self.saves else None
@@ -154,10 +194,10 @@ class Life:
 
 
 @st.composite
-def lives(draw, keep: str = "best", trouble: bool = True) -> Life:
+def lives(draw, keep: str = "best", trouble: bool = True, settled: bool = False) -> Life:
     """A life that is still to be lived."""
     return Life(
-        draw(sweeps(keep)),
+        draw(sweeps(keep, settled)),
         draw(st.integers(0, 2**32)),
         draw(st.integers(1, 8)),
         draw(st.sampled_from([0.0, 0.2, 0.7])) if trouble else 0.0,

@@ -1,0 +1,91 @@
+"""A searcher whose trials inherit weights, as a third party writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import ClassVar
+
+from hpsearch.searchers.base import NotYet, Observation, Searcher, Suggestion
+from hpsearch.space import Space
+from hpsearch.trial import StateAt, Trial
+
+__all__ = ["Family", "HesitantFamily"]
+
+
+class Family(Searcher):
+    """Draws three trials; each one after them is a child of the best that has ended, halfway to a draw.
+
+    The less `loss`, the better. What it suggests depends on every call that it gets.
+    """
+
+    kind: ClassVar[str] = "tests.hpsearch.support.family:Family"
+    learns: ClassVar[bool] = True
+    forks: ClassVar[bool] = True
+    explores: ClassVar[bool] = True
+
+    def __init__(self, space: Space, seed: int) -> None:
+        self._space, self._seed = space, seed
+        self._losses: dict[int, float] = {}
+        self._ended: dict[int, int] = {}
+        self._trials: dict[int, Trial] = {}
+        self._calls = 0
+
+    @classmethod
+    def build(cls, space: Space, seed: int) -> Searcher:
+        return cls(space, seed)
+
+    @property
+    def size(self) -> None:
+        return None
+
+    def suggest(self, number: int) -> Suggestion | NotYet | None:
+        best = min(self._losses, key=lambda trial: (self._losses[trial], trial), default=None)
+        if number < 3 or best is None:
+            return Suggestion(self._space.draw(self._seed, number), "family")
+        return Suggestion(self._between(number, self._trials[best]), "family", StateAt(best, self._ended[best]))
+
+    def explore(self, number: int, parent: Trial) -> Suggestion | NotYet:
+        return Suggestion(self._between(number, parent), "explored")
+
+    def needs(self) -> Collection[StateAt]:
+        best = sorted(self._losses, key=lambda trial: (self._losses[trial], trial))[:1]
+        return [StateAt(trial, self._ended[trial]) for trial in best]
+
+    def started(self, trial: Trial) -> None:
+        self._calls += 1
+        self._trials[trial.number] = trial
+
+    def observe(self, observation: Observation) -> None:
+        self._calls += 1
+        losses = [report.metrics["loss"] for report in observation.reports]
+        if observation.ended and observation.failure is None and losses and losses[-1] == losses[-1]:
+            self._losses[observation.trial.number] = losses[-1]
+            self._ended[observation.trial.number] = observation.iteration
+
+    def reverted(self, trial: Trial, iteration: int) -> None:
+        self._calls += 1
+
+    def dropped(self, trial: Trial) -> None:
+        self._calls += 1
+
+    def _between(self, number: int, parent: Trial) -> dict[str, float]:
+        drawn = self._space.draw(self._seed, number)
+        return {"x": (drawn["x"] + parent.params["x"]) / 2 + self._calls * 1e-9}
+
+
+class HesitantFamily(Family):
+    """Answers only when it is asked for the third time."""
+
+    kind: ClassVar[str] = "tests.hpsearch.support.family:HesitantFamily"
+
+    def __init__(self, space: Space, seed: int) -> None:
+        super().__init__(space, seed)
+        self._asked = 0
+
+    def suggest(self, number: int) -> Suggestion | NotYet | None:
+        self._asked += 1
+        return super().suggest(number) if self._asked % 3 == 0 else NotYet()
+
+    def explore(self, number: int, parent: Trial) -> Suggestion | NotYet:
+        self._asked += 1
+        return super().explore(number, parent) if self._asked % 3 == 0 else NotYet()
