@@ -113,6 +113,8 @@ def rows_to_json(rows: Sequence[TrialRow], names: Sequence[str], times: bool = F
             "width": row.width,
             "metrics": dict(row.metrics),
         }
+        if row.parent is not None:
+            entry["parent"] = row.parent
         if row.reverted:
             entry["reverted"] = row.reverted
         if row.failure is not None:

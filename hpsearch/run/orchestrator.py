@@ -188,6 +188,12 @@ class Orchestrator:
         record = self._study_state.record(event.segment.trial)
         timeout = self._sweep.limits.trial_timeout
         left = None if timeout is None else max(timeout - record.charged, 0.001)
+        parent = None if event.new is None else event.new.parent
+        if parent is not None and parent.checkpoint is None:
+            self._observers.say(
+                f"trial {record.trial.number} starts from zero: there is no checkpoint of trial {parent.number} at "
+                f"iteration {parent.iteration}, from which it was to be forked"
+            )
         self._backend.start(Task(record.trial, event.segment, left))
 
     def _take(self, message: Message) -> None:

@@ -33,6 +33,7 @@ class FakeTrial:
     group: Group | None = None
     scaling: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 7
+    parent: int | None = None
 
 
 def data(rows: int = ROWS, seed: int = 1) -> tuple[Tensor, Tensor]:
@@ -199,6 +200,32 @@ def test_a_saved_state_continues_to_the_bit(options):
     second = Small(FakeTrial(options))
     second.load_state_dict(first.state_dict())
     assert begun + [second.step()["validation_loss"] for _ in range(2)] == whole
+
+
+def test_a_fork_goes_on_with_anothers_state_and_its_own_settings():
+    def made(lr: float, momentum: float, parent: int | None = None) -> Small:
+        def optimizer(model: nn.Module) -> torch.optim.Optimizer:
+            return torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
+
+        return Small(FakeTrial({"optimizer": optimizer}, parent=parent))
+
+    former = made(0.05, 0.9)
+    former.step()
+    state = copy.deepcopy(former.state_dict())
+    fork, same = made(0.2, 0.5, parent=0), made(0.2, 0.5)
+    for trainer in (fork, same):
+        trainer.load_state_dict(copy.deepcopy(state))
+        for tensor, saved in zip(trainer.model.state_dict().values(), state["model"].values(), strict=True):
+            assert torch.equal(tensor, saved)
+        assert trainer.optimizer.state_dict()["state"].keys() == state["optimizer"]["state"].keys()
+    assert fork.step()["learning_rate"] == pytest.approx(0.2)
+    assert fork.optimizer.param_groups[0]["momentum"] == 0.5
+    assert same.step()["learning_rate"] == pytest.approx(0.05)  # one's own state holds one's own settings
+    assert fork.epoch == 2
+    # and once it has a state of its own, that one continues it to the bit
+    again = made(0.2, 0.5)
+    again.load_state_dict(copy.deepcopy(fork.state_dict()))
+    assert again.step()["loss"] == fork.step()["loss"]
 
 
 def test_accumulation_changes_nothing_but_memory():

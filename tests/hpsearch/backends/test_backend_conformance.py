@@ -14,7 +14,7 @@ from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import BackendError
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.task import Message, Progress, Result, Task, WorkerGang, WorkerShare
-from hpsearch.trial import Segment, Trial
+from hpsearch.trial import Parent, Segment, Trial
 from hpsearch.worker.job import Job
 from tests.hpsearch.support import backend_trainables as trainables
 from tests.hpsearch.support.packing import PackingBackend
@@ -163,6 +163,25 @@ def test_a_segment_starts_from_the_checkpoint_of_the_one_before(place: Place):
         (3, {"value": 3 * X}),
         (4, {"value": 4 * X}),
     ]
+
+
+def test_a_fork_goes_on_from_another_trials_checkpoint_at_any_iteration(place: Place):
+    place.open()
+    place.wait_for_capacity()
+    place.start(0, 0, 2)
+    first = place.results(1)[0].result
+    for number, start in ((1, 2), (2, 0), (3, 1)):
+        place.wait_for_capacity()
+        parent = Parent(0, 2, first.checkpoint)
+        trial = Trial(number, {"x": X, "folder": str(place.study)}, number, "random", parent, start)
+        place.backend.start(Task(trial, Segment(number, start, start + 1, first.checkpoint, 1), timeout=None))
+        result = place.results(number + 1)[number].result
+        assert result.failure is None
+        (report,) = result.reports
+        assert report.iteration == start + 1
+        if place.backend.name in ("inline", "ray"):
+            # What goes on at an iteration finds its parent's state as its checkpoint, a child that starts at 0 nothing.
+            assert report.metrics["value"] == (3 * X if start else X)
 
 
 def test_as_many_tasks_are_taken_as_there_is_capacity_and_each_ends_once(place: Place):

@@ -24,6 +24,8 @@ from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report
 from tests.hpsearch.support.climbing import Climbing, Hesitant
+from tests.hpsearch.support.family import Family, HesitantFamily
+from tests.hpsearch.support.population import Population
 from tests.hpsearch.support.scripted import sweep_of
 
 OPENED = Opened("inline", 1, "me@here:1", "test")
@@ -127,6 +129,27 @@ def test_a_journal_that_another_search_wrote_is_refused(what):
         events[first] = replace(finished, reports=better)
     with pytest.raises(JournalError, match="the journal doesn't replay"):
         list(StudyState(learning()).replay(events))
+
+
+@pytest.mark.parametrize("early", [Population(9, members=3, interval=3), SuccessiveHalving(9, trials=12)])
+@pytest.mark.parametrize("kind", [Family.kind, HesitantFamily.kind])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_search_that_forks_is_resumed_and_goes_on_as_the_undisturbed_one(early, kind, workers):
+    sweep = learning(kind, early_terminate=early, run_cap=14)
+    whole = begun(sweep)
+    events = live(whole, workers, 7)
+    assert any(row.parent is not None for row in whole.rows())
+    for cut in range(1, len(events), 7):
+        resumed = StudyState(sweep, OffLoop)
+        list(resumed.replay([OPENED, *events[:cut]]))
+        for event in events[cut:]:
+            if isinstance(event, Started):
+                while isinstance(answer := resumed.next(), Wait):
+                    pass
+                assert answer == event
+            resumed.apply(event)
+        assert resumed.rows() == whole.rows()
+        resumed.close()
 
 
 def test_a_searcher_that_takes_its_time_suggests_the_same():

@@ -7,6 +7,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from hpsearch.task import SegmentResult
 from hpsearch.trainable import checkpoints
-from hpsearch.trial import Segment, Trial
+from hpsearch.trial import Parent, Segment, Trial
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.worker import Worker
 from tests.hpsearch.support.segments import Listening, is_alive, wait_until
@@ -235,6 +236,33 @@ def test_a_script_finds_its_trial_in_the_environment(script: Script, monkeypatch
     assert (found["HPSEARCH_START"], found["HPSEARCH_END"], found["HPSEARCH_CHECKPOINT"]) == ("0", "", "")
     assert found["OMP_NUM_THREADS"] == "1"
     assert script.file("output.log") == f"{script.folder}\n"
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_a_script_finds_the_state_of_the_trial_that_it_was_forked_from(script: Script, start: int) -> None:
+    script.open(COUNTS_IN_SH, SH)
+    checkpoint = script.run(0, 1).checkpoint
+    script.open('env > "$HPSEARCH_DIRECTORY/env"; echo \'{"loss": 1}\' >> $HPSEARCH_REPORTS', SH)
+    assert script.worker is not None
+    trial = replace(TRIAL, parent=Parent(2, 1, checkpoint), start=start)
+    result = script.worker.run(trial, Segment(3, start, start + 1, checkpoint, 2), Listening())
+    assert result.failure is None
+    found = dict(line.split("=", 1) for line in script.file("env", 2).splitlines())
+    source = str(script.root / str(checkpoint) / "files")
+    assert found["HPSEARCH_PARENT_CHECKPOINT"] == source
+    assert found["HPSEARCH_CHECKPOINT"] == (source if start else "")
+    assert json.loads(script.file("trial.json", 2))["parent"] == 2
+
+
+def test_a_fork_that_reports_nothing_has_failed(script: Script) -> None:
+    script.open(COUNTS_IN_SH, SH)
+    checkpoint = script.run(0, 1).checkpoint
+    script.open("true", SH)
+    assert script.worker is not None
+    trial = replace(TRIAL, parent=Parent(2, 1, checkpoint), start=1)
+    failure = script.worker.run(trial, Segment(3, 1, 2, checkpoint, 2), Listening()).failure
+    assert failure is not None
+    assert "must report at least once" in failure.message
 
 
 def test_a_script_without_max_iter_ends_by_itself_with_its_last_checkpoint(script: Script) -> None:
