@@ -169,15 +169,17 @@ def test_a_fork_whose_parents_checkpoint_is_damaged_fails_and_the_sweep_goes_on(
     assert {event.failure.kind for event in of_kind(study.directory, Failed)} == {"checkpoint"}
 
 
-def test_parents_that_save_nothing_have_forks_that_start_from_zero(tmp_path):
+def test_parents_that_save_nothing_have_forks_that_start_from_zero_and_it_is_said(tmp_path, capsys):
     def bare(trial: RunningTrial) -> None:
         for iteration in trial.iterations():
             trial.report({"loss": trial.params["x"] + 0 * iteration})
 
-    study = search(tmp_path / "study", bare)
+    study = search(tmp_path / "study", bare, progress=True)
     forks = [event for event in of_kind(study.directory, Started) if event.new is not None and event.new.parent]
     assert forks
     assert all(event.segment.start == 0 and event.new.parent.checkpoint is None for event in forks)
+    said = "".join(capsys.readouterr())
+    assert f"trial {forks[0].new.number} starts from zero: there is no checkpoint of trial" in " ".join(said.split())
 
 
 def test_a_scheduler_that_forks_needs_a_searcher_that_explores(tmp_path):

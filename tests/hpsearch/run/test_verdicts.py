@@ -13,16 +13,21 @@ from hpsearch.run.verdicts import MOST_LOSSES, Rules, Verdict, verdict
 from hpsearch.study.trial_records import RollbackPoint, TrialRecord, TrialResult
 from hpsearch.sweep.sweep import Limits, Metric, Scaling
 from hpsearch.task import Gone, Result, SegmentResult, TimedOut
-from hpsearch.trial import Failure, Report, Segment, Trial
+from hpsearch.trial import Failure, Parent, Report, Segment, Trial
 from tests.hpsearch.support.scripted import sweep_of
 
 REPORTS = (Report(3, 4, {"loss": 2.0}, 0.1),)
 ROLLBACK_POINT = RollbackPoint(TrialResult(3, {"loss": 1.0}, 1.0, 3), "c3", 3, 1)
 
 
+TRIAL = Trial(3, {"x": 0.5}, 0, "random")
+FORK = replace(TRIAL, parent=Parent(1, 3, "c1"), start=3)
+
+
 def record(**changes: Any) -> TrialRecord:
     """Trial 3, whose second attempt runs from iteration 3 to 9."""
-    out = TrialRecord(Trial(3, {"x": 0.5}, 0, "random"))
+    out = TrialRecord(changes.pop("trial", TRIAL))
+    out.checkpoint, out.checkpoint_iteration = "c3", 3
     out.segment, out.attempts, out.width = Segment(3, 3, 9, "c3", 2, 2), 2, 2
     for name, value in changes.items():
         setattr(out, name, value)
@@ -70,6 +75,14 @@ def reverted(why: str, seconds: float = 1.5) -> Reverted:
         (result(CONTRACT), {"rollback_point": ROLLBACK_POINT}, rules(proven=False), (BROKEN,)),
         (TimedOut(3, 2, TIMEOUT, 9.0), {}, rules(max_retries=2), (Failed(3, 2, TIMEOUT, False, (), 9.0),)),
         (result(failure("checkpoint")), {}, rules(), (Lost(3, 2, "m", False, 1.5), Dropped(3, "m"))),
+        # A fork goes back to what it was forked from, and fails where that is what is damaged.
+        (result(failure("checkpoint")), {"trial": FORK}, rules(), (Lost(3, 2, "m", False, 1.5), Dropped(3, "m"))),
+        (
+            result(failure("checkpoint")),
+            {"trial": FORK, "checkpoint": "c1"},
+            rules(max_retries=2),
+            (Failed(3, 2, failure("checkpoint"), False, REPORTS, 1.5),),
+        ),
         (result(failure("storage")), {}, rules(), (Lost(3, 2, "m", False, 1.5),)),
         (GONE, {"losses": MOST_LOSSES - 2}, rules(), (LOST,)),
         (GONE, {"losses": MOST_LOSSES - 1}, rules(), (Failed(3, 2, Failure("died", DIED, ""), False, (), 0.5),)),
@@ -114,6 +127,8 @@ def test_a_full_disk_ends_the_sweep_with_what_to_do():
 
 
 def test_the_user_hears_of_a_trial_that_starts_anew_or_goes_back_and_of_nothing_else():
+    back = verdict(result(failure("checkpoint", "it is gone")), record(trial=FORK), rules())
+    assert back.said == "trial 3 starts again from the checkpoint of trial 1: it is gone"
     anew = verdict(result(failure("checkpoint", "it is gone")), record(), rules())
     assert anew.said == "trial 3 starts again from zero: it is gone"
     back = verdict(result(RAISED), record(rollback_point=ROLLBACK_POINT), rules())
