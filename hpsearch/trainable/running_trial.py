@@ -108,8 +108,8 @@ class RunningTrial:
         rank: This worker's number among those that run the segment, from 0; rank 0's reports count.
         world_size: Workers that run the segment; it may change from one segment to the next.
         scaling: The sweep's `scaling`: how batch and rate follow the number of workers.
-        parent: The number of the trial that this one was forked from, as long as it has no checkpoint of its own; else
-            None.
+        parent: The number of the trial that this one was forked from, where it begins from that one's checkpoint: as
+            long as it has none of its own. Else None.
     """
 
     def __init__(self, assignment: Assignment, listener: Listener, form: Callable[[], Group] | None = None) -> None:
@@ -126,7 +126,6 @@ class RunningTrial:
         self.rank = assignment.rank
         self.world_size = assignment.world_size
         self.scaling = assignment.scaling
-        self.parent = assignment.parent
         self._form = _group_of_one if form is None else form
         self._group: Group | None = None
         self.assign(assignment, listener, None)
@@ -139,6 +138,7 @@ class RunningTrial:
             listener: Who hears of it.
             saved: The random state at the segment's checkpoint, where it's at hand; None: read it from there.
         """
+        self.parent = assignment.parent
         self.start = assignment.start
         self.end = assignment.end
         self.random_state = saved

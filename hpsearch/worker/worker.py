@@ -151,7 +151,9 @@ class Worker:
 
     def _assignment(self, trial: Trial, segment: Segment, directory: str, rank: int) -> Assignment:
         path = None if segment.checkpoint is None else str(self._root / segment.checkpoint)
-        parent = trial.parent if trial.parent is not None and trial.parent.checkpoint == segment.checkpoint else None
+        parent = trial.parent
+        if parent is not None and (path is None or parent.checkpoint != segment.checkpoint):
+            parent = None  # there was nothing to take over, or it has a checkpoint of its own
         return Assignment(
             number=trial.number,
             params=nest(trial.params, self._job.paths),

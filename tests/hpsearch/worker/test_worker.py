@@ -20,7 +20,7 @@ from hpsearch.errors import Interrupted, TrainableError
 from hpsearch.trainable import checkpoints
 from hpsearch.trainable.current import current_trial
 from hpsearch.trainable.running_trial import RunningTrial
-from hpsearch.trial import Report, Segment
+from hpsearch.trial import Parent, Report, Segment, Trial
 from hpsearch.worker.job import Job
 from hpsearch.worker.worker import Worker
 from tests.hpsearch.support.segments import TRIAL, Listening, run, segment
@@ -96,6 +96,34 @@ def test_a_warm_object_goes_on_without_reading_its_checkpoint(
     assert calls == ["build 3"]
     # The object's trial is that of the segment that runs.
     assert (tmp_path / "trials" / "00003" / "2" / "step-4").exists()
+
+
+class Descended:
+    """It reports whether it begins as the fork of another trial."""
+
+    def __init__(self, trial: RunningTrial) -> None:
+        self.trial = trial
+
+    def step(self) -> dict[str, float]:
+        return {"loss": 1.0, "begins": float(self.trial.parent is not None)}
+
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        pass
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_fork_with_a_checkpoint_of_its_own_has_no_parent_any_more(make_worker: MakeWorker, warm: bool) -> None:
+    worker = make_worker(Descended)
+    source = run(worker, segment(0, 2)).checkpoint
+    fork = Trial(8, TRIAL.params, 5, "random", Parent(3, 2, source), 2)
+    first = worker.run(fork, Segment(8, 2, 4, source, 1), Listening())
+    worker = worker if warm else make_worker(Descended)
+    second = worker.run(fork, Segment(8, 4, 6, first.checkpoint, 2), Listening())
+    begins = [report.metrics["begins"] for report in (*first.reports, *second.reports)]
+    assert begins == [1.0, 1.0, 0.0, 0.0]
 
 
 def test_anything_else_is_built_afresh_from_its_checkpoint(
