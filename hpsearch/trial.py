@@ -66,8 +66,8 @@ class Trial:
     parent: Parent | None = None
     """The trial that it was forked from."""
     start: int = 0
-    """Iterations that it counts as done when it begins: a fork goes on from there, whatever its parent's checkpoint
-    has done."""
+    """Iterations that it counts as done when it begins: a fork goes on from there. Its parent's checkpoint has done as
+    many or more."""
 
 
 @dataclass(frozen=True, slots=True)

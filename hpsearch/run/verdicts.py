@@ -68,7 +68,7 @@ def verdict(ended: Result | TimedOut | Gone, record: TrialRecord, rules: Rules) 
 def _of_failure(ended: Result, failure: Failure, record: TrialRecord, rules: Rules) -> Verdict:
     trial, attempt, seconds = ended.trial, ended.attempt, ended.result.seconds
     lost = Lost(trial, attempt, failure.message, counts_against_trial=False, seconds=seconds)
-    if failure.kind == "checkpoint" and record.checkpoint != record.source:
+    if failure.kind == "checkpoint" and record.segment is not None and record.segment.checkpoint != record.source:
         said = f"trial {trial} starts again from {_beginning(record)}: {failure.message}"
         return Verdict((lost, Dropped(trial, failure.message)), said)
     if failure.kind == "storage":

@@ -32,7 +32,8 @@ class NewTrial:
     """What it is forked from: it gets the newest checkpoint that there was then, and params from the searcher's
     `explore`. Where there is no checkpoint, it starts from zero."""
     start: int = 0
-    """Iterations that a fork counts as done, less than `until`: those of its parent where training goes on."""
+    """Iterations that a fork counts as done, less than `until`: those of its parent where training goes on. Where the
+    checkpoint is of an earlier iteration, it starts there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,13 +256,13 @@ class StudyState:
     def _first(self, answer: NewTrial, suggestion: Suggestion, seen: int | None) -> Started:
         """Give the start of a new trial."""
         wanted, start = (suggestion.parent, 0) if answer.parent is None else (answer.parent, answer.start)
+        if answer.until is not None and start >= answer.until:
+            raise ValueError(f"a fork must start before the end of its segment, at {answer.until}, not at {start}")
         parent = None
         if wanted is not None:
             parent = Parent(self._parent(wanted).trial.number, *self._records.checkpoint_at(wanted))
-        if parent is None or parent.checkpoint is None:
-            start = 0
-        if answer.until is not None and start >= answer.until:
-            raise ValueError(f"a fork must start before the end of its segment, at {answer.until}, not at {start}")
+            # What its checkpoint hasn't done, the fork has to do, as every trial does that goes on from an older one.
+            start = 0 if parent.checkpoint is None else min(start, parent.iteration)
         seed = trial_seed(self._sweep.seed, answer.number)
         trial = Trial(answer.number, suggestion.params, seed, suggestion.origin, parent, start)
         checkpoint = None if parent is None else parent.checkpoint

@@ -191,7 +191,10 @@ class TrialRecord:
         if point is None:
             raise ValueError(f"only a trial that was widened can go back; trial {self.trial.number} was not")
         if left_behind is not None:
-            self._know(sys.maxsize, left_behind)  # of no iteration that counts
+            self._know(sys.maxsize, left_behind)
+        # What it saved since is of no iteration that counts: nobody may be forked from there.
+        reached = point.checkpoint_iteration
+        self._saved = tuple((at if at <= reached else sys.maxsize, path) for at, path in self._saved)
         self.result = point.result
         self.checkpoint, self.checkpoint_iteration = point.checkpoint, point.checkpoint_iteration
         self.widest, self.rollback_point, self.reverted = point.width, None, reason
@@ -216,6 +219,10 @@ class TrialRecord:
         """Give its newest checkpoint of this or an earlier iteration, with its iteration."""
         before = [saved for saved in reversed(self._saved) if saved[0] <= iteration]
         return max(before, key=lambda saved: saved[0], default=None)
+
+    def has(self, checkpoint: str) -> bool:
+        """Say whether it wrote this checkpoint, and the checkpoint is still there."""
+        return any(saved[1] == checkpoint for saved in self._saved)
 
     def take_superseded(self, *held: Collection[str]) -> list[str]:
         """Give the checkpoints that are no longer needed, each once; `held` are those that others need."""
@@ -392,7 +399,7 @@ class TrialRecords:
         if saved is not None:
             return saved
         source, start = record.source, record.trial.start
-        if source is not None and start <= state.iteration and (source in self._held or source in self._forkable):
+        if source is not None and start <= state.iteration and self._all[_owner(source)].has(source):
             return start, source
         return state.iteration, None
 

@@ -169,8 +169,49 @@ def test_a_fork_whose_parents_checkpoint_is_damaged_fails_and_the_sweep_goes_on(
     assert {event.failure.kind for event in of_kind(study.directory, Failed)} == {"checkpoint"}
 
 
+def test_a_damaged_checkpoint_that_a_fork_reads_late_fails_it_too(tmp_path):
+    """Its own, which it has by then, is as it should be: to drop that one would change nothing, for ever."""
+
+    def train(trial: RunningTrial) -> None:
+        source = trial._assignment.parent_checkpoint
+        if source is not None:
+            Path(source, "state.pt").unlink(missing_ok=True)
+        for iteration in trial.iterations():
+            trial.report({"loss": trial.params["x"]}, checkpoint={"iteration": iteration})
+            assert trial.parent_checkpoint is None
+
+    study = search(tmp_path / "study", train, max_failures="none", checkpoint_every=1)
+    forks = [trial for trial in study.trials if trial.parent is not None]
+    assert forks
+    assert {fork.state for fork in forks} == {TrialState.FAILED}
+    assert of_kind(study.directory, Dropped) == []
+
+
+def test_a_fork_does_what_its_parents_newest_checkpoint_has_not_done(tmp_path):
+    done: dict[int, list[int]] = {}
+
+    def train(trial: RunningTrial) -> None:
+        history = [] if trial.checkpoint is None else list(trial.checkpoint)
+        for iteration in trial.iterations():
+            history.append(iteration)
+            done[trial.number] = history
+            loss = 2.0 if trial.number == 0 and iteration < 4 else float(trial.number)
+            trial.report({"loss": loss}, checkpoint=None if iteration == 4 else history)
+
+    early = Population(6, members=2, interval=2)
+    study = search(tmp_path / "study", train, early_terminate=early, run_cap=3)
+    (fork,) = [event for event in of_kind(study.directory, Started) if event.new and event.new.parent]
+    assert fork.new.parent.number == 0
+    assert (fork.segment.start, fork.segment.end) == (2, 6)  # of a parent that was judged at 4
+    assert all(history == list(range(1, study.trials[number].iterations + 1)) for number, history in done.items())
+    assert study.state == "finished"
+
+
 def test_parents_that_save_nothing_have_forks_that_start_from_zero_and_it_is_said(tmp_path, capsys):
+    seen: list[object] = []
+
     def bare(trial: RunningTrial) -> None:
+        seen.append(trial.parent is not None)
         for iteration in trial.iterations():
             trial.report({"loss": trial.params["x"] + 0 * iteration})
 
@@ -178,6 +219,7 @@ def test_parents_that_save_nothing_have_forks_that_start_from_zero_and_it_is_sai
     forks = [event for event in of_kind(study.directory, Started) if event.new is not None and event.new.parent]
     assert forks
     assert all(event.segment.start == 0 and event.new.parent.checkpoint is None for event in forks)
+    assert not any(seen)  # there is nothing to put right
     said = "".join(capsys.readouterr())
     assert f"trial {forks[0].new.number} starts from zero: there is no checkpoint of trial" in " ".join(said.split())
 

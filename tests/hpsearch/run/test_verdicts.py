@@ -79,7 +79,7 @@ def reverted(why: str, seconds: float = 1.5) -> Reverted:
         (result(failure("checkpoint")), {"trial": FORK}, rules(), (Lost(3, 2, "m", False, 1.5), Dropped(3, "m"))),
         (
             result(failure("checkpoint")),
-            {"trial": FORK, "checkpoint": "c1"},
+            {"trial": FORK, "segment": Segment(3, 3, 9, "c1", 2, 2)},
             rules(max_retries=2),
             (Failed(3, 2, failure("checkpoint"), False, REPORTS, 1.5),),
         ),

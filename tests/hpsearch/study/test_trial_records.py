@@ -9,7 +9,7 @@ import pytest
 from hpsearch.events import Started
 from hpsearch.objective import Metric, Objective
 from hpsearch.study.trial_records import TrialRecords
-from hpsearch.trial import Failure, Goal, Report, Segment, Trial, TrialState
+from hpsearch.trial import Failure, Goal, Parent, Report, Segment, StateAt, Trial, TrialState
 
 HARM = "width 4: loss NaN after 2"
 FAILURE = Failure("raised", "ValueError: no", "Traceback")
@@ -422,3 +422,33 @@ def test_with_scope_best_an_iteration_that_is_run_again_from_zero_gives_the_form
     assert shown(table) == (3, 1.0, 2, None)
     table.report(0, 3, 1.0, checkpoint=True)
     assert shown(table) == (3, 1.0, 3, "0/3")
+
+
+def test_a_fork_without_a_checkpoint_of_its_own_is_forked_from_its_parents_as_long_as_that_is_there():
+    for keep_all in (True, False):
+        records = Table().records
+        path = "trials/00000/1/hpsearch-checkpoint-3"
+        fork = Trial(1, {"x": 1}, 1, "random", Parent(0, 3, path), 2)
+        records.start(Started(Segment(0, 0, 3, None, 1), Trial(0, {"x": 0}, 0, "random")))
+        records.of(0).save(3, path)
+        records.start(Started(Segment(1, 2, 9, path, 1), fork))
+        for trial in (0, 1):
+            records.release(trial, TrialState.WAITING)
+            records.decide(trial, TrialState.STOPPED, "why")
+        assert records.obsolete([StateAt(1, 5)], keep_all=keep_all) == []
+        assert records.checkpoint_at(StateAt(1, 5)) == (2, path)
+        assert records.obsolete([], keep_all=keep_all) == ([] if keep_all else [path])
+        assert records.checkpoint_at(StateAt(1, 5)) == ((2, path) if keep_all else (5, None))
+
+
+def test_what_a_trial_saved_before_it_was_taken_back_is_not_forked():
+    table = Table()
+    table.start(0)
+    table.report(0, 3, 1.0, checkpoint=True)
+    table.settle(0)
+    table.start(0, width=4)
+    table.report(0, 5, math.nan, checkpoint=True)
+    assert table.records.obsolete([StateAt(0, 5)], keep_all=True) == []
+    table.revert(0)
+    assert table.records.checkpoint_at(StateAt(0, 5)) == (3, "0/3")
+    assert table.records.checkpoint_at(StateAt(0, 9)) == (3, "0/3")
