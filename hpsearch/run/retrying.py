@@ -40,20 +40,19 @@ def retries(study_state: StudyState, sweep: Sweep, asked: Sequence[int]) -> list
     if room is not None and len(anew) > room:
         raise SweepError(
             f"the rungs of {_named(anew)} are decided, so that each would run as a new trial, and the sweep creates "
-            f"only {room} more; add {_extension(study_state, sweep, len(anew) - room)}, or name other trials"
+            f"only {room} more; {_extension(study_state, sweep, len(anew) - room)}name other trials"
         )
     return [Retried(trial) for trial in chosen]
 
 
 def _extension(study_state: StudyState, sweep: Sweep, missing: int) -> str:
-    """Give the `--set` that makes room."""
+    """Name the `--set` that makes room, where one does."""
     early = sweep.early_terminate
     for name in early.raisable if early is not None else ():
         if (bound := getattr(early, name)) is not None:
-            return f"--set early_terminate.{name}={bound + 1} (or more)"
+            return f"add --set early_terminate.{name}={bound + 1} (or more), or "
     total = study_state.total()
-    assert total is not None, "room is short only where the trials have a bound"
-    return f"--set run_cap={total[0] + missing}"
+    return "" if total is None else f"add --set run_cap={total[0] + missing}, or "
 
 
 def _named(trials: Sequence[int]) -> str:

@@ -30,7 +30,8 @@ class NewTrial:
     """Counts from 0 in the bracket."""
     parent: StateAt | None = None
     """What it is forked from: it gets the newest checkpoint that there was then, and params from the searcher's
-    `explore`. Where there is no checkpoint, it starts from zero."""
+    `explore`. Where there is no checkpoint, it starts from zero. The next new trial stays the next one, with its parent
+    or without, until it has started."""
     start: int = 0
     """Iterations that a fork counts as done, less than `until`: those of its parent where training goes on. Where the
     checkpoint is of an earlier iteration, it starts there."""

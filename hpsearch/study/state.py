@@ -58,7 +58,7 @@ class StudyState:
         self._records = self._journaled.records
         self._requested: deque[int] = deque()  # failed trials whose params are those of the next new ones
         self._retaken: set[int] = set()  # failed trials of which there is, or will be, such another
-        self._forked = 0  # trials that the scheduler forked
+        self._place = 0  # in the searcher's order, which has no gaps, of what it suggests next
         self._gone: list[str] = []  # checkpoints that `obsolete` hasn't given yet
 
     def next(self) -> Started | Exhausted | Wait | Done:
@@ -146,6 +146,8 @@ class StudyState:
 
     def room(self) -> int | None:
         """Count the new trials that may still be created beside those that were asked for; None: no bound."""
+        if not self._scheduler.busy and next(self._scheduler.upcoming(), None) is None:
+            return 0
         total = self._scheduler.total()
         return None if total is None else total[0] - len(self._records) - len(self._requested)
 
@@ -229,22 +231,21 @@ class StudyState:
             idle = False
             record = self._records.of(trial)
             yield Started(record.again(), None, bracket=record.bracket, rung=record.rung)
-        requested = iter(tuple(self._requested))
-        # The searcher's order has no gaps: what it would have suggested in place of such a trial comes next.
-        shift = len(self._retaken) + self._forked
+        requested, place = iter(tuple(self._requested)), self._place
         for answer in self._scheduler.upcoming():
             idle = False
             if isinstance(answer, Run):
                 segment = self._records.of(answer.trial).on(answer.until)
                 yield Started(segment, None, bracket=answer.bracket, rung=answer.rung)
                 continue
-            if answer.parent is not None:
-                shift += 1
-                suggestion, seen = suggest(answer.number, self._parent(answer.parent).trial)
-            elif (retaken := next(requested, None)) is not None:
-                suggestion, seen = _once_more(self._records.of(retaken).trial), None
+            if (retaken := next(requested, None)) is not None:
+                suggested: Suggested = _once_more(self._records.of(retaken).trial), None
+            elif answer.parent is not None:
+                suggested = suggest(answer.number, self._parent(answer.parent).trial)
             else:
-                suggestion, seen = suggest(answer.number - shift, None)
+                suggested = suggest(place, None)
+                place += 1
+            suggestion, seen = suggested
             if isinstance(suggestion, NotYet):
                 break
             if suggestion is None:
@@ -293,13 +294,13 @@ class StudyState:
         answer = self._scheduler.next()
         if not isinstance(answer, NewTrial):
             return
-        if answer.parent is not None:
-            self._forked += 1
-            self._suggestions.started(trial, self._parent(answer.parent).trial)
-        elif self._requested:
+        if self._requested:
             self._requested.popleft()
+        elif answer.parent is not None:
+            self._suggestions.started(trial, self._parent(answer.parent).trial)
         else:
-            self._suggestions.started(trial - len(self._retaken) - self._forked)
+            self._suggestions.started(self._place)
+            self._place += 1
 
     def _decided(self, event: Event) -> Sequence[Decision]:
         """Tell the scheduler of an event that was applied; give its decisions."""

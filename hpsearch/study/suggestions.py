@@ -30,8 +30,8 @@ class Suggestions:
     def __init__(self, sweep: Sweep, wrap: Callable[[Searcher], Searcher] = lambda searcher: searcher) -> None:
         self.learns = sweep.searcher.learns
         """Whether what is suggested depends on what happened."""
-        self.working = False
-        """Whether the last answer was `NotYet`."""
+        self._working_on: tuple[int, int | None] | None = None
+        """What the last answer was `NotYet` to."""
         self._forks = sweep.searcher.forks
         self._points = build_searcher(sweep, wrap)
         self._unheard: deque[tuple[StateAt, Callable[[Searcher], None]]] = deque()
@@ -48,6 +48,11 @@ class Suggestions:
         """Number of suggestions that there are; None where it is unbounded."""
         return self._points.size
 
+    @property
+    def working(self) -> bool:
+        """Whether the last answer was `NotYet`."""
+        return self._working_on is not None
+
     def hear(self, state: StateAt, call: Callable[[Searcher], None]) -> None:
         """Take what happened, as the call that tells the searcher, and the state to which it brought a trial."""
         if self.learns:
@@ -59,15 +64,24 @@ class Suggestions:
         Args:
             number: In the searcher's own order; of a trial that the scheduler forks, the trial's own.
             parent: What such a trial is forked from.
+
+        Raises:
+            ValueError: The searcher works on another one: a replay, which has the answers in the order of the starts,
+                would ask in another order.
         """
         if not self.learns:
             return self._ask(number, parent), None
         key = _key(number, parent)
         if key not in self._answers:
+            if self._working_on not in (None, key):
+                raise ValueError(
+                    "the next new trial must stay the next one until it has started, but the scheduler has put another "
+                    f"one before it while the searcher works on it; (number, parent) {self._working_on} became {key}"
+                )
             self._tell(len(self._unheard))
             answer = self._ask(number, parent)
-            self.working = isinstance(answer, NotYet)
-            if self.working:
+            self._working_on = key if isinstance(answer, NotYet) else None
+            if isinstance(answer, NotYet):
                 return answer, self._seen
             self._answered()
             self._answers[key] = answer, self._seen

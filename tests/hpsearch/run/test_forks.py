@@ -11,13 +11,16 @@ import pytest
 
 import hpsearch
 from hpsearch.errors import SweepError
-from hpsearch.events import Dropped, Failed, Started
+from hpsearch.events import Dropped, Failed, Retried, Started
+from hpsearch.run.retrying import retries
 from hpsearch.study.journal import Journal
+from hpsearch.study.state import StudyState
 from hpsearch.trainable.running_trial import RunningTrial
-from hpsearch.trial import TrialState
+from hpsearch.trial import Failure, TrialState
 from tests.hpsearch.support.family import Family
+from tests.hpsearch.support.lives import Life
 from tests.hpsearch.support.population import Population
-from tests.hpsearch.support.scripted import events_of, of_kind
+from tests.hpsearch.support.scripted import events_of, of_kind, sweep_of
 
 Seen = list[dict[str, Any]]
 
@@ -227,6 +230,32 @@ def test_parents_that_save_nothing_have_forks_that_start_from_zero_and_it_is_sai
 def test_a_scheduler_that_forks_needs_a_searcher_that_explores(tmp_path):
     with pytest.raises(SweepError, match=r"method.*must be a searcher that explores, as early_terminate forks trials"):
         search(tmp_path / "study", Steps, method="grid", parameters={"x": [1.0, 2.0]})
+
+
+def test_a_retried_trial_is_the_next_new_one_though_that_is_a_fork_and_none_is_promised_where_none_comes():
+    early = Population(6, members=3, interval=2)
+    life = Life(sweep_of(early_terminate=early, run_cap=9), seed=5, workers=1, trouble=0.0)
+    state = life.study_state
+    while not any(event.segment.trial == 3 for event in life.events if isinstance(event, Started)):
+        life.step()
+    failed = state.record(3).trial
+    assert failed.parent is not None
+    life.take(Failed(3, 1, Failure("raised", "ValueError: no", "Traceback"), False, ()))
+    life.take(Retried(3))
+    life.run()
+    again = state.record(4).trial
+    assert (again.origin, again.params) == ("retry", failed.params)
+    assert again.parent is not None
+    assert [row.number for row in state.rows() if row.origin == "retry"] == [4]
+    list(StudyState(life.sweep).replay(life.events))
+
+    late = Life(sweep_of(early_terminate=early, run_cap=3), seed=5, workers=1, trouble=0.0)
+    while not late.study_state.running():
+        late.step()
+    late.take(Failed(0, 1, Failure("raised", "ValueError: no", "Traceback"), False, ()))
+    late.run()
+    with pytest.raises(SweepError, match=r"as a new trial, and the sweep creates only 0 more; name other trials"):
+        retries(late.study_state, late.sweep, ())
 
 
 class Killed(BaseException):

@@ -21,8 +21,9 @@ from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import KNOWN, NotYet, searcher_named
 from hpsearch.space import Space, Uniform
 from hpsearch.study.state import StudyState
+from hpsearch.study.suggestions import Suggestions
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import Report
+from hpsearch.trial import Report, Trial
 from tests.hpsearch.support.climbing import Climbing, Hesitant
 from tests.hpsearch.support.family import Family, HesitantFamily
 from tests.hpsearch.support.population import Population
@@ -150,6 +151,18 @@ def test_a_search_that_forks_is_resumed_and_goes_on_as_the_undisturbed_one(early
             resumed.apply(event)
         assert resumed.rows() == whole.rows()
         resumed.close()
+
+
+def test_nothing_is_asked_before_what_the_searcher_works_on():
+    """In a replay it would be asked in the order of the starts, and might go on otherwise."""
+    suggestions = Suggestions(learning(HesitantFamily.kind, early_terminate=Population(9)))
+    parent = Trial(0, {"x": 0.5}, 0, "family")
+    assert isinstance(suggestions.suggest(3)[0], NotYet)
+    with pytest.raises(ValueError, match=r"must stay the next one.*\(3, None\) became \(3, 0\)"):
+        suggestions.suggest(3, parent)
+    while isinstance(suggestions.suggest(3)[0], NotYet):
+        pass
+    assert isinstance(suggestions.suggest(4, parent)[0], NotYet)
 
 
 def test_a_searcher_that_takes_its_time_suggests_the_same():
