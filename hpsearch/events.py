@@ -136,7 +136,7 @@ class Reverted:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A trial's newest checkpoint turned out to be missing or damaged: it starts again from zero."""
+    """A trial's newest checkpoint turned out to be missing or damaged: it starts again from where it began."""
 
     trial: int
     reason: str

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
 
 from hpsearch.searchers import NotYet, Observation, Searcher, Suggestion
 from hpsearch.space import Space
 from hpsearch.trial import StateAt, Trial
 
 __all__ = ["OffLoop"]
+
+_Answer = TypeVar("_Answer")
 
 _PATIENCE_SECONDS = 0.002
 """What `suggest` waits at most: a quick searcher answers at once, and a slow one doesn't hold the loop up."""
@@ -21,7 +24,7 @@ class OffLoop(Searcher):
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
         self._thread = ThreadPoolExecutor(1, "hpsearch-searcher")
-        self._asked: tuple[tuple[int, int | None], Future[Suggestion | NotYet | None]] | None = None
+        self._asked: Future[Any] | None = None
         self._failed: BaseException | None = None
 
     @classmethod
@@ -35,13 +38,11 @@ class OffLoop(Searcher):
 
     def suggest(self, number: int) -> Suggestion | NotYet | None:
         """Give the suggestion where it is there."""
-        return self._answer((number, None), lambda: self._searcher.suggest(number))
+        return self._answer(lambda: self._searcher.suggest(number))
 
     def explore(self, number: int, parent: Trial) -> Suggestion | NotYet:
         """Give the params of a forked trial where they are there."""
-        answer = self._answer((number, parent.number), lambda: self._searcher.explore(number, parent))
-        assert answer is not None, "an explorer is never exhausted"
-        return answer
+        return self._answer(lambda: self._searcher.explore(number, parent))
 
     @property
     def size(self) -> int | None:
@@ -73,12 +74,11 @@ class OffLoop(Searcher):
         self._thread.shutdown(cancel_futures=True)
         self._searcher.close()
 
-    def _answer(
-        self, question: tuple[int, int | None], ask: Callable[[], Suggestion | NotYet | None]
-    ) -> Suggestion | NotYet | None:
-        if self._asked is None or self._asked[0] != question:
-            self._asked = question, self._thread.submit(ask)
-        future = self._asked[1]
+    def _answer(self, ask: Callable[[], _Answer]) -> _Answer | NotYet:
+        """Give the answer where it is there; until then, who asks again asks the same."""
+        if self._asked is None:
+            self._asked = self._thread.submit(ask)
+        future: Future[_Answer] = self._asked
         wait([future], _PATIENCE_SECONDS)
         if not future.done():
             return NotYet()

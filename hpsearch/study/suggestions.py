@@ -78,7 +78,8 @@ class Suggestions:
                     "the next new trial must stay the next one until it has started, but the scheduler has put another "
                     f"one before it while the searcher works on it; (number, parent) {self._working_on} became {key}"
                 )
-            self._tell(len(self._unheard))
+            if not self.working:  # else it has begun with what it knows
+                self._tell(len(self._unheard))
             answer = self._ask(number, parent)
             self._working_on = key if isinstance(answer, NotYet) else None
             if isinstance(answer, NotYet):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -140,13 +141,15 @@ def test_a_search_that_forks_is_resumed_and_goes_on_as_the_undisturbed_one(early
     whole = begun(sweep)
     events = live(whole, workers, 7)
     assert any(row.parent is not None for row in whole.rows())
-    for cut in range(1, len(events), 7):
+    # Where the searcher works on nothing: resumed elsewhere, it is asked anew, with all that happened meanwhile.
+    for cut in [at for at, event in enumerate(events, 1) if isinstance(event, Started) and event.new is not None]:
         resumed = StudyState(sweep, OffLoop)
         list(resumed.replay([OPENED, *events[:cut]]))
         for event in events[cut:]:
+            answer = resumed.next() if len(resumed.running()) < workers else Wait()  # asked when the other one was
             if isinstance(event, Started):
-                while isinstance(answer := resumed.next(), Wait):
-                    pass
+                while isinstance(answer, Wait):
+                    answer = resumed.next()
                 assert answer == event
             resumed.apply(event)
         assert resumed.rows() == whole.rows()
@@ -189,6 +192,24 @@ def test_off_the_loop_it_suggests_the_same_and_the_journal_replays():
     assert list(StudyState(learning(), wrap).replay([OPENED, *events]))
     for off_loop in made:
         off_loop.close()
+
+
+def test_what_happens_while_it_works_on_a_suggestion_is_told_after_that():
+    def wrap(searcher):
+        suggest = searcher.suggest
+
+        def suggest_late(number):
+            time.sleep(0.01)
+            return suggest(number)
+
+        searcher.suggest = suggest_late
+        return OffLoop(searcher)
+
+    study_state = StudyState(learning(), wrap)
+    study_state.apply(OPENED)
+    events = live(study_state, 3, 3)
+    study_state.close()
+    assert list(StudyState(learning()).replay([OPENED, *events]))
 
 
 def search(path: Path, method: str, run_cap: int, backend: Literal["ray", "inline"] = "inline") -> str:
