@@ -13,7 +13,7 @@ import pytest
 
 import hpsearch
 from hpsearch.errors import JournalError, SweepError
-from hpsearch.events import Event, Finished, Opened, Started
+from hpsearch.events import Event, Exhausted, Finished, Opened, Started
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.run.off_loop import OffLoop
 from hpsearch.schedulers.base import Done, Wait
@@ -23,7 +23,7 @@ from hpsearch.space import Space, Uniform
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report
-from tests.hpsearch.support.climbing import Climbing, Hesitant
+from tests.hpsearch.support.climbing import Climbing, Hesitant, Limited
 from tests.hpsearch.support.family import Family, HesitantFamily
 from tests.hpsearch.support.population import Population
 from tests.hpsearch.support.scripted import sweep_of
@@ -150,6 +150,22 @@ def test_a_search_that_forks_is_resumed_and_goes_on_as_the_undisturbed_one(early
             resumed.apply(event)
         assert resumed.rows() == whole.rows()
         resumed.close()
+
+
+def test_a_searcher_that_had_nothing_more_to_suggest_is_asked_so_again_on_resume():
+    sweep = learning(Limited.kind, early_terminate=None, max_iter=1, run_cap=9)
+    whole = begun(sweep)
+    events = live(whole, 2, 7)
+    (exhausted,) = [event for event in events if isinstance(event, Exhausted)]
+    assert exhausted.seen is not None
+    resumed = StudyState(sweep)
+    list(resumed.replay([OPENED, *events]))
+    searcher = resumed._suggestions._points.searcher
+    assert isinstance(searcher, Limited)
+    assert searcher.calls.count("asked 5") == 1
+    late = [replace(event, seen=10_000) if isinstance(event, Exhausted) else event for event in events]
+    with pytest.raises(JournalError, match="the journal doesn't replay"):
+        list(StudyState(sweep).replay([OPENED, *late]))
 
 
 def test_a_searcher_that_takes_its_time_suggests_the_same():
