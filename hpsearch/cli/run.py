@@ -15,7 +15,7 @@ from hpsearch.errors import HpsearchError, JournalError, SweepError, TrainableEr
 from hpsearch.observers.progress import choose_progress
 from hpsearch.report.status import way_on
 from hpsearch.report.study import Study, load
-from hpsearch.report.tables import rows_to_table, table_text
+from hpsearch.report.tables import rows_to_table
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.study.directory import StudyDirectory
@@ -145,8 +145,7 @@ def _report(study: Study) -> int:
         print(f"finished, but no trial has a value ({told}); hpsearch status {where} shows why")
         return 4
     best = study.best_trial
-    table = rows_to_table(leaders, study.sweep.parameters.names, study.sweep.metric.name)
-    print(table_text(table), end="")
+    print(rows_to_table(leaders, study.sweep.parameters.names, study.sweep.metric.name), end="")
     print(f"best:        trial {best.number}, {study.sweep.metric.name} {best.value:.6g}")
     print(f"trials:      hpsearch trials {where}")
     if best.checkpoint is not None:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Reverted, Started
-from hpsearch.report.tables import csv_text, json_text
+from hpsearch.report.tables import LONGEST_CELL, Column, csv_text, json_text, table_text
 from hpsearch.report.wording import duration, shortened
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 __all__ = ["SegmentRow", "segment_rows", "segments_to_csv", "segments_to_json", "segments_to_table"]
-
-_LONGEST = 100
-"""Letters of a reason or message that a cell shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,30 +74,21 @@ def segments_to_json(rows: Sequence[SegmentRow]) -> str:
     return json_text(asdict(row) for row in rows)
 
 
-def segments_to_table(rows: Sequence[SegmentRow]) -> Table:
+def segments_to_table(rows: Sequence[SegmentRow]) -> str:
     """Give the segments for a terminal."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("trial", "attempt", "start", "end", "width"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("reason")
-    table.add_column("ended")
-    table.add_column("time", justify="right", no_wrap=True)
-    for row in rows:
-        ended = f"{row.ended}: {row.message}" if row.message else row.ended
-        cells = [
-            *(str(count) for count in (row.trial, row.attempt, row.start)),
-            "" if row.end is None else str(row.end),
-            str(row.width),
-            shortened(row.reason, _LONGEST),
-            shortened(ended, _LONGEST),
-            "" if row.seconds is None else duration(row.seconds),
+    ended = [f"{row.ended}: {row.message}" if row.message else row.ended for row in rows]
+    return table_text(
+        [
+            Column("trial", [str(row.trial) for row in rows]),
+            Column("attempt", [str(row.attempt) for row in rows]),
+            Column("start", [str(row.start) for row in rows]),
+            Column("end", ["" if row.end is None else str(row.end) for row in rows]),
+            Column("width", [str(row.width) for row in rows]),
+            Column("reason", [shortened(row.reason, LONGEST_CELL) for row in rows], is_text=True),
+            Column("ended", [shortened(text, LONGEST_CELL) for text in ended], is_text=True),
+            Column("time", ["" if row.seconds is None else duration(row.seconds) for row in rows]),
         ]
-        table.add_row(*(Text(cell) for cell in cells))
-    return table
+    )
 
 
 def _ended(row: SegmentRow, event: Finished | Failed | Lost | Reverted) -> SegmentRow:
