@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpsearch.observers.rung_rows import RungRow, rung_rows
-from hpsearch.report.wording import by_width, counted, duration, params_line, shortened
+from hpsearch.report.wording import by_state, by_width, counted, duration, params_line, shortened
 from hpsearch.schedulers.base import RungView
 from hpsearch.task import Workers
 from hpsearch.trial import Goal, TrialRow, TrialState
@@ -283,10 +283,8 @@ def _best(snapshot: Snapshot) -> list[RenderableType]:
 
 
 def _trials(snapshot: Snapshot) -> str:
-    counts = [(state, snapshot.counts.get(state, 0)) for state in TrialState]
-    states = ", ".join(f"{count:,} {state}" for state, count in counts if count)
-    created = sum(count for _, count in counts)
-    return _of("trial", created, snapshot.trials) + (f" ({states})" if states else "")
+    states = by_state(snapshot.counts)
+    return _of("trial", sum(snapshot.counts.values()), snapshot.trials) + (f" ({states})" if states else "")
 
 
 def _busy(snapshot: Snapshot) -> str:

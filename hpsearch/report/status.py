@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from hpsearch.report.study import Study
-from hpsearch.report.wording import by_width, counted, duration, params_line, shortened, up_to
-from hpsearch.trial import Failure, TrialRow, TrialState
+from hpsearch.report.wording import by_state, by_width, counted, duration, params_line, shortened, up_to
+from hpsearch.trial import Failure, TrialRow
 
 __all__ = ["status_text", "way_on"]
 
@@ -28,8 +28,7 @@ def status_text(study: Study, holder: str | None) -> str:
     """
     rows = study.trials
     lines = [f"{study.sweep.name}  {study.directory}", f"state       {_state(study, holder)}"]
-    counts = {state: sum(row.state is state for row in rows) for state in TrialState}
-    told = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
+    told = by_state(Counter(row.state for row in rows))
     total = study.total
     lines.append(f"trials      {told or 'none yet'}" + ("" if total is None else f"; {total[0]:,} in all"))
     of_all = "" if total is None else f" of {total[1]:,}"
