@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from hpsearch.checks import nearest
 from hpsearch.errors import HpsearchError, UnreadableCheckpointError
-from hpsearch.events import Ended, Event, Extended, Failed, Finished, Lost, Opened, Reverted, Saved, Started
+from hpsearch.events import Ended, Extended, Failed, Finished, Lost, Opened, Reverted, Saved, Started
 from hpsearch.report.segments import SegmentRow, segment_rows
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.extension import extended
 from hpsearch.study.journal import Journal
-from hpsearch.study.journaled_state import JournaledState
+from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialRow, TrialState
 
@@ -155,19 +155,20 @@ class Study:
         points: dict[int, dict[int, float]] = defaultdict(dict)
         sound: dict[int, dict[int, float]] = {}
         """Of trials that failed, what counts where they run again."""
-        for event in _events(self.directory):
-            if isinstance(event, Started) and event.segment.trial in sound:
-                points[event.segment.trial] = sound.pop(event.segment.trial)
-            if isinstance(event, Failed) and not event.retry:
-                sound[event.trial] = dict(points[event.trial])
-            if isinstance(event, Reverted):
-                curve = points[event.trial]
-                points[event.trial] = {i: value for i, value in curve.items() if i <= event.iteration}
+        for entry in self._entries():
+            match event := entry.event:
+                case Failed(trial=trial, retry=False):
+                    sound[trial] = dict(points[trial])
+                case Reverted(trial=trial, iteration=last):
+                    points[trial] = {i: value for i, value in points[trial].items() if i <= last}
             if isinstance(event, Saved | Finished) or (isinstance(event, Failed) and not event.retry):
                 for report in event.reports:
                     known.update(dict.fromkeys(report.metrics))
                     if name in report.metrics:
                         points[report.trial][report.iteration] = report.metrics[name]
+            for decision in entry.followed.decisions:
+                if decision.action == "withdraw":
+                    points[decision.trial] = sound.pop(decision.trial)
         if name not in known:
             raise HpsearchError(f"{self.directory}: no report holds a metric {name!r}; {nearest(name, known)}")
         return {trial: sorted(curve.items()) for trial, curve in points.items() if curve}
@@ -179,17 +180,21 @@ class Study:
         """
         began: dict[int, float] = {}
         ended: dict[int, float] = {}
-        with Journal.read(StudyDirectory(self.directory).journal) as journal:
-            for when, event in journal.events():
-                if isinstance(event, Started):
-                    began.setdefault(event.segment.trial, when)
-                elif isinstance(event, Finished | Failed | Lost | Reverted):
-                    ended[event.trial] = when
+        for entry in self._entries():
+            match entry.event:
+                case Started(segment=segment):
+                    began.setdefault(segment.trial, entry.time)
+                case Finished(trial=trial) | Failed(trial=trial) | Lost(trial=trial) | Reverted(trial=trial):
+                    ended[trial] = entry.time
         return {trial: (when, ended.get(trial)) for trial, when in began.items()}
 
     def segments(self) -> list[SegmentRow]:
         """Give every segment that was started, with its width and the reason for it, in the order of starting."""
-        return segment_rows(_events(self.directory), live=self.state == "running")
+        return segment_rows((entry.event for entry in self._entries()), live=self.state == "running")
+
+    def _entries(self) -> Iterator[Entry]:
+        with Journal.read(StudyDirectory(self.directory).journal) as journal:
+            yield from journal.entries()
 
 
 def load(directory: str | Path) -> Study:
@@ -224,9 +229,3 @@ def load(directory: str | Path) -> Study:
 def stored_sweep(record: dict[str, Any]) -> Sweep:
     """Give the sweep that a study was created with."""
     return Sweep.from_json(record["sweep"])
-
-
-def _events(directory: Path) -> Iterator[Event]:
-    with Journal.read(StudyDirectory(directory).journal) as journal:
-        for _, event in journal.events():
-            yield event
