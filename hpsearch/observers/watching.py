@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Watching"]
 
 _RUNGS_SECONDS = 2.0
-"""Time between two looks of the observers at the rungs."""
+"""Time between two looks of the observers at the rungs, on the backend's clock."""
 
 _RECENT_FAILURES = 3
 
@@ -34,7 +33,6 @@ class Watching:
 
     def __init__(self, sweep: Sweep, observers: Sequence[Observer], display: Display) -> None:
         self._sweep = sweep
-        self._wide = sweep.resources.widest > 1
         self._display = display
         self._threads = [ObserverThread(observer, self.say) for observer in observers]
         self._failures: deque[tuple[int, str]] = deque(maxlen=_RECENT_FAILURES)
@@ -61,9 +59,8 @@ class Watching:
 
     def look(self, study_state: StudyState, workers: Workers, elapsed: float, last: bool = False) -> None:
         """Redraw the screen, and now and then show the observers the rungs."""
-        now = time.monotonic()
-        if last or now >= self._next_rungs:
-            self._next_rungs = now + _RUNGS_SECONDS
+        if last or elapsed >= self._next_rungs:
+            self._next_rungs = elapsed + _RUNGS_SECONDS
             for thread in self._threads:
                 thread.rungs(study_state.rungs())
         self._last = self._snapshot(study_state, workers, elapsed)
@@ -83,19 +80,18 @@ class Watching:
         here = done - self._done_before
         if total is not None and here > 0 and done < total[1] and elapsed > _FIRST_ESTIMATE:
             remaining = (total[1] - done) * elapsed / here
+        wide = self._sweep.resources.widest > 1
         return Snapshot(
             name=self._sweep.name,
-            metric=self._sweep.metric.name,
-            goal=self._sweep.metric.goal,
+            metric=self._sweep.metric,
             rungs=study_state.rungs(),
             counts=study_state.counts(),
-            trials=None if total is None else total[0],
             best=study_state.best(),
             workers=workers,
             iterations=done,
-            iterations_total=None if total is None else total[1],
+            total=total,
             elapsed=elapsed,
             remaining=remaining,
             failures=tuple(self._failures),
-            widths=Counter(segment.width for segment in study_state.running()) if self._wide else {},
+            widths=Counter(segment.width for segment in study_state.running()) if wide else {},
         )

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpsearch.objective import Metric
 from hpsearch.observers.progress import LiveTable, PlainLines, Silent, Snapshot, choose_progress
 from hpsearch.observers.rung_rows import rung_rows
 from hpsearch.schedulers.base import RungView
@@ -30,15 +31,13 @@ BEST = TrialRow(
 
 START = Snapshot(
     name="digits",
-    metric="accuracy",
-    goal="maximize",
+    metric=Metric("accuracy", "maximize"),
     rungs=[RungView(0, 0, 1, 27, 4, 2), RungView(0, 1, 3, 9, 0, 0)],
     counts={TrialState.RUNNING: 2, TrialState.WAITING: 2},
-    trials=49,
     best=None,
     workers=Workers(ready=2, busy=2, wanted=4),
     iterations=2,
-    iterations_total=357,
+    total=(49, 357),
     elapsed=0.5,
     remaining=None,
 )
