@@ -25,7 +25,7 @@ from hpsearch.sweep.file import load_sweep, locate
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialRow
 
-__all__ = ["plan", "resume", "retry", "run"]
+__all__ = ["go_on", "plan", "run"]
 
 _EXIT_CODES = {"finished": 0, "interrupted": 130, "stopped": 3, "max_time": 3}
 
@@ -35,10 +35,9 @@ _LEADERS = 5
 
 def run(given: argparse.Namespace) -> int:
     """Run a sweep file: in a new directory, or on in one that holds the same sweep."""
-    sweep = _with_workers(load_sweep(given.sweep, given.overrides), given.workers)
     if given.backend == "simulated":
-        print(plan_text(make_plan(sweep, sweep.resources.workers)), end="")
-        return 0
+        return plan(given)
+    sweep = _with_workers(load_sweep(given.sweep, given.overrides), given.workers)
     place = None if given.dir is None else StudyDirectory(given.dir)
     if place is None or not place.exists():
         text = given.sweep.read_text(encoding="utf-8")
@@ -47,17 +46,8 @@ def run(given: argparse.Namespace) -> int:
     return _report(_run(place, sweep, given, search_path, given.sweep))
 
 
-def resume(given: argparse.Namespace) -> int:
-    """Go on with a study."""
-    return _go_on(given)
-
-
-def retry(given: argparse.Namespace) -> int:
-    """Go on with a study, and run failed trials again."""
-    return _go_on(given, given.trials)
-
-
-def _go_on(given: argparse.Namespace, failed: Sequence[int] | None = None) -> int:
+def go_on(given: argparse.Namespace) -> int:
+    """Go on with a study; where failed trials are given, they run again."""
     place = StudyDirectory(given.dir)
     with Journal.read(place.journal) as journal:
         record = journal.study()
@@ -71,7 +61,7 @@ def _go_on(given: argparse.Namespace, failed: Sequence[int] | None = None) -> in
     folder = record.get("provenance", {}).get("directory", "")
     source = None if sweep.source is None else Path(folder, sweep.source)
     search_path = (str(Path.cwd()), folder, "" if source is None else str(source.resolve().parent))
-    return _report(_run(place, sweep, given, search_path, source, failed))
+    return _report(_run(place, sweep, given, search_path, source, given.failed))
 
 
 def plan(given: argparse.Namespace) -> int:
