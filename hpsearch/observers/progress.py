@@ -123,16 +123,12 @@ class LiveTable(Display):
         self._stream = stream
         self._owned = owned
         self._console = Console(file=stream, highlight=False)
-        self._live: Live | None = None
+        self._live = Live(console=self._console, auto_refresh=False)
 
     def show(self, snapshot: Snapshot) -> None:
         """Redraw the table."""
-        picture = _picture(snapshot)
-        if self._live is None:
-            self._live = Live(picture, console=self._console, auto_refresh=False)
-            self._live.start(refresh=True)
-        else:
-            self._live.update(picture, refresh=True)
+        self._live.start()  # once
+        self._live.update(_picture(snapshot), refresh=True)
 
     def note(self, text: str) -> None:
         """Print a line above the table."""
@@ -142,9 +138,7 @@ class LiveTable(Display):
         """Leave the last table on the screen."""
         if snapshot is not None:
             self.show(snapshot)
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        self._live.stop()
         if self._owned:
             self._stream.close()
 

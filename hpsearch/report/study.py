@@ -38,30 +38,22 @@ class BestTrial:
     """A file for `torch.load`, or what the trainable wrote; None where none was saved, or it was deleted."""
 
 
+@dataclass(eq=False)
 class Study:
     """A study as its journal told it when it was read."""
 
-    def __init__(
-        self,
-        directory: Path,
-        sweep: Sweep,
-        journaled: JournaledState,
-        ended: Ended,
-        provenance: dict[str, Any],
-        created: float = 0.0,
-    ) -> None:
-        self.directory = directory
-        self.sweep = sweep
-        """The sweep, with what it was extended by."""
-        self.state = ended.state
-        """`running`, `finished`, `interrupted`, `stopped`, `max_time` or `error`."""
-        self.message = ended.message
-        """What the state `error` was."""
-        self.provenance = provenance
-        """Git commit, command line, packages and environment of the process that made the study."""
-        self.created = created
-        """When, in seconds since the epoch."""
-        self._journaled = journaled
+    directory: Path
+    sweep: Sweep
+    """The sweep, with what it was extended by."""
+    state: str
+    """`running`, `finished`, `interrupted`, `stopped`, `max_time` or `error`."""
+    message: str
+    """What the state `error` was."""
+    provenance: dict[str, Any]
+    """Git commit, command line, packages and environment of the process that made the study."""
+    created: float
+    """When, in seconds since the epoch."""
+    _journaled: JournaledState
 
     def __repr__(self) -> str:
         counts = self._journaled.counts()
@@ -223,7 +215,8 @@ def load(directory: str | Path) -> Study:
         if not live:
             # Nobody runs what was running when the last process died.
             journaled.apply(ended)
-    return Study(place.path, sweep, journaled, ended, record.get("provenance", {}), record.get("created", 0.0))
+    provenance, created = record.get("provenance", {}), record.get("created", 0.0)
+    return Study(place.path, sweep, ended.state, ended.message, provenance, created, journaled)
 
 
 def stored_sweep(record: dict[str, Any]) -> Sweep:
