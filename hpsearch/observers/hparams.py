@@ -38,7 +38,7 @@ class HParams:
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        self._kinds = {parameter.name: _kind(parameter.distribution) for parameter in space.parameters}
+        self._kinds = {parameter.name: _kind(_values(parameter.distribution)) for parameter in space.parameters}
 
     def experiment(self, name: str, metrics: Mapping[str, str], created: float) -> Summary.Value:
         """Describe the study: its parameters, and its metrics as tag → name in the table."""
@@ -57,10 +57,11 @@ class HParams:
         """Say with which params a trial began."""
         info = SessionStartInfo(start_time_secs=started)
         for name, value in params.items():
-            kind = self._kinds[name]
-            if kind is bool:
+            # A searcher of one's own may suggest what is no point of the space.
+            kind = self._kinds.get(name, _kind([value]))
+            if kind is bool and isinstance(value, bool):
                 info.hparams[name].bool_value = value
-            elif kind is float:
+            elif kind is float and _is_number(value):
                 info.hparams[name].number_value = value
             else:
                 info.hparams[name].string_value = _as_string(value)
@@ -101,9 +102,8 @@ def _values(distribution: Distribution) -> Sequence[Value] | None:
     return None
 
 
-def _kind(distribution: Distribution) -> type:
-    """Give the one type, of bool, float and str, that all values of a parameter are shown as."""
-    values = _values(distribution)
+def _kind(values: Sequence[Value] | None) -> type:
+    """Give the one type, of bool, float and str, that all these values, or all numbers, are shown as."""
     if values is not None and all(isinstance(value, bool) for value in values):
         return bool
     return float if values is None or all(map(_is_number, values)) else str

@@ -182,6 +182,15 @@ def test_dashboard_shows_no_param_that_a_trial_lacks(tmp_path):
     assert shown == {"trial-00000": set(some), "trial-00001": set(), "trial-00002": set(PARAMS)}
 
 
+def test_dashboard_shows_params_that_are_no_point_of_the_space(tmp_path):
+    tensorboard = observer(tmp_path)
+    tell(tensorboard, started(0, 0, 3, params={"lr": "low", "nesterov": 1, "extra": 3, "more": [1]}), ())
+    tensorboard.close()
+    hparams = dashboard(tmp_path)[1][trial_run(0)].hparams
+    assert [hparams[name].string_value for name in ("lr", "nesterov", "more")] == ["low", "1", "[1]"]
+    assert hparams["extra"].number_value == 3
+
+
 def test_a_failed_trial_that_is_retried_has_the_status_and_the_curve_of_its_end(tmp_path):
     """TensorBoard keeps the first status that it reads."""
     tensorboard = observer(tmp_path)
