@@ -101,15 +101,13 @@ def _run(
     try:
         return run_study(place, sweep, run, failed)
     except TrainableError as error:
-        blamed = "" if source is None else _blame(source, str(error))
-        raise TrainableError(
-            f"{blamed}{error}\nmend it, then go on with: hpsearch resume {_shown(place.path)}"
-        ) from error
+        mend = f"mend it, then go on with: hpsearch resume {_shown(place.path)}"
+        raise TrainableError(f"{_blame(source, str(error))}{error}\n{mend}") from error
 
 
-def _blame(path: Path, message: str) -> str:
+def _blame(path: Path | None, message: str) -> str:
     """Give the place in the sweep file that a broken contract points at."""
-    if not path.is_file():
+    if path is None or not path.is_file():
         return ""
     key = "metric.name" if "the sweep's metric" in message else "program" if _has_program(path) else "trainable"
     key = next((named for named in ("program", "command") if message.startswith(f"`{named}`")), key)

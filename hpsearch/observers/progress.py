@@ -20,7 +20,7 @@ from hpsearch.schedulers.base import RungView
 from hpsearch.task import Workers
 from hpsearch.trial import TrialRow, TrialState
 
-__all__ = ["Display", "LiveTable", "PlainLines", "Silent", "Snapshot", "Unfailing", "choose_progress"]
+__all__ = ["MOST_FAILURES", "Display", "LiveTable", "PlainLines", "Silent", "Snapshot", "Unfailing", "choose_progress"]
 
 MOST_RUNG_ROWS = 12
 MOST_FAILURES = 3
@@ -46,7 +46,7 @@ class Snapshot:
     """Seconds of this run."""
     remaining: float | None
     """Seconds, estimated; None where nothing can be said."""
-    failures: Sequence[tuple[int, str]] = field(default=())
+    failures: Sequence[tuple[int, str]] = ()
     """(trial, message) of the newest failures, the newest last."""
     widths: Mapping[int, int] = field(default_factory=dict)
     """Running trials by how many workers each has; empty where none can have more than one."""

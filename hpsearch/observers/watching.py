@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from hpsearch.events import Failed
 from hpsearch.observers.base import Observer, Record
-from hpsearch.observers.progress import Display, Snapshot
+from hpsearch.observers.progress import MOST_FAILURES, Display, Snapshot
 from hpsearch.observers.thread import ObserverThread, close_all
+from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
 from hpsearch.trial import Report
-
-if TYPE_CHECKING:
-    from hpsearch.study.state import StudyState
 
 __all__ = ["Watching"]
 
 _RUNGS_SECONDS = 2.0
 """Time between two looks of the observers at the rungs, on the backend's clock."""
-
-_RECENT_FAILURES = 3
 
 _FIRST_ESTIMATE = 3.0
 """Seconds before which nothing is said of the time left."""
@@ -35,7 +30,7 @@ class Watching:
         self._sweep = sweep
         self._display = display
         self._threads = [ObserverThread(observer, self.say) for observer in observers]
-        self._failures: deque[tuple[int, str]] = deque(maxlen=_RECENT_FAILURES)
+        self._failures: deque[tuple[int, str]] = deque(maxlen=MOST_FAILURES)
         self._done_before: int | None = None
         self._next_rungs = 0.0
         self._last: Snapshot | None = None
