@@ -61,8 +61,8 @@ class Display:
     def note(self, text: str) -> None:
         """Show a line that stays."""
 
-    def close(self, snapshot: Snapshot | None) -> None:
-        """Show how it ended (None: as it was last seen) and let go of the terminal."""
+    def close(self) -> None:
+        """Leave what was shown last, and let go of the terminal."""
 
 
 class Silent(Display):
@@ -102,9 +102,9 @@ class Unfailing(Display):
         """Show a line that stays."""
         self._try(lambda display: display.note(text))
 
-    def close(self, snapshot: Snapshot | None) -> None:
-        """Show how it ended."""
-        self._try(lambda display: display.close(snapshot))
+    def close(self) -> None:
+        """Leave what was shown last."""
+        self._try(lambda display: display.close())
 
     def _try(self, call: Callable[[Display], None]) -> None:
         try:
@@ -134,10 +134,8 @@ class LiveTable(Display):
         """Print a line above the table."""
         self._console.print(Text(text))
 
-    def close(self, snapshot: Snapshot | None) -> None:
+    def close(self) -> None:
         """Leave the last table on the screen."""
-        if snapshot is not None:
-            self.show(snapshot)
         self._live.stop()
         if self._owned:
             self._stream.close()
@@ -170,14 +168,12 @@ class PlainLines(Display):
         """Print a line."""
         self._print(text)
 
-    def close(self, snapshot: Snapshot | None) -> None:
+    def close(self) -> None:
         """Print a last line, and the best params."""
-        last = self._last if snapshot is None else snapshot
-        if last is not None:
-            self._print_failures(last)
-            self._print_line(last)
-        if last is not None and last.best is not None:
-            self._print(f"best params: {params_line(last.best.params)}")
+        if self._last is not None:
+            self._print_line(self._last)
+            if self._last.best is not None:
+                self._print(f"best params: {params_line(self._last.best.params)}")
         if self._owned:
             self._stream.close()
 

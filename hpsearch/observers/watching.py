@@ -33,7 +33,6 @@ class Watching:
         self._failures: deque[tuple[int, str]] = deque(maxlen=MOST_FAILURES)
         self._done_before: int | None = None
         self._next_rungs = 0.0
-        self._last: Snapshot | None = None
 
     def observe(self, record: Record) -> None:
         """Pass a journaled event on."""
@@ -58,12 +57,11 @@ class Watching:
             self._next_rungs = elapsed + _RUNGS_SECONDS
             for thread in self._threads:
                 thread.rungs(study_state.rungs())
-        self._last = self._snapshot(study_state, workers, elapsed)
-        self._display.show(self._last)
+        self._display.show(self._snapshot(study_state, workers, elapsed))
 
     def close(self) -> None:
         """Show the end, and wait until the observers have written everything, each within its deadline."""
-        self._display.close(self._last)
+        self._display.close()
         close_all(self._threads)
 
     def _snapshot(self, study_state: StudyState, workers: Workers, elapsed: float) -> Snapshot:

@@ -149,15 +149,15 @@ class Study:
         """Of trials that failed, what counts where they run again."""
         for entry in self._entries():
             match event := entry.event:
-                case Failed(trial=trial, retry=False):
-                    sound[trial] = dict(points[trial])
+                case Saved() | Finished() | Failed(retry=False):
+                    if isinstance(event, Failed):
+                        sound[event.trial] = dict(points[event.trial])
+                    for report in event.reports:
+                        known.update(dict.fromkeys(report.metrics))
+                        if name in report.metrics:
+                            points[report.trial][report.iteration] = report.metrics[name]
                 case Reverted(trial=trial, iteration=last):
                     points[trial] = {i: value for i, value in points[trial].items() if i <= last}
-            if isinstance(event, Saved | Finished) or (isinstance(event, Failed) and not event.retry):
-                for report in event.reports:
-                    known.update(dict.fromkeys(report.metrics))
-                    if name in report.metrics:
-                        points[report.trial][report.iteration] = report.metrics[name]
             for decision in entry.followed.decisions:
                 if decision.action == "withdraw":
                     points[decision.trial] = sound.pop(decision.trial)
