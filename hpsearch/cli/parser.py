@@ -45,6 +45,7 @@ def _add_running(commands: _Commands) -> None:
     command.add_argument("--dir", type=Path, help="the study's directory (default: the next free runs/<name>-<n>)")
     _add_place(command, simulated=True)
     _add_files(command)
+    command.set_defaults(failed=None)
 
     command = _add_command(commands, "plan", run.plan, "show what a sweep would run, without running it")
     _add_sweep(command)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,8 +41,7 @@ def run(given: argparse.Namespace) -> int:
     if place is None or not place.exists():
         text = given.sweep.read_text(encoding="utf-8")
         place = create_study(sweep, None if place is None else place.path, text)
-    search_path = (str(Path.cwd()), str(given.sweep.resolve().parent))
-    return _report(_run(place, sweep, given, search_path, given.sweep))
+    return _run(place, sweep, given, given.sweep)
 
 
 def go_on(given: argparse.Namespace) -> int:
@@ -60,8 +58,7 @@ def go_on(given: argparse.Namespace) -> int:
         )
     folder = record.get("provenance", {}).get("directory", "")
     source = None if sweep.source is None else Path(folder, sweep.source)
-    search_path = (str(Path.cwd()), folder, "" if source is None else str(source.resolve().parent))
-    return _report(_run(place, sweep, given, search_path, source, given.failed))
+    return _run(place, sweep, given, source, folder)
 
 
 def plan(given: argparse.Namespace) -> int:
@@ -82,14 +79,9 @@ def _with_workers(sweep: Sweep, workers: int | None) -> Sweep:
         raise SweepError(f"--workers {workers}: {error.problem}{advice}") from None
 
 
-def _run(
-    place: StudyDirectory,
-    sweep: Sweep,
-    given: argparse.Namespace,
-    search_path: Sequence[str],
-    source: Path | None,
-    failed: Sequence[int] | None = None,
-) -> Study:
+def _run(place: StudyDirectory, sweep: Sweep, given: argparse.Namespace, source: Path | None, folder: str = "") -> int:
+    """Run a study, whose sweep file is `source` and which was made in `folder`, and say what came out."""
+    search_path = [str(Path.cwd()), folder, "" if source is None else str(source.resolve().parent)]
     run = Run(
         trainable=None,
         backend=lambda sweep: make_backend(given.backend, sweep.resources, given.address),
@@ -99,7 +91,7 @@ def _run(
         durable=given.durable,
     )
     try:
-        return run_study(place, sweep, run, failed)
+        return _report(run_study(place, sweep, run, given.failed))
     except TrainableError as error:
         mend = f"mend it, then go on with: hpsearch resume {_shown(place.path)}"
         raise TrainableError(f"{_blame(source, str(error))}{error}\n{mend}") from error
