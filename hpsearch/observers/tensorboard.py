@@ -53,9 +53,9 @@ class _Curve:
 
     written: int
     """Highest iteration that stands there."""
-    end: int | None
+    end: int | None = None
     """Where the newest segment ends."""
-    width: int | None
+    width: int | None = None
     """Workers of the newest segment; None where it could have no more than one."""
     time: float = 0.0
     """When `written` was reported, in seconds since the epoch."""
@@ -106,7 +106,6 @@ class TensorBoardObserver(Observer):
         self._objective = self._sweep.objective
         self._metric = self._sweep.metric.name
         self._best_tag = best_tag(self._metric)
-        self._own_tags = (self._best_tag, WIDTH_TAG)
         self._hparams = HParams(self._sweep.parameters)
         self._files = EventFiles(observed.directory / "tensorboard")
         self._curves: dict[int, _Curve] = {}
@@ -184,19 +183,16 @@ class TensorBoardObserver(Observer):
         self._files.flush()
 
     def _start(self, segment: Segment, new: Trial | None, reason: str) -> None:
-        # A reason is given exactly where it could have had another width.
-        width = segment.width if segment.width > 1 or reason else None
-        curve = self._curves.get(segment.trial)
-        if curve is None:
-            curve = self._curves[segment.trial] = _Curve(segment.start, segment.end, width)
-            if new is not None:
-                run = trial_run(new.number)
-                self._files.create(run, self._now)
-                self._files.summary(run, self._now, self._hparams.session_start(new.params, self._now))
+        if new is not None:
+            run = trial_run(new.number)
+            self._files.create(run, self._now)
+            self._files.summary(run, self._now, self._hparams.session_start(new.params, self._now))
+        curve = self._curves.setdefault(segment.trial, _Curve(segment.start))
         self._take_back(segment.trial, segment.start)
-        curve.running, curve.time = True, self._now
         self._failed.discard(segment.trial)
-        curve.end, curve.width = segment.end, width
+        curve.running, curve.time, curve.end = True, self._now, segment.end
+        # A reason is given exactly where it could have had another width.
+        curve.width = segment.width if segment.width > 1 or reason else None
 
     def _write(self, reports: Sequence[Report]) -> None:
         for report in reports:
@@ -205,7 +201,7 @@ class TensorBoardObserver(Observer):
                 continue
             curve.written = report.iteration
             curve.time += report.seconds
-            scalars = [(tag, value) for tag, value in report.metrics.items() if tag not in self._own_tags]
+            scalars = [(tag, value) for tag, value in report.metrics.items() if tag not in (self._best_tag, WIDTH_TAG)]
             curve.last = self._objective.reported(report.metrics)
             if is_valid(curve.last) and self._objective.improves(curve.last, curve.best):
                 curve.bests.append((report.iteration, curve.last))

@@ -146,6 +146,7 @@ def test_optuna_has_the_distributions_of_the_space(tmp_path):
     assert distributions["width"] == IntDistribution(8, 512, log=True)
     assert distributions["noise"] == FloatDistribution(-0.4, 0.4)
     assert distributions["decay"] == FloatDistribution(math.exp(-7), math.exp(1), log=True)
+    assert distributions["rounded"] == FloatDistribution(0.0, 3.0)  # multiples of its step
     assert distributions["activation"] == CategoricalDistribution(("relu", "tanh", None))
     assert distributions["mixed"] == CategoricalDistribution(("1", "true", "1.5"))
     assert distributions["batch"] == CategoricalDistribution((32,))
