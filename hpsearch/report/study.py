@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpsearch.checks import nearest
 from hpsearch.errors import HpsearchError, UnreadableCheckpointError
-from hpsearch.events import Ended, Extended, Failed, Finished, Lost, Opened, Reverted, Saved, Started
+from hpsearch.events import Ended, Event, Extended, Failed, Finished, Lost, Opened, Reverted, Saved, Started
 from hpsearch.report.segments import SegmentRow, segment_rows
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.directory import StudyDirectory
@@ -172,17 +172,21 @@ class Study:
         """
         began: dict[int, float] = {}
         ended: dict[int, float] = {}
-        for entry in self._entries():
-            match entry.event:
+        for when, event in self._events():
+            match event:
                 case Started(segment=segment):
-                    began.setdefault(segment.trial, entry.time)
+                    began.setdefault(segment.trial, when)
                 case Finished(trial=trial) | Failed(trial=trial) | Lost(trial=trial) | Reverted(trial=trial):
-                    ended[trial] = entry.time
+                    ended[trial] = when
         return {trial: (when, ended.get(trial)) for trial, when in began.items()}
 
     def segments(self) -> list[SegmentRow]:
         """Give every segment that was started, with its width and the reason for it, in the order of starting."""
-        return segment_rows((entry.event for entry in self._entries()), live=self.state == "running")
+        return segment_rows((event for _, event in self._events()), live=self.state == "running")
+
+    def _events(self) -> Iterator[tuple[float, Event]]:
+        with Journal.read(StudyDirectory(self.directory).journal) as journal:
+            yield from journal.events()
 
     def _entries(self) -> Iterator[Entry]:
         with Journal.read(StudyDirectory(self.directory).journal) as journal:
