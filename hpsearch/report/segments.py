@@ -43,24 +43,20 @@ def segment_rows(events: Iterable[Event], live: bool) -> list[SegmentRow]:
         events: Of a journal, in their order.
         live: A process runs the study now, so what hasn't ended is running.
     """
-    rows: list[SegmentRow] = []
-    places: dict[tuple[int, int], int] = {}
-    """Of each open (trial, attempt), its place in `rows`."""
+    rows: dict[tuple[int, int], SegmentRow] = {}  # by (trial, attempt), in the order of starting
     for event in events:
         match event:
             case Started(segment=segment, reason=reason):
-                places[segment.trial, segment.attempt] = len(rows)
-                rows.append(
-                    SegmentRow(segment.trial, segment.attempt, segment.start, segment.end, segment.width, reason)
-                )
+                trial, attempt = segment.trial, segment.attempt
+                rows[trial, attempt] = SegmentRow(trial, attempt, segment.start, segment.end, segment.width, reason)
             case Finished() | Failed() | Lost() | Reverted():
-                place = places.pop((event.trial, event.attempt))
-                rows[place] = _ended(rows[place], event)
+                key = event.trial, event.attempt
+                rows[key] = _ended(rows[key], event)
             case Opened() | Ended():
-                _interrupt(rows, places)
+                _interrupt(rows)
     if not live:
-        _interrupt(rows, places)
-    return rows
+        _interrupt(rows)
+    return list(rows.values())
 
 
 def segments_to_csv(rows: Sequence[SegmentRow]) -> str:
@@ -104,7 +100,7 @@ def _ended(row: SegmentRow, event: Finished | Failed | Lost | Reverted) -> Segme
             return replace(row, ended="reverted", message=reason, seconds=seconds)
 
 
-def _interrupt(rows: list[SegmentRow], places: dict[tuple[int, int], int]) -> None:
-    for place in places.values():
-        rows[place] = replace(rows[place], ended="interrupted")
-    places.clear()
+def _interrupt(rows: dict[tuple[int, int], SegmentRow]) -> None:
+    for key, row in rows.items():
+        if row.ended == "running":
+            rows[key] = replace(row, ended="interrupted")
