@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -28,15 +28,14 @@ class Categorical(Distribution):
     probabilities: Sequence[float] | None = None
 
     def _check(self) -> None:
-        self._take("values", _listed)
+        self._take("values", _list_of(plain))
         if not self.values:
             raise InvalidKey(("values",), "must hold at least one value, got none")
         if self.probabilities is not None:
-            self._take("probabilities", _listed)
+            self._take("probabilities", _list_of(number))
             self._check_probabilities(self.probabilities)
 
-    def _check_probabilities(self, given: Sequence[object]) -> None:
-        shares = tuple(number(item, ("probabilities", place)) for place, item in enumerate(given))
+    def _check_probabilities(self, shares: Sequence[float]) -> None:
         if len(shares) != len(self.values):
             problem = f"must be as many as values ({len(self.values)}), got {len(shares)}"
             raise InvalidKey(("probabilities",), problem)
@@ -45,7 +44,6 @@ class Categorical(Distribution):
                 raise InvalidKey(("probabilities", place), f"must be between 0 and 1, got {share}")
         if not math.isclose(sum(shares), 1.0, abs_tol=1e-6):
             raise InvalidKey(("probabilities",), f"must sum to 1, got {sum(shares):.9g}")
-        object.__setattr__(self, "probabilities", shares)
 
     @cached_property
     def _thresholds(self) -> list[float]:
@@ -113,12 +111,17 @@ def list_advice(given: object) -> str:
     return "write list(...)"
 
 
-def _listed(given: object, key: KeyPath) -> tuple[Value, ...]:
-    if isinstance(given, set | frozenset | Iterator):
-        raise InvalidKey(key, f"must be a list, got a {type(given).__name__}", list_advice(given))
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise InvalidKey(key, f"must be a list, got {shown(given)}")
-    return tuple(plain(item, (*key, place)) for place, item in enumerate(given))
+def _list_of(read: Callable[[object, KeyPath], Value]) -> Callable[[object, KeyPath], tuple[Value, ...]]:
+    """Take a list of what `read` takes."""
+
+    def read_list(given: object, key: KeyPath) -> tuple[Value, ...]:
+        if isinstance(given, set | frozenset | Iterator):
+            raise InvalidKey(key, f"must be a list, got a {type(given).__name__}", list_advice(given))
+        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+            raise InvalidKey(key, f"must be a list, got {shown(given)}")
+        return tuple(read(item, (*key, place)) for place, item in enumerate(given))
+
+    return read_list
 
 
 def _equal(value: object, known: Iterable[Value]) -> list[Value]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, integer, key_text, shown, text
+from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, integer, key_text, plain, shown, text
 from hpsearch.errors import SweepError
 from hpsearch.known_observers import check_observer
 from hpsearch.schedulers import KNOWN, settings_named
@@ -24,7 +24,7 @@ from hpsearch.sweep.document import Document, read_document
 from hpsearch.sweep.overrides import Override, apply_overrides, dotted_path
 from hpsearch.sweep.parameters import read_parameters
 from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Resources, Scaling
-from hpsearch.sweep.reader import Kind, Table, listed, raw, section, words
+from hpsearch.sweep.reader import Kind, Table, listed, section, words
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.wandb import HINTS, IGNORED, METHOD_HINT
 from hpsearch.trial import Params
@@ -156,7 +156,7 @@ def _points_to_try(value: object, path: KeyPath) -> tuple[Params, ...]:
     for place, point in enumerate(listed(value, path)):
         if not isinstance(point, Mapping):
             raise InvalidKey((*path, place), f"must be a mapping of names to values, got {shown(point)}")
-        points.append(raw(point, (*path, place)))
+        points.append(plain(point, (*path, place)))
     return cast("tuple[Params, ...]", tuple(points))
 
 

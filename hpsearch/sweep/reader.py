@@ -8,10 +8,9 @@ from typing import ParamSpec, TypeVar
 from hpsearch.checks import Add, InvalidKey, InvalidKeys, KeyPath, Mistakes, nearest, plain, shown
 from hpsearch.settings import Settings, settings_fields
 
-__all__ = ["Kind", "Table", "choice", "listed", "raw", "section", "words"]
+__all__ = ["Kind", "Table", "listed", "section", "words"]
 
 T = TypeVar("T")
-D = TypeVar("D")
 P = ParamSpec("P")
 S = TypeVar("S", bound=Settings)
 
@@ -58,18 +57,19 @@ class Table:
         """Say whether a key is given; null is as good as leaving it out."""
         return self.value.get(key) is not None
 
-    def get(self, key: str, kind: Kind[T], example: str | None = None) -> T:
-        """Read a key that must be given; `example` is the line to add where it isn't."""
-        if key not in self.value:
-            if key in self._misspelt:
-                raise InvalidKeys(())  # told already, of the key that is probably meant to be this one
-            add: Add | None = None if example is None else (self.path, example)
-            raise InvalidKey((*self.path, key), "is required", add=add)
-        return kind(self.value[key], (*self.path, key))
+    def require(self, key: str, example: str | None = None) -> None:
+        """Say that a key must be given; `example` is the line to add where it isn't."""
+        if key in self.value:
+            return
+        if key in self._misspelt:
+            raise InvalidKeys(())  # told already, of the key that is probably meant to be this one
+        add: Add | None = None if example is None else (self.path, example)
+        raise InvalidKey((*self.path, key), "is required", add=add)
 
-    def get_or(self, key: str, kind: Kind[T], default: D) -> T | D:
-        """Read a key that may be left out, or be null."""
-        return self.get(key, kind) if self.has(key) else default
+    def get(self, key: str, kind: Kind[T], example: str | None = None) -> T:
+        """Read a key that must be given."""
+        self.require(key, example)
+        return kind(self.value[key], (*self.path, key))
 
     def build(self, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a constructor; where it refuses an argument, name the key that the argument came from.
@@ -81,32 +81,8 @@ class Table:
         try:
             return make(*args, **kwargs)
         except InvalidKey as error:
-            first, *rest = error.key or ("",)
-            key = (self._renamed.get(str(first), first), *rest) if error.key else ()
-            inside = InvalidKey(key, error.problem, error.advice, error.add)
-            raise inside.under(self.path) from None
-
-
-def raw(value: object, path: KeyPath) -> object:
-    """Take any value as it is."""
-    return plain(value, path)
-
-
-def choice(choices: Sequence[str], hints: Mapping[str, str] | None = None) -> Kind[str]:
-    """Take one of these words; `hints` are for words that people write in vain."""
-
-    def kind(value: object, path: KeyPath) -> str:
-        if isinstance(value, str) and value in choices:
-            return value
-        advice = (hints or {}).get(value, "") if isinstance(value, str) else ""
-        if len(choices) <= 3:
-            close = nearest(str(value), choices)
-            advice = advice or (close if close.startswith("did") else "")
-            raise InvalidKey(path, f"must be {' or '.join(choices)}, got {shown(value)}", advice)
-        problem = f"must be a known {path[-1]}, got {shown(value)}"
-        raise InvalidKey(path, problem, advice or nearest(str(value)[:80], choices))
-
-    return kind
+            key = (*(self._renamed.get(str(part), part) for part in error.key[:1]), *error.key[1:])
+            raise InvalidKey(key, error.problem, error.advice, error.add).under(self.path) from None
 
 
 def listed(value: object, path: KeyPath) -> list[object]:
