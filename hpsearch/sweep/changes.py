@@ -49,17 +49,19 @@ def _changes(sweep: Sweep) -> Mapping[str, _Change]:
     early = sweep.early_terminate
     if early is not None:
         fields = settings_fields(type(early))
-        changes |= {f"early_terminate.{key}": _setting("early_terminate", fields[key]) for key in early.raisable}
+        changes |= {f"early_terminate.{key}": _setting("early_terminate", key, fields[key]) for key in early.raisable}
     for name, kind in (("limits", Limits), ("resources", Resources)):
-        changes |= {f"{name}.{key}": _setting(name, field) for key, field in settings_fields(kind).items() if field.how}
+        changes |= {
+            f"{name}.{key}": _setting(name, key, field) for key, field in settings_fields(kind).items() if field.how
+        }
     return changes
 
 
-def _setting(section: str, field: SettingsField) -> _Change:
+def _setting(section: str, key: str, field: SettingsField) -> _Change:
     def change(sweep: Sweep, value: Any) -> Sweep:
-        read = value if value is None else field.read(value, (section, field.name))
+        read = field.read(value, (section, key))
         try:
-            part = replace(getattr(sweep, section), **{field.name: read})
+            part = replace(getattr(sweep, section), **{key: read})
         except InvalidKey as error:
             raise error.under((section,)) from None
         return replace(sweep, **{section: part})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from hpsearch.checks import Add, InvalidKey, InvalidKeys, KeyPath, Mistakes, nearest, plain, shown
 from hpsearch.settings import Settings, settings_fields
@@ -71,6 +71,15 @@ class Table:
         self.require(key, example)
         return kind(self.value[key], (*self.path, key))
 
+    def read(self, kinds: Mapping[str, Kind[Any]], required: Mapping[str, str]) -> dict[str, Any]:
+        """Read these keys, and go on behind mistakes; those of `required` must be given, each with the line to add."""
+        given = {}
+        for key, kind in kinds.items():
+            with self.mistakes.kept():
+                if key in required or self.has(key):
+                    given[key] = self.get(key, kind, required.get(key))
+        return given
+
     def build(self, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a constructor; where it refuses an argument, name the key that the argument came from.
 
@@ -108,7 +117,7 @@ def section(
     path: KeyPath,
     hints: Mapping[str, str] | None = None,
     also: Sequence[str] = (),
-    example: Callable[[str, Table], str] = lambda key, table: f"{key}: ...",
+    example: Callable[[str, Table], str] = lambda key, table: "...",
 ) -> S:
     """Read a section by the fields of its settings; all mistakes in it are told of at once.
 
@@ -118,15 +127,9 @@ def section(
         path: Where it stands.
         hints: For keys that don't exist but that people write: what to do.
         also: Keys that the section has beside the settings' own.
-        example: The line to add where a key is missing, given the key and what is there.
+        example: What could stand at a key that is missing, given the key and what is there.
     """
     known = settings_fields(settings)
     table = Table(value, path, (*also, *known), hints)
-    given = {}
-    for key, field in known.items():
-        with table.mistakes.kept():
-            if field.required:
-                given[key] = table.get(key, field.read, example(key, table))
-            elif table.has(key):
-                given[key] = table.get(key, field.read)
-    return table.build(settings, **given)
+    required = {key: f"{key}: {example(key, table)}" for key, field in known.items() if field.required}
+    return table.build(settings, **table.read({key: field.read for key, field in known.items()}, required))
