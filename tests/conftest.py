@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+# Between two operations torch's threads would spin, on the very cores that other parts and other ranks wait for.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @pytest.fixture(scope="session")

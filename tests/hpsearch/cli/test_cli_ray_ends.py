@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -15,13 +16,14 @@ import pytest
 
 import hpsearch
 from hpsearch.events import Started
-from tests.hpsearch.cli.test_cli_ray import SWEEP, TRAIN, finished, hpsearch_command
 from tests.hpsearch.support.command_line import PROGRAM, environment, wait_for
+from tests.hpsearch.support.local_ray import SWEEP, TRAIN, Undisturbed, finished, hpsearch_command
 from tests.hpsearch.support.scripted import events_of
 
 pytestmark = pytest.mark.ray
 
 RUN = ("run", "sweep.yaml", "--workers", "2", "--dir", "study")
+RESUME = ("resume", "study", "--workers", "2")
 
 MARK = "HPSEARCH_TEST_RUN"
 
@@ -137,44 +139,39 @@ def begun(here: Path, *words: str, terminal: int | None = None) -> Iterator[Runn
         wait_for(lambda: not running.left())
 
 
-def resumed(here: Path) -> str:
-    """Go on with the study to its end; give its table."""
-    (here / "train.py").write_text(TRAIN)
-    hpsearch_command(here, "resume", "study", "--workers", "2")
-    return hpsearch_command(here, "trials", "study", "--format", "csv")
+LOSSES = [
+    ("raylet", signal.SIGKILL, "the raylet of this node has ended"),
+    ("raylet", signal.SIGTERM, "the raylet of this node has ended"),
+    ("gcs_server", signal.SIGKILL, "its GCS at"),
+]
 
 
-def undisturbed(here: Path) -> str:
-    """Give the table of a run without Ray and without trouble."""
-    (here / "train.py").write_text(TRAIN)
-    (here / "sweep.yaml").write_text(SWEEP)
-    hpsearch_command(here, "run", "sweep.yaml", "--backend", "inline", "--dir", "inline")
-    return hpsearch_command(here, "trials", "inline", "--format", "csv")
+def has_finished(study: Path, segments: int) -> bool:
+    return finished(study) >= segments
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "how", "told"),
-    [
-        ("raylet", signal.SIGKILL, "the raylet of this node has ended"),
-        ("raylet", signal.SIGTERM, "the raylet of this node has ended"),
-        ("gcs_server", signal.SIGKILL, "its GCS at"),
-    ],
-)
-def test_a_ray_that_is_lost_in_mid_sweep_is_one_message_and_resume_gives_the_same_table(tmp_path, name, how, told):
-    with begun(tmp_path, *RUN) as run:
-        run.wait_for(lambda: finished(tmp_path / "study") >= 3)
-        (victim,) = run.family(name)
-        victim.send_signal(how)
-        run.has_ended(1)
-        assert run.err.startswith("hpsearch: Ray was lost: ")
-        assert told in run.err
-        assert "`hpsearch resume` goes on" in run.err
-        assert len(run.err.splitlines()) == 1
-        assert "(raylet)" not in run.out
-    counted = finished(tmp_path / "study")
-    assert counted >= 3
-    assert resumed(tmp_path) == undisturbed(tmp_path)
+@pytest.mark.timeout(540)
+def test_a_ray_that_is_lost_in_mid_sweep_is_one_message_and_resume_gives_the_same_table(
+    tmp_path, undisturbed: Undisturbed
+):
+    study = tmp_path / "study"
+    for turn, (name, how, told) in enumerate(LOSSES):
+        enough = finished(study) + 3
+        with begun(tmp_path, *(RESUME if turn else RUN)) as run:
+            wait_for(partial(has_finished, study, enough), run.process)
+            (victim,) = run.family(name)
+            victim.send_signal(how)
+            run.has_ended(1)
+            assert run.err.startswith("hpsearch: Ray was lost: ")
+            assert told in run.err
+            assert "`hpsearch resume` goes on" in run.err
+            assert len(run.err.splitlines()) == 1
+            assert "(raylet)" not in run.out
+        assert finished(study) >= enough
+    (tmp_path / "train.py").write_text(TRAIN)
+    hpsearch_command(tmp_path, *RESUME)
+    assert hpsearch_command(tmp_path, "trials", "study", "--format", "csv") == undisturbed.table
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -240,4 +237,4 @@ def test_what_trials_have_forked_dies_with_a_killed_driver_and_resume_works_at_o
         wait_for(lambda: not run.left())
     assert len([event for event in events_of(tmp_path / "study") if isinstance(event, Started)]) == 1
     (tmp_path / "train.py").write_text(TRAIN)
-    assert "waiting for the workers" not in hpsearch_command(tmp_path, "resume", "study", "--workers", "2")
+    assert "waiting for the workers" not in hpsearch_command(tmp_path, *RESUME)

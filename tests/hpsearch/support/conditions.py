@@ -10,7 +10,7 @@ from pathlib import Path
 def wait_until(met: Callable[[], bool]) -> None:
     """Wait for a condition; the test's own time limit bounds it."""
     while not met():
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def gone(pid: float) -> bool:
