@@ -13,6 +13,14 @@ def wait_until(met: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+def limits(first: float) -> list[float]:
+    """Give seconds to try as a time limit, in turn, until what is to happen before it has happened.
+
+    How long that takes depends on the machine, and on what else it does.
+    """
+    return [first * 4**turn for turn in range(4)]
+
+
 def gone(pid: float) -> bool:
     """Say whether this process has ended; as a metric its number is a float."""
     try:
