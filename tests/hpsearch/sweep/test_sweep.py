@@ -323,7 +323,7 @@ TREES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(one=TREES, other=TREES)
 def test_two_sweeps_differ_exactly_where_their_spaces_do(one, other):
     try:
