@@ -25,7 +25,7 @@ $(BENCH_STAMP): $(STAMP)
 demo: $(STAMP)
 	$(BIN)/hpsearch run configs/digits.yaml
 
-# The parts search, ray, cli and comm side by side, but for what is exhaustive; `make test-all` is the rest.
+# The parts of tests/run_parts.py side by side, but for what is exhaustive; `make test-all` is the rest.
 test: $(STAMP)
 	$(BIN)/python -m tests.run_parts -m "not exhaustive"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any
 
 from hpsearch.errors import SweepError
 from hpsearch.trial import Value
@@ -25,7 +25,6 @@ __all__ = [
     "number",
     "one_of",
     "plain",
-    "refuse",
     "shown",
     "text",
 ]
@@ -107,18 +106,11 @@ class Mistakes:
             raise InvalidKeys(self.found)
 
 
-def refuse(subject: object, key: str | KeyPath, problem: str, advice: str = "") -> NoReturn:
-    """Refuse an argument of a distribution or of a part of the sweep; the text names its class."""
-    path = (key,) if isinstance(key, str) else key
-    raise InvalidKey(path, problem, advice, subject=type(subject).__name__)
-
-
 def key_text(path: KeyPath) -> str:
     """Write a key path as people do: `points_to_try[0].lr`."""
-    out = ""
-    for part in path:
-        out += f"[{part}]" if isinstance(part, int) else f".{part}" if out else part
-    return out
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part or repr(part)}" for part in path).removeprefix(
+        "."
+    )
 
 
 def shown(value: object) -> str:
@@ -186,15 +178,15 @@ def text(value: object, key: KeyPath) -> str:
     return str(out)
 
 
-def at_least(value: object, lowest: int, key: KeyPath) -> int:
-    """Take an integer that isn't below `lowest`."""
-    out = integer(value, key)
+def at_least(lowest: float, read: Callable[[object, KeyPath], Any], value: object, key: KeyPath) -> Any:
+    """Take what `read` takes, where it isn't below `lowest`."""
+    out = read(value, key)
     if out < lowest:
         raise InvalidKey(key, f"must be at least {lowest}, got {out}")
     return out
 
 
-def one_of(value: object, choices: Sequence[str], key: KeyPath) -> str:
+def one_of(choices: Sequence[str], value: object, key: KeyPath) -> str:
     """Take one of these words."""
     if not isinstance(value, str) or value not in choices:
         hint = nearest(value, choices) if isinstance(value, str) else ""

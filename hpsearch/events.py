@@ -156,6 +156,9 @@ class Retried:
 class Exhausted:
     """The searcher had no params for the trial that the scheduler asked for."""
 
+    seen: int | None = None
+    """How much of what happened it had seen by then, where it learns."""
+
 
 @dataclass(frozen=True, slots=True)
 class Extended:

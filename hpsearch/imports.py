@@ -67,12 +67,10 @@ def _import(module_name: str, named: str, error_type: type[HpsearchError], searc
         return importlib.import_module(module_name)
     except Interrupted:
         raise
-    except ModuleNotFoundError as error:
-        missing = error.name or module_name
-        if module_name != missing and not module_name.startswith(f"{missing}."):
-            raise error_type(_import_mistake(module_name, named, error)) from error
-        raise error_type(_missing_module(missing, named, search_path)) from error
     except BaseException as error:  # a module may raise anything, SystemExit included
+        missing = (error.name or module_name) if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+            raise error_type(_missing_module(missing, named, search_path)) from error
         raise error_type(_import_mistake(module_name, named, error)) from error
 
 

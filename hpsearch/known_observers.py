@@ -12,7 +12,7 @@ from hpsearch.checks import InvalidKey, KeyPath, nearest, shown
 __all__ = ["KNOWN_OBSERVERS", "check_observer"]
 
 KNOWN_OBSERVERS: Mapping[str, str] = {
-    "tensorboard": "hpsearch.observers.tensorboard:TensorBoardObserver.of",
+    "tensorboard": "hpsearch.observers.tensorboard:TensorBoardObserver",
 }
 """Names to what makes each: called with the `Observed`. Imported when it is asked for."""
 

@@ -6,14 +6,14 @@ A field is an int, a float, a bool, a str or a `Literal` of words, a number or s
 
 from __future__ import annotations
 
-import functools
 import re
 import types
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, replace
+from functools import partial
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from hpsearch.checks import InvalidKey, KeyPath, boolean, integer, number, one_of, shown, text
+from hpsearch.checks import InvalidKey, KeyPath, at_least, boolean, integer, number, one_of, shown, text
 
 __all__ = ["HOW", "AtLeast", "Count", "Seconds", "Settings", "SettingsField", "settings_fields"]
 
@@ -37,6 +37,8 @@ class _How:
 
 HOW = _How()
 
+_Check = Callable[[object, KeyPath], Any]
+
 Count = Annotated[int, AtLeast(1)]
 Seconds = Annotated[float, _Duration()]
 
@@ -50,9 +52,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, known in settings_fields(type(self)).items():
-            value = getattr(self, name)
-            if value is not None or not known.optional:
-                object.__setattr__(self, name, known.check(value, (name,)))
+            object.__setattr__(self, name, known.check(getattr(self, name), (name,)))
         self.check()
 
     def check(self) -> None:
@@ -67,16 +67,14 @@ class Settings:
 class SettingsField:
     """One key of a section."""
 
-    name: str
-    check: Callable[[object, KeyPath], Any]
+    check: _Check
     """Takes a value as Python gives it."""
-    read: Callable[[object, KeyPath], Any]
+    read: _Check
     """Takes a value as a file gives it."""
     schema: Mapping[str, Any]
     """As JSON Schema describes it."""
-    optional: bool
-    """It may be None."""
-    default: Any = MISSING
+    default: Any
+    """MISSING where it must be given."""
     how: bool = False
 
     @property
@@ -92,63 +90,50 @@ def settings_fields(settings: type[Settings]) -> Mapping[str, SettingsField]:
         TypeError: A field is of a type that no sweep file could give.
     """
     hints = get_type_hints(settings, include_extras=True)
-    return {known.name: _field(known.name, hints[known.name], known.default) for known in fields(settings)}
+    return {known.name: _field(known, hints[known.name]) for known in fields(settings)}
 
 
-@dataclass
-class _Hint:
-    """A field's type, taken apart."""
-
-    type: Any
-    marks: list[Any] = field(default_factory=list)
-    optional: bool = False
-    words: tuple[str, ...] = ()
-    """What may stand in place of a number."""
-
-
-def _taken_apart(hint: Any) -> _Hint:
+def _field(known: Field[Any], hint: Any) -> SettingsField:
+    """Build a field by its type, from the inside out."""
+    inside = get_args(hint)
     if get_origin(hint) is Annotated:
-        inner, *marks = get_args(hint)
-        found = _taken_apart(inner)
-        found.marks += marks
-        return found
+        field = _field(known, inside[0])
+        for mark in inside[1:]:
+            field = _marked(field, mark)
+        return field
     if get_origin(hint) in (Union, types.UnionType):
-        one, *others = [_taken_apart(kind) for kind in get_args(hint) if kind is not type(None)]
-        one.optional = type(None) in get_args(hint)
-        for other in others:  # words beside a number
-            one.words += get_args(other.type)
-        return one
-    return _Hint(hint)
+        one, *others = (kind for kind in inside if kind is not type(None))
+        field = _field(known, one)
+        for words in map(get_args, others):
+            field = _around(field, partial(_word_or, words), {"anyOf": [field.schema, {"enum": list(words)}]})
+        if type(None) in inside:
+            kinds = field.schema.get("anyOf", [field.schema])
+            field = _around(field, _unless_none, {"anyOf": [*kinds, {"type": "null"}]})
+        return field
+    if get_origin(hint) is Literal:
+        word = partial(one_of, inside)
+        return SettingsField(word, word, {"enum": list(inside)}, known.default)
+    if hint not in _PLAIN:
+        raise TypeError(f"a setting must be an int, float, bool, str or Literal, or None; {known.name} is {hint}")
+    check, kind = _PLAIN[hint]
+    return SettingsField(check, check, {"type": kind}, known.default)
 
 
-def _field(name: str, hint: Any, default: Any) -> SettingsField:
-    found = _taken_apart(hint)
-    if get_origin(found.type) is Literal:
-        words = get_args(found.type)
-        check: Callable[[object, KeyPath], Any] = functools.partial(_word, words)
-        schema: dict[str, Any] = {"enum": list(words)}
-    elif found.type in _PLAIN:
-        check, kind = _PLAIN[found.type]
-        schema = {"type": kind}
-    else:
-        raise TypeError(f"a setting must be an int, float, bool, str or Literal, or None; {name} is {hint}")
-    read = check
-    for mark in found.marks:
-        if isinstance(mark, AtLeast):
-            check = read = functools.partial(_at_least, mark.bound, check)
-            schema["minimum"] = mark.bound
-        elif isinstance(mark, _Duration):
-            check, read = functools.partial(_positive, number), functools.partial(_positive, _duration)
-            schema = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
-    if found.words:
-        check, read = (functools.partial(_word_or, found.words, kind) for kind in (check, read))
-        schema = {"anyOf": [schema, {"enum": list(found.words)}]}
-    if found.optional:
-        schema = {"anyOf": [*schema.get("anyOf", [schema]), {"type": "null"}]}
-    return SettingsField(name, check, read, schema, found.optional, default, HOW in found.marks)
+def _marked(field: SettingsField, mark: object) -> SettingsField:
+    if isinstance(mark, AtLeast):
+        return _around(field, partial(at_least, mark.bound), {**field.schema, "minimum": mark.bound})
+    if isinstance(mark, _Duration):
+        schema = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
+        return replace(field, check=partial(_positive, number), read=partial(_positive, _duration), schema=schema)
+    return replace(field, how=True) if mark is HOW else field
 
 
-_PLAIN: Mapping[Any, tuple[Callable[[object, KeyPath], Any], str]] = {
+def _around(field: SettingsField, wrap: Callable[..., Any], schema: Mapping[str, Any]) -> SettingsField:
+    """Give the field with another check around its own."""
+    return replace(field, check=partial(wrap, field.check), read=partial(wrap, field.read), schema=schema)
+
+
+_PLAIN: Mapping[Any, tuple[_Check, str]] = {
     int: (integer, "integer"),
     float: (number, "number"),
     bool: (boolean, "boolean"),
@@ -156,11 +141,11 @@ _PLAIN: Mapping[Any, tuple[Callable[[object, KeyPath], Any], str]] = {
 }
 
 
-def _word(words: tuple[str, ...], value: object, key: KeyPath) -> str:
-    return one_of(value, words, key)
+def _unless_none(check: _Check, value: object, key: KeyPath) -> Any:
+    return None if value is None else check(value, key)
 
 
-def _word_or(words: tuple[str, ...], check: Callable[[object, KeyPath], Any], value: object, key: KeyPath) -> Any:
+def _word_or(words: Sequence[str], check: _Check, value: object, key: KeyPath) -> Any:
     if isinstance(value, str):
         if value in words:
             return value
@@ -168,15 +153,8 @@ def _word_or(words: tuple[str, ...], check: Callable[[object, KeyPath], Any], va
     return check(value, key)
 
 
-def _at_least(bound: float, check: Callable[[object, KeyPath], Any], value: object, key: KeyPath) -> Any:
-    out = check(value, key)
-    if out < bound:
-        raise InvalidKey(key, f"must be at least {bound}, got {out}")
-    return out
-
-
-def _positive(read: Callable[[object, KeyPath], float], value: object, key: KeyPath) -> float:
-    seconds = read(value, key)
+def _positive(read: _Check, value: object, key: KeyPath) -> float:
+    seconds: float = read(value, key)
     if seconds <= 0:
         raise InvalidKey(key, f"must be more than 0 seconds, got {shown(value)}")
     return seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,14 @@ from typing import Any
 import pytest
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+# Between two operations torch's threads would spin, on the very cores that other parts and other ranks wait for.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def pytest_collection_finish() -> None:
+    """Leave the tests themselves out of what is searched for garbage: many collect it, to see what is left."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

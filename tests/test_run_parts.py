@@ -123,15 +123,13 @@ def test_a_test_that_fails_twice_is_counted_once(tmp_path):
     assert count(outcomes) == Counts(1, ["a", "b"], 1)
 
 
-def test_every_folder_of_tests_belongs_to_exactly_one_part():
-    folders = {str(path.parent.relative_to(ROOT)) for path in ROOT.glob("tests/**/test_*.py")}
+def test_every_file_of_tests_belongs_to_exactly_one_part():
+    files = {str(path.relative_to(ROOT)) for path in ROOT.glob("tests/**/test_*.py")}
 
-    def belongs(folder: str, words: tuple[str, ...]) -> bool:
+    def belongs(file: str, words: tuple[str, ...]) -> bool:
         taken = [word for word in words if not word.startswith("--")]
         left_out = [word.removeprefix("--ignore=") for word in words if word.startswith("--ignore=")]
-        within = [any(f"{folder}/".startswith(f"{place}/") for place in places) for places in (taken, left_out)]
+        within = [any(f"{file}/".startswith(f"{place}/") for place in places) for places in (taken, left_out)]
         return within == [True, False]
 
-    assert {folder: sum(belongs(folder, words) for words in PARTS.values()) for folder in folders} == dict.fromkeys(
-        folders, 1
-    )
+    assert {file: sum(belongs(file, words) for words in PARTS.values()) for file in files} == dict.fromkeys(files, 1)

@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -43,21 +43,21 @@ def diagnose(directory: Path | None = None, search_path: Sequence[str] | None = 
         search_path: Folders of installed distributions, in place of `sys.path`.
     """
     place = Path.cwd() if directory is None else directory
-    looks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
-        ("python", _python),
-        ("packages", lambda: _packages(search_path)),
-        ("torch", _torch),
-        ("nccl", lambda: _nccl(search_path)),
-        ("cores", _cores),
-        ("memory", _memory),
-        ("/dev/shm", _shared_memory),
-        ("disk", lambda: _disk(place)),
-        ("file system", lambda: _file_system(place)),
-    ]
+    looks = {
+        "python": _python(),
+        "packages": _packages(search_path),
+        "torch": _torch(),
+        "nccl": _nccl(search_path),
+        "cores": _cores(),
+        "memory": _memory(),
+        "/dev/shm": _shared_memory(),
+        "disk": _disk(place),
+        "file system": _file_system(place),
+    }
     findings: list[Finding] = []
-    for name, look in looks:
+    for name, look in looks.items():
         try:
-            findings.extend(look())
+            findings.extend(look)
         except Exception as error:
             text = f"could not be looked at: {type(error).__name__}: {error}; look at it by hand"
             findings.append(Finding("warning", name, text))
@@ -88,61 +88,51 @@ def _packages(search_path: Sequence[str] | None) -> Iterator[Finding]:
         yield Finding("error", "hpsearch", text)
         return
     yield Finding("ok", "hpsearch", itself.version)
-    for line in itself.requires or ():
-        requirement = Requirement(line)
+    for requirement in map(Requirement, itself.requires or ()):
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
-        wanted = f"{requirement.name}{requirement.specifier}"
-        found = _distribution(requirement.name, search_path)
+        name, needed = requirement.name, requirement.specifier
+        found = _distribution(name, search_path)
+        mend = f"pip install '{name}{needed}'"
         if found is None:
-            yield Finding("error", requirement.name, f"is missing; pip install '{wanted}'")
-        elif not requirement.specifier.contains(found.version, prereleases=True):
-            text = f"{found.version}, but hpsearch needs {requirement.specifier}; pip install '{wanted}'"
-            yield Finding("error", requirement.name, text)
+            yield Finding("error", name, f"is missing; {mend}")
+        elif not needed.contains(found.version, prereleases=True):
+            yield Finding("error", name, f"{found.version}, but hpsearch needs {needed}; {mend}")
         else:
-            yield Finding("ok", requirement.name, found.version)
+            yield Finding("ok", name, found.version)
 
 
 def _distribution(name: str, search_path: Sequence[str] | None) -> importlib.metadata.Distribution | None:
-    if search_path is None:
-        return next(iter(importlib.metadata.distributions(name=name)), None)
-    return next(iter(importlib.metadata.distributions(name=name, path=list(search_path))), None)
+    folders = sys.path if search_path is None else list(search_path)
+    return next(iter(importlib.metadata.distributions(name=name, path=folders)), None)
 
 
 def _torch() -> Iterator[Finding]:
     import torch
 
-    if torch.version.cuda is None:
+    cuda = torch.version.cuda
+    if cuda is None:
         yield Finding("ok", "gpu", "torch is built for CPUs: trials run on CPUs")
         if shutil.which("nvidia-smi"):
-            yield Finding(
-                "warning",
-                "gpu",
-                "this machine has NVIDIA's driver, but torch is built for CPUs; "
-                "install a CUDA build of torch to use the GPUs",
-            )
-        return
-    if not torch.cuda.is_available():
-        text = f"torch is built for CUDA {torch.version.cuda}, but sees no GPU; look at nvidia-smi and "
-        yield Finding("warning", "gpu", text + "CUDA_VISIBLE_DEVICES, or go on with CPUs")
-        return
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        text = f"{properties.name}, {properties.total_memory / GIB:.0f} GiB, CUDA {torch.version.cuda}"
-        yield Finding("ok", f"gpu {index}", text)
+            text = "this machine has NVIDIA's driver, but torch is built for CPUs; "
+            yield Finding("warning", "gpu", f"{text}install a CUDA build of torch to use the GPUs")
+    elif not torch.cuda.is_available():
+        text = f"torch is built for CUDA {cuda}, but sees no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES, "
+        yield Finding("warning", "gpu", f"{text}or go on with CPUs")
+    else:
+        for index in range(torch.cuda.device_count()):
+            gpu = torch.cuda.get_device_properties(index)
+            yield Finding("ok", f"gpu {index}", f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB, CUDA {cuda}")
 
 
 def _nccl(search_path: Sequence[str] | None) -> Iterator[Finding]:
     from hpsearch_comm.nccl_wheels import installed_nccl_wheels, nccl_required_by_torch, shared_files
 
     wheels = installed_nccl_wheels(search_path)
-    if not wheels:
-        yield Finding("ok", "nccl", "no wheel of it is installed: fine without GPUs")
-        return
     names = " and ".join(f"{wheel.name} {wheel.version}" for wheel in wheels)
     shared = shared_files(wheels)
     if not shared:
-        yield Finding("ok", "nccl", names)
+        yield Finding("ok", "nccl", names or "no wheel of it is installed: fine without GPUs")
         return
     keep = nccl_required_by_torch(search_path)
     mend = f"pip uninstall -y {' '.join(wheel.name for wheel in wheels)}"
@@ -157,10 +147,7 @@ def _nccl(search_path: Sequence[str] | None) -> Iterator[Finding]:
 def _cores() -> Iterator[Finding]:
     usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     text = f"{usable} of {present}" if usable != present else f"{present}"
-    if usable == 1:
-        yield Finding("warning", "cores", f"{text}; trials run one after the other: set workers to 1")
-    else:
-        yield Finding("ok", "cores", text)
+    yield _judged("cores", text, usable > 1, "; trials run one after the other: set workers to 1")
 
 
 def _memory() -> Iterator[Finding]:
@@ -168,35 +155,24 @@ def _memory() -> Iterator[Finding]:
 
     memory = psutil.virtual_memory()
     text = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
-    if memory.available < LEAST_MEMORY:
-        text += "; each worker that has loaded torch takes about 0.5 GiB: start fewer workers"
-        yield Finding("warning", "memory", text)
-    else:
-        yield Finding("ok", "memory", text)
+    advice = "; each worker that has loaded torch takes about 0.5 GiB: start fewer workers"
+    yield _judged("memory", text, memory.available >= LEAST_MEMORY, advice)
 
 
 def _shared_memory() -> Iterator[Finding]:
+    slow = "Ray keeps its objects on disk instead, which is slow"
     if not Path("/dev/shm").is_dir():
-        text = "is missing: Ray keeps its objects on disk instead, which is slow; mount a tmpfs there"
-        yield Finding("warning", "/dev/shm", text)
+        yield Finding("warning", "/dev/shm", f"is missing: {slow}; mount a tmpfs there")
         return
     total = shutil.disk_usage("/dev/shm").total
-    text = f"{total / GIB:.1f} GiB"
-    if total < LEAST_SHARED_MEMORY:
-        text += ": Ray keeps its objects on disk instead, which is slow; start the container with --shm-size=4g"
-        yield Finding("warning", "/dev/shm", text)
-    else:
-        yield Finding("ok", "/dev/shm", text)
+    advice = f": {slow}; start the container with --shm-size=4g"
+    yield _judged("/dev/shm", f"{total / GIB:.1f} GiB", total >= LEAST_SHARED_MEMORY, advice)
 
 
 def _disk(place: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(place).free
-    text = f"{free / GIB:.1f} GiB free at {place}"
-    if free < LEAST_DISK:
-        text += "; checkpoints need room: free some, or write the sweep elsewhere with --dir"
-        yield Finding("warning", "disk", text)
-    else:
-        yield Finding("ok", "disk", text)
+    advice = "; checkpoints need room: free some, or write the sweep elsewhere with --dir"
+    yield _judged("disk", f"{free / GIB:.1f} GiB free at {place}", free >= LEAST_DISK, advice)
 
 
 def _file_system(place: Path) -> Iterator[Finding]:
@@ -209,3 +185,8 @@ def _file_system(place: Path) -> Iterator[Finding]:
         yield Finding("warning", "file system", text)
     else:
         yield Finding("ok", "file system", kind or "unknown")
+
+
+def _judged(name: str, text: str, enough: bool, advice: str) -> Finding:
+    """Give what was measured, with what to do about it where it isn't enough."""
+    return Finding("ok", name, text) if enough else Finding("warning", name, text + advice)

@@ -29,20 +29,22 @@ def status(given: argparse.Namespace) -> int:
 
 def trials(given: argparse.Namespace) -> int:
     """List the trials, or their segments."""
-    from hpsearch.report.tables import rows_to_csv, rows_to_json, rows_to_table, table_text
+    from hpsearch.report.segments import segments_to_csv, segments_to_json, segments_to_table
+    from hpsearch.report.tables import rows_to_csv, rows_to_json, rows_to_table
 
     study = _loaded(given.dir)
     if given.segments:
-        print(_segments(study, given.format), end="")
-        return 0
-    rows, names = study.trials, study.sweep.parameters.names
-    if given.format == "csv":
-        print(rows_to_csv(rows, names, given.times, given.metrics), end="")
-    elif given.format == "json":
-        print(rows_to_json(rows, names, given.times, study.sweep.metric.name))
+        render = {"csv": segments_to_csv, "json": segments_to_json, "table": segments_to_table}[given.format]
+        text = render(study.segments())
     else:
-        table = rows_to_table(rows, names, study.sweep.metric.name, given.times, given.metrics)
-        print(table_text(table), end="")
+        rows, names, metric = study.trials, study.sweep.parameters.names, study.sweep.metric.name
+        if given.format == "csv":
+            text = rows_to_csv(rows, names, given.times, given.metrics)
+        elif given.format == "json":
+            text = rows_to_json(rows, names, given.times, metric)
+        else:
+            text = rows_to_table(rows, names, metric, given.times, given.metrics)
+    print(text, end="\n" if given.format == "json" else "")
     return 0
 
 
@@ -50,16 +52,6 @@ def _loaded(directory: Path) -> Study:
     """Load a study; what a searcher or scheduler of one's own prints meanwhile is no part of a CSV."""
     with contextlib.redirect_stdout(sys.stderr):
         return load(directory)
-
-
-def _segments(study: Study, form: str) -> str:
-    from hpsearch.report.segments import segments_to_csv, segments_to_json, segments_to_table
-    from hpsearch.report.tables import table_text
-
-    rows = study.segments()
-    if form == "csv":
-        return segments_to_csv(rows)
-    return f"{segments_to_json(rows)}\n" if form == "json" else table_text(segments_to_table(rows))
 
 
 def best(given: argparse.Namespace) -> int:
@@ -70,12 +62,7 @@ def best(given: argparse.Namespace) -> int:
     found = study.best_trial
     checkpoint = None if found.checkpoint is None else str(found.checkpoint)
     if given.format == "json":
-        record = {
-            "trial": found.number,
-            "value": found.value,
-            "params": found.params,
-            "checkpoint": checkpoint,
-        }
+        record = {"trial": found.number, "value": found.value, "params": found.params, "checkpoint": checkpoint}
         print(json.dumps(strict_json(record), indent=2, allow_nan=False))
         return 0
     print(f"trial       {found.number}")
@@ -92,19 +79,8 @@ def export(given: argparse.Namespace) -> int:
 
     study = _loaded(given.dir)
     directory = given.to or study.directory / "export"
-    sweep = study.sweep
     try:
-        written = export_study(
-            study.trials,
-            sweep.parameters.names,
-            sweep.parameters,
-            sweep.objective,
-            sweep.name,
-            directory,
-            study.curves(),
-            study.times(),
-            study.identity,
-        )
+        written = export_study(study.trials, study.sweep, directory, study.curves(), study.times(), study.identity)
     except OSError as error:
         raise HpsearchError(
             f"{directory}: expected a folder that can be written to, got: {error.strerror}. Name another with --to."

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from hpsearch.cli import look, run
 
 __all__ = ["build_parser"]
+
+_Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+_Function = Callable[[argparse.Namespace], int]
 
 _EPILOG = """\
 exit codes:
@@ -34,64 +39,36 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_running(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser("run", help="run a sweep")
+def _add_running(commands: _Commands) -> None:
+    command = _add_command(commands, "run", run.run, "run a sweep")
     _add_sweep(command)
     command.add_argument("--dir", type=Path, help="the study's directory (default: the next free runs/<name>-<n>)")
     _add_place(command, simulated=True)
-    command.add_argument("--no-tensorboard", action="store_true", help="write no event files for TensorBoard")
-    command.add_argument(
-        "--durable",
-        action="store_true",
-        help="let the journal survive the loss of power, at some cost in speed",
-    )
-    command.set_defaults(command=run.run)
+    _add_files(command)
+    command.set_defaults(failed=None)
 
-    command = commands.add_parser("plan", help="show what a sweep would run, without running it")
+    command = _add_command(commands, "plan", run.plan, "show what a sweep would run, without running it")
     _add_sweep(command)
     command.add_argument("--workers", type=_positive, metavar="N", help="predict for this many workers")
-    command.set_defaults(command=run.plan)
 
-    command = commands.add_parser("resume", help="go on with a study that was interrupted, stopped or killed")
+    text = "go on with a study that was interrupted, stopped or killed"
+    command = _add_study_command(commands, "resume", run.go_on, text)
     _add_going_on(command)
-    command.set_defaults(command=run.resume)
+    command.set_defaults(failed=None)
 
-    command = commands.add_parser("retry", help="let failed trials of a study run again, and go on with it")
+    text = "let failed trials of a study run again, and go on with it"
+    command = _add_study_command(commands, "retry", run.go_on, text)
     _add_going_on(command)
-    command.add_argument("trials", type=_number, nargs="*", metavar="TRIAL", help="numbers (default: all that failed)")
-    command.set_defaults(command=run.retry)
+    text = "numbers (default: all that failed)"
+    command.add_argument("failed", type=_number, nargs="*", metavar="TRIAL", help=text)
 
-    command = commands.add_parser("stop", help="end a running sweep at the next reports of its trials")
-    command.add_argument("dir", type=Path, metavar="DIR")
-    command.set_defaults(command=look.stop)
+    _add_study_command(commands, "stop", look.stop, "end a running sweep at the next reports of its trials")
 
 
-def _add_going_on(command: argparse.ArgumentParser) -> None:
-    command.add_argument("dir", type=Path, metavar="DIR")
-    _add_place(command, simulated=False)
-    command.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="extend or loosen it: run_cap, early_terminate.brackets, limits.*, resources.max_workers_per_trial, ...",
-    )
-    command.add_argument("--no-tensorboard", action="store_true", help="write no event files for TensorBoard")
-    command.add_argument(
-        "--durable",
-        action="store_true",
-        help="let the journal survive the loss of power, at some cost in speed",
-    )
+def _add_looking(commands: _Commands) -> None:
+    _add_study_command(commands, "status", look.status, "show how a study stands")
 
-
-def _add_looking(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser("status", help="show how a study stands")
-    command.add_argument("dir", type=Path, metavar="DIR")
-    command.set_defaults(command=look.status)
-
-    command = commands.add_parser("trials", help="list a study's trials")
-    command.add_argument("dir", type=Path, metavar="DIR")
+    command = _add_study_command(commands, "trials", look.trials, "list a study's trials")
     command.add_argument("--format", choices=("table", "csv", "json"), default="table")
     command.add_argument("--times", action="store_true", help="add each trial's running time in seconds")
     command.add_argument(
@@ -100,50 +77,60 @@ def _add_looking(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command.add_argument(
         "--segments", action="store_true", help="list every started segment: its width, why, and how it ended"
     )
-    command.set_defaults(command=look.trials)
 
-    command = commands.add_parser("best", help="show a study's best trial")
-    command.add_argument("dir", type=Path, metavar="DIR")
+    command = _add_study_command(commands, "best", look.best, "show a study's best trial")
     command.add_argument("--format", choices=("table", "json"), default="table")
-    command.set_defaults(command=look.best)
 
-    command = commands.add_parser("export", help="write CSV, Parquet and an Optuna storage")
-    command.add_argument("dir", type=Path, metavar="DIR")
+    command = _add_study_command(commands, "export", look.export, "write CSV, Parquet and an Optuna storage")
     command.add_argument("--to", type=Path, help="where to (default: DIR/export)")
-    command.set_defaults(command=look.export)
 
-    command = commands.add_parser("tensorboard", help="open TensorBoard on a study")
-    command.add_argument("dir", type=Path, metavar="DIR")
+    command = _add_study_command(commands, "tensorboard", look.tensorboard, "open TensorBoard on a study")
     command.add_argument("--host", default="localhost")
     command.add_argument("--port", type=int, default=6006, help="0: any free port (default: %(default)s)")
-    command.set_defaults(command=look.tensorboard)
 
-    command = commands.add_parser("doctor", help="look at this machine and its installation")
-    command.set_defaults(command=look.doctor)
+    _add_command(commands, "doctor", look.doctor, "look at this machine and its installation")
+
+
+def _add_command(commands: _Commands, name: str, function: _Function, text: str) -> argparse.ArgumentParser:
+    command = commands.add_parser(name, help=text)
+    command.set_defaults(command=function)
+    return command
+
+
+def _add_study_command(commands: _Commands, name: str, function: _Function, text: str) -> argparse.ArgumentParser:
+    command = _add_command(commands, name, function, text)
+    command.add_argument("dir", type=Path, metavar="DIR")
+    return command
 
 
 def _add_sweep(command: argparse.ArgumentParser) -> None:
     command.add_argument("sweep", type=Path, metavar="SWEEP.yaml")
-    command.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change a key of the sweep, e.g. --set early_terminate.max_iter=9; may be repeated",
-    )
+    _add_set(command, "change a key of the sweep, e.g. --set early_terminate.max_iter=9; may be repeated")
+
+
+def _add_going_on(command: argparse.ArgumentParser) -> None:
+    _add_place(command, simulated=False)
+    loosened = "run_cap, early_terminate.brackets, limits.*, resources.max_workers_per_trial, ..."
+    _add_set(command, f"extend or loosen it: {loosened}")
+    _add_files(command)
+
+
+def _add_set(command: argparse.ArgumentParser, text: str) -> None:
+    command.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help=text)
+
+
+def _add_files(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--no-tensorboard", action="store_true", help="write no event files for TensorBoard")
+    text = "let the journal survive the loss of power, at some cost in speed"
+    command.add_argument("--durable", action="store_true", help=text)
 
 
 def _add_place(command: argparse.ArgumentParser, *, simulated: bool) -> None:
-    backends = ["ray", "inline", "simulated"] if simulated else ["ray", "inline"]
+    backends, text = ["ray", "inline"], "inline runs in this process, for a debugger"
+    if simulated:
+        backends, text = [*backends, "simulated"], f"{text}; simulated runs nothing and is the same as plan"
     command.add_argument("--workers", type=_positive, metavar="N", help="workers: each runs a trial, or a part of one")
-    command.add_argument(
-        "--backend",
-        choices=backends,
-        default="ray",
-        help="inline runs in this process, for a debugger"
-        + ("; simulated runs nothing and is the same as plan" if simulated else ""),
-    )
+    command.add_argument("--backend", choices=backends, default="ray", help=text)
     command.add_argument("--address", help="a Ray cluster to join (default: RAY_ADDRESS, or a local Ray)")
 
 

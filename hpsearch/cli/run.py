@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from hpsearch.errors import HpsearchError, JournalError, SweepError, TrainableEr
 from hpsearch.observers.progress import choose_progress
 from hpsearch.report.status import way_on
 from hpsearch.report.study import Study, load
-from hpsearch.report.tables import rows_to_table, table_text
+from hpsearch.report.tables import rows_to_table
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.study.directory import StudyDirectory
@@ -25,7 +24,7 @@ from hpsearch.sweep.file import load_sweep, locate
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialRow
 
-__all__ = ["plan", "resume", "retry", "run"]
+__all__ = ["go_on", "plan", "run"]
 
 _EXIT_CODES = {"finished": 0, "interrupted": 130, "stopped": 3, "max_time": 3}
 
@@ -35,29 +34,18 @@ _LEADERS = 5
 
 def run(given: argparse.Namespace) -> int:
     """Run a sweep file: in a new directory, or on in one that holds the same sweep."""
-    sweep = _with_workers(load_sweep(given.sweep, given.overrides), given.workers)
     if given.backend == "simulated":
-        print(plan_text(make_plan(sweep, sweep.resources.workers)), end="")
-        return 0
+        return plan(given)
+    sweep = _with_workers(load_sweep(given.sweep, given.overrides), given.workers)
     place = None if given.dir is None else StudyDirectory(given.dir)
     if place is None or not place.exists():
         text = given.sweep.read_text(encoding="utf-8")
         place = create_study(sweep, None if place is None else place.path, text)
-    search_path = (str(Path.cwd()), str(given.sweep.resolve().parent))
-    return _report(_run(place, sweep, given, search_path, given.sweep))
+    return _run(place, sweep, given, given.sweep)
 
 
-def resume(given: argparse.Namespace) -> int:
-    """Go on with a study."""
-    return _go_on(given)
-
-
-def retry(given: argparse.Namespace) -> int:
-    """Go on with a study, and run failed trials again."""
-    return _go_on(given, given.trials)
-
-
-def _go_on(given: argparse.Namespace, failed: Sequence[int] | None = None) -> int:
+def go_on(given: argparse.Namespace) -> int:
+    """Go on with a study; where failed trials are given, they run again."""
     place = StudyDirectory(given.dir)
     with Journal.read(place.journal) as journal:
         record = journal.study()
@@ -70,8 +58,7 @@ def _go_on(given: argparse.Namespace, failed: Sequence[int] | None = None) -> in
         )
     folder = record.get("provenance", {}).get("directory", "")
     source = None if sweep.source is None else Path(folder, sweep.source)
-    search_path = (str(Path.cwd()), folder, "" if source is None else str(source.resolve().parent))
-    return _report(_run(place, sweep, given, search_path, source, failed))
+    return _run(place, sweep, given, source, folder)
 
 
 def plan(given: argparse.Namespace) -> int:
@@ -92,14 +79,9 @@ def _with_workers(sweep: Sweep, workers: int | None) -> Sweep:
         raise SweepError(f"--workers {workers}: {error.problem}{advice}") from None
 
 
-def _run(
-    place: StudyDirectory,
-    sweep: Sweep,
-    given: argparse.Namespace,
-    search_path: Sequence[str],
-    source: Path | None,
-    failed: Sequence[int] | None = None,
-) -> Study:
+def _run(place: StudyDirectory, sweep: Sweep, given: argparse.Namespace, source: Path | None, folder: str = "") -> int:
+    """Run a study, whose sweep file is `source` and which was made in `folder`, and say what came out."""
+    search_path = [str(Path.cwd()), folder, "" if source is None else str(source.resolve().parent)]
     run = Run(
         trainable=None,
         backend=lambda sweep: make_backend(given.backend, sweep.resources, given.address),
@@ -109,17 +91,15 @@ def _run(
         durable=given.durable,
     )
     try:
-        return run_study(place, sweep, run, failed)
+        return _report(run_study(place, sweep, run, given.failed))
     except TrainableError as error:
-        blamed = "" if source is None else _blame(source, str(error))
-        raise TrainableError(
-            f"{blamed}{error}\nmend it, then go on with: hpsearch resume {_shown(place.path)}"
-        ) from error
+        mend = f"mend it, then go on with: hpsearch resume {_shown(place.path)}"
+        raise TrainableError(f"{_blame(source, str(error))}{error}\n{mend}") from error
 
 
-def _blame(path: Path, message: str) -> str:
+def _blame(path: Path | None, message: str) -> str:
     """Give the place in the sweep file that a broken contract points at."""
-    if not path.is_file():
+    if path is None or not path.is_file():
         return ""
     key = "metric.name" if "the sweep's metric" in message else "program" if _has_program(path) else "trainable"
     key = next((named for named in ("program", "command") if message.startswith(f"`{named}`")), key)
@@ -145,8 +125,7 @@ def _report(study: Study) -> int:
         print(f"finished, but no trial has a value ({told}); hpsearch status {where} shows why")
         return 4
     best = study.best_trial
-    table = rows_to_table(leaders, study.sweep.parameters.names, study.sweep.metric.name)
-    print(table_text(table), end="")
+    print(rows_to_table(leaders, study.sweep.parameters.names, study.sweep.metric.name), end="")
     print(f"best:        trial {best.number}, {study.sweep.metric.name} {best.value:.6g}")
     print(f"trials:      hpsearch trials {where}")
     if best.checkpoint is not None:

@@ -6,15 +6,12 @@ A new observer is its own file here and a line in `known_observers.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from hpsearch.checks import InvalidKey, shown
 from hpsearch.errors import SweepError
 from hpsearch.imports import import_object
 from hpsearch.known_observers import KNOWN_OBSERVERS
-
-if TYPE_CHECKING:
-    from hpsearch.observers.base import Observed, Observer
+from hpsearch.observers.base import Observed, Observer
 
 __all__ = ["make_observer"]
 
@@ -25,8 +22,6 @@ def make_observer(name: str, observed: Observed, search_path: Sequence[str] = ()
     Raises:
         InvalidKey: The import path leads nowhere, or to something that makes no observer.
     """
-    from hpsearch.observers.base import Observer
-
     key = ("observers", name)
     try:
         folders = () if name in KNOWN_OBSERVERS else search_path

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
 
 from hpsearch.observers.records import frame
-
-if TYPE_CHECKING:
-    from tensorboard.compat.proto.event_pb2 import Event
 
 __all__ = ["EventFiles"]
 
@@ -28,19 +28,14 @@ class EventFiles:
 
     Args:
         directory: Where the runs' folders appear. Files of runs that are there already stay as they are.
-        clock: Seconds since the epoch, for the files' names.
     """
 
-    def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
-        from tensorboard.compat.proto import event_pb2, summary_pb2
-
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._event_pb2 = event_pb2
-        self._summary_pb2 = summary_pb2
         # TensorBoard reads a run's files in the order of their names: with the time in them, a rebuilt study
         # wins over what a TensorBoard that is still open has read before.
-        self._file_name = f"events.out.tfevents.{clock():014.3f}.hpsearch"
-        self._held_back: dict[str, bytearray] = {}
+        self._file_name = f"events.out.tfevents.{time.time():014.3f}.hpsearch"
+        self._held_back: defaultdict[str, bytearray] = defaultdict(bytearray)
         self._held_back_bytes = 0
 
     def clear(self, runs: Iterable[str]) -> None:
@@ -56,24 +51,20 @@ class EventFiles:
             run: Its name.
             when: In seconds since the epoch, as everywhere here.
         """
-        self._append(run, self._event(when, 0, file_version="brain.Event:2"))
+        self._append(run, Event(wall_time=when, file_version="brain.Event:2"))
 
     def scalars(self, run: str, when: float, step: int, values: Iterable[tuple[str, float]]) -> None:
         """Write (tag, value) pairs of one step; TensorBoard keeps 32 bits of each value."""
-        value_type = self._summary_pb2.Summary.Value
-        summary = self._summary_pb2.Summary(
-            value=[value_type(tag=tag, simple_value=float(value)) for tag, value in values]
-        )
-        self._append(run, self._event(when, step, summary=summary))
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=float(value)) for tag, value in values])
+        self._append(run, Event(wall_time=when, step=step, summary=summary))
 
-    def summary(self, run: str, when: float, value: object) -> None:
+    def summary(self, run: str, when: float, value: Summary.Value) -> None:
         """Write one `Summary.Value` that belongs to the run as a whole."""
-        self._append(run, self._event(when, 0, summary=self._summary_pb2.Summary(value=[value])))
+        self._append(run, Event(wall_time=when, summary=Summary(value=[value])))
 
     def restart(self, run: str, when: float, step: int) -> None:
         """Take back all scalars from `step` on."""
-        session_log = self._event_pb2.SessionLog(status=self._event_pb2.SessionLog.START)
-        event = self._event(when, step, session_log=session_log)
+        event = Event(wall_time=when, step=step, session_log=SessionLog(status=SessionLog.START))
         # The reader behind the browser takes a run's first START for its beginning and only later ones for
         # restarts; EventAccumulator takes each for a restart. Said twice, it is the same for both.
         self._append(run, event)
@@ -86,16 +77,9 @@ class EventFiles:
         self._held_back.clear()
         self._held_back_bytes = 0
 
-    def _event(self, when: float, step: int, **content: object) -> Event:
-        return self._event_pb2.Event(wall_time=when, step=step, **content)
-
     def _append(self, run: str, event: Event) -> None:
         records = frame(event.SerializeToString())
-        held_back = self._held_back.get(run)
-        if held_back is None:
-            self._held_back[run] = bytearray(records)
-        else:
-            held_back += records
+        self._held_back[run] += records
         self._held_back_bytes += len(records)
         if self._held_back_bytes >= HELD_BACK_BYTES:
             self.flush()

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
 
-from hpsearch.observers.domains import Choices, Domain, Interval
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams import api_pb2, metadata
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
+
+from hpsearch.space import (
+    Categorical,
+    Constant,
+    Distribution,
+    IntUniform,
+    LogIntUniform,
+    LogUniform,
+    Parameter,
+    Space,
+    Uniform,
+)
 from hpsearch.trial import Params, Value
 
-if TYPE_CHECKING:
-    from tensorboard.compat.proto.summary_pb2 import Summary
-
 __all__ = ["HParams"]
+
+_TYPES = {bool: api_pb2.DATA_TYPE_BOOL, float: api_pb2.DATA_TYPE_FLOAT64, str: api_pb2.DATA_TYPE_STRING}
 
 
 class HParams:
@@ -22,87 +34,79 @@ class HParams:
     The dashboard knows numbers, booleans and strings, one of them per parameter. A parameter whose values are
     of several kinds, or lists, mappings or None, is shown as strings (JSON for what is no string), in its
     domain and in every trial alike, so that the dashboard's filters match.
-
-    Args:
-        domains: Flat parameter names to what each may be, in the order of the sweep.
     """
 
-    def __init__(self, domains: Mapping[str, Domain]) -> None:
-        from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
-
-        self._api_pb2 = api_pb2
-        self._metadata = metadata
-        self._plugin_data_pb2 = plugin_data_pb2
-        self._domains = domains
-        self._kinds = {name: _kind(domain) for name, domain in domains.items()}
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._kinds = {parameter.name: _kind(_values(parameter.distribution)) for parameter in space.parameters}
 
     def experiment(self, name: str, metrics: Mapping[str, str], created: float) -> Summary.Value:
         """Describe the study: its parameters, and its metrics as tag → name in the table."""
-        api = self._api_pb2
-        experiment = api.Experiment(
+        experiment = api_pb2.Experiment(
             name=name,
             time_created_secs=created,
-            hparam_infos=[self._parameter(parameter) for parameter in self._domains],
+            hparam_infos=[self._parameter(parameter) for parameter in self._space.parameters],
             metric_infos=[
-                api.MetricInfo(name=api.MetricName(tag=tag), display_name=display_name)
+                api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=display_name)
                 for tag, display_name in metrics.items()
             ],
         )
-        return self._value(self._metadata.EXPERIMENT_TAG, experiment=experiment)
+        return _summary(metadata.EXPERIMENT_TAG, HParamsPluginData(experiment=experiment))
 
     def session_start(self, params: Params, started: float) -> Summary.Value:
         """Say with which params a trial began."""
-        info = self._plugin_data_pb2.SessionStartInfo(start_time_secs=started)
+        info = SessionStartInfo(start_time_secs=started)
         for name, value in params.items():
-            kind = self._kinds.get(name, _kind(Choices((value,))))
+            # A searcher of one's own may suggest what is no point of the space.
+            kind = self._kinds.get(name, _kind([value]))
             if kind is bool and isinstance(value, bool):
                 info.hparams[name].bool_value = value
             elif kind is float and _is_number(value):
                 info.hparams[name].number_value = value
             else:
                 info.hparams[name].string_value = _as_string(value)
-        return self._value(self._metadata.SESSION_START_INFO_TAG, session_start_info=info)
+        return _summary(metadata.SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=info))
 
     def session_end(self, succeeded: bool, ended: float) -> Summary.Value:
         """Say how a trial ended. TensorBoard keeps the first end that it reads, so a trial has only one."""
-        api = self._api_pb2
-        info = self._plugin_data_pb2.SessionEndInfo(
-            status=api.STATUS_SUCCESS if succeeded else api.STATUS_FAILURE, end_time_secs=ended
-        )
-        return self._value(self._metadata.SESSION_END_INFO_TAG, session_end_info=info)
+        status = api_pb2.STATUS_SUCCESS if succeeded else api_pb2.STATUS_FAILURE
+        info = SessionEndInfo(status=status, end_time_secs=ended)
+        return _summary(metadata.SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=info))
 
-    def _parameter(self, name: str) -> Any:
-        api = self._api_pb2
-        domain, kind = self._domains[name], self._kinds[name]
-        types = {bool: api.DATA_TYPE_BOOL, float: api.DATA_TYPE_FLOAT64, str: api.DATA_TYPE_STRING}
-        info = api.HParamInfo(name=name, type=types[kind], differs=_differs(domain))
-        if isinstance(domain, Choices):
-            values = domain.values if kind is not str else [_as_string(value) for value in domain.values]
-            info.domain_discrete.extend(values)
-        elif math.isfinite(domain.low) and math.isfinite(domain.high):
-            # An unbounded parameter goes without a domain: JSON, and so the browser, has no infinity.
-            info.domain_interval.min_value = domain.low
-            info.domain_interval.max_value = domain.high
+    def _parameter(self, parameter: Parameter) -> api_pb2.HParamInfo:
+        distribution, kind = parameter.distribution, self._kinds[parameter.name]
+        values = _values(distribution)
+        # The dashboard hides the columns of parameters in which trials can't differ.
+        info = api_pb2.HParamInfo(name=parameter.name, type=_TYPES[kind], differs=values is None or len(values) > 1)
+        if values is not None:
+            info.domain_discrete.extend(map(_as_string, values) if kind is str else values)
+        elif isinstance(distribution, Uniform | LogUniform | IntUniform | LogIntUniform):
+            # The others are unbounded and go without a domain: JSON, and so the browser, has no infinity.
+            info.domain_interval.min_value = distribution.min
+            info.domain_interval.max_value = distribution.max
         return info
 
-    def _value(self, tag: str, **content: object) -> Summary.Value:
-        from tensorboard.compat.proto.summary_pb2 import Summary
 
-        plugin_data = self._plugin_data_pb2.HParamsPluginData(**content)
-        return Summary.Value(
-            tag=tag,
-            metadata=self._metadata.create_summary_metadata(plugin_data),
-            tensor=self._metadata.NULL_TENSOR,
-        )
+def _summary(tag: str, content: HParamsPluginData) -> Summary.Value:
+    plugin = metadata.create_summary_metadata(content)
+    return Summary.Value(tag=tag, metadata=plugin, tensor=metadata.NULL_TENSOR)
 
 
-def _kind(domain: Domain) -> type:
-    """Give the one type, of bool, float and str, that all values of a domain are shown as."""
-    if isinstance(domain, Interval):
-        return float
-    if all(isinstance(value, bool) for value in domain.values):
+def _values(distribution: Distribution) -> Sequence[Value] | None:
+    """Give the values of which a parameter has one; None where it is any number of a range."""
+    match distribution:
+        case Categorical(values=values):
+            return values
+        case Constant(value=value):
+            return [value]
+    return None
+
+
+def _kind(values: Sequence[Value] | None) -> type:
+    """Give the one type, of bool, float and str, that all these values, or all numbers, are shown as."""
+    if values is not None and all(isinstance(value, bool) for value in values):
         return bool
-    return float if all(_is_number(value) for value in domain.values) else str
+    return float if values is None or all(map(_is_number, values)) else str
 
 
 def _is_number(value: Value) -> bool:
@@ -111,10 +115,3 @@ def _is_number(value: Value) -> bool:
 
 def _as_string(value: Value) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _differs(domain: Domain) -> bool:
-    """Say whether trials can differ in it; the dashboard hides the columns where they can't."""
-    if isinstance(domain, Interval):
-        return domain.low != domain.high
-    return len(domain.values) > 1

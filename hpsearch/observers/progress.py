@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,13 +13,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from hpsearch.objective import Metric
 from hpsearch.observers.rung_rows import RungRow, rung_rows
-from hpsearch.report.wording import by_width, counted, duration, params_line, shortened
+from hpsearch.report.wording import by_state, by_width, counted, duration, params_line, shortened
 from hpsearch.schedulers.base import RungView
 from hpsearch.task import Workers
-from hpsearch.trial import Goal, TrialRow, TrialState
+from hpsearch.trial import TrialRow, TrialState
 
-__all__ = ["Display", "LiveTable", "PlainLines", "Silent", "Snapshot", "Unfailing", "choose_progress"]
+__all__ = ["MOST_FAILURES", "Display", "LiveTable", "PlainLines", "Silent", "Snapshot", "Unfailing", "choose_progress"]
 
 MOST_RUNG_ROWS = 12
 MOST_FAILURES = 3
@@ -32,29 +33,27 @@ class Snapshot:
     """Where a sweep stands, as a person wants to see it."""
 
     name: str
-    metric: str
-    goal: Goal
+    metric: Metric
     rungs: Sequence[RungView]
     counts: Mapping[TrialState, int]
-    trials: int | None
-    """Trials of the whole sweep; None where no bound is known."""
     best: TrialRow | None
     workers: Workers
     iterations: int
     """Iterations that count so far."""
-    iterations_total: int | None
+    total: tuple[int, int] | None
+    """(trials, iterations) of the whole sweep; None where no bound is known."""
     elapsed: float
     """Seconds of this run."""
     remaining: float | None
     """Seconds, estimated; None where nothing can be said."""
-    failures: Sequence[tuple[int, str]] = field(default=())
+    failures: Sequence[tuple[int, str]] = ()
     """(trial, message) of the newest failures, the newest last."""
     widths: Mapping[int, int] = field(default_factory=dict)
     """Running trials by how many workers each has; empty where none can have more than one."""
 
 
-class Display(Protocol):
-    """Where a sweep shows how it goes."""
+class Display:
+    """Where a sweep shows how it goes. Each kind does what it can of this, and the rest does nothing."""
 
     def show(self, snapshot: Snapshot) -> None:
         """Show where the sweep stands; called a few times a second."""
@@ -62,8 +61,12 @@ class Display(Protocol):
     def note(self, text: str) -> None:
         """Show a line that stays."""
 
-    def close(self, snapshot: Snapshot | None) -> None:
-        """Show how it ended (None: as it was last seen) and let go of the terminal."""
+    def close(self) -> None:
+        """Leave what was shown last, and let go of the terminal."""
+
+
+class Silent(Display):
+    """Shows nothing."""
 
 
 def choose_progress(stream: TextIO | None) -> Display:
@@ -85,20 +88,7 @@ def _apart(stream: TextIO) -> tuple[TextIO, bool]:
         return stream, False
 
 
-class Silent:
-    """Shows nothing."""
-
-    def show(self, snapshot: Snapshot) -> None:
-        """Show nothing."""
-
-    def note(self, text: str) -> None:
-        """Show nothing."""
-
-    def close(self, snapshot: Snapshot | None) -> None:
-        """Show nothing."""
-
-
-class Unfailing:
+class Unfailing(Display):
     """Shows on another display until that fails: a screen that is gone (`| head`) is no reason to end a sweep."""
 
     def __init__(self, display: Display) -> None:
@@ -112,9 +102,9 @@ class Unfailing:
         """Show a line that stays."""
         self._try(lambda display: display.note(text))
 
-    def close(self, snapshot: Snapshot | None) -> None:
-        """Show how it ended."""
-        self._try(lambda display: display.close(snapshot))
+    def close(self) -> None:
+        """Leave what was shown last."""
+        self._try(lambda display: display.close())
 
     def _try(self, call: Callable[[Display], None]) -> None:
         try:
@@ -123,7 +113,7 @@ class Unfailing:
             self._display = Silent()
 
 
-class LiveTable:
+class LiveTable(Display):
     """A table that is redrawn in place by `show`, in one write, without a thread of its own.
 
     It stays under 30 lines however many brackets there are; what other code prints scrolls above it.
@@ -133,33 +123,25 @@ class LiveTable:
         self._stream = stream
         self._owned = owned
         self._console = Console(file=stream, highlight=False)
-        self._live: Live | None = None
+        self._live = Live(console=self._console, auto_refresh=False)
 
     def show(self, snapshot: Snapshot) -> None:
         """Redraw the table."""
-        picture = _picture(snapshot)
-        if self._live is None:
-            self._live = Live(picture, console=self._console, auto_refresh=False)
-            self._live.start(refresh=True)
-        else:
-            self._live.update(picture, refresh=True)
+        self._live.start()  # once
+        self._live.update(_picture(snapshot), refresh=True)
 
     def note(self, text: str) -> None:
         """Print a line above the table."""
         self._console.print(Text(text))
 
-    def close(self, snapshot: Snapshot | None) -> None:
+    def close(self) -> None:
         """Leave the last table on the screen."""
-        if snapshot is not None:
-            self.show(snapshot)
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        self._live.stop()
         if self._owned:
             self._stream.close()
 
 
-class PlainLines:
+class PlainLines(Display):
     """A line at the start, at the end, every ten seconds, and when the best improves or a trial fails."""
 
     def __init__(self, stream: TextIO, owned: bool = False) -> None:
@@ -186,23 +168,20 @@ class PlainLines:
         """Print a line."""
         self._print(text)
 
-    def close(self, snapshot: Snapshot | None) -> None:
+    def close(self) -> None:
         """Print a last line, and the best params."""
-        last = self._last if snapshot is None else snapshot
-        if last is not None:
-            self._print_failures(last)
-            self._print_line(last)
-        if last is not None and last.best is not None:
-            self._print(f"best params: {params_line(last.best.params)}")
+        if self._last is not None:
+            self._print_line(self._last)
+            if self._last.best is not None:
+                self._print(f"best params: {params_line(self._last.best.params)}")
         if self._owned:
             self._stream.close()
 
     def _start(self, snapshot: Snapshot) -> None:
-        size = [f"{snapshot.name}: {snapshot.goal} {snapshot.metric}"]
-        if snapshot.trials is not None:
-            size.append(counted(snapshot.trials, "trial"))
-        if snapshot.iterations_total is not None:
-            size.append(counted(snapshot.iterations_total, "iteration"))
+        size = [f"{snapshot.name}: {snapshot.metric.goal} {snapshot.metric.name}"]
+        if snapshot.total is not None:
+            trials, iterations = snapshot.total
+            size += [counted(trials, "trial"), counted(iterations, "iteration")]
         self._print(", ".join([*size, _workers(snapshot.workers)]))
         self._failed = snapshot.counts.get(TrialState.FAILED, 0)
         self._next_line = snapshot.elapsed + LINE_EVERY
@@ -230,10 +209,9 @@ class PlainLines:
 
 def _line(snapshot: Snapshot) -> str:
     """Put a snapshot into one line."""
-    parts = [f"{duration(snapshot.elapsed):>10}", _trials(snapshot), _busy(snapshot)]
-    parts.append(_of("iteration", snapshot.iterations, snapshot.iterations_total))
+    parts = [f"{duration(snapshot.elapsed):>10}", _trials(snapshot), _busy(snapshot), _iterations(snapshot)]
     if snapshot.best is not None and snapshot.best.value is not None:
-        parts.append(f"best {snapshot.metric} {snapshot.best.value:.6g} (trial {snapshot.best.number})")
+        parts.append(f"best {snapshot.metric.name} {snapshot.best.value:.6g} (trial {snapshot.best.number})")
     if snapshot.remaining is not None:
         parts.append(f"about {duration(snapshot.remaining)} left")
     return "  ".join(parts)
@@ -241,7 +219,7 @@ def _line(snapshot: Snapshot) -> str:
 
 def _picture(snapshot: Snapshot) -> RenderableType:
     """Draw a snapshot for a terminal."""
-    head = Text.assemble((snapshot.name, "bold"), f"  {snapshot.goal} {snapshot.metric}", no_wrap=True)
+    head = Text.assemble((snapshot.name, "bold"), f"  {snapshot.metric.goal} {snapshot.metric.name}", no_wrap=True)
     head.append(f"  {duration(snapshot.elapsed)}", "cyan")
     if snapshot.remaining is not None:
         head.append(f", about {duration(snapshot.remaining)} left")
@@ -249,8 +227,7 @@ def _picture(snapshot: Snapshot) -> RenderableType:
     if snapshot.rungs:
         lines.append(_rung_table(rung_rows(snapshot.rungs, MOST_RUNG_ROWS)))
     lines.append(Text(_trials(snapshot), no_wrap=True, overflow="ellipsis"))
-    iterations = _of("iteration", snapshot.iterations, snapshot.iterations_total)
-    lines.append(Text(f"{iterations}, {_busy(snapshot)}", no_wrap=True, overflow="ellipsis"))
+    lines.append(Text(f"{_iterations(snapshot)}, {_busy(snapshot)}", no_wrap=True, overflow="ellipsis"))
     lines.extend(_best(snapshot))
     for trial, message in list(snapshot.failures)[-MOST_FAILURES:]:
         lines.append(Text(f"trial {trial} failed: {shortened(message, 200)}", "red", no_wrap=True))
@@ -273,20 +250,23 @@ def _rung_table(rows: Sequence[RungRow]) -> Table:
 def _best(snapshot: Snapshot) -> list[RenderableType]:
     best = snapshot.best
     if best is None or best.value is None:
-        return [Text(f"no {snapshot.metric} yet", "dim")]
-    head = Text(f"best {snapshot.metric} ")
+        return [Text(f"no {snapshot.metric.name} yet", "dim")]
+    head = Text(f"best {snapshot.metric.name} ")
     head.append(f"{best.value:.6g}", "bold green")
     head.append(f", trial {best.number} after {counted(best.iterations, 'iteration')}")
-    others = {name: value for name, value in best.metrics.items() if name != snapshot.metric}
+    others = {name: value for name, value in best.metrics.items() if name != snapshot.metric.name}
     reported = [Text(shortened(f"  reports {params_line(others)}", 400), "dim")] if others else []
     return [head, Text(shortened(f"  {params_line(best.params)}", 400)), *reported]
 
 
 def _trials(snapshot: Snapshot) -> str:
-    counts = [(state, snapshot.counts.get(state, 0)) for state in TrialState]
-    states = ", ".join(f"{count:,} {state}" for state, count in counts if count)
-    created = sum(count for _, count in counts)
-    return _of("trial", created, snapshot.trials) + (f" ({states})" if states else "")
+    states = by_state(snapshot.counts)
+    trials = None if snapshot.total is None else snapshot.total[0]
+    return _of("trial", sum(snapshot.counts.values()), trials) + (f" ({states})" if states else "")
+
+
+def _iterations(snapshot: Snapshot) -> str:
+    return _of("iteration", snapshot.iterations, None if snapshot.total is None else snapshot.total[1])
 
 
 def _busy(snapshot: Snapshot) -> str:

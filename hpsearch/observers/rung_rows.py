@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from hpsearch.schedulers.base import RungView
 
@@ -31,22 +33,21 @@ def rung_rows(rungs: Sequence[RungView], most: int) -> list[RungRow]:
     """
     if len(rungs) <= most:
         return [_row([rung]) for rung in rungs]
-    brackets: dict[int, list[RungView]] = {}
-    for rung in rungs:
-        brackets.setdefault(rung.bracket, []).append(rung)
-    done = [rung for views in brackets.values() if _is_done(views) for rung in views]
-    open_ = [rung for views in brackets.values() if not _is_done(views) for rung in views]
+    brackets = _grouped(rungs, lambda rung: rung.bracket)
+    done = [rung for bracket in brackets if _is_done(bracket) for rung in bracket]
+    open_ = [rung for bracket in brackets if not _is_done(bracket) for rung in bracket]
     room = most - (1 if done else 0)
     groups = [[rung] for rung in open_]
     if len(groups) > room:
-        by_until: dict[int | None, list[RungView]] = {}
-        for rung in sorted(open_, key=lambda rung: (rung.until is None, rung.until or 0)):
-            by_until.setdefault(rung.until, []).append(rung)
-        groups = list(by_until.values())
+        groups = _grouped(open_, lambda rung: math.inf if rung.until is None else rung.until)
     if len(groups) > room:
-        rest = [rung for group in groups[room - 1 :] for rung in group]
-        groups = [*groups[: room - 1], rest]
-    return [*([_row(done)] if done else []), *(_row(group) for group in groups)]
+        groups = [*groups[: room - 1], [rung for group in groups[room - 1 :] for rung in group]]
+    return [_row(group) for group in ([done, *groups] if done else groups)]
+
+
+def _grouped(rungs: Iterable[RungView], key: Callable[[RungView], float]) -> list[list[RungView]]:
+    """Give the rungs of equal keys together, in the order of the keys."""
+    return [list(group) for _, group in groupby(sorted(rungs, key=key), key)]
 
 
 def _is_done(bracket: Iterable[RungView]) -> bool:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from hpsearch.events import Failed, Finished, Lost, Reverted, Saved, Started
-from hpsearch.objective import Objective, is_valid
+from hpsearch.objective import is_valid
 from hpsearch.observers.base import Observed, Observer, Record
-from hpsearch.observers.domains import Domain, domains_of
 from hpsearch.observers.event_file import EventFiles
 from hpsearch.observers.hparams import HParams
 from hpsearch.report.wording import counted
@@ -55,9 +53,9 @@ class _Curve:
 
     written: int
     """Highest iteration that stands there."""
-    end: int | None
+    end: int | None = None
     """Where the newest segment ends."""
-    width: int | None
+    width: int | None = None
     """Workers of the newest segment; None where it could have no more than one."""
     time: float = 0.0
     """When `written` was reported, in seconds since the epoch."""
@@ -97,29 +95,19 @@ class TensorBoardObserver(Observer):
     written live and what replay writes say the same.
 
     Args:
-        directory: Of this study alone; TensorBoard's `--logdir`.
-        domains: What each parameter may be, in the order of the sweep.
-        objective: Names the metric, and says which values are better.
-        name: The sweep's name.
-        created: When the study was made, in seconds since the epoch.
+        observed: The study; its folder `tensorboard` is TensorBoard's `--logdir`, and holds nothing else.
     """
 
     deadline = 300.0  # it may have a whole study to write anew
 
-    def __init__(
-        self,
-        directory: Path,
-        domains: Mapping[str, Domain],
-        objective: Objective,
-        name: str = "",
-        created: float = 0.0,
-    ) -> None:
-        self._objective = objective
-        self._metric = objective.metric.name
+    def __init__(self, observed: Observed) -> None:
+        self._sweep = observed.sweep
+        self._created = observed.created
+        self._objective = self._sweep.objective
+        self._metric = self._sweep.metric.name
         self._best_tag = best_tag(self._metric)
-        self._own_tags = (self._best_tag, WIDTH_TAG)
-        self._hparams = HParams(domains)
-        self._files = EventFiles(directory)
+        self._hparams = HParams(self._sweep.parameters)
+        self._files = EventFiles(observed.directory / "tensorboard")
         self._curves: dict[int, _Curve] = {}
         self._failed: set[int] = set()
         """Trials that may still be retried: TensorBoard keeps the first status that it reads."""
@@ -129,22 +117,15 @@ class TensorBoardObserver(Observer):
         self._best: int | None = None
         """The trial with the best of these values."""
         self._rung_counts: Counter[int | None] = Counter()
-        self._name, self._created = name, created
-        self._now = created
+        self._now = self._created
         """When the newest record was journaled."""
-
-    @classmethod
-    def of(cls, observed: Observed) -> TensorBoardObserver:
-        """Give the one of a study, which writes to the study's own folder."""
-        sweep, directory = observed.sweep, observed.directory / "tensorboard"
-        return cls(directory, domains_of(sweep.parameters), sweep.objective, sweep.name, observed.created)
 
     def seen(self) -> int:
         """Clear what former runs wrote: it is written anew from the first record on."""
         self._files.clear([STUDY_RUN, "trial-[0-9]*"])
         self._files.create(STUDY_RUN, self._created)
         metrics = {self._metric: self._metric, self._best_tag: f"best {self._metric}"}
-        experiment = self._hparams.experiment(self._name, metrics, self._created)
+        experiment = self._hparams.experiment(self._sweep.name, metrics, self._created)
         self._files.summary(STUDY_RUN, self._created, experiment)
         self._files.flush()
         return 0
@@ -162,15 +143,13 @@ class TensorBoardObserver(Observer):
                 self._finish(event)
             case Failed():
                 self._write(event.reports)
-                self._pause(event.trial)
                 if not event.retry:
                     self._end_segment(event.trial, None)
                     self._failed.add(event.trial)
-            case Lost():
-                self._pause(event.trial)
             case Reverted():
-                self._pause(event.trial)
                 self._take_back(event.trial, event.iteration)
+        if isinstance(event, Finished | Failed | Lost | Reverted):
+            self._curves[event.trial].running = False
         for decision in record.decisions:
             if decision.action in ("stop", "complete"):
                 self._end(decision.trial, succeeded=decision.trial not in self._failed)
@@ -204,28 +183,25 @@ class TensorBoardObserver(Observer):
         self._files.flush()
 
     def _start(self, segment: Segment, new: Trial | None, reason: str) -> None:
-        # A reason is given exactly where it could have had another width.
-        width = segment.width if segment.width > 1 or reason else None
-        curve = self._curves.get(segment.trial)
-        if curve is None:
-            curve = self._curves[segment.trial] = _Curve(segment.start, segment.end, width)
-            if new is not None:
-                run = trial_run(new.number)
-                self._files.create(run, self._now)
-                self._files.summary(run, self._now, self._hparams.session_start(new.params, self._now))
+        if new is not None:
+            run = trial_run(new.number)
+            self._files.create(run, self._now)
+            self._files.summary(run, self._now, self._hparams.session_start(new.params, self._now))
+        curve = self._curves.setdefault(segment.trial, _Curve(segment.start))
         self._take_back(segment.trial, segment.start)
-        curve.running, curve.time = True, self._now
         self._failed.discard(segment.trial)
-        curve.end, curve.width = segment.end, width
+        curve.running, curve.time, curve.end = True, self._now, segment.end
+        # A reason is given exactly where it could have had another width.
+        curve.width = segment.width if segment.width > 1 or reason else None
 
     def _write(self, reports: Sequence[Report]) -> None:
         for report in reports:
-            curve = self._curves.get(report.trial)
-            if curve is None or report.iteration <= curve.written:
+            curve = self._curves[report.trial]
+            if report.iteration <= curve.written:
                 continue
             curve.written = report.iteration
             curve.time += report.seconds
-            scalars = [(tag, value) for tag, value in report.metrics.items() if tag not in self._own_tags]
+            scalars = [(tag, value) for tag, value in report.metrics.items() if tag not in (self._best_tag, WIDTH_TAG)]
             curve.last = self._objective.reported(report.metrics)
             if is_valid(curve.last) and self._objective.improves(curve.last, curve.best):
                 curve.bests.append((report.iteration, curve.last))
@@ -236,10 +212,7 @@ class TensorBoardObserver(Observer):
             self._files.scalars(trial_run(report.trial), curve.time, report.iteration, scalars)
 
     def _finish(self, event: Finished) -> None:
-        curve = self._curves.get(event.trial)
-        if curve is None:
-            return
-        curve.running = False
+        curve = self._curves[event.trial]
         if event.cut and (curve.end is None or event.iteration < curve.end):
             return
         replaced = self._objective.replaces(curve.last, curve.best)
@@ -260,15 +233,10 @@ class TensorBoardObserver(Observer):
 
     def _take_back(self, trial: int, iteration: int) -> None:
         """Take back the steps after an iteration, where any were written."""
-        curve = self._curves.get(trial)
-        if curve is not None and iteration < curve.written:
+        curve = self._curves[trial]
+        if iteration < curve.written:
             self._files.restart(trial_run(trial), self._now, iteration + 1)
             curve.rewind(iteration)
-
-    def _pause(self, trial: int) -> None:
-        curve = self._curves.get(trial)
-        if curve is not None:
-            curve.running = False
 
     def _end(self, trial: int, succeeded: bool) -> None:
         # The scheduler may still rank, and so stop, a trial that has failed: the first end stands.

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from hpsearch.observers.base import Observer, Record
 from hpsearch.schedulers.base import RungView
@@ -13,11 +14,9 @@ from hpsearch.trial import Report
 
 __all__ = ["ObserverThread", "close_all"]
 
-_PAUSE_SECONDS = 0.05
-"""Observers take what comes in bursts: each time the thread wakes it disturbs the thread that runs the sweep."""
-
-_FLUSH_SECONDS = 1.0
-"""How long what observers hold back may wait; a short trial's file is then opened once and not four times."""
+_BURST_SECONDS = 1.0
+"""Observers take what comes in bursts, and write out what they held back: each time the thread wakes it disturbs the
+thread that runs the sweep, and a short trial's file is opened once and not four times."""
 
 _Call = Callable[[Observer], None]
 
@@ -37,7 +36,7 @@ class ObserverThread:
         """
         self._observer = observer
         self._say = say
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._gone = False
@@ -63,15 +62,14 @@ class ObserverThread:
 
     def begin_close(self) -> float:
         """Say that nothing more comes; give the time on the monotonic clock until which it may take."""
-        if not self._closing.is_set():
-            self._closing.set()
-            self._calls.put(None)
+        self._closing.set()
+        self._calls.put(_wake)
         return time.monotonic() + self._observer.deadline
 
     def end_close(self, until: float) -> None:
         """Wait until everything is passed on and the observer is closed, or let it go."""
-        while not self._gone and self._thread.is_alive() and (left := until - time.monotonic()) > 0:
-            self._thread.join(min(left, 1.0))
+        if not self._gone:
+            self._thread.join(max(until - time.monotonic(), 0.0))
         if self._thread.is_alive():
             self._let_go(f"it hadn't taken everything {self._observer.deadline:g} s after the end of the sweep")
 
@@ -82,34 +80,21 @@ class ObserverThread:
         if not self._gone:
             self._calls.put(call)
 
+    def _get_ready(self, observer: Observer) -> None:
+        self._seen = observer.seen()
+
     def _observe(self, observer: Observer, record: Record) -> None:
         if record.seq > self._seen:
             observer.observe(record)
 
-    def _get_ready(self, observer: Observer) -> None:
-        self._seen = observer.seen()
-
     def _work(self) -> None:
         self._tell(self._get_ready)
-        flush_at: float | None = None  # None: nothing was told since the last flush
-        while not self._gone:
-            try:
-                left = None if flush_at is None else max(flush_at - time.monotonic(), 0.0)
-                call = self._calls.get(timeout=left)
-            except queue.Empty:
-                self._tell(lambda observer: observer.flush())
-                flush_at = None
-                continue
-            if call is None:
-                break
-            self._tell(call)
-            if flush_at is None:
-                flush_at = time.monotonic() + _FLUSH_SECONDS
-            elif time.monotonic() >= flush_at:
-                self._tell(lambda observer: observer.flush())
-                flush_at = None
-            if self._calls.empty():
-                self._closing.wait(_PAUSE_SECONDS)
+        while not self._gone and not (self._closing.is_set() and self._calls.empty()):
+            self._tell(self._calls.get())
+            self._closing.wait(_BURST_SECONDS)
+            while not self._calls.empty():
+                self._tell(self._calls.get())
+            self._tell(lambda observer: observer.flush())
         self._tell(lambda observer: observer.close())
 
     def _tell(self, call: _Call) -> None:
@@ -129,15 +114,17 @@ class ObserverThread:
                 return
             self._gone = True
         while not self._calls.empty():  # a study's worth of records may wait there
-            try:
+            with suppress(queue.Empty):
                 self._calls.get_nowait()
-            except queue.Empty:
-                break
-        self._calls.put(None)
+        self._calls.put(_wake)
         self._say(
             f"{type(self._observer).__name__} stopped: {why}. The sweep goes on without it; "
             "resuming tells it what it hasn't seen."
         )
+
+
+def _wake(observer: Observer) -> None:
+    """Tell the observer nothing; its thread may wait for a call."""
 
 
 def close_all(threads: Sequence[ObserverThread]) -> None:

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from hpsearch.events import Failed
 from hpsearch.observers.base import Observer, Record
-from hpsearch.observers.progress import Display, Snapshot
+from hpsearch.observers.progress import MOST_FAILURES, Display, Snapshot
 from hpsearch.observers.thread import ObserverThread, close_all
+from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
 from hpsearch.trial import Report
 
-if TYPE_CHECKING:
-    from hpsearch.study.state import StudyState
-
 __all__ = ["Watching"]
 
 _RUNGS_SECONDS = 2.0
-"""Time between two looks of the observers at the rungs."""
-
-_RECENT_FAILURES = 3
+"""Time between two looks of the observers at the rungs, on the backend's clock."""
 
 _FIRST_ESTIMATE = 3.0
 """Seconds before which nothing is said of the time left."""
@@ -34,13 +28,11 @@ class Watching:
 
     def __init__(self, sweep: Sweep, observers: Sequence[Observer], display: Display) -> None:
         self._sweep = sweep
-        self._wide = sweep.resources.widest > 1
         self._display = display
         self._threads = [ObserverThread(observer, self.say) for observer in observers]
-        self._failures: deque[tuple[int, str]] = deque(maxlen=_RECENT_FAILURES)
+        self._failures: deque[tuple[int, str]] = deque(maxlen=MOST_FAILURES)
         self._done_before: int | None = None
         self._next_rungs = 0.0
-        self._last: Snapshot | None = None
 
     def observe(self, record: Record) -> None:
         """Pass a journaled event on."""
@@ -61,17 +53,15 @@ class Watching:
 
     def look(self, study_state: StudyState, workers: Workers, elapsed: float, last: bool = False) -> None:
         """Redraw the screen, and now and then show the observers the rungs."""
-        now = time.monotonic()
-        if last or now >= self._next_rungs:
-            self._next_rungs = now + _RUNGS_SECONDS
+        if last or elapsed >= self._next_rungs:
+            self._next_rungs = elapsed + _RUNGS_SECONDS
             for thread in self._threads:
                 thread.rungs(study_state.rungs())
-        self._last = self._snapshot(study_state, workers, elapsed)
-        self._display.show(self._last)
+        self._display.show(self._snapshot(study_state, workers, elapsed))
 
     def close(self) -> None:
         """Show the end, and wait until the observers have written everything, each within its deadline."""
-        self._display.close(self._last)
+        self._display.close()
         close_all(self._threads)
 
     def _snapshot(self, study_state: StudyState, workers: Workers, elapsed: float) -> Snapshot:
@@ -83,19 +73,18 @@ class Watching:
         here = done - self._done_before
         if total is not None and here > 0 and done < total[1] and elapsed > _FIRST_ESTIMATE:
             remaining = (total[1] - done) * elapsed / here
+        wide = self._sweep.resources.widest > 1
         return Snapshot(
             name=self._sweep.name,
-            metric=self._sweep.metric.name,
-            goal=self._sweep.metric.goal,
+            metric=self._sweep.metric,
             rungs=study_state.rungs(),
             counts=study_state.counts(),
-            trials=None if total is None else total[0],
             best=study_state.best(),
             workers=workers,
             iterations=done,
-            iterations_total=None if total is None else total[1],
+            total=total,
             elapsed=elapsed,
             remaining=remaining,
             failures=tuple(self._failures),
-            widths=Counter(segment.width for segment in study_state.running()) if self._wide else {},
+            widths=Counter(segment.width for segment in study_state.running()) if wide else {},
         )

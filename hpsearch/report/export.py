@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpsearch.objective import Objective
 from hpsearch.report.optuna_storage import check_replaceable, write_optuna_storage
 from hpsearch.report.tables import csv_field, rows_to_csv, trials_dataframe
-from hpsearch.space import Space
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialRow
 
 if TYPE_CHECKING:
@@ -26,14 +25,11 @@ OPTUNA_NAME = "optuna.db"
 
 def export_study(
     rows: Sequence[TrialRow],
-    names: Sequence[str],
-    space: Space,
-    objective: Objective,
-    study_name: str,
+    sweep: Sweep,
     directory: Path,
-    curves: Mapping[int, Sequence[tuple[int, float]]] | None = None,
-    times: Mapping[int, tuple[float, float | None]] | None = None,
-    identity: str = "",
+    curves: Mapping[int, Sequence[tuple[int, float]]],
+    times: Mapping[int, tuple[float, float | None]],
+    identity: str,
 ) -> list[Path]:
     """Write `trials.csv`, `trials.parquet` and `optuna.db` into a directory; answer their paths.
 
@@ -41,10 +37,7 @@ def export_study(
 
     Args:
         rows: All trials, by number.
-        names: The params, in the order of the columns.
-        space: Gives Optuna's distributions.
-        objective: Gives Optuna's metric name and direction.
-        study_name: The study's name in the Optuna storage.
+        sweep: Gives the params, in the order of the columns, and what Optuna knows of them, the metric and the name.
         directory: Is made if it is missing.
         curves: Trial number to (iteration, metric) of every report that counts: Optuna's intermediate values.
         times: Trial number to when its first segment began and its last ended, in seconds since the epoch.
@@ -56,11 +49,12 @@ def export_study(
     check_replaceable(directory / OPTUNA_NAME, identity)
     directory.mkdir(parents=True, exist_ok=True)
     # Built elsewhere and copied: SQLite over a network is slow, and a study's directory may be on one.
+    names = sweep.parameters.names
     with tempfile.TemporaryDirectory(prefix="hpsearch-export-") as scratch:
         built = [Path(scratch) / name for name in (CSV_NAME, PARQUET_NAME, OPTUNA_NAME)]
         built[0].write_text(rows_to_csv(rows, names), encoding="utf-8", newline="\n")
         _for_parquet(trials_dataframe(rows, names, metrics=True)).to_parquet(built[1], index=False)
-        write_optuna_storage(built[2], rows, space, objective, study_name, curves or {}, times or {}, identity)
+        write_optuna_storage(built[2], rows, sweep, curves, times, identity)
         return [_put_in_place(path, directory) for path in built]
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import TYPE_CHECKING
 
 from hpsearch.space import (
@@ -65,49 +63,30 @@ def optuna_parameter(distribution: Distribution, values: Sequence[Value]) -> Opt
     match distribution:
         case IntUniform(min=low, max=high) | LogIntUniform(min=low, max=high) if max(-low, high) > EXACT_INTEGERS:
             return None
-        case Uniform(min=low, max=high, step=step):
-            if step is None or (high - low) / step > MOST_STEPS:
+        case Uniform(min=low, max=high, steps=steps):
+            if steps is None or steps.count > MOST_STEPS:
                 return OptunaParameter(FloatDistribution(low, high))
-            low, high = _multiples(low, high, step)
-            return OptunaParameter(FloatDistribution(low, high, step=step))
+            # Ours count from 0, Optuna's from `low`.
+            low, high = steps.value(steps.first), steps.value(steps.last)
+            return OptunaParameter(FloatDistribution(low, high, step=steps.size))
         case LogUniform(min=low, max=high):
             return OptunaParameter(FloatDistribution(low, high, log=True))
-        case IntUniform(min=low, max=high, step=step):
-            low, high = _multiples(low, high, step or 1)
-            return OptunaParameter(IntDistribution(int(low), int(high), step=step or 1))
+        case IntUniform(steps=steps) if steps is not None:
+            low, high = int(steps.value(steps.first)), int(steps.value(steps.last))
+            return OptunaParameter(IntDistribution(low, high, step=int(steps.size)))
         case LogIntUniform(min=low, max=high):
             return OptunaParameter(IntDistribution(low, high, log=True))
-        case Normal(mu=mu, sigma=sigma):
-            reach = (mu - NORMAL_DEVIATIONS * sigma, mu + NORMAL_DEVIATIONS * sigma)
-            return OptunaParameter(FloatDistribution(min(*reach, *values), max(*reach, *values)))
-        case LogNormal(mu=mu, sigma=sigma):
-            return OptunaParameter(_log_normal(mu, sigma, values))
+        case Normal() | LogNormal():
+            ends = [distribution.at_deviations(sigmas) for sigmas in (-NORMAL_DEVIATIONS, NORMAL_DEVIATIONS)]
+            low, high = min(*ends, *values), max(*ends, *values)
+            # A step may round a value down to zero, where no logarithmic range reaches.
+            is_log = isinstance(distribution, LogNormal) and low > 0
+            return OptunaParameter(FloatDistribution(low, high, log=is_log))
         case Categorical(values=choices):
             return _choices(choices)
         case Constant(value=value):
             return _choices([value])
     raise TypeError(f"a distribution must have a counterpart in Optuna, got {type(distribution).__name__}")
-
-
-def _log_normal(mu: float, sigma: float, values: Sequence[float]) -> BaseDistribution:
-    from optuna.distributions import FloatDistribution
-
-    reach = [_exp(mu - NORMAL_DEVIATIONS * sigma), _exp(mu + NORMAL_DEVIATIONS * sigma)]
-    low, high = min(*reach, *values), max(*reach, *values)
-    # A step may have rounded a value down to zero, where no logarithmic range reaches.
-    return FloatDistribution(low, high, log=low > 0)
-
-
-def _exp(exponent: float) -> float:
-    return math.exp(min(max(exponent, -700.0), 700.0))
-
-
-def _multiples(low: float, high: float, step: float) -> tuple[float, float]:
-    """Give the first and last multiple of a step in a range: ours count from 0, Optuna's from `low`."""
-    exact = Decimal(repr(step))
-    first = (Decimal(repr(low)) / exact).to_integral_value(ROUND_CEILING)
-    last = (Decimal(repr(high)) / exact).to_integral_value(ROUND_FLOOR)
-    return float(first * exact), float(last * exact)
 
 
 def _choices(values: Sequence[Value]) -> OptunaParameter:

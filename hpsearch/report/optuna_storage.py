@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpsearch.errors import HpsearchError
-from hpsearch.objective import Objective
 from hpsearch.report.optuna_distributions import OptunaParameter, optuna_parameter
 from hpsearch.report.tables import strict_json
-from hpsearch.space import Space
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialRow, TrialState
 
 if TYPE_CHECKING:
@@ -31,13 +30,20 @@ _MARK = "hpsearch"
 KNOWN_SCHEMA = "v3.2.0.a"
 """Revision of Optuna's tables that `_insert` writes to."""
 
+_COLUMNS = {
+    "trials": ("trial_id", "study_id", "number", "state", "datetime_start", "datetime_complete"),
+    "trial_params": ("trial_id", "param_name", "param_value", "distribution_json"),
+    "trial_values": ("trial_id", "objective", "value", "value_type"),
+    "trial_intermediate_values": ("trial_id", "step", "intermediate_value", "intermediate_value_type"),
+    "trial_user_attributes": ("trial_id", "key", "value_json"),
+}
+"""Those tables."""
+
 
 def write_optuna_storage(
     path: Path,
     rows: Sequence[TrialRow],
-    space: Space,
-    objective: Objective,
-    study_name: str,
+    sweep: Sweep,
     curves: Mapping[int, Sequence[tuple[int, float]]],
     times: Mapping[int, tuple[float, float | None]],
     identity: str,
@@ -51,9 +57,7 @@ def write_optuna_storage(
     Args:
         path: Must not exist.
         rows: All trials, numbered from 0 without a gap.
-        space: Gives the distributions.
-        objective: Gives Optuna's metric name and direction.
-        study_name: The study's name in the storage.
+        sweep: Gives the distributions, the metric's name and direction, and the study's name in the storage.
         curves: Trial number to (iteration, metric): the intermediate values.
         times: Trial number to when it began and ended, in seconds since the epoch.
         identity: Of our study: marks the storage as its export.
@@ -64,12 +68,19 @@ def write_optuna_storage(
 
         storage = optuna.storages.RDBStorage(str(URL.create("sqlite", database=str(path))))
         try:
-            study = optuna.create_study(storage=storage, study_name=study_name, direction=objective.metric.goal)
-            study.set_metric_names([objective.metric.name])
+            study = optuna.create_study(storage=storage, study_name=sweep.name, direction=sweep.metric.goal)
+            study.set_metric_names([sweep.metric.name])
             study.set_user_attr(_MARK, identity)
-            trials = _trials(rows, space, curves, times)
+            parameters = {
+                parameter.name: optuna_parameter(
+                    parameter.distribution,
+                    [row.params[parameter.name] for row in rows if parameter.name in row.params],
+                )
+                for parameter in sweep.parameters.parameters
+            }
+            trials = [_trial(row, parameters, curves.get(row.number, ()), times.get(row.number)) for row in rows]
             if storage.get_current_version() == KNOWN_SCHEMA:
-                _insert(storage, trials)
+                _insert(storage, storage.get_study_id_from_name(sweep.name), trials)
             else:
                 study.add_trials(trials)
         finally:
@@ -121,23 +132,6 @@ def _not_ours(path: Path, found: str) -> HpsearchError:
     )
 
 
-def _trials(
-    rows: Sequence[TrialRow],
-    space: Space,
-    curves: Mapping[int, Sequence[tuple[int, float]]],
-    times: Mapping[int, tuple[float, float | None]],
-) -> list[FrozenTrial]:
-    parameters = {
-        parameter.name: optuna_parameter(
-            parameter.distribution,
-            [row.params[parameter.name] for row in rows if parameter.name in row.params],
-        )
-        for parameter in space.parameters
-    }
-    ordered = sorted(rows, key=lambda row: row.number)
-    return [_trial(row, parameters, curves.get(row.number, ()), times.get(row.number)) for row in ordered]
-
-
 def _trial(
     row: TrialRow,
     parameters: Mapping[str, OptunaParameter | None],
@@ -155,6 +149,7 @@ def _trial(
         TrialState.FAILED: OptunaState.FAIL,
     }[row.state]
     has_value = state in (OptunaState.COMPLETE, OptunaState.PRUNED)
+    held = {name: parameter for name, parameter in parameters.items() if parameter is not None and name in row.params}
     attributes = {
         "origin": row.origin,
         "iterations": row.iterations,
@@ -164,16 +159,13 @@ def _trial(
         "reverted": row.reverted,
         "failure": None if row.failure is None else row.failure.message,
         **{f"metrics.{name}": strict_json(value) for name, value in row.metrics.items()},
-        **{f"params.{name}": json.dumps(row.params[name]) for name in row.params if parameters.get(name, 1) is None},
-    }
-    present = {
-        name: parameter for name, parameter in parameters.items() if parameter is not None and name in row.params
+        **{f"params.{name}": json.dumps(value) for name, value in row.params.items() if name not in held},
     }
     trial = create_trial(
         state=state,
         value=row.value if has_value else None,
-        params={name: parameter.value(row.params[name]) for name, parameter in present.items()},
-        distributions={name: parameter.distribution for name, parameter in present.items()},
+        params={name: parameter.value(row.params[name]) for name, parameter in held.items()},
+        distributions={name: parameter.distribution for name, parameter in held.items()},
         user_attrs={name: value for name, value in attributes.items() if value not in (None, "")},
         intermediate_values=dict(curve),
     )
@@ -189,51 +181,32 @@ def _local(when: float | None) -> datetime | None:
     return None if when is None else datetime.fromtimestamp(when)
 
 
-def _insert(storage: RDBStorage, trials: Sequence[FrozenTrial]) -> None:
-    """Write all trials of the storage's only study in one transaction.
+def _insert(storage: RDBStorage, study: int, trials: Sequence[FrozenTrial]) -> None:
+    """Write all trials of a study in one transaction.
 
     `add_trials` takes several transactions and a query per value: 10 ms a trial, where this takes 0.1 ms.
     """
     from optuna.distributions import distribution_to_json
 
-    heads, params, values, steps, attributes = [], [], [], [], []
+    rows: dict[str, list[tuple[object, ...]]] = {table: [] for table in _COLUMNS}
     for key, trial in enumerate(trials, 1):
         started, completed = _stored_time(trial.datetime_start), _stored_time(trial.datetime_complete)
-        heads.append((key, trial.number, trial.state.name, started, completed))
+        rows["trials"].append((key, study, trial.number, trial.state.name, started, completed))
         for name, distribution in trial.distributions.items():
             internal = distribution.to_internal_repr(trial.params[name])
-            params.append((key, name, internal, distribution_to_json(distribution)))
+            rows["trial_params"].append((key, name, internal, distribution_to_json(distribution)))
         if trial.value is not None:
-            values.append((key, *_stored_number(trial.value)))
+            rows["trial_values"].append((key, 0, *_stored_number(trial.value)))
         for step, value in trial.intermediate_values.items():
-            steps.append((key, step, *_stored_number(value)))
+            rows["trial_intermediate_values"].append((key, step, *_stored_number(value)))
         for name, value in trial.user_attrs.items():
-            attributes.append((key, name, json.dumps(value)))
-    statements: list[tuple[str, Sequence[tuple[object, ...]]]] = [
-        (
-            "INSERT INTO trials (trial_id, number, study_id, state, datetime_start, datetime_complete) "
-            "SELECT ?, ?, study_id, ?, ?, ? FROM studies",
-            heads,
-        ),
-        (
-            "INSERT INTO trial_params (trial_id, param_name, param_value, distribution_json) VALUES (?, ?, ?, ?)",
-            params,
-        ),
-        (
-            "INSERT INTO trial_values (trial_id, objective, value, value_type) VALUES (?, 0, ?, ?)",
-            values,
-        ),
-        (
-            "INSERT INTO trial_intermediate_values "
-            "(trial_id, step, intermediate_value, intermediate_value_type) VALUES (?, ?, ?, ?)",
-            steps,
-        ),
-        ("INSERT INTO trial_user_attributes (trial_id, key, value_json) VALUES (?, ?, ?)", attributes),
-    ]
+            rows["trial_user_attributes"].append((key, name, json.dumps(value)))
     with storage.engine.begin() as connection:
-        for statement, rows in statements:
-            if rows:
-                connection.exec_driver_sql(statement, list(rows))
+        for table, columns in _COLUMNS.items():
+            if rows[table]:
+                places = ", ".join("?" for _ in columns)
+                statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})"
+                connection.exec_driver_sql(statement, rows[table])
 
 
 def _stored_number(value: float) -> tuple[float | None, str]:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Reverted, Started
-from hpsearch.report.tables import csv_text, json_text
+from hpsearch.report.tables import LONGEST_CELL, Column, csv_text, json_text, table_text
 from hpsearch.report.wording import duration, shortened
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 __all__ = ["SegmentRow", "segment_rows", "segments_to_csv", "segments_to_json", "segments_to_table"]
-
-_LONGEST = 100
-"""Letters of a reason or message that a cell shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +43,20 @@ def segment_rows(events: Iterable[Event], live: bool) -> list[SegmentRow]:
         events: Of a journal, in their order.
         live: A process runs the study now, so what hasn't ended is running.
     """
-    rows: list[SegmentRow] = []
-    places: dict[tuple[int, int], int] = {}
-    """Of each open (trial, attempt), its place in `rows`."""
+    rows: dict[tuple[int, int], SegmentRow] = {}  # by (trial, attempt), in the order of starting
     for event in events:
         match event:
             case Started(segment=segment, reason=reason):
-                places[segment.trial, segment.attempt] = len(rows)
-                rows.append(
-                    SegmentRow(segment.trial, segment.attempt, segment.start, segment.end, segment.width, reason)
-                )
+                trial, attempt = segment.trial, segment.attempt
+                rows[trial, attempt] = SegmentRow(trial, attempt, segment.start, segment.end, segment.width, reason)
             case Finished() | Failed() | Lost() | Reverted():
-                place = places.pop((event.trial, event.attempt))
-                rows[place] = _ended(rows[place], event)
+                key = event.trial, event.attempt
+                rows[key] = _ended(rows[key], event)
             case Opened() | Ended():
-                _interrupt(rows, places)
+                _interrupt(rows)
     if not live:
-        _interrupt(rows, places)
-    return rows
+        _interrupt(rows)
+    return list(rows.values())
 
 
 def segments_to_csv(rows: Sequence[SegmentRow]) -> str:
@@ -80,30 +70,21 @@ def segments_to_json(rows: Sequence[SegmentRow]) -> str:
     return json_text(asdict(row) for row in rows)
 
 
-def segments_to_table(rows: Sequence[SegmentRow]) -> Table:
+def segments_to_table(rows: Sequence[SegmentRow]) -> str:
     """Give the segments for a terminal."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("trial", "attempt", "start", "end", "width"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("reason")
-    table.add_column("ended")
-    table.add_column("time", justify="right", no_wrap=True)
-    for row in rows:
-        ended = f"{row.ended}: {row.message}" if row.message else row.ended
-        cells = [
-            *(str(count) for count in (row.trial, row.attempt, row.start)),
-            "" if row.end is None else str(row.end),
-            str(row.width),
-            shortened(row.reason, _LONGEST),
-            shortened(ended, _LONGEST),
-            "" if row.seconds is None else duration(row.seconds),
+    ended = [f"{row.ended}: {row.message}" if row.message else row.ended for row in rows]
+    return table_text(
+        [
+            Column("trial", [str(row.trial) for row in rows]),
+            Column("attempt", [str(row.attempt) for row in rows]),
+            Column("start", [str(row.start) for row in rows]),
+            Column("end", ["" if row.end is None else str(row.end) for row in rows]),
+            Column("width", [str(row.width) for row in rows]),
+            Column("reason", [shortened(row.reason, LONGEST_CELL) for row in rows], is_text=True),
+            Column("ended", [shortened(text, LONGEST_CELL) for text in ended], is_text=True),
+            Column("time", ["" if row.seconds is None else duration(row.seconds) for row in rows]),
         ]
-        table.add_row(*(Text(cell) for cell in cells))
-    return table
+    )
 
 
 def _ended(row: SegmentRow, event: Finished | Failed | Lost | Reverted) -> SegmentRow:
@@ -119,7 +100,7 @@ def _ended(row: SegmentRow, event: Finished | Failed | Lost | Reverted) -> Segme
             return replace(row, ended="reverted", message=reason, seconds=seconds)
 
 
-def _interrupt(rows: list[SegmentRow], places: dict[tuple[int, int], int]) -> None:
-    for place in places.values():
-        rows[place] = replace(rows[place], ended="interrupted")
-    places.clear()
+def _interrupt(rows: dict[tuple[int, int], SegmentRow]) -> None:
+    for key, row in rows.items():
+        if row.ended == "running":
+            rows[key] = replace(row, ended="interrupted")

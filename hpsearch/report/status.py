@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from hpsearch.report.study import Study
-from hpsearch.report.wording import by_width, counted, duration, params_line, shortened, up_to
-from hpsearch.trial import Failure, TrialRow, TrialState
+from hpsearch.report.wording import by_state, by_width, counted, duration, params_line, shortened, up_to
+from hpsearch.trial import Failure
 
 __all__ = ["status_text", "way_on"]
 
@@ -28,8 +28,7 @@ def status_text(study: Study, holder: str | None) -> str:
     """
     rows = study.trials
     lines = [f"{study.sweep.name}  {study.directory}", f"state       {_state(study, holder)}"]
-    counts = {state: sum(row.state is state for row in rows) for state in TrialState}
-    told = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
+    told = by_state(Counter(row.state for row in rows))
     total = study.total
     lines.append(f"trials      {told or 'none yet'}" + ("" if total is None else f"; {total[0]:,} in all"))
     of_all = "" if total is None else f" of {total[1]:,}"
@@ -105,18 +104,16 @@ def _reverted(study: Study) -> list[str]:
 
 def _failures(study: Study) -> list[str]:
     """Show each kind of failure once, with one traceback, and the trials that it struck."""
-    kinds: dict[str, list[TrialRow]] = {}
+    kinds: dict[str, tuple[Failure, list[int]]] = {}
     for row in study.trials:
         if row.failure is not None:
-            kinds.setdefault(_kind(row.failure), []).append(row)
+            kinds.setdefault(_kind(row.failure), (row.failure, []))[1].append(row.number)
     lines = []
-    for rows in list(kinds.values())[:_MOST_FAILURES]:
-        first = rows[0].failure
-        assert first is not None
-        struck = ", ".join(str(row.number) for row in rows[:_MOST_NAMED])
-        more = f" and {len(rows) - _MOST_NAMED} more" if len(rows) > _MOST_NAMED else ""
+    for first, struck in list(kinds.values())[:_MOST_FAILURES]:
+        named = ", ".join(map(str, struck[:_MOST_NAMED]))
+        more = f" and {len(struck) - _MOST_NAMED} more" if len(struck) > _MOST_NAMED else ""
         lines.append(f"failed      {shortened(first.message, _WIDTH)}")
-        lines.append(f"            {'trial' if len(rows) == 1 else 'trials'} {struck}{more}")
+        lines.append(f"            {'trial' if len(struck) == 1 else 'trials'} {named}{more}")
         lines += [f"            | {line}" for line in first.traceback.strip().splitlines()]
     if len(kinds) > _MOST_FAILURES:
         more = counted(len(kinds) - _MOST_FAILURES, "more kind")

@@ -16,7 +16,7 @@ from hpsearch.schedulers.base import RungView
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.extension import extended
 from hpsearch.study.journal import Journal
-from hpsearch.study.journaled_state import JournaledState
+from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialRow, TrialState
 
@@ -38,30 +38,22 @@ class BestTrial:
     """A file for `torch.load`, or what the trainable wrote; None where none was saved, or it was deleted."""
 
 
+@dataclass(eq=False)
 class Study:
     """A study as its journal told it when it was read."""
 
-    def __init__(
-        self,
-        directory: Path,
-        sweep: Sweep,
-        journaled: JournaledState,
-        ended: Ended,
-        provenance: dict[str, Any],
-        created: float = 0.0,
-    ) -> None:
-        self.directory = directory
-        self.sweep = sweep
-        """The sweep, with what it was extended by."""
-        self.state = ended.state
-        """`running`, `finished`, `interrupted`, `stopped`, `max_time` or `error`."""
-        self.message = ended.message
-        """What the state `error` was."""
-        self.provenance = provenance
-        """Git commit, command line, packages and environment of the process that made the study."""
-        self.created = created
-        """When, in seconds since the epoch."""
-        self._journaled = journaled
+    directory: Path
+    sweep: Sweep
+    """The sweep, with what it was extended by."""
+    state: str
+    """`running`, `finished`, `interrupted`, `stopped`, `max_time` or `error`."""
+    message: str
+    """What the state `error` was."""
+    provenance: dict[str, Any]
+    """Git commit, command line, packages and environment of the process that made the study."""
+    created: float
+    """When, in seconds since the epoch."""
+    _journaled: JournaledState
 
     def __repr__(self) -> str:
         counts = self._journaled.counts()
@@ -155,19 +147,20 @@ class Study:
         points: dict[int, dict[int, float]] = defaultdict(dict)
         sound: dict[int, dict[int, float]] = {}
         """Of trials that failed, what counts where they run again."""
-        for event in _events(self.directory):
-            if isinstance(event, Started) and event.segment.trial in sound:
-                points[event.segment.trial] = sound.pop(event.segment.trial)
-            if isinstance(event, Failed) and not event.retry:
-                sound[event.trial] = dict(points[event.trial])
-            if isinstance(event, Reverted):
-                curve = points[event.trial]
-                points[event.trial] = {i: value for i, value in curve.items() if i <= event.iteration}
-            if isinstance(event, Saved | Finished) or (isinstance(event, Failed) and not event.retry):
-                for report in event.reports:
-                    known.update(dict.fromkeys(report.metrics))
-                    if name in report.metrics:
-                        points[report.trial][report.iteration] = report.metrics[name]
+        for entry in self._entries():
+            match event := entry.event:
+                case Saved() | Finished() | Failed(retry=False):
+                    if isinstance(event, Failed):
+                        sound[event.trial] = dict(points[event.trial])
+                    for report in event.reports:
+                        known.update(dict.fromkeys(report.metrics))
+                        if name in report.metrics:
+                            points[report.trial][report.iteration] = report.metrics[name]
+                case Reverted(trial=trial, iteration=last):
+                    points[trial] = {i: value for i, value in points[trial].items() if i <= last}
+            for decision in entry.followed.decisions:
+                if decision.action == "withdraw":
+                    points[decision.trial] = sound.pop(decision.trial)
         if name not in known:
             raise HpsearchError(f"{self.directory}: no report holds a metric {name!r}; {nearest(name, known)}")
         return {trial: sorted(curve.items()) for trial, curve in points.items() if curve}
@@ -179,17 +172,25 @@ class Study:
         """
         began: dict[int, float] = {}
         ended: dict[int, float] = {}
-        with Journal.read(StudyDirectory(self.directory).journal) as journal:
-            for when, event in journal.events():
-                if isinstance(event, Started):
-                    began.setdefault(event.segment.trial, when)
-                elif isinstance(event, Finished | Failed | Lost | Reverted):
-                    ended[event.trial] = when
+        for when, event in self._events():
+            match event:
+                case Started(segment=segment):
+                    began.setdefault(segment.trial, when)
+                case Finished(trial=trial) | Failed(trial=trial) | Lost(trial=trial) | Reverted(trial=trial):
+                    ended[trial] = when
         return {trial: (when, ended.get(trial)) for trial, when in began.items()}
 
     def segments(self) -> list[SegmentRow]:
         """Give every segment that was started, with its width and the reason for it, in the order of starting."""
-        return segment_rows(_events(self.directory), live=self.state == "running")
+        return segment_rows((event for _, event in self._events()), live=self.state == "running")
+
+    def _events(self) -> Iterator[tuple[float, Event]]:
+        with Journal.read(StudyDirectory(self.directory).journal) as journal:
+            yield from journal.events()
+
+    def _entries(self) -> Iterator[Entry]:
+        with Journal.read(StudyDirectory(self.directory).journal) as journal:
+            yield from journal.entries()
 
 
 def load(directory: str | Path) -> Study:
@@ -218,15 +219,10 @@ def load(directory: str | Path) -> Study:
         if not live:
             # Nobody runs what was running when the last process died.
             journaled.apply(ended)
-    return Study(place.path, sweep, journaled, ended, record.get("provenance", {}), record.get("created", 0.0))
+    provenance, created = record.get("provenance", {}), record.get("created", 0.0)
+    return Study(place.path, sweep, ended.state, ended.message, provenance, created, journaled)
 
 
 def stored_sweep(record: dict[str, Any]) -> Sweep:
     """Give the sweep that a study was created with."""
     return Sweep.from_json(record["sweep"])
-
-
-def _events(directory: Path) -> Iterator[Event]:
-    with Journal.read(StudyDirectory(directory).journal) as journal:
-        for _, event in journal.events():
-            yield event

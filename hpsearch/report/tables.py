@@ -14,22 +14,22 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hpsearch.objective import is_valid
 from hpsearch.report.wording import duration, number, shortened
 from hpsearch.trial import TrialRow, TrialState, Value
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.table import Table
 
 __all__ = [
-    "STATE_STYLES",
-    "column_names",
+    "LONGEST_CELL",
+    "Column",
     "csv_field",
     "csv_text",
     "json_text",
-    "metric_names",
     "rows_to_csv",
     "rows_to_json",
     "rows_to_table",
@@ -38,28 +38,19 @@ __all__ = [
     "trials_dataframe",
 ]
 
-STATE_STYLES = {
-    TrialState.WAITING: "yellow",
-    TrialState.RUNNING: "cyan",
-    TrialState.COMPLETE: "green",
-    TrialState.STOPPED: "dim",
-    TrialState.FAILED: "bold red",
-}
-"""Rich's style of each state."""
-
-_LONGEST = 100
+LONGEST_CELL = 100
 """Letters of a reason or message that a cell shows."""
 
 
-def column_names(names: Sequence[str], times: bool = False, metrics: Sequence[str] = ()) -> list[str]:
-    """Give the columns of the table of trials with these params and metrics."""
-    fixed = ["trial", "state", "iterations", "value", *(f"params.{name}" for name in names), "width"]
-    return [*fixed, *(["seconds"] if times else []), *(f"metrics.{name}" for name in metrics)]
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table for a terminal."""
 
-
-def metric_names(rows: Iterable[TrialRow]) -> list[str]:
-    """Give the metrics that these trials reported, sorted: who reported first mustn't change the table."""
-    return sorted({name for row in rows for name in row.metrics})
+    head: str
+    cells: Sequence[str]
+    """One of each row."""
+    is_text: bool = False
+    """Begins at the left, as words do and numbers don't."""
 
 
 def rows_to_csv(rows: Sequence[TrialRow], names: Sequence[str], times: bool = False, metrics: bool = False) -> str:
@@ -74,11 +65,11 @@ def rows_to_csv(rows: Sequence[TrialRow], names: Sequence[str], times: bool = Fa
         times: Add the column `seconds`.
         metrics: Add the columns `metrics.<name>`.
     """
-    reported = metric_names(rows) if metrics else []
-    return csv_text(column_names(names, times, reported), [_values(row, names, times, reported) for row in rows])
+    columns = _columns(rows, names, times, metrics)
+    return csv_text(columns, zip(*columns.values(), strict=True))
 
 
-def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Value]]) -> str:
+def csv_text(columns: Iterable[str], rows: Iterable[Sequence[Value]]) -> str:
     r"""Give rows below their columns' names as CSV with `\n` line ends."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -108,7 +99,7 @@ def rows_to_json(rows: Sequence[TrialRow], names: Sequence[str], times: bool = F
             "trial": row.number,
             "state": str(row.state),
             "iterations": row.iterations,
-            "value": _not_nan(row.value) if row.value is not None else _nan_of(row, metric),
+            "value": row.value if is_valid(row.value) else _nan_of(row, metric),
             "params": {name: row.params[name] for name in names if name in row.params},
             "width": row.width,
             "metrics": dict(row.metrics),
@@ -146,7 +137,7 @@ def rows_to_table(
     metric: str = "value",
     times: bool = False,
     metrics: bool = False,
-) -> Table:
+) -> str:
     """Give the trials for a terminal; a failed one shows its message in one line, one that was taken back the reason.
 
     The width is shown where some trial ran on more than one worker.
@@ -158,56 +149,43 @@ def rows_to_table(
         times: Add the running time.
         metrics: Add what else was reported.
     """
+    columns = [
+        Column("trial", [str(row.number) for row in rows]),
+        Column("state", [str(row.state) for row in rows], is_text=True),
+        Column("iterations", [str(row.iterations) for row in rows]),
+        Column(metric, [f"{row.value:.6g}" if is_valid(row.value) else "" for row in rows]),
+    ]
+    for name in names:
+        cells = [_cell(row.params[name]) if name in row.params else "" for row in rows]
+        columns.append(Column(name, cells, is_text=True))
+    for name in _metric_names(rows) if metrics else []:
+        if name != metric:
+            columns.append(Column(name, [f"{row.metrics[name]:.6g}" if name in row.metrics else "" for row in rows]))
+    if any(row.width != 1 for row in rows):
+        columns.append(Column("width", [str(row.width) for row in rows]))
+    if times:
+        columns.append(Column("time", [duration(row.seconds) for row in rows]))
+    if any(row.reverted for row in rows):
+        cells = [shortened(row.reverted, LONGEST_CELL) for row in rows]
+        columns.append(Column("taken back", cells, is_text=True))
+    if any(row.failure is not None for row in rows):
+        cells = [shortened(row.failure.message, LONGEST_CELL) if row.failure else "" for row in rows]
+        columns.append(Column("failure", cells, is_text=True))
+    return table_text(columns)
+
+
+def table_text(columns: Sequence[Column]) -> str:
+    """Give a table as plain text, as wide as it needs to be: for a terminal, a pipe or a file."""
     from rich.box import SIMPLE_HEAD
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("trial", justify="right", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("iterations", justify="right", no_wrap=True)
-    table.add_column(Text(metric), justify="right", no_wrap=True)
-    for name in names:
-        table.add_column(Text(name))
-    reported = [name for name in metric_names(rows) if name != metric] if metrics else []
-    for name in reported:
-        table.add_column(Text(name), justify="right", no_wrap=True)
-    wide = any(row.width != 1 for row in rows)
-    if wide:
-        table.add_column("width", justify="right", no_wrap=True)
-    if times:
-        table.add_column("time", justify="right", no_wrap=True)
-    reverted = any(row.reverted for row in rows)
-    if reverted:
-        table.add_column("taken back")
-    failures = any(row.failure is not None for row in rows)
-    if failures:
-        table.add_column("failure")
-    for row in rows:
-        cells = [
-            Text(str(row.number)),
-            Text(str(row.state), style=STATE_STYLES[row.state]),
-            Text(str(row.iterations)),
-            Text("" if _not_nan(row.value) is None else f"{row.value:.6g}"),
-            *(Text(_cell(row.params[name]) if name in row.params else "") for name in names),
-            *(Text(f"{row.metrics[name]:.6g}" if name in row.metrics else "") for name in reported),
-        ]
-        if wide:
-            cells.append(Text(str(row.width)))
-        if times:
-            cells.append(Text(duration(row.seconds)))
-        if reverted:
-            cells.append(Text(shortened(row.reverted, _LONGEST), style="yellow"))
-        if failures:
-            cells.append(Text(shortened(row.failure.message, _LONGEST) if row.failure else "", style="red"))
-        table.add_row(*cells)
-    return table
-
-
-def table_text(table: Table) -> str:
-    """Give a table as plain text, as wide as it needs to be: for a pipe or a file."""
-    from rich.console import Console
-
+    for column in columns:
+        table.add_column(Text(column.head), justify="left" if column.is_text else "right", no_wrap=not column.is_text)
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*map(Text, cells))
     console = Console(file=io.StringIO(), width=10_000, color_system=None, legacy_windows=False)
     with console.capture() as capture:
         console.print(table)
@@ -224,31 +202,39 @@ def trials_dataframe(
     """
     import pandas as pd
 
-    reported = metric_names(rows) if metrics else []
-    columns = column_names(names, times, reported)
-    values = [_values(row, names, times, reported, absent=pd.NA) for row in rows]
-    frame = pd.DataFrame({name: _series([row[i] for row in values]) for i, name in enumerate(columns)})
+    columns = _columns(rows, names, times, metrics, absent=pd.NA)
+    frame = pd.DataFrame({name: _series(values) for name, values in columns.items()})
     return frame.astype({"value": "float64", "trial": "int64", "iterations": "int64", "width": "int64"})
 
 
-def _values(
-    row: TrialRow, names: Sequence[str], times: bool, metrics: Sequence[str], absent: Any = None
-) -> list[Value]:
-    fixed = [row.number, str(row.state), row.iterations, _not_nan(row.value)]
-    params = (row.params.get(name, absent) for name in names)
-    return [*fixed, *params, row.width, *([row.seconds] if times else []), *(row.metrics.get(n) for n in metrics)]
+def _columns(
+    rows: Sequence[TrialRow], names: Sequence[str], times: bool, metrics: bool, absent: Any = None
+) -> dict[str, list[Value]]:
+    """Give the values of each column of the CSV; `absent` is that of a param which the trial doesn't have."""
+    columns: dict[str, list[Value]] = {
+        "trial": [row.number for row in rows],
+        "state": [str(row.state) for row in rows],
+        "iterations": [row.iterations for row in rows],
+        "value": [row.value if is_valid(row.value) else None for row in rows],
+        **{f"params.{name}": [row.params.get(name, absent) for row in rows] for name in names},
+        "width": [row.width for row in rows],
+    }
+    if times:
+        columns["seconds"] = [row.seconds for row in rows]
+    for name in _metric_names(rows) if metrics else []:
+        columns[f"metrics.{name}"] = [row.metrics.get(name) for row in rows]
+    return columns
 
 
-def _not_nan(value: float | None) -> float | None:
-    """Give None for NaN as well."""
-    return None if value is None or math.isnan(value) else value
+def _metric_names(rows: Iterable[TrialRow]) -> list[str]:
+    """Give the metrics that these trials reported, sorted: who reported first mustn't change the table."""
+    return sorted({name for row in rows for name in row.metrics})
 
 
 def _nan_of(row: TrialRow, metric: str) -> float | None:
     """Give NaN for a trial that has no value because it reported NaN."""
-    reported = row.metrics.get(metric)
-    told = reported is not None and math.isnan(reported) and row.state is not TrialState.FAILED
-    return reported if told else None
+    told = math.isnan(row.metrics.get(metric, 0.0)) and row.state is not TrialState.FAILED
+    return math.nan if told else None
 
 
 def csv_field(value: Value) -> str:

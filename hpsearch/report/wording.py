@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from hpsearch.trial import Params, Value
+from hpsearch.trial import Params, TrialState, Value
 
-__all__ = ["by_width", "counted", "duration", "number", "params_line", "shortened", "up_to"]
+__all__ = ["by_state", "by_width", "counted", "duration", "number", "params_line", "shortened", "up_to"]
 
 
 def duration(seconds: float) -> str:
@@ -45,6 +45,11 @@ def up_to(until: int | None) -> str:
 def params_line(params: Params) -> str:
     """Give params in one line: `lr=0.01234  layers=3  activation=relu`."""
     return "  ".join(f"{name}={_value(value)}" for name, value in params.items())
+
+
+def by_state(counts: Mapping[TrialState, int]) -> str:
+    """Put counts of trials into words: `2 waiting, 1,024 complete`."""
+    return ", ".join(f"{counts[state]:,} {state}" for state in TrialState if counts.get(state))
 
 
 def by_width(counts: Mapping[int, int], what: str) -> str:

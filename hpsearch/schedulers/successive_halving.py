@@ -1,4 +1,4 @@
-"""Successive halving as a sweep asks for it."""
+"""Successive halving as a sweep asks for it, and what Hyperband shares with it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,35 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.halving import BracketScheduler
 from hpsearch.settings import AtLeast, Count
 
-__all__ = ["SuccessiveHalving", "check_rungs"]
+__all__ = ["Halving", "SuccessiveHalving"]
 
 
 @dataclass(frozen=True)
-class SuccessiveHalving(EarlyTerminate):
+class Halving(EarlyTerminate):
+    """Rungs from `min_iter` to `max_iter` iterations, each `eta` times as long as the one before."""
+
+    min_iter: Count = 1
+    """Iterations of the first rung; where there are several brackets, of the widest one's."""
+    eta: Annotated[int, AtLeast(2)] = 3
+    """Of each rung, 1 of `eta` goes on."""
+
+    def check(self) -> None:
+        """Check that there is a rung."""
+        if self.min_iter > self.max_iter:
+            raise InvalidKey(("min_iter",), f"must be at most max_iter ({self.max_iter}), got {self.min_iter}")
+
+    @property
+    def rungs(self) -> int:
+        """Rungs of the widest bracket, which in Hyperband is also the number of brackets in a round."""
+        return rung_count(self.min_iter, self.max_iter, self.eta)
+
+    def summary(self) -> str:
+        """Say from where to where."""
+        return f"{type(self).__name__} from {self.min_iter} to {self.max_iter} iterations by {self.eta}"
+
+
+@dataclass(frozen=True)
+class SuccessiveHalving(Halving):
     """One bracket: all trials run `min_iter` iterations, the best 1/eta of them eta times as many, and so on.
 
     Jamieson and Talwalkar, AISTATS 2016.
@@ -25,37 +49,10 @@ class SuccessiveHalving(EarlyTerminate):
 
     kind: ClassVar[str] = "successive_halving"
 
-    min_iter: Count = 1
-    """Iterations of the first rung."""
-    eta: Annotated[int, AtLeast(2)] = 3
-    """Of each rung, 1 of `eta` goes on."""
     trials: Count | None = None
     """Trials that start; none: as many as leave one for the last rung, `eta` to the power of (rungs - 1)."""
-
-    def check(self) -> None:
-        """Check that there is a rung."""
-        check_rungs(self.min_iter, self.max_iter)
-
-    @property
-    def rungs(self) -> int:
-        """Number of rungs."""
-        return rung_count(self.min_iter, self.max_iter, self.eta)
 
     def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
         """Build the scheduler."""
         bracket = successive_halving_bracket(self.max_iter, self.min_iter, self.eta, self.trials)
         return BracketScheduler((bracket,), self.eta, objective, run_cap)
-
-    def summary(self) -> str:
-        """Say from where to where."""
-        return f"SuccessiveHalving from {self.min_iter} to {self.max_iter} iterations by {self.eta}"
-
-
-def check_rungs(min_iter: int, max_iter: int) -> None:
-    """Check that rungs can lead from one to the other.
-
-    Raises:
-        InvalidKey: They can't.
-    """
-    if min_iter > max_iter:
-        raise InvalidKey(("min_iter",), f"must be at most max_iter ({max_iter}), got {min_iter}")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import ClassVar
 
-from hpsearch.checks import InvalidKey, number, plain, refuse, shown
+from hpsearch.checks import InvalidKey, KeyPath, number, plain, shown
 from hpsearch.space.distribution import Distribution, own_copy, share_of
 from hpsearch.trial import Value
 
@@ -27,38 +27,23 @@ class Categorical(Distribution):
     values: Sequence[Value]
     probabilities: Sequence[float] | None = None
 
-    def __post_init__(self) -> None:
-        try:
-            values = self._checked_list("values", self.values)
-            if not values:
-                raise InvalidKey(("values",), "must hold at least one value, got none")
-            probabilities = self._checked_probabilities(len(values))
-        except InvalidKey as error:
-            refuse(self, error.key, error.problem, error.advice)
-        object.__setattr__(self, "values", tuple(values))
-        object.__setattr__(self, "probabilities", probabilities)
+    def _check(self) -> None:
+        self._take("values", _list_of(plain))
+        if not self.values:
+            raise InvalidKey(("values",), "must hold at least one value, got none")
+        if self.probabilities is not None:
+            self._take("probabilities", _list_of(number))
+            self._check_probabilities(self.probabilities)
 
-    @staticmethod
-    def _checked_list(name: str, given: object) -> list[Value]:
-        if isinstance(given, set | frozenset | Iterator):
-            raise InvalidKey((name,), f"must be a list, got a {type(given).__name__}", list_advice(given))
-        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-            raise InvalidKey((name,), f"must be a list, got {shown(given)}")
-        return [plain(item, (name, place)) for place, item in enumerate(given)]
-
-    def _checked_probabilities(self, count: int) -> tuple[float, ...] | None:
-        if self.probabilities is None:
-            return None
-        given = self._checked_list("probabilities", self.probabilities)
-        out = tuple(number(item, ("probabilities", place)) for place, item in enumerate(given))
-        if len(out) != count:
-            raise InvalidKey(("probabilities",), f"must be as many as values ({count}), got {len(out)}")
-        for place, share in enumerate(out):
+    def _check_probabilities(self, shares: Sequence[float]) -> None:
+        if len(shares) != len(self.values):
+            problem = f"must be as many as values ({len(self.values)}), got {len(shares)}"
+            raise InvalidKey(("probabilities",), problem)
+        for place, share in enumerate(shares):
             if not 0 <= share <= 1:
                 raise InvalidKey(("probabilities", place), f"must be between 0 and 1, got {share}")
-        if not math.isclose(sum(out), 1.0, abs_tol=1e-6):
-            raise InvalidKey(("probabilities",), f"must sum to 1, got {sum(out):.9g}")
-        return out
+        if not math.isclose(sum(shares), 1.0, abs_tol=1e-6):
+            raise InvalidKey(("probabilities",), f"must sum to 1, got {sum(shares):.9g}")
 
     @cached_property
     def _thresholds(self) -> list[float]:
@@ -84,9 +69,7 @@ class Categorical(Distribution):
 
     def accept(self, value: object) -> Value:
         """Give the listed value that this one equals."""
-        got = plain(value)
-        same = [known for known in self.values if _identity(known) == _identity(got)]
-        same += [known for known in self.values if _is_number(known) and _is_number(got) and known == got]
+        same = _equal(value, self.values)
         if not same:
             known = ", ".join(shown(item) for item in self.values[:8])
             raise InvalidKey((), f"must be one of the values ({known}), got {shown(value)}")
@@ -101,11 +84,8 @@ class Constant(Distribution):
 
     value: Value
 
-    def __post_init__(self) -> None:
-        try:
-            object.__setattr__(self, "value", plain(self.value, ("value",)))
-        except InvalidKey as error:
-            refuse(self, error.key, error.problem, error.advice)
+    def _check(self) -> None:
+        self._take("value", plain)
 
     def draw(self, bits: int) -> Value:
         """Give the value."""
@@ -117,9 +97,7 @@ class Constant(Distribution):
 
     def accept(self, value: object) -> Value:
         """Give the value if this one equals it."""
-        if _identity(plain(value)) != _identity(self.value) and not (
-            _is_number(value) and _is_number(self.value) and value == self.value
-        ):
+        if not _equal(value, [self.value]):
             raise InvalidKey((), f"must be the constant {shown(self.value)}, got {shown(value)}")
         return own_copy(self.value)
 
@@ -131,6 +109,26 @@ def list_advice(given: object) -> str:
     if hasattr(given, "tolist"):
         return "write ....tolist(), as in np.logspace(-4, -1, 4).tolist()"
     return "write list(...)"
+
+
+def _list_of(read: Callable[[object, KeyPath], Value]) -> Callable[[object, KeyPath], tuple[Value, ...]]:
+    """Take a list of what `read` takes."""
+
+    def read_list(given: object, key: KeyPath) -> tuple[Value, ...]:
+        if isinstance(given, set | frozenset | Iterator):
+            raise InvalidKey(key, f"must be a list, got a {type(given).__name__}", list_advice(given))
+        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+            raise InvalidKey(key, f"must be a list, got {shown(given)}")
+        return tuple(read(item, (*key, place)) for place, item in enumerate(given))
+
+    return read_list
+
+
+def _equal(value: object, known: Iterable[Value]) -> list[Value]:
+    """Give those of the known values that equal this one: the same in kind, then numbers of another kind."""
+    got = plain(value)
+    same = [item for item in known if _identity(item) == _identity(got)]
+    return same + [item for item in known if _is_number(item) and _is_number(got) and item == got]
 
 
 def _identity(value: Value) -> str:

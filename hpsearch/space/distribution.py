@@ -1,18 +1,20 @@
-"""What every distribution of a parameter can do."""
+"""What every distribution of a parameter can do, and what those of numbers share."""
 
 from __future__ import annotations
 
 import copy
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import fields
 from typing import ClassVar
 
-from hpsearch.checks import plain
+from hpsearch.checks import InvalidKey, KeyPath, integer, number, plain
 from hpsearch.seeds import DRAW_BITS
+from hpsearch.space._decimals import Steps
 from hpsearch.trial import Value
 
-__all__ = ["GRID_LIMIT", "Distribution", "own_copy", "share_of"]
+__all__ = ["GRID_LIMIT", "Distribution", "Numeric", "own_copy", "share_of"]
 
 GRID_LIMIT = 1_000_000
 """Most values that one parameter may have in a grid."""
@@ -33,6 +35,25 @@ class Distribution(ABC):
 
     kind: ClassVar[str]
     """Name in JSON."""
+
+    def __post_init__(self) -> None:
+        try:
+            self._check()
+        except InvalidKey as error:
+            subject = type(self).__name__
+            raise InvalidKey(error.key, error.problem, error.advice, subject=subject) from None
+
+    @abstractmethod
+    def _check(self) -> None:
+        """Check the arguments, and keep them as plain values.
+
+        Raises:
+            InvalidKey: One of them is wrong.
+        """
+
+    def _take(self, name: str, read: Callable[[object, KeyPath], Value]) -> None:
+        """Keep an argument as the plain value that `read` makes of it."""
+        object.__setattr__(self, name, read(getattr(self, name), (name,)))
 
     @abstractmethod
     def draw(self, bits: int) -> Value:
@@ -64,3 +85,43 @@ class Distribution(ABC):
         return {"distribution": self.kind} | {
             name: plain(value) for name, value in given.items() if value is not None or name == "value"
         }
+
+
+class Numeric(Distribution):
+    """Of numbers. A `step` means what W&B's `q` means: values are its multiples, integers where it is one."""
+
+    step: float | None
+    points: int | None
+    whole: ClassVar[bool] = False
+    """Whether it is one of integers."""
+    fewest_points: ClassVar[int]
+    """How many a grid has at least."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> Steps | None:
+        """The multiples that values are; None where they may lie between them."""
+
+    def _check(self) -> None:
+        if self.step is not None:
+            self._take("step", integer if self.whole or isinstance(self.step, int) else number)
+            if self.step <= 0:
+                raise InvalidKey(("step",), f"must be greater than 0, got {self.step}")
+        if self.points is not None:
+            self._take("points", integer)
+            if not self.fewest_points <= self.points <= GRID_LIMIT:
+                problem = f"must be between {self.fewest_points} and {GRID_LIMIT}, got {self.points}"
+                raise InvalidKey(("points",), problem)
+
+    def snap(self, value: float) -> int | float:
+        """Give the multiple nearest to a value, or the value itself where there is no step."""
+        return value if self.steps is None else self.steps.snap(value)
+
+    def _accept_multiple(self, value: float) -> int | float:
+        """Take a multiple of the step, give or take float dust."""
+        if self.steps is None:
+            return value
+        snapped = self.steps.snap(value)
+        if not math.isclose(snapped, value, rel_tol=1e-9, abs_tol=1e-9 * float(self.steps.size)):
+            raise InvalidKey((), f"must be a multiple of {self.step}, got {value}")
+        return snapped

@@ -47,8 +47,7 @@ _Ranges = Uniform | LogUniform | IntUniform | LogIntUniform
 def _drawn(distribution: Distribution, rng: Generator) -> Value:
     match distribution:
         case Uniform() | LogUniform():
-            value = distribution.at(rng.random())
-            return value if distribution.steps is None else distribution.steps.snap(value)
+            return distribution.snap(distribution.at(rng.random()))
         case IntUniform(steps=steps) if steps is not None:
             return steps.value(int(rng.integers(steps.first, steps.last, endpoint=True)))
         case LogIntUniform(min=low, max=high, steps=steps) if steps is not None:
@@ -63,7 +62,7 @@ def _drawn(distribution: Distribution, rng: Generator) -> Value:
 
 
 def _spaced(distribution: _Ranges, points: int) -> list[Value]:
-    low, high, steps = distribution.min, distribution.max, distribution.steps
+    low, high = distribution.min, distribution.max
     inner = [float(f"{distribution.at(place / (points - 1)):.12g}") for place in range(1, points - 1)]
     values = (low, *(min(max(value, low), high) for value in inner), high)
-    return list(dict.fromkeys(value if steps is None else steps.snap(value) for value in values))
+    return list(dict.fromkeys(map(distribution.snap, values)))

@@ -12,10 +12,9 @@ from functools import cached_property
 from statistics import NormalDist
 from typing import ClassVar
 
-from hpsearch.checks import InvalidKey, number, refuse
-from hpsearch.space._steps import MOST_STEPS, Steps
-from hpsearch.space.distribution import Distribution, share_of
-from hpsearch.space.ranges import checked_points, checked_step
+from hpsearch.checks import InvalidKey, number
+from hpsearch.space._decimals import MOST_STEPS, Steps
+from hpsearch.space.distribution import Numeric, share_of
 
 __all__ = ["LogNormal", "Normal"]
 
@@ -23,27 +22,26 @@ _LARGEST = sys.float_info.max
 _SMALLEST = sys.float_info.min
 
 
-class _Normal(Distribution):
-    mu: float
-    sigma: float
-    step: float | None
-    points: int | None
+@dataclass(frozen=True)
+class _Normal(Numeric):
+    fewest_points: ClassVar[int] = 1
 
-    def __post_init__(self) -> None:
+    mu: float = 0.0
+    sigma: float = 1.0
+    step: float | None = None
+    points: int | None = None
+
+    def _check(self) -> None:
         for name in ("mu", "sigma"):
-            try:
-                object.__setattr__(self, name, number(getattr(self, name), (name,)))
-            except InvalidKey as error:
-                refuse(self, error.key, error.problem)
+            self._take(name, number)
         if self.sigma <= 0:
-            refuse(self, "sigma", f"must be greater than 0, got {self.sigma}", "a single value is a constant")
-        object.__setattr__(self, "step", checked_step(self, self.step))
-        object.__setattr__(self, "points", checked_points(self, self.points, 1))
+            raise InvalidKey(("sigma",), f"must be greater than 0, got {self.sigma}", "a single value is a constant")
+        super()._check()
         if self.step is not None and abs(self._from_scale(self.mu)) > MOST_STEPS * self.step:
-            refuse(self, "step", f"must not be so small against mu ({self.mu}), got {self.step}")
+            raise InvalidKey(("step",), f"must not be so small against mu ({self.mu}), got {self.step}")
 
     @cached_property
-    def _steps(self) -> Steps | None:
+    def steps(self) -> Steps | None:
         if self.step is None:
             return None
         largest = 2**63 - 1 if isinstance(self.step, int) else _LARGEST
@@ -52,8 +50,7 @@ class _Normal(Distribution):
 
     def at_deviations(self, deviations: float) -> int | float:
         """Give the value so many sigmas above mu, on the distribution's own scale."""
-        value = self._from_scale(min(max(self.mu + self.sigma * deviations, -_LARGEST), _LARGEST))
-        return value if self._steps is None else self._steps.snap(value)
+        return self.snap(self._from_scale(min(max(self.mu + self.sigma * deviations, -_LARGEST), _LARGEST)))
 
     @staticmethod
     def _from_scale(place: float) -> float:
@@ -72,13 +69,7 @@ class _Normal(Distribution):
         return list(dict.fromkeys(self.at_deviations(quantile(share)) for share in shares))
 
     def accept(self, value: object) -> int | float:
-        got = number(value, ())
-        if self._steps is None:
-            return got
-        snapped = self._steps.snap(got)
-        if not math.isclose(snapped, got, rel_tol=1e-9, abs_tol=1e-9 * float(self._steps.size)):
-            raise InvalidKey((), f"must be a multiple of {self.step}, got {got}")
-        return snapped
+        return self._accept_multiple(number(value, ()))
 
 
 @dataclass(frozen=True)
@@ -87,22 +78,12 @@ class Normal(_Normal):
 
     kind: ClassVar[str] = "normal"
 
-    mu: float = 0.0
-    sigma: float = 1.0
-    step: float | None = None
-    points: int | None = None
-
 
 @dataclass(frozen=True)
 class LogNormal(_Normal):
     """A positive float whose natural logarithm is normal with `mu` and `sigma`; a step may round it to 0."""
 
     kind: ClassVar[str] = "log_normal"
-
-    mu: float = 0.0
-    sigma: float = 1.0
-    step: float | None = None
-    points: int | None = None
 
     @staticmethod
     def _from_scale(place: float) -> float:

@@ -1,7 +1,7 @@
 """Bounded ranges of numbers: uniform or log-uniform, of floats or of integers.
 
-A `step` means what W&B's `q` means: values are multiples of it, here always those inside [min, max]; an
-integer step gives integers. `points` spaces a grid on the range's own scale, both ends included, and exactly.
+Of the multiples of a `step` a range has those inside [min, max]. `points` spaces a grid on the range's own scale, both
+ends included, and exactly.
 """
 
 from __future__ import annotations
@@ -12,80 +12,49 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from hpsearch.checks import InvalidKey, integer, number, refuse
+from hpsearch.checks import InvalidKey, integer, number
 from hpsearch.seeds import DRAW_BITS
-from hpsearch.space._spacing import linear, logarithmic
-from hpsearch.space._steps import Steps
-from hpsearch.space.distribution import GRID_LIMIT, Distribution, share_of
+from hpsearch.space._decimals import Steps, linear, logarithmic
+from hpsearch.space.distribution import GRID_LIMIT, Numeric, share_of
 
-__all__ = ["IntUniform", "LogIntUniform", "LogUniform", "Uniform", "checked_points", "checked_step"]
-
-
-def checked_step(owner: Distribution, step: object, whole: bool = False) -> int | float | None:
-    """Check a step; an integer stays one."""
-    if step is None:
-        return None
-    try:
-        out = integer(step, ("step",)) if whole or isinstance(step, int) else number(step, ("step",))
-    except InvalidKey as error:
-        refuse(owner, error.key, error.problem)
-    if out <= 0:
-        refuse(owner, "step", f"must be greater than 0, got {out}")
-    return out
+__all__ = ["IntUniform", "LogIntUniform", "LogUniform", "Uniform"]
 
 
-def checked_points(owner: Distribution, points: object, lowest: int) -> int | None:
-    """Check the number of points of a grid."""
-    if points is None:
-        return None
-    try:
-        out = integer(points, ("points",))
-    except InvalidKey as error:
-        refuse(owner, error.key, error.problem)
-    if not lowest <= out <= GRID_LIMIT:
-        refuse(owner, "points", f"must be between {lowest} and {GRID_LIMIT}, got {out}")
-    return out
-
-
-class _Range(Distribution):
+@dataclass(frozen=True)
+class _Range(Numeric):
     """What the four ranges share: bounds, steps, a scale, and the points of a grid on it."""
+
+    logarithmic: ClassVar[bool] = False
+    fewest_points: ClassVar[int] = 2
 
     min: float
     max: float
-    step: float | None
-    points: int | None
-    whole: ClassVar[bool] = False
-    logarithmic: ClassVar[bool] = False
+    step: float | None = None
+    points: int | None = None
 
-    def __post_init__(self) -> None:
-        read = integer if self.whole else number
+    def _check(self) -> None:
         for name in ("min", "max"):
-            try:
-                object.__setattr__(self, name, read(getattr(self, name), (name,)))
-            except InvalidKey as error:
-                refuse(self, error.key, error.problem)
+            self._take(name, integer if self.whole else number)
         if self.logarithmic and self.min <= 0:
-            refuse(self, "min", f"must be greater than 0 on a logarithmic scale, got {self.min}")
+            raise InvalidKey(("min",), f"must be greater than 0 on a logarithmic scale, got {self.min}")
         if self.max <= self.min:
             advice = "a single value is a constant" if self.max == self.min else ""
-            refuse(self, "max", f"must be greater than min ({self.min}), got {self.max}", advice)
-        object.__setattr__(self, "step", checked_step(self, self.step, self.whole))
-        object.__setattr__(self, "points", checked_points(self, self.points, 2))
+            raise InvalidKey(("max",), f"must be greater than min ({self.min}), got {self.max}", advice)
+        super()._check()
         if self.step is not None:
             self._check_steps(self.step)
 
     def _check_steps(self, step: float) -> None:
-        steps = Steps.between(step, self.min, self.max)
+        steps = self.steps
         if steps is None:
-            refuse(self, "step", f"must not be so small against {self.min} and {self.max}, got {step}")
+            raise InvalidKey(("step",), f"must not be so small against {self.min} and {self.max}, got {step}")
         if steps.count < 1:
-            refuse(self, "step", f"must have a multiple between {self.min} and {self.max}, got {step}")
+            raise InvalidKey(("step",), f"must have a multiple between {self.min} and {self.max}, got {step}")
         if isinstance(step, int) and max(abs(steps.first), abs(steps.last)) * step >= 2**63:
-            refuse(self, "max", f"must fit 64 bits where the step is an integer, got {self.max}")
+            raise InvalidKey(("max",), f"must fit 64 bits where the step is an integer, got {self.max}")
 
     @cached_property
     def steps(self) -> Steps | None:
-        """The multiples that values are; None where every float in the range is one."""
         if self.step is not None:
             return Steps.between(self.step, self.min, self.max)
         return Steps(1, int(self.min), int(self.max)) if self.whole else None
@@ -103,67 +72,47 @@ class _Range(Distribution):
         return min(max(value, self.min), self.max)
 
     def grid(self) -> list[int | float]:
-        if self.points is None:
-            return self._every_step()
-        exact = (logarithmic if self.logarithmic else linear)(self.min, self.max, self.points)
-        values = map(float, exact) if self.steps is None else map(self.steps.nearest, exact)
-        return list(dict.fromkeys(values))
-
-    def _every_step(self) -> list[int | float]:
         steps = self.steps
+        if self.points is not None:
+            exact = (logarithmic if self.logarithmic else linear)(self.min, self.max, self.points)
+            return list(dict.fromkeys(map(float if steps is None else steps.nearest, exact)))
         if steps is None or steps.count > GRID_LIMIT:
             many = "a continuous parameter" if steps is None else f"{steps.count} values (more than {GRID_LIMIT})"
             raise InvalidKey(("points",), f"is required for a grid over {many}", add=((), "points: 5"))
         return [steps.value(multiple) for multiple in range(steps.first, steps.last + 1)]
 
+    def draw(self, bits: int) -> int | float:
+        return self.snap(self.at(share_of(bits)))
+
     def accept(self, value: object) -> int | float:
         got = integer(value, ()) if self.whole else number(value, ())
         if not self.min <= got <= self.max:
             raise InvalidKey((), f"must be between {self.min} and {self.max}, got {got}")
-        if self.steps is None:
-            return got
-        snapped = self.steps.snap(got)
-        if not math.isclose(snapped, got, rel_tol=1e-9, abs_tol=1e-9 * float(self.steps.size)):
-            raise InvalidKey((), f"must be a multiple of {self.step}, got {got}")
-        return snapped
-
-
-class _FloatRange(_Range):
-    def draw(self, bits: int) -> int | float:
-        value = self.at(share_of(bits))
-        return value if self.steps is None else self.steps.snap(value)
+        return self._accept_multiple(got)
 
 
 @dataclass(frozen=True)
-class Uniform(_FloatRange):
+class Uniform(_Range):
     """A float between min and max, each equally likely. With a step, the two end values get half a share."""
 
     kind: ClassVar[str] = "uniform"
 
-    min: float
-    max: float
-    step: float | None = None
-    points: int | None = None
-
 
 @dataclass(frozen=True)
-class LogUniform(_FloatRange):
+class LogUniform(_Range):
     """A float between min and max whose logarithm is uniform; the bounds are values, not exponents."""
 
     kind: ClassVar[str] = "log_uniform"
     logarithmic: ClassVar[bool] = True
 
-    min: float
-    max: float
-    step: float | None = None
-    points: int | None = None
 
-
+@dataclass(frozen=True)
 class _IntRange(_Range):
+    whole: ClassVar[bool] = True
+
     min: int
     max: int
-    step: int | None
-    whole: ClassVar[bool] = True
+    step: int | None = None
 
     def draw(self, bits: int) -> int:
         steps = self.steps
@@ -181,11 +130,6 @@ class IntUniform(_IntRange):
 
     kind: ClassVar[str] = "int_uniform"
 
-    min: int
-    max: int
-    step: int | None = None
-    points: int | None = None
-
     def _place(self, bits: int, steps: Steps) -> int:
         return bits * steps.count >> DRAW_BITS
 
@@ -201,11 +145,6 @@ class LogIntUniform(_IntRange):
 
     kind: ClassVar[str] = "log_int_uniform"
     logarithmic: ClassVar[bool] = True
-
-    min: int
-    max: int
-    step: int | None = None
-    points: int | None = None
 
     def _place(self, bits: int, steps: Steps) -> int:
         # a * ((b + 1) / a)**share - a, without the difference of two large numbers that would lose its last digits.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import ClassVar
 
-from hpsearch.checks import InvalidKey, nearest, shown
+from hpsearch.checks import InvalidKey, KeyPath, nearest, shown
 from hpsearch.errors import SweepError
 from hpsearch.seeds import draw_bits
 from hpsearch.space.choices import Categorical, Constant, list_advice
@@ -72,9 +72,8 @@ class Space:
         for parameter in self.parameters:
             for name in parameter.path:
                 if not isinstance(name, str) or not _NAME.fullmatch(name):
-                    raise InvalidKey(
-                        parameter.path, "must be named with letters, digits, _, - and dots, a letter first"
-                    )
+                    problem = "must be named with letters, digits, _, - and dots, a letter first"
+                    raise InvalidKey(parameter.path, problem)
             other = seen.setdefault(parameter.name, parameter)
             if other is not parameter:
                 raise InvalidKey(
@@ -143,14 +142,11 @@ class Space:
         """Give one point of the grid; the first parameter varies slowest."""
         if not 0 <= index < self.grid_size:
             raise SweepError(f"a grid point must be between 0 and {self.grid_size - 1}, got {index}")
-        digits = []
-        for values in reversed(self._grids):
+        point = {}
+        for name, values in zip(reversed(self.names), reversed(self._grids), strict=True):
             index, digit = divmod(index, len(values))
-            digits.append(digit)
-        return {
-            parameter.name: own_copy(values[digit])
-            for parameter, values, digit in zip(self.parameters, self._grids, reversed(digits), strict=True)
-        }
+            point[name] = own_copy(values[digit])
+        return {name: point[name] for name in self.names}
 
     def nest(self, flat: Params) -> dict[str, Value]:
         """Give the params as the trainable sees them: groups as mappings."""
@@ -171,22 +167,22 @@ class Space:
             InvalidKey: A name isn't in the space, or stands there twice.
         """
         found: dict[str, Value] = {}
-        self._flatten_into(found, params, "", ())
+        for path, name, value in self._named(params, ()):
+            if name in found:
+                raise InvalidKey(path, "stands there twice, flat and nested")
+            found[name] = value
         return {name: found[name] for name in self.names if name in found}
 
-    def _flatten_into(
-        self, found: dict[str, Value], params: Mapping[str, object], prefix: str, path: tuple[str, ...]
-    ) -> None:
+    def _named(self, params: Mapping[str, object], path: tuple[str, ...]) -> Iterator[tuple[KeyPath, str, object]]:
         for key, value in params.items():
-            name = f"{prefix}{key}"
-            if name in found:
-                raise InvalidKey((*path, str(key)), "stands there twice, flat and nested")
+            here = (*path, str(key))
+            name = ".".join(here)
             if name in self._known:
-                found[name] = value
+                yield here, name, value
             elif isinstance(value, Mapping) and any(known.startswith(f"{name}.") for known in self.names):
-                self._flatten_into(found, value, f"{name}.", (*path, str(key)))
+                yield from self._named(value, here)
             else:
-                raise InvalidKey((*path, str(key)), "isn't a parameter", nearest(name, self.names))
+                raise InvalidKey(here, "isn't a parameter", nearest(name, self.names))
 
     @cached_property
     def _known(self) -> frozenset[str]:
@@ -202,9 +198,9 @@ class Space:
         Raises:
             InvalidKey: A value lies outside its distribution, or a parameter is missing.
         """
-        unknown = [name for name in flat if name not in self._known]
-        if unknown:
-            raise InvalidKey((unknown[0],), "isn't a parameter", nearest(unknown[0], self.names))
+        unknown = next((name for name in flat if name not in self._known), None)
+        if unknown is not None:
+            raise InvalidKey((unknown,), "isn't a parameter", nearest(unknown, self.names))
         out = {}
         for parameter in self.parameters:
             try:

@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from hpsearch.events import Event, Extended, Failed, Lost, Opened, Started
+from hpsearch.events import Event, Exhausted, Extended, Failed, Lost, Opened, Started
 from hpsearch.trial import Failure, Parent, Report, Segment, Trial
 
 __all__ = ["decode", "encode"]
@@ -37,6 +37,7 @@ _LACKING: Mapping[type, Mapping[str, Any]] = {
     Started: {"new": None, "reason": "", "bracket": None, "rung": None, "seen": None},
     Failed: {"seconds": 0.0},
     Lost: {"seconds": 0.0},
+    Exhausted: {"seen": None},
     Extended: {"settings": {}},
     Segment: {"checkpoint": None, "width": 1},
     Trial: {"parent": None, "start": 0},

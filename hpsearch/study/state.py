@@ -249,7 +249,7 @@ class StudyState:
             if isinstance(suggestion, NotYet):
                 break
             if suggestion is None:
-                yield Exhausted()
+                yield Exhausted(seen)
                 return
             yield self._first(answer, suggestion, seen)
         yield Done() if idle and not self._scheduler.busy else Wait()
@@ -280,11 +280,12 @@ class StudyState:
 
         One that learns is asked again, as it has to go on from there.
         """
-        if isinstance(event, Exhausted) or event.new is None:
-            return None, None
-        if self._suggestions.learns:
+        new = None if isinstance(event, Exhausted) else event.new
+        if self._suggestions.learns and (new is not None or event.seen is not None):
             return self._suggestions.suggest_again(number, parent, event.seen), event.seen
-        return Suggestion(event.new.params, event.new.origin, _state_of(event.new.parent)), None
+        if new is None:
+            return None, None
+        return Suggestion(new.params, new.origin, _state_of(new.parent)), None
 
     def _take(self, event: Started) -> None:
         """Count a segment as started."""

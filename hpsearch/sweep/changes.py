@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from hpsearch.checks import InvalidKey
 from hpsearch.errors import SweepError
-from hpsearch.settings import SettingsField, settings_fields
+from hpsearch.settings import settings_fields
 from hpsearch.sweep.document import parse_value
-from hpsearch.sweep.parts import Limits, Resources
+from hpsearch.sweep.parts import SECTIONS
 from hpsearch.sweep.sweep import Sweep
 
 __all__ = ["change_sweep"]
-
-_Change = Callable[[Sweep, Any], Sweep]
 
 
 def change_sweep(sweep: Sweep, overrides: Sequence[str]) -> Sweep:
@@ -30,38 +28,36 @@ def change_sweep(sweep: Sweep, overrides: Sequence[str]) -> Sweep:
     """
     for given in overrides:
         key, equals, text = given.partition("=")
-        changes = _changes(sweep)
-        if not equals or key not in changes:
+        changeable = _changeable(sweep)
+        if not equals or key not in changeable:
             raise SweepError(
-                f"--set {given}: this study has begun and takes {', '.join(changes)} as KEY=VALUE, and no other key; "
-                "run another sweep in a directory of its own"
+                f"--set {given}: this study has begun and takes {', '.join(changeable)} as KEY=VALUE, and no other "
+                "key; run another sweep in a directory of its own"
             )
         try:
-            sweep = changes[key](sweep, parse_value(text, f"--set {given}"))
+            sweep = _changed(sweep, key, parse_value(text, f"--set {given}"))
         except InvalidKey as error:
             raise SweepError(f"--set {given}: {error}") from None
     return sweep
 
 
-def _changes(sweep: Sweep) -> Mapping[str, _Change]:
-    """Give what may be changed of this sweep: its bounds, and what is about how it is run."""
-    changes: dict[str, _Change] = {"run_cap": lambda sweep, value: replace(sweep, run_cap=value)}
+def _changeable(sweep: Sweep) -> list[str]:
+    """Give the keys of what may be changed of this sweep: its bounds, and what is about how it is run."""
     early = sweep.early_terminate
-    if early is not None:
-        fields = settings_fields(type(early))
-        changes |= {f"early_terminate.{key}": _setting("early_terminate", fields[key]) for key in early.raisable}
-    for name, kind in (("limits", Limits), ("resources", Resources)):
-        changes |= {f"{name}.{key}": _setting(name, field) for key, field in settings_fields(kind).items() if field.how}
-    return changes
+    keys = ["run_cap", *(f"early_terminate.{key}" for key in (() if early is None else early.raisable))]
+    for name in ("limits", "resources"):
+        keys += [f"{name}.{key}" for key, field in settings_fields(SECTIONS[name]).items() if field.how]
+    return keys
 
 
-def _setting(section: str, field: SettingsField) -> _Change:
-    def change(sweep: Sweep, value: Any) -> Sweep:
-        read = value if value is None else field.read(value, (section, field.name))
-        try:
-            part = replace(getattr(sweep, section), **{field.name: read})
-        except InvalidKey as error:
-            raise error.under((section,)) from None
-        return replace(sweep, **{section: part})
-
-    return change
+def _changed(sweep: Sweep, key: str, value: Any) -> Sweep:
+    section, _, name = key.rpartition(".")
+    if not section:
+        return replace(sweep, **{name: value})
+    settings = getattr(sweep, section)
+    try:
+        read = settings_fields(type(settings))[name].read(value, (name,))
+        changed = replace(settings, **{name: read})
+    except InvalidKey as error:
+        raise error.under((section,)) from None
+    return replace(sweep, **{section: changed})

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpsearch.checks import KeyPath, key_text
 from hpsearch.settings import settings_fields
-from hpsearch.sweep.parts import Limits, Resources
+from hpsearch.sweep.parts import SECTIONS
 from hpsearch.trial import Value
 
 __all__ = ["difference"]
@@ -16,8 +16,7 @@ __all__ = ["difference"]
 _ABSENT = object()
 
 _HOW = {
-    name: {key for key, field in settings_fields(part).items() if field.how}
-    for name, part in (("resources", Resources), ("limits", Limits))
+    name: {key for key, field in settings_fields(section).items() if field.how} for name, section in SECTIONS.items()
 }
 """By section, the keys that say how a sweep is run."""
 
@@ -50,12 +49,17 @@ def difference(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def _leaves(sweep: Mapping[str, Any]) -> dict[KeyPath, Value]:
     """Flatten what counts to key paths and values; what a parameter may be is a value, however deep."""
-    listed = ("parameters", "points_to_try")
-    counted = {key: value for key, value in sweep.items() if key not in (*listed, "observers", "source", "draws")}
-    for name, how in _HOW.items():
-        counted[name] = {key: value for key, value in sweep[name].items() if key not in how}
     out: dict[KeyPath, Value] = {}
-    _flatten(counted, (), out)
+    for section, given in sweep.items():
+        if section in ("parameters", "draws", "points_to_try", "observers", "source"):
+            continue
+        how = _HOW.get(section, ())
+        leaves = (
+            {(section, key): value for key, value in given.items()}
+            if isinstance(given, Mapping)
+            else {(section,): given}
+        )
+        out |= {path: value for path, value in leaves.items() if value is not None and path[-1] not in how}
     for item in sweep["parameters"]:
         name = ".".join(item["path"])
         out |= {("parameters", name, key): value for key, value in item.items() if key != "path"}
@@ -63,14 +67,6 @@ def _leaves(sweep: Mapping[str, Any]) -> dict[KeyPath, Value]:
         key: KeyPath = ("points_to_try", place)
         out |= {(*key, name): value for name, value in point.items()} if point else {key: {}}
     return out
-
-
-def _flatten(value: Value, path: KeyPath, out: dict[KeyPath, Value]) -> None:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            _flatten(item, (*path, key), out)
-    elif value is not None:
-        out[path] = value
 
 
 def _same(one: object, other: object) -> bool:

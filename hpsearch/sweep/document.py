@@ -165,39 +165,49 @@ class _Builder:
 
     def build(self, node: yaml.Node, path: KeyPath) -> object:
         self._marks.setdefault(path, Mark(node.start_mark.line + 1, _indent(node)))
-        self._count += 1
-        if self._count > _MOST_VALUES:
-            raise InvalidKey(path, f"must hold at most {_MOST_VALUES:,} values, aliases counted")
+        self._add(1, path)
         if len(path) > _DEEPEST:
             raise InvalidKey(path[:3], f"must not be nested deeper than {_DEEPEST} levels")
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
         if id(node) in self._open:
             raise InvalidKey(path, "must not contain itself (an alias inside its own anchor)")
+        kind = "seq" if isinstance(node, yaml.SequenceNode) else "map"
+        if node.tag != f"tag:yaml.org,2002:{kind}":
+            raise InvalidKey(path, f"must be plain YAML, got the tag {shown(node.tag)}")
         self._open.add(id(node))
         try:
-            if isinstance(node, yaml.SequenceNode):
-                self._check_tag(node, "tag:yaml.org,2002:seq", path)
+            if kind == "seq":
                 return [self.build(item, (*path, place)) for place, item in enumerate(node.value)]
-            self._check_tag(node, "tag:yaml.org,2002:map", path)
             return self._mapping(node, path)
         finally:
             self._open.discard(id(node))
+
+    def _add(self, values: int, path: KeyPath) -> None:
+        self._count += values
+        if self._count > _MOST_VALUES:
+            raise InvalidKey(path, f"must hold at most {_MOST_VALUES:,} values, aliases counted")
+
+    def _refused(self, node: yaml.Node, path: KeyPath, problem: str, advice: str = "") -> InvalidKey:
+        """Give the error of a key whose line is this node's, and not where the key was first seen."""
+        self._marks[path] = Mark(node.start_mark.line + 1, None)
+        return InvalidKey(path, problem, advice)
 
     def _mapping(self, node: yaml.Node, path: KeyPath) -> dict[str, object]:
         out: dict[str, object] = {}
         for name, key, value in self._pairs(node, path):
             if name in out:
                 first = self._marks[(*path, name)].line
-                self._marks[(*path, name)] = Mark(key.start_mark.line + 1, None)
-                raise InvalidKey((*path, name), f"must stand there once, got it again (first in line {first})")
-            self._marks[(*path, name)] = Mark(key.start_mark.line + 1, _indent(value))
-            out[name] = self.build(value, (*path, name))
+                raise self._refused(key, (*path, name), f"must stand there once, got it again (first in line {first})")
+            out[name] = self._entry(key, value, (*path, name))
         for name, key, value in self._merged(node, path, 0):
             if name not in out:
-                self._marks[(*path, name)] = Mark(key.start_mark.line + 1, _indent(value))
-                out[name] = self.build(value, (*path, name))
+                out[name] = self._entry(key, value, (*path, name))
         return out
+
+    def _entry(self, key: yaml.Node, value: yaml.Node, path: KeyPath) -> object:
+        self._marks[path] = Mark(key.start_mark.line + 1, _indent(value))
+        return self.build(value, path)
 
     def _pairs(self, node: yaml.Node, path: KeyPath) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
         """Give the mapping's own keys, each a string."""
@@ -206,9 +216,8 @@ class _Builder:
                 continue
             name = self._scalar(key, path) if isinstance(key, yaml.ScalarNode) else key.value
             if not isinstance(name, str):
-                self._marks[path] = Mark(key.start_mark.line + 1, None)
                 written = f"; write '{key.value}'" if isinstance(key, yaml.ScalarNode) and key.value else ""
-                raise InvalidKey(path, f"must have strings as keys, got {shown(name)}{written}")
+                raise self._refused(key, path, f"must have strings as keys, got {shown(name)}{written}")
             yield name, key, value
 
     def _merged(self, node: yaml.Node, path: KeyPath, depth: int) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
@@ -221,35 +230,25 @@ class _Builder:
             sources = value.value if isinstance(value, yaml.SequenceNode) else [value]
             for source in sources:
                 if not isinstance(source, yaml.MappingNode):
-                    self._marks[path] = Mark(key.start_mark.line + 1, None)
-                    raise InvalidKey(path, "must merge (<<) a mapping or a list of mappings")
-                self._count += 1 + len(source.value)
-                if self._count > _MOST_VALUES:
-                    raise InvalidKey(path, f"must hold at most {_MOST_VALUES:,} values, aliases counted")
+                    raise self._refused(key, path, "must merge (<<) a mapping or a list of mappings")
+                self._add(1 + len(source.value), path)
                 yield from self._pairs(source, path)
                 yield from self._merged(source, path, depth + 1)
 
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> object:
         if node.tag == _FORMER_NUMBER:
-            self._marks[path] = Mark(node.start_mark.line + 1, None)
-            raise InvalidKey(
+            raise self._refused(
+                node,
                 path,
                 f"must be a number that all versions of YAML read alike, or a text in quotes, got {shown(node.value)}",
                 "YAML 1.1 takes it for a number and YAML 1.2 for a text: write 1000 for 1_000, 90 for 1:30",
             )
         try:
             return self._loader.construct_object(node)
-        except yaml.MarkedYAMLError:
-            raise
         except (ValueError, OverflowError, LookupError, AttributeError) as error:  # a date with a 13th month
-            self._marks[path] = Mark(node.start_mark.line + 1, None)
             kind = node.tag.rsplit(":", 1)[-1]
             reason = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
-            raise InvalidKey(path, f"must be a valid {kind} or a string in quotes; {reason}") from None
-
-    def _check_tag(self, node: yaml.Node, tag: str, path: KeyPath) -> None:
-        if node.tag != tag:
-            raise InvalidKey(path, f"must be plain YAML, got the tag {shown(node.tag)}")
+            raise self._refused(node, path, f"must be a valid {kind} or a string in quotes; {reason}") from None
 
 
 def _indent(node: yaml.Node) -> int | None:

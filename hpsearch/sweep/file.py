@@ -10,9 +10,9 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, integer, key_text, shown, text
+from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, integer, key_text, plain, shown, text
 from hpsearch.errors import SweepError
 from hpsearch.known_observers import check_observer
 from hpsearch.schedulers import KNOWN, settings_named
@@ -24,7 +24,7 @@ from hpsearch.sweep.document import Document, read_document
 from hpsearch.sweep.overrides import Override, apply_overrides, dotted_path
 from hpsearch.sweep.parameters import read_parameters
 from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Resources, Scaling
-from hpsearch.sweep.reader import Kind, Table, listed, raw, section, words
+from hpsearch.sweep.reader import Kind, Table, listed, section, words
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.wandb import HINTS, IGNORED, METHOD_HINT
 from hpsearch.trial import Params
@@ -88,15 +88,8 @@ def sweep_from_mapping(value: object, source: str | None = None, name: str = "sw
         InvalidKey, InvalidKeys: Keys are wrong: a `SweepError` that knows which.
     """
     table = Table(value, (), (*_READERS, "early_terminate", *IGNORED), HINTS[""])
-    given: dict[str, Any] = {"name": name, "source": source}
-    for key, reader in _READERS.items():
-        with table.mistakes.kept():
-            if key in _REQUIRED or table.has(key):
-                given[key] = table.get(key, reader, _REQUIRED.get(key))
-    with table.mistakes.kept():
-        if table.has("early_terminate"):
-            given["early_terminate"] = _early_terminate(table)
-    return table.build(Sweep, **given)
+    kinds: dict[str, Kind[Any]] = {**_READERS, "early_terminate": functools.partial(_early_terminate, table)}
+    return table.build(Sweep, **{"name": name, "source": source, **table.read(kinds, _REQUIRED)})
 
 
 def _import_path(value: object, path: KeyPath) -> str:
@@ -118,17 +111,10 @@ def _method(value: object, path: KeyPath) -> str:
     return name
 
 
-def _metric(value: object, path: KeyPath) -> Metric:
-    return section(Metric, value, path, HINTS["metric"], example=lambda key, _: f"{key}: loss")
-
-
-def _early_terminate(top: Table) -> EarlyTerminate:
+def _early_terminate(top: Table, value: object, path: KeyPath) -> EarlyTerminate:
     """Read the section; which keys it may have hangs on its `type`."""
-    path = (*top.path, "early_terminate")
-    given = top.value["early_terminate"]
-    kind = Table(given, path, tuple(given) if isinstance(given, Mapping) else ("type", "max_iter", "eta")).get(
-        "type", text, "type: hyperband"
-    )
+    keys = tuple(value) if isinstance(value, Mapping) else ("type", "max_iter", "eta")
+    kind = Table(value, path, keys).get("type", text, "type: hyperband")
     try:
         settings = settings_named(kind)
     except InvalidKey as error:
@@ -137,10 +123,10 @@ def _early_terminate(top: Table) -> EarlyTerminate:
     for other, owner in KNOWN.items():
         strange = settings_fields(owner).keys() - settings_fields(settings).keys()
         hints.update(dict.fromkeys(strange, f"it has no meaning for {kind}; it belongs to {other}"))
-    return section(settings, given, path, hints, ("type",), lambda key, table: f"{key}: {_likely(key, top, table)}")
+    return section(settings, value, path, hints, ("type",), functools.partial(_likely, top))
 
 
-def _likely(key: str, top: Table, table: Table) -> str:
+def _likely(top: Table, key: str, table: Table) -> str:
     """Guess what a file should say that lacks a setting: what stands at the top, or three rungs above min_iter."""
     if key != "max_iter":
         return "..."
@@ -152,12 +138,12 @@ def _likely(key: str, top: Table, table: Table) -> str:
 
 
 def _points_to_try(value: object, path: KeyPath) -> tuple[Params, ...]:
-    points = []
+    points: list[Params] = []
     for place, point in enumerate(listed(value, path)):
         if not isinstance(point, Mapping):
             raise InvalidKey((*path, place), f"must be a mapping of names to values, got {shown(point)}")
-        points.append(raw(point, (*path, place)))
-    return cast("tuple[Params, ...]", tuple(points))
+        points.append(plain(point, (*path, place)))
+    return tuple(points)
 
 
 def _observers(value: object, path: KeyPath) -> tuple[str, ...]:
@@ -174,7 +160,7 @@ def scaling_from_mapping(value: object, path: KeyPath = ("scaling",)) -> Scaling
 
 
 _READERS: Mapping[str, Kind[Any]] = {
-    "metric": _metric,
+    "metric": functools.partial(section, Metric, hints=HINTS["metric"], example=lambda key, table: "loss"),
     "method": _method,
     "parameters": read_parameters,
     "name": text,
@@ -208,13 +194,10 @@ def _located(error: InvalidKey, document: Document, given: Sequence[Override]) -
         place = f"{document.name}: --set {override.text}"
     else:
         place = f"{document.name}:{document.mark(key).line}"
-    where = f"{key_text(key)}: " if key else ""
-    lines = [f"{place}: {where}{error.problem}"]
-    if error.advice:
-        lines.append(f"  {error.advice}")
-    if error.add is not None:
-        lines.append(_line_to_add(dotted_path(document.value, error.add[0]), error.add[1], document))
-    return "\n".join(lines)
+    told = f"{place}: {InvalidKey(key, error.problem, error.advice)}"
+    if error.add is None:
+        return told
+    return f"{told}\n{_line_to_add(dotted_path(document.value, error.add[0]), error.add[1], document)}"
 
 
 def _line_to_add(section: KeyPath, line: str, document: Document) -> str:

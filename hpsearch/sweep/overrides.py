@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from hpsearch.checks import KeyPath, key_text, shown
 from hpsearch.errors import SweepError
@@ -92,23 +93,19 @@ def _follow(value: object, rest: list[str | int], out: list[str | int]) -> tuple
 
 
 def _put(document: Document, path: KeyPath, value: object, prefix: str) -> None:
-    place = document.value
-    for depth, part in enumerate(path[:-1]):
-        if isinstance(place, dict) and place.get(str(part)) is None:
-            place[str(part)] = {}
+    place: Any = document.value
+    for depth, part in enumerate(path):
         if isinstance(place, dict):
-            place = place[str(part)]
+            former = place.get(part)
         elif isinstance(place, list) and isinstance(part, int) and part < len(place):
-            place = place[part]
+            former = place[part]
         else:
             raise SweepError(f"{prefix}: {key_text(path[:depth]) or 'the file'} {_no_keys(place)}")
-    last = path[-1]
-    if isinstance(place, dict):
-        place[str(last)] = _as_written(place.get(str(last)), value, path)
-    elif isinstance(place, list) and isinstance(last, int) and last < len(place):
-        place[last] = _as_written(place[last], value, path)
-    else:
-        raise SweepError(f"{prefix}: {key_text(path[:-1]) or 'the file'} {_no_keys(place)}")
+        if depth == len(path) - 1:
+            place[part] = _as_written(former, value, path)
+        elif former is None and isinstance(place, dict):
+            place[part] = {}
+        place = place[part]
 
 
 def _as_written(former: object, value: object, path: KeyPath) -> object:
@@ -125,16 +122,12 @@ def _is_whole_range(value: object, path: KeyPath) -> bool:
     # parameters -> group -> parameters -> name: a mapping that is itself a value may have a min and a max, too.
     if key not in RANGE_BOUNDS or len(parameter) % 2 or any(part != "parameters" for part in parameter[::2]):
         return False
-    given = _at(value, parameter)
-    if not isinstance(given, Mapping) or not {"min", "max"} <= set(given):
-        return False
-    return given.get("distribution") is None and is_whole_range(given)
+    given = _unnamed_at(value, parameter)
+    return {"min", "max"} <= set(given) and is_whole_range(given)
 
 
 def _check_still_whole(value: object, path: KeyPath, prefix: str) -> None:
-    given = _at(value, path)
-    if not isinstance(given, Mapping) or given.get("distribution") is not None:
-        return
+    given = _unnamed_at(value, path)
     for key in RANGE_BOUNDS:
         if isinstance(given.get(key), float):
             where = key_text((*path, key))
@@ -144,15 +137,11 @@ def _check_still_whole(value: object, path: KeyPath, prefix: str) -> None:
             )
 
 
-def _at(value: object, path: Sequence[str | int]) -> object:
+def _unnamed_at(value: object, path: Sequence[str | int]) -> Mapping[str, Any]:
+    """Give the parameter at a path if it names no distribution; empty where there is none such."""
     for part in path:
-        if isinstance(value, Mapping):
-            value = value.get(part)
-        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
-            value = value[part]
-        else:
-            return None
-    return value
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) and value.get("distribution") is None else {}
 
 
 def _no_keys(place: object) -> str:

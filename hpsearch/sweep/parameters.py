@@ -15,8 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from hpsearch.checks import InvalidKey, KeyPath, Mistakes, integer, number, shown
+from hpsearch.checks import InvalidKey, KeyPath, Mistakes, nearest, number, shown
 from hpsearch.space import (
     Categorical,
     Constant,
@@ -30,28 +32,14 @@ from hpsearch.space import (
     Space,
     Uniform,
 )
-from hpsearch.sweep.reader import Kind, Table, choice, listed, raw
+from hpsearch.sweep.reader import Table
 from hpsearch.sweep.wandb import REFUSED_DISTRIBUTIONS
 
 __all__ = ["PARAMETER_FORMS", "RANGE_BOUNDS", "is_whole_range", "read_parameters"]
 
-_PARAMETER_KEYS = (
-    "value",
-    "values",
-    "probabilities",
-    "distribution",
-    "min",
-    "max",
-    "mu",
-    "sigma",
-    "q",
-    "points",
-    "parameters",
-)
 RANGE_BOUNDS = ("min", "max", "q")
 """Keys whose numbers, where no distribution is named, say whether a range is one of integers or of floats."""
 
-_RENAMED = {"step": "q"}
 _DEEPEST_GROUP = 15
 
 
@@ -95,17 +83,25 @@ def _read_distribution(value: object, path: KeyPath) -> Distribution:
         raise InvalidKey(
             path, f"must be a mapping, such as {{{kind}: ...}} or {{min: ..., max: ...}}, got {shown(value)}"
         )
-    table = Table(value, path, _PARAMETER_KEYS, renamed=_RENAMED)
+    table = Table(value, path, _PARAMETER_KEYS, renamed={"step": "q"})
     table.mistakes.refuse()
-    if table.has("distribution"):
-        name = table.get("distribution", choice(tuple(_FORMS), REFUSED_DISTRIBUTIONS))
-    else:
-        name = _inferred(table, value)
+    name = table.get("distribution", _form_name) if table.has("distribution") else _inferred(table, value)
     form = _FORMS[name]
     unused = next((key for key in value if key not in (*form.keys, "distribution")), None)
     if unused is not None:
-        raise InvalidKey((*path, unused), f"has no meaning for {name}, which takes {', '.join(form.keys) or 'nothing'}")
-    return form.read(table)
+        raise InvalidKey((*path, unused), f"has no meaning for {name}, which takes {', '.join(form.keys)}")
+    for key, example in form.required.items():
+        table.require(key, f"{key}: {example}")
+    keys = [key for key in form.keys if key in form.required or table.has(key)]
+    return table.build(form.make, **{"step" if key == "q" else key: value[key] for key in keys})
+
+
+def _form_name(value: object, path: KeyPath) -> str:
+    if isinstance(value, str) and value in _FORMS:
+        return value
+    text = value if isinstance(value, str) else ""
+    advice = REFUSED_DISTRIBUTIONS.get(text) or nearest(str(value)[:80], _FORMS)
+    raise InvalidKey(path, f"must be a known distribution, got {shown(value)}", advice)
 
 
 def _inferred(table: Table, value: Mapping[str, object]) -> str:
@@ -128,118 +124,78 @@ def is_whole_range(value: Mapping[str, object]) -> bool:
     return all(isinstance(bound, int) for bound in bounds)
 
 
-def _points(table: Table) -> int | None:
-    return table.get_or("points", integer, None)
-
-
-def _step(table: Table, quantized: bool, kind: Kind[float]) -> float | None:
-    # W&B's quantized distributions round to integers unless told otherwise.
-    return table.get_or("q", kind, 1 if quantized else None)
-
-
-def _any_number(value: object, path: KeyPath) -> float:
-    """Take a number, and leave an integer one: an integer q gives integers."""
-    return integer(value, path) if isinstance(value, int) else number(value, path)
-
-
-def _bounds(table: Table, kind: Kind[float]) -> tuple[float, float]:
-    return table.get("min", kind, "min: 0"), table.get("max", kind, "max: 1")
-
-
-def _uniform(table: Table, quantized: bool = False) -> Distribution:
-    low, high = _bounds(table, number)
-    return table.build(Uniform, low, high, step=_step(table, quantized, _any_number), points=_points(table))
-
-
-def _log_uniform_values(table: Table, quantized: bool = False) -> Distribution:
-    low, high = _bounds(table, number)
-    return table.build(LogUniform, low, high, step=_step(table, quantized, _any_number), points=_points(table))
-
-
-def _log_uniform(table: Table, quantized: bool = False, inverse: bool = False) -> Distribution:
-    low, high = _bounds(table, number)
-    name = table.get("distribution", choice(tuple(_FORMS)))
+def _from_exponents(name: str, inverse: bool = False, **given: Any) -> LogUniform:
+    """Build what W&B bounds by exponents of e; `inverse` negates them."""
+    low, high = (number(given.pop(key), (key,)) for key in ("min", "max"))
     advice = f"min and max of {name} are exponents of e; {name}_values takes the bounds themselves"
     if high <= low:
-        raise InvalidKey((*table.path, "max"), f"must be greater than min ({low}), got {high}", advice)
-    if inverse:
-        low, high = -high, -low
+        raise InvalidKey(("max",), f"must be greater than min ({low}), got {high}", advice)
     for key, exponent in (("max", high), ("min", low)):
         if not -700 <= exponent <= 700:
-            raise InvalidKey((*table.path, key), f"must be an exponent between -700 and 700, got {exponent}", advice)
-    return table.build(
-        LogUniform,
-        math.exp(low),
-        math.exp(high),
-        step=_step(table, quantized, _any_number),
-        points=_points(table),
-    )
-
-
-def _int_uniform(table: Table) -> Distribution:
-    low, high = table.get("min", integer, "min: 0"), table.get("max", integer, "max: 1")
-    return table.build(IntUniform, low, high, step=table.get_or("q", integer, None), points=_points(table))
-
-
-def _log_int_uniform(table: Table) -> Distribution:
-    low, high = table.get("min", integer, "min: 1"), table.get("max", integer, "max: 100")
-    return table.build(LogIntUniform, low, high, step=table.get_or("q", integer, None), points=_points(table))
-
-
-def _normal(table: Table, quantized: bool = False) -> Distribution:
-    mu, sigma = table.get_or("mu", number, 0.0), table.get_or("sigma", number, 1.0)
-    return table.build(Normal, mu, sigma, step=_step(table, quantized, _any_number), points=_points(table))
-
-
-def _log_normal(table: Table, quantized: bool = False) -> Distribution:
-    mu, sigma = table.get_or("mu", number, 0.0), table.get_or("sigma", number, 1.0)
-    return table.build(LogNormal, mu, sigma, step=_step(table, quantized, _any_number), points=_points(table))
-
-
-def _categorical(table: Table) -> Distribution:
-    values = table.get("values", listed, "values: [1, 2]")
-    shares = table.get_or("probabilities", _probabilities, None)
-    return table.build(Categorical, values, shares)
-
-
-def _probabilities(value: object, path: KeyPath) -> list[float]:
-    return [number(item, (*path, place)) for place, item in enumerate(listed(value, path))]
-
-
-def _constant(table: Table) -> Distribution:
-    return table.build(Constant, table.get("value", raw, "value: 1"))
+            raise InvalidKey((key,), f"must be an exponent between -700 and 700, got {exponent}", advice)
+    if inverse:
+        low, high = -high, -low
+    return LogUniform(math.exp(low), math.exp(high), **given)
 
 
 @dataclass(frozen=True)
 class _Form:
-    """What one distribution name takes, and how it is read."""
+    """What one distribution name takes, and what it makes of it."""
 
-    read: Callable[[Table], Distribution]
-    keys: tuple[str, ...]
+    make: Callable[..., Distribution]
+    required: Mapping[str, str]
+    """Keys that must be given, and what could stand there."""
+    optional: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (*self.required, *self.optional)
 
 
-_RANGE = ("min", "max", "q", "points")
-_BELL = ("mu", "sigma", "q", "points")
+def _range(make: Callable[..., Distribution], low: str = "0", high: str = "1") -> _Form:
+    return _Form(make, {"min": low, "max": high}, ("q", "points"))
 
+
+def _bell(make: Callable[..., Distribution]) -> _Form:
+    return _Form(make, {}, ("mu", "sigma", "q", "points"))
+
+
+_CHOICE = _Form(Categorical, {"values": "[1, 2]"}, ("probabilities",))
+
+# W&B's quantized distributions round to integers unless told otherwise.
 _FORMS: Mapping[str, _Form] = {
-    "constant": _Form(_constant, ("value",)),
-    "categorical": _Form(_categorical, ("values", "probabilities")),
-    "categorical_w_probabilities": _Form(_categorical, ("values", "probabilities")),
-    "uniform": _Form(_uniform, _RANGE),
-    "q_uniform": _Form(lambda table: _uniform(table, quantized=True), _RANGE),
-    "int_uniform": _Form(_int_uniform, _RANGE),
-    "log_int_uniform": _Form(_log_int_uniform, _RANGE),
-    "log_uniform": _Form(_log_uniform, _RANGE),
-    "q_log_uniform": _Form(lambda table: _log_uniform(table, quantized=True), _RANGE),
-    "inv_log_uniform": _Form(lambda table: _log_uniform(table, inverse=True), _RANGE),
-    "log_uniform_values": _Form(_log_uniform_values, _RANGE),
-    "q_log_uniform_values": _Form(lambda table: _log_uniform_values(table, quantized=True), _RANGE),
-    "inv_log_uniform_values": _Form(_log_uniform_values, _RANGE),
-    "normal": _Form(_normal, _BELL),
-    "q_normal": _Form(lambda table: _normal(table, quantized=True), _BELL),
-    "log_normal": _Form(_log_normal, _BELL),
-    "q_log_normal": _Form(lambda table: _log_normal(table, quantized=True), _BELL),
+    "constant": _Form(Constant, {"value": "1"}),
+    "categorical": _CHOICE,
+    "categorical_w_probabilities": _CHOICE,
+    "uniform": _range(Uniform),
+    "q_uniform": _range(partial(Uniform, step=1)),
+    "int_uniform": _range(IntUniform),
+    "log_int_uniform": _range(LogIntUniform, "1", "100"),
+    "log_uniform": _range(partial(_from_exponents, "log_uniform")),
+    "q_log_uniform": _range(partial(_from_exponents, "q_log_uniform", step=1)),
+    "inv_log_uniform": _range(partial(_from_exponents, "inv_log_uniform", inverse=True)),
+    "log_uniform_values": _range(LogUniform, "0.001"),
+    "q_log_uniform_values": _range(partial(LogUniform, step=1), "1", "100"),
+    "inv_log_uniform_values": _range(LogUniform, "0.001"),
+    "normal": _bell(Normal),
+    "q_normal": _bell(partial(Normal, step=1)),
+    "log_normal": _bell(LogNormal),
+    "q_log_normal": _bell(partial(LogNormal, step=1)),
 }
 
 PARAMETER_FORMS: Mapping[str, tuple[str, ...]] = {name: form.keys for name, form in _FORMS.items()}
 """The names that `distribution` may have, and the keys that each takes."""
+
+_PARAMETER_KEYS = (
+    "value",
+    "values",
+    "probabilities",
+    "distribution",
+    "min",
+    "max",
+    "mu",
+    "sigma",
+    "q",
+    "points",
+    "parameters",
+)

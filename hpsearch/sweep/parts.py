@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
@@ -9,7 +10,7 @@ from hpsearch.checks import InvalidKey
 from hpsearch.objective import Metric
 from hpsearch.settings import HOW, AtLeast, Count, Seconds, Settings
 
-__all__ = ["Checkpoints", "Limits", "MaxFailures", "Metric", "Resources", "Scaling"]
+__all__ = ["SECTIONS", "Checkpoints", "Limits", "MaxFailures", "Metric", "Resources", "Scaling"]
 
 MaxFailures = Count | Literal["auto", "none"]
 
@@ -107,3 +108,13 @@ class Checkpoints(Settings):
     every: Count | None = None
     """Iterations between checkpoints inside a segment; there is always one at its end, but where a function returns
     early."""
+
+
+SECTIONS: Mapping[str, type[Settings]] = {
+    "metric": Metric,
+    "resources": Resources,
+    "scaling": Scaling,
+    "limits": Limits,
+    "checkpoints": Checkpoints,
+}
+"""The keys of a sweep that hold settings, with what may stand inside."""

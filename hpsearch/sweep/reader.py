@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from hpsearch.checks import Add, InvalidKey, InvalidKeys, KeyPath, Mistakes, nearest, plain, shown
 from hpsearch.settings import Settings, settings_fields
 
-__all__ = ["Kind", "Table", "choice", "listed", "raw", "section", "words"]
+__all__ = ["Kind", "Table", "listed", "section", "words"]
 
 T = TypeVar("T")
-D = TypeVar("D")
 P = ParamSpec("P")
 S = TypeVar("S", bound=Settings)
 
@@ -58,18 +57,28 @@ class Table:
         """Say whether a key is given; null is as good as leaving it out."""
         return self.value.get(key) is not None
 
+    def require(self, key: str, example: str | None = None) -> None:
+        """Say that a key must be given; `example` is the line to add where it isn't."""
+        if key in self.value:
+            return
+        if key in self._misspelt:
+            raise InvalidKeys(())  # told already, of the key that is probably meant to be this one
+        add: Add | None = None if example is None else (self.path, example)
+        raise InvalidKey((*self.path, key), "is required", add=add)
+
     def get(self, key: str, kind: Kind[T], example: str | None = None) -> T:
-        """Read a key that must be given; `example` is the line to add where it isn't."""
-        if key not in self.value:
-            if key in self._misspelt:
-                raise InvalidKeys(())  # told already, of the key that is probably meant to be this one
-            add: Add | None = None if example is None else (self.path, example)
-            raise InvalidKey((*self.path, key), "is required", add=add)
+        """Read a key that must be given."""
+        self.require(key, example)
         return kind(self.value[key], (*self.path, key))
 
-    def get_or(self, key: str, kind: Kind[T], default: D) -> T | D:
-        """Read a key that may be left out, or be null."""
-        return self.get(key, kind) if self.has(key) else default
+    def read(self, kinds: Mapping[str, Kind[Any]], required: Mapping[str, str]) -> dict[str, Any]:
+        """Read these keys, and go on behind mistakes; those of `required` must be given, each with the line to add."""
+        given = {}
+        for key, kind in kinds.items():
+            with self.mistakes.kept():
+                if key in required or self.has(key):
+                    given[key] = self.get(key, kind, required.get(key))
+        return given
 
     def build(self, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a constructor; where it refuses an argument, name the key that the argument came from.
@@ -81,32 +90,8 @@ class Table:
         try:
             return make(*args, **kwargs)
         except InvalidKey as error:
-            first, *rest = error.key or ("",)
-            key = (self._renamed.get(str(first), first), *rest) if error.key else ()
-            inside = InvalidKey(key, error.problem, error.advice, error.add)
-            raise inside.under(self.path) from None
-
-
-def raw(value: object, path: KeyPath) -> object:
-    """Take any value as it is."""
-    return plain(value, path)
-
-
-def choice(choices: Sequence[str], hints: Mapping[str, str] | None = None) -> Kind[str]:
-    """Take one of these words; `hints` are for words that people write in vain."""
-
-    def kind(value: object, path: KeyPath) -> str:
-        if isinstance(value, str) and value in choices:
-            return value
-        advice = (hints or {}).get(value, "") if isinstance(value, str) else ""
-        if len(choices) <= 3:
-            close = nearest(str(value), choices)
-            advice = advice or (close if close.startswith("did") else "")
-            raise InvalidKey(path, f"must be {' or '.join(choices)}, got {shown(value)}", advice)
-        problem = f"must be a known {path[-1]}, got {shown(value)}"
-        raise InvalidKey(path, problem, advice or nearest(str(value)[:80], choices))
-
-    return kind
+            key = (*(self._renamed.get(str(part), part) for part in error.key[:1]), *error.key[1:])
+            raise InvalidKey(key, error.problem, error.advice, error.add).under(self.path) from None
 
 
 def listed(value: object, path: KeyPath) -> list[object]:
@@ -132,7 +117,7 @@ def section(
     path: KeyPath,
     hints: Mapping[str, str] | None = None,
     also: Sequence[str] = (),
-    example: Callable[[str, Table], str] = lambda key, table: f"{key}: ...",
+    example: Callable[[str, Table], str] = lambda key, table: "...",
 ) -> S:
     """Read a section by the fields of its settings; all mistakes in it are told of at once.
 
@@ -142,15 +127,9 @@ def section(
         path: Where it stands.
         hints: For keys that don't exist but that people write: what to do.
         also: Keys that the section has beside the settings' own.
-        example: The line to add where a key is missing, given the key and what is there.
+        example: What could stand at a key that is missing, given the key and what is there.
     """
     known = settings_fields(settings)
     table = Table(value, path, (*also, *known), hints)
-    given = {}
-    for key, field in known.items():
-        with table.mistakes.kept():
-            if field.required:
-                given[key] = table.get(key, field.read, example(key, table))
-            elif table.has(key):
-                given[key] = table.get(key, field.read)
-    return table.build(settings, **given)
+    required = {key: f"{key}: {example(key, table)}" for key, field in known.items() if field.required}
+    return table.build(settings, **table.read({key: field.read for key, field in known.items()}, required))

@@ -18,18 +18,10 @@ from hpsearch.schedulers import KNOWN
 from hpsearch.searchers import KNOWN as SEARCHERS
 from hpsearch.settings import Settings, SettingsField, settings_fields
 from hpsearch.sweep.parameters import PARAMETER_FORMS
-from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Resources, Scaling
+from hpsearch.sweep.parts import SECTIONS
 from hpsearch.sweep.wandb import IGNORED
 
 __all__ = ["json_schema", "with_key_tables"]
-
-_SECTIONS: dict[str, type[Settings]] = {
-    "metric": Metric,
-    "resources": Resources,
-    "scaling": Scaling,
-    "limits": Limits,
-    "checkpoints": Checkpoints,
-}
 
 _DOTTED = ("resources", "limits", "checkpoints")
 """Sections that the documentation shows together, so that their keys need a prefix."""
@@ -57,7 +49,7 @@ def json_schema() -> dict[str, Any]:
         "points_to_try": {"type": "array", "items": {"type": "object"}},
         "observers": {"type": "array", "items": {"type": "string"}},
         "seed": whole | {"minimum": 0},
-        **{name: _object(settings) for name, settings in _SECTIONS.items()},
+        **{name: _object(settings) for name, settings in SECTIONS.items()},
         **{name: {} for name in IGNORED},
     }
     return {
@@ -79,7 +71,7 @@ def with_key_tables(page: str) -> str:
 
     def table(found: re.Match[str]) -> str:
         name = found[2]
-        settings = _SECTIONS.get(name) or KNOWN[name]
+        settings = SECTIONS.get(name) or KNOWN[name]
         return f"{found[1]}\n{_key_table(settings, f'{name}.' if name in _DOTTED else '')}\n"
 
     return re.sub(r"(<!-- keys of (\w+) -->\n)\n(?:\|[^\n]*\n)*\n?", table, page)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import InitVar, asdict, dataclass, field
+from dataclasses import InitVar, asdict, dataclass, field, fields
 from typing import Any
 
 from hpsearch.checks import InvalidKey, at_least, integer, plain, shown, text
@@ -14,9 +14,10 @@ from hpsearch.schedulers import early_terminate_from_json
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.searchers import Searcher, searcher_named
 from hpsearch.seeds import SEED_LIMIT
+from hpsearch.settings import Settings
 from hpsearch.space import FormerSpace, Space
 from hpsearch.sweep.difference import difference
-from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Resources, Scaling
+from hpsearch.sweep.parts import SECTIONS, Checkpoints, Limits, Metric, Resources, Scaling
 from hpsearch.trainable.macros import check_command
 from hpsearch.trial import Params, Value
 
@@ -120,20 +121,11 @@ class Sweep:
             raise error.under(("method",)) from None
 
     def _check_parts(self) -> None:
-        kinds: dict[str, tuple[type, ...]] = {
-            "metric": (Metric,),
-            "parameters": (Space,),
-            "early_terminate": (EarlyTerminate, type(None)),
-            "resources": (Resources,),
-            "scaling": (Scaling,),
-            "limits": (Limits,),
-            "checkpoints": (Checkpoints,),
-        }
-        for key, allowed in kinds.items():
+        kinds = {"metric": Metric, "parameters": Space, "early_terminate": EarlyTerminate, **SECTIONS}
+        for key, kind in kinds.items():
             given = getattr(self, key)
-            if not isinstance(given, allowed):
-                names = " or ".join(kind.__name__ for kind in allowed if kind is not type(None))
-                raise InvalidKey((key,), f"must be a {names}, got {shown(given)}")
+            if not isinstance(given, kind) and (key != "early_terminate" or given is not None):
+                raise InvalidKey((key,), f"must be a {kind.__name__}, got {shown(given)}")
 
     def _check_what_runs(self) -> None:
         if self.command is not None:
@@ -173,7 +165,7 @@ class Sweep:
 
     def _check_how_long(self, searcher: type[Searcher] | None) -> None:
         if self.max_iter is not None:
-            object.__setattr__(self, "max_iter", at_least(self.max_iter, 1, ("max_iter",)))
+            object.__setattr__(self, "max_iter", at_least(1, integer, self.max_iter, ("max_iter",)))
             if self.early_terminate is not None:
                 raise InvalidKey(
                     ("max_iter",),
@@ -182,7 +174,7 @@ class Sweep:
                     "remove this one",
                 )
         if self.run_cap is not None:
-            object.__setattr__(self, "run_cap", at_least(self.run_cap, 1, ("run_cap",)))
+            object.__setattr__(self, "run_cap", at_least(1, integer, self.run_cap, ("run_cap",)))
         elif searcher is not None and not searcher.finite and self.early_terminate is None:
             problem = f"is required where method is {self.method} and nothing terminates early: it would never end"
             raise InvalidKey(("run_cap",), problem, add=((), "run_cap: 100"))
@@ -199,27 +191,8 @@ class Sweep:
 
     def to_json(self) -> dict[str, Any]:
         """Give the sweep as JSON; `from_json` reads it back."""
-        return {
-            "name": self.name,
-            "trainable": self.trainable,
-            "program": self.program,
-            "command": None if self.command is None else list(self.command),
-            "metric": asdict(self.metric),
-            "method": self.method,
-            "parameters": self.parameters.to_json(),
-            "draws": self.parameters.law,
-            "early_terminate": None if self.early_terminate is None else self.early_terminate.to_json(),
-            "max_iter": self.max_iter,
-            "run_cap": self.run_cap,
-            "points_to_try": [dict(point) for point in self.points_to_try],
-            "resources": asdict(self.resources),
-            "scaling": asdict(self.scaling),
-            "limits": asdict(self.limits),
-            "checkpoints": asdict(self.checkpoints),
-            "seed": self.seed,
-            "observers": list(self.observers),
-            "source": self.source,
-        }
+        kept = {known.name: _as_json(getattr(self, known.name)) for known in fields(self)}
+        return {**kept, "draws": self.parameters.law}
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Sweep:
@@ -231,22 +204,15 @@ class Sweep:
             SweepError: It isn't a sweep, or one that this version doesn't know.
         """
         try:
-            early = given["early_terminate"]
-            command = given["command"]
-            parts = {
-                "command": None if command is None else tuple(command),
-                "metric": Metric(**{"scope": "last", **given["metric"]}),  # earlier versions knew no other
-                "parameters": _space_of(given.get("draws", FormerSpace.law)).from_json(given["parameters"]),
-                "early_terminate": None if early is None else early_terminate_from_json(early),
-                "points_to_try": tuple(given["points_to_try"]),
-                "resources": Resources(**given["resources"]),
-                "scaling": Scaling(**given.get("scaling", {})),  # sweeps of earlier versions have none
-                "limits": Limits(**{"max_failures": "none", **given["limits"]}),  # earlier versions had no such limit
-                "checkpoints": Checkpoints(**given["checkpoints"]),
-                "observers": tuple(given.get("observers", ("tensorboard",))),  # earlier versions had no other
-            }
-            own = {key: value for key, value in given.items() if key != "draws"}
-            return cls(**{**own, **parts}, read_back=True)
+            own = {**_BEFORE, **given}
+            if missing := {known.name for known in fields(cls)} - own.keys():
+                raise KeyError(min(missing))
+            law, early = own.pop("draws"), own["early_terminate"]
+            own["parameters"] = _space_of(law).from_json(own["parameters"])
+            own["early_terminate"] = None if early is None else early_terminate_from_json(early)
+            for name, section in SECTIONS.items():
+                own[name] = section(**{**_BEFORE_KEYS.get(name, {}), **own[name]})
+            return cls(**own, read_back=True)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problem = f"{type(error).__name__}: {error}"
             raise SweepError(f"what was recorded must be a sweep of this version of hpsearch; {problem}") from error
@@ -257,6 +223,19 @@ class Sweep:
         Workers, limits, observers and the source don't count: they are about how it is run, not about what.
         """
         return difference(self.to_json(), other.to_json())
+
+
+_BEFORE: Mapping[str, Any] = {"draws": FormerSpace.law, "scaling": {}, "observers": ("tensorboard",)}
+_BEFORE_KEYS: Mapping[str, Mapping[str, Any]] = {"metric": {"scope": "last"}, "limits": {"max_failures": "none"}}
+"""What sweeps of earlier versions, which don't say it, mean."""
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, Space | EarlyTerminate):
+        return value.to_json()
+    if isinstance(value, Settings):
+        return asdict(value)
+    return [_as_json(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _space_of(law: object) -> type[Space]:

@@ -7,20 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hpsearch.settings import settings_fields
+from hpsearch.sweep.parts import Limits, Resources
+
 __all__ = ["HINTS", "IGNORED", "METHOD_HINT", "REFUSED_DISTRIBUTIONS"]
 
 IGNORED = ("description", "project", "entity")
 """Top-level keys that are accepted and have no effect."""
-
-_RESOURCES = (
-    "workers",
-    "cpus_per_worker",
-    "gpus_per_worker",
-    "workers_per_trial",
-    "max_workers_per_trial",
-    "elastic",
-    "fresh_process",
-)
 
 HINTS: Mapping[str, Mapping[str, str]] = {
     "": {
@@ -33,9 +26,9 @@ HINTS: Mapping[str, Mapping[str, str]] = {
         "metrics": "one metric decides: write metric with its name and goal",
         "s": "it stands under early_terminate, and is called brackets here",
         **dict.fromkeys(("type", "min_iter", "eta", "brackets", "variant"), "it stands under early_terminate"),
-        **dict.fromkeys(_RESOURCES, "it stands under resources"),
+        **dict.fromkeys(settings_fields(Resources), "it stands under resources"),
         **dict.fromkeys(("warmup_epochs", "max_global_batch"), "it stands under scaling"),
-        **dict.fromkeys(("max_time", "trial_timeout", "max_retries", "max_failures"), "it stands under limits"),
+        **dict.fromkeys(settings_fields(Limits), "it stands under limits"),
         "goal": "it stands under metric",
     },
     "metric": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from hpsearch_comm.errors import CommTimeoutError
 from hpsearch_comm.memory.slots import SLOT
 from hpsearch_comm.reduction import reduction_for
 from tests.comm.arena_world import ArenaWorld, reduced, same_bits, some_values
+from tests.comm.meeting import given_time
 from tests.comm.torch_uses import TorchUses
 
 
@@ -160,7 +162,20 @@ def test_counts_pass_the_end_of_their_words():
 def test_a_rank_that_is_stuck_is_named_by_all_others(world):
     """Also by those that wait for another one, which waits for it."""
     stuck = world.ranks[world.size // 2]
-    with ArenaWorld(world.size) as others:
+    outcomes = given_time(
+        lambda soon: stuck_in_the_middle(world.size, stuck, soon), lambda found: blamed(found) == {stuck}
+    )
+    assert blamed(outcomes) == {stuck}
+    assert {type(error) for error in outcomes.values()} == {CommTimeoutError}
+
+
+def blamed(outcomes: dict[int, Any]) -> set[int | None]:
+    return {getattr(outcome, "rank", None) for outcome in outcomes.values()}
+
+
+def stuck_in_the_middle(size: int, stuck: int, timeout: float) -> dict[int, Any]:
+    """Give what becomes of the others where one is stuck until all of them have given up."""
+    with ArenaWorld(size) as others:
         released, given_up = threading.Event(), threading.Barrier(others.size - 1, action=lambda: released.set())
         for arena in others.arenas.values():
             arena.cores = 1
@@ -176,7 +191,7 @@ def test_a_rank_that_is_stuck_is_named_by_all_others(world):
         def on_rank(rank: int) -> None:
             tensor = torch.ones((others.size + 2) * SLOT // 4)
             try:
-                operation = others.operation(rank, timeout=0.5)
+                operation = others.operation(rank, timeout=timeout)
                 direct.allreduce(others.arenas[rank], operation, tensor, reduction_for("sum", torch.float32), tensor)
             except CommTimeoutError:
                 if rank != stuck:
@@ -184,5 +199,4 @@ def test_a_rank_that_is_stuck_is_named_by_all_others(world):
                 raise
 
         outcomes = others.outcomes(on_rank)
-    assert {type(outcomes[rank]) for rank in others.ranks if rank != stuck} == {CommTimeoutError}
-    assert {outcomes[rank].rank for rank in others.ranks if rank != stuck} == {stuck}
+    return {rank: outcome for rank, outcome in outcomes.items() if rank != stuck}

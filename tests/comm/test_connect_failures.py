@@ -41,7 +41,7 @@ from tests.comm.forming import (
     read_to_end,
     wait_until,
 )
-from tests.comm.meeting import given_time
+from tests.comm.meeting import all_said, given_time
 from tests.comm.other_user import NOBODY, as_nobody
 
 
@@ -269,7 +269,7 @@ def test_ranks_that_never_come_are_named_at_the_deadline():
 
     name = f"(pid {os.getpid()} on {socket.gethostname()})"
     told = f"rank 1 {name} and rank 3 {name} didn't connect to 127.0.0.1"
-    errors = given_time(meet, lambda errors: told in str(errors[0]))
+    errors = given_time(meet, all_said(told))
     assert told in str(errors[0])
     assert str(errors[2])[:400] == str(errors[0])[:400]
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.comm.deadly import OPERATIONS
 from tests.comm.leftovers import shared_memory_files
+from tests.comm.meeting import given_time
 from tests.comm.process_ranks import Outcome, ProcessRanks
 
 
@@ -132,13 +133,18 @@ def test_a_rank_that_closes_the_group_too_early_is_named(ranks, way):
 
 @pytest.mark.parametrize("way", ["direct", "ring", "tcp-ring"])
 def test_a_rank_that_hangs_is_named_with_the_operation(ranks, way, tmp_path):
-    outcomes = ranks.call(3, "stuck", 1, str(tmp_path / "go"), timeout=0.5, **WAYS[way])
+    def meet(soon: float) -> tuple[list[Outcome], str]:
+        go = f"go-{soon}"
+        return ranks.call(3, "stuck", 1, str(tmp_path / go), timeout=soon, **WAYS[way]), go
+
+    # Ranks that take too long to begin give up in the barrier before it.
+    outcomes, go = given_time(meet, lambda found: "allreduce" in found[0][0].text)
     assert {outcome.error for outcome in outcomes} == {"CommTimeoutError"}
     text = outcomes[0].text
     assert "without any progress" in text
     assert "allreduce" in text
     assert "mean of float32 [5], 20 bytes" in text
-    assert all((tmp_path / f"go-{rank}").exists() for rank in (0, 2))
+    assert all((tmp_path / f"{go}-{rank}").exists() for rank in (0, 2))
 
 
 @pytest.mark.parametrize("how", ["shape", "dtype", "op", "order", "operation", "root", "way"])

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ import torch
 from hpsearch_comm.errors import CommError, CommTimeoutError, MismatchError, PeerLost
 from hpsearch_comm.signature import DTYPES, Signature
 from tests.comm.link_world import WORLDS, LinkWorld
+from tests.comm.meeting import given_time
 
 MakeWorld = Callable[[int], AbstractContextManager[LinkWorld]]
 
@@ -239,21 +241,26 @@ def test_a_peer_that_stops_reading_is_named(make_world: MakeWorld) -> None:
 
 def test_every_bit_of_progress_renews_the_deadline(make_world: MakeWorld) -> None:
     rest = threading.Event()
+    tensor = torch.zeros(3_500_000)
     rests = 0
 
-    def rest_a_little(_mine: torch.Tensor, _theirs: torch.Tensor) -> None:
+    def meet(soon: float) -> list[Any]:
+        def rest_a_little(_mine: torch.Tensor, _theirs: torch.Tensor) -> None:
+            nonlocal rests
+            rests += 1
+            rest.wait(soon / 50)  # this is the slow peer
+
+        def transfer(rank: int) -> None:
+            sends, receives = ([], [(0, tensor, rest_a_little)]) if rank else ([(1, tensor)], [])
+            world.meshes[rank].exchange(world.operation(rank, timeout=soon), sends, receives)
+
         nonlocal rests
-        rests += 1
-        rest.wait(0.01)  # this is the slow peer
+        rests = 0
+        with make_world(2) as world:
+            return world.outcomes(partial(transfer, 0), partial(transfer, 1))
 
-    def transfer(rank: int) -> None:
-        sends, receives = ([], [(0, tensor, rest_a_little)]) if rank else ([(1, tensor)], [])
-        world.meshes[rank].exchange(world.operation(rank, timeout=0.5), sends, receives)
-
-    tensor = torch.zeros(3_500_000)
-    with make_world(2) as world:
-        world.run(transfer)
-    assert rests * 0.01 > 2 * 0.5
+    assert given_time(meet, lambda outcomes: outcomes == [None, None]) == [None, None]
+    assert rests > 2 * 50
 
 
 @pytest.mark.parametrize("spin", [False, True])

@@ -45,17 +45,21 @@ def master() -> Meeting:
 )
 def test_another_program_at_the_port_is_found_out(master, monkeypatch, greeting, reason):
     monkeypatch.setattr(refusals, "_PATIENCE", 0.1)
-    with socket.create_server((LOOPBACK, master.place.port)) as other, ThreadPoolExecutor(1) as pool:
-        held: list[socket.socket] = []
-        rank_1 = pool.submit(master.rank(1, 2, seconds=PATIENCE if greeting else 0.1))
-        other.settimeout(0.05)
-        while not rank_1.done():
-            with contextlib.suppress(TimeoutError):
-                held.append(other.accept()[0])
-                held[-1].sendall(greeting)
-        error = rank_1.exception()
-        for sock in held:
-            sock.close()
+
+    def meet(soon: float) -> BaseException | None:
+        with socket.create_server((LOOPBACK, master.place.port)) as other, ThreadPoolExecutor(1) as pool:
+            held: list[socket.socket] = []
+            rank_1 = pool.submit(master.rank(1, 2, seconds=PATIENCE if greeting else soon))
+            other.settimeout(0.05)
+            while not rank_1.done():
+                with contextlib.suppress(TimeoutError):
+                    held.append(other.accept()[0])
+                    held[-1].sendall(greeting)
+            for sock in held:
+                sock.close()
+            return rank_1.exception()
+
+    error = given_time(meet, lambda error: reason in str(error))
     assert isinstance(error, RefusedError if greeting else RendezvousError)
     assert f"rank 1 of 2 did not find rank 0 (127.0.0.1:{master.place.port})" in str(error)
     assert reason in str(error)

@@ -78,7 +78,9 @@ def test_the_first_deadline_of_any_rank_names_the_missing_to_all(meeting):
 
 
 def test_a_missing_rank_0_is_named(meeting):
-    found = outcomes({rank: meeting.rank(rank, 3, seconds=0.3) for rank in (1, 2)})
+    found = given_time(
+        lambda soon: outcomes({rank: meeting.rank(rank, 3, seconds=soon) for rank in (1, 2)}), all_said("rank 0")
+    )
     for error in found.values():
         assert isinstance(error, RendezvousError)
         assert "rank 0" in str(error)

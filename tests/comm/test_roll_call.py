@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import itertools
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ from hpsearch_comm.errors import CommError, RefusedError, RendezvousError
 from hpsearch_comm.formation import roll_call
 from hpsearch_comm.formation.roll_call import Admission, RollCall, answer_roll_call
 from tests.comm.forming import LOOPBACK, PATIENCE, read_to_end
-from tests.comm.meeting import SOON, leaving_nothing
+from tests.comm.meeting import given_time, leaving_nothing, outcomes
 
 
 def admit_all(_sock: socket.socket) -> Admission:
@@ -94,25 +94,23 @@ def test_whatever_stops_rank_0_closes_its_sockets():
     def stop(_texts: list[bytes]) -> list[bytes]:
         raise KeyboardInterrupt
 
-    with leaving_nothing(), ThreadPoolExecutor(1) as pool:
+    def meet(soon: float) -> dict[str, object]:
         listener, connect = listening()
         call = RollCall([listener], 2, time.monotonic() + PATIENCE, "here", "Do better", admit_all)
-        with pytest.raises(RendezvousError, match="did not find rank 0"):
-            # Its connections end, and nobody is there any more.
-            pool.submit(answering_until, connect, call, stop).result(PATIENCE)
 
+        def take() -> bool:
+            with pytest.raises(KeyboardInterrupt):
+                call.take(stop)
+            return True
 
-def answering_until(connect, call: RollCall, stop) -> list[bytes]:
-    def take() -> None:
-        with pytest.raises(KeyboardInterrupt):
-            call.take(stop)
+        return outcomes({"stopped": take, "rank 1": lambda: answering(connect, 1, 2, soon)})
 
-    thread = threading.Thread(target=take)
-    thread.start()
-    try:
-        return answering(connect, 1, 2, SOON)
-    finally:
-        thread.join()
+    with leaving_nothing():
+        found = given_time(meet, lambda found: found["stopped"] is True)
+    assert found["stopped"] is True
+    # Its connections end, and nobody is there any more.
+    assert isinstance(found["rank 1"], RendezvousError)
+    assert "did not find rank 0" in str(found["rank 1"])
 
 
 @pytest.fixture
@@ -159,10 +157,17 @@ def test_a_rank_0_that_says_nothing_is_given_up(false_rank_0, monkeypatch):
 
 
 def test_a_refusal_is_told_with_the_end_that_follows():
-    turns = iter([RefusedError("the secrets differ"), *[ConnectionRefusedError("nobody listens")] * 1000])
+    def meet(soon: float) -> Exception:
+        turns = itertools.chain([RefusedError("the secrets differ")], itertools.repeat(OSError("nobody listens")))
 
-    def connect() -> socket.socket:
-        raise next(turns)
+        def connect() -> socket.socket:
+            raise next(turns)
 
-    with pytest.raises(RendezvousError, match="nobody listens; before that, the secrets differ"):
-        answering(connect, 1, 2, 0.05)
+        with pytest.raises(CommError) as caught:
+            answering(connect, 1, 2, soon)
+        return caught.value
+
+    told = "nobody listens; before that, the secrets differ"
+    error = given_time(meet, lambda error: told in str(error))
+    assert isinstance(error, RendezvousError)
+    assert told in str(error)

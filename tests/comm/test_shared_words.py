@@ -20,6 +20,7 @@ from hpsearch_comm.memory.segment import Segment, tensor_over
 from hpsearch_comm.memory.words import LINE, Barrier, Bell, Words
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.signature import Signature
+from tests.comm.forming import wait_until
 
 COUNTERS = 0, 2 * LINE
 
@@ -116,7 +117,8 @@ def test_nobody_passes_a_barrier_before_everybody_has_come(words, fate, size, fi
 def test_a_barrier_names_all_that_it_waits_for(words, fate):
     one, _, third, _ = barriers(words, 4)
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(third.wait, operation(2, fate, timeout=0.3))
+        other = pool.submit(third.wait, operation(2, fate))
+        wait_until(lambda: words[(4 + 2 * 2) * LINE] == 1)  # it has come
         with pytest.raises(CommTimeoutError, match="for rank 1 and rank 3 in barrier 0"):
             one.wait(operation(0, fate, timeout=0.3))
         with pytest.raises(CommError):

@@ -18,6 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpsearch_comm import fate as fate_module
 from hpsearch_comm.errors import CommError, CommTimeoutError, MismatchError, PeerLost
 from hpsearch_comm.fate import Fate
 from hpsearch_comm.links.mesh import Mesh
@@ -176,7 +177,8 @@ def test_a_peer_that_stops_in_the_middle_is_waited_for_until_the_deadline(bench:
         bench.receive(numel, timeout=0.2)
 
 
-def test_the_groups_word_on_a_lost_peer_comes_first(bench: Bench) -> None:
+def test_the_groups_word_on_a_lost_peer_comes_first(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fate_module, "_VERDICT", PATIENCE)
     threading.Timer(0.05, lambda: bench.fate.fail(PeerLost("rank 5 has died, so rank 1 gave up", 5))).start()
     bench.hang_up()
     with pytest.raises(PeerLost, match="rank 5 has died") as e:
@@ -184,7 +186,8 @@ def test_the_groups_word_on_a_lost_peer_comes_first(bench: Bench) -> None:
     assert e.value.rank == 5
 
 
-def test_a_peer_that_says_goodbye_while_it_is_needed_has_left(bench: Bench) -> None:
+def test_a_peer_that_says_goodbye_while_it_is_needed_has_left(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fate_module, "_VERDICT", PATIENCE)
     threading.Timer(0.05, lambda: bench.fate.mark_left(1)).start()
     bench.hang_up()
     with pytest.raises(PeerLost, match="rank 1 has closed the group while this rank still needs it"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.hpsearch.support.command_line import Call, call, write_sweep
+from tests.hpsearch.support.local_ray import Undisturbed, run_undisturbed
 
 
 @pytest.fixture
@@ -22,3 +23,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_sweep(tmp_path / "sweep.yaml")
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """Give what the sweep of the tests on a local Ray ends with, where nothing befalls it."""
+    return run_undisturbed(tmp_path_factory.mktemp("undisturbed"))

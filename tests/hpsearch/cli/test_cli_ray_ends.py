@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -15,13 +16,14 @@ import pytest
 
 import hpsearch
 from hpsearch.events import Started
-from tests.hpsearch.cli.test_cli_ray import SWEEP, TRAIN, finished, hpsearch_command
 from tests.hpsearch.support.command_line import PROGRAM, environment, wait_for
+from tests.hpsearch.support.local_ray import SWEEP, TRAIN, Undisturbed, finished, hpsearch_command
 from tests.hpsearch.support.scripted import events_of
 
 pytestmark = pytest.mark.ray
 
-RUN = ("run", "sweep.yaml", "--workers", "2", "--dir", "study")
+RUN = ("run", "sweep.yaml", "--dir", "study", "--workers")
+RESUME = ("resume", "study", "--workers")
 
 MARK = "HPSEARCH_TEST_RUN"
 
@@ -137,49 +139,44 @@ def begun(here: Path, *words: str, terminal: int | None = None) -> Iterator[Runn
         wait_for(lambda: not running.left())
 
 
-def resumed(here: Path) -> str:
-    """Go on with the study to its end; give its table."""
-    (here / "train.py").write_text(TRAIN)
-    hpsearch_command(here, "resume", "study", "--workers", "2")
-    return hpsearch_command(here, "trials", "study", "--format", "csv")
+LOSSES = [
+    ("raylet", signal.SIGKILL, "the raylet of this node has ended"),
+    ("raylet", signal.SIGTERM, "the raylet of this node has ended"),
+    ("gcs_server", signal.SIGKILL, "its GCS at"),
+]
 
 
-def undisturbed(here: Path) -> str:
-    """Give the table of a run without Ray and without trouble."""
-    (here / "train.py").write_text(TRAIN)
-    (here / "sweep.yaml").write_text(SWEEP)
-    hpsearch_command(here, "run", "sweep.yaml", "--backend", "inline", "--dir", "inline")
-    return hpsearch_command(here, "trials", "inline", "--format", "csv")
+def has_finished(study: Path, segments: int) -> bool:
+    return finished(study) >= segments
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "how", "told"),
-    [
-        ("raylet", signal.SIGKILL, "the raylet of this node has ended"),
-        ("raylet", signal.SIGTERM, "the raylet of this node has ended"),
-        ("gcs_server", signal.SIGKILL, "its GCS at"),
-    ],
-)
-def test_a_ray_that_is_lost_in_mid_sweep_is_one_message_and_resume_gives_the_same_table(tmp_path, name, how, told):
-    with begun(tmp_path, *RUN) as run:
-        run.wait_for(lambda: finished(tmp_path / "study") >= 3)
-        (victim,) = run.family(name)
-        victim.send_signal(how)
-        run.has_ended(1)
-        assert run.err.startswith("hpsearch: Ray was lost: ")
-        assert told in run.err
-        assert "`hpsearch resume` goes on" in run.err
-        assert len(run.err.splitlines()) == 1
-        assert "(raylet)" not in run.out
-    counted = finished(tmp_path / "study")
-    assert counted >= 3
-    assert resumed(tmp_path) == undisturbed(tmp_path)
+@pytest.mark.timeout(540)
+def test_a_ray_that_is_lost_in_mid_sweep_is_one_message_and_resume_gives_the_same_table(
+    tmp_path, undisturbed: Undisturbed
+):
+    study = tmp_path / "study"
+    for turn, (name, how, told) in enumerate(LOSSES):
+        enough = finished(study) + 3
+        with begun(tmp_path, *(RESUME if turn else RUN), "2") as run:
+            wait_for(partial(has_finished, study, enough), run.process)
+            (victim,) = run.family(name)
+            victim.send_signal(how)
+            run.has_ended(1)
+            assert run.err.startswith("hpsearch: Ray was lost: ")
+            assert told in run.err
+            assert "`hpsearch resume` goes on" in run.err
+            assert len(run.err.splitlines()) == 1
+            assert "(raylet)" not in run.out
+        assert finished(study) >= enough
+    (tmp_path / "train.py").write_text(TRAIN)
+    hpsearch_command(tmp_path, *RESUME, "2")
+    assert hpsearch_command(tmp_path, "trials", "study", "--format", "csv") == undisturbed.table
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_ray_starts_ends_the_sweep_as_interrupted(tmp_path, number):
-    with begun(tmp_path, *RUN) as run:
+    with begun(tmp_path, *RUN, "1") as run:
         run.wait_for(lambda: run.family("gcs_server"))
         run.process.send_signal(number)
         run.has_ended(130)
@@ -189,7 +186,7 @@ def test_a_signal_while_ray_starts_ends_the_sweep_as_interrupted(tmp_path, numbe
 
 
 def test_two_signals_while_ray_starts_end_it_at_once(tmp_path):
-    with begun(tmp_path, *RUN) as run:
+    with begun(tmp_path, *RUN, "1") as run:
         run.wait_for(lambda: run.family("gcs_server"))
         run.process.send_signal(signal.SIGINT)
         run.process.send_signal(signal.SIGTERM)
@@ -198,7 +195,7 @@ def test_two_signals_while_ray_starts_end_it_at_once(tmp_path):
 
 
 def test_a_sigterm_to_the_whole_process_group_ends_the_sweep_as_interrupted(tmp_path):
-    with begun(tmp_path, *RUN) as run:
+    with begun(tmp_path, *RUN, "1") as run:
         run.wait_for(lambda: finished(tmp_path / "study") >= 1)
         os.killpg(run.process.pid, signal.SIGTERM)
         # The signal reaches Ray's processes as well: its native part may end this one before we can.
@@ -211,7 +208,7 @@ def test_a_sigterm_to_the_whole_process_group_ends_the_sweep_as_interrupted(tmp_
 
 def test_a_terminal_that_is_closed_ends_the_sweep_and_leaves_nothing(tmp_path):
     ours, theirs = pty.openpty()
-    with begun(tmp_path, *RUN, terminal=theirs) as run:
+    with begun(tmp_path, *RUN, "1", terminal=theirs) as run:
         os.close(theirs)
         os.set_blocking(ours, False)
         run.wait_for(lambda: finished(tmp_path / "study") >= 1)
@@ -221,7 +218,7 @@ def test_a_terminal_that_is_closed_ends_the_sweep_and_leaves_nothing(tmp_path):
 
 
 def test_a_ctrl_c_while_ray_is_shut_down_ends_at_once_without_a_traceback(tmp_path):
-    with begun(tmp_path, *RUN, "--set", "early_terminate.max_iter=3") as run:
+    with begun(tmp_path, *RUN, "1", "--set", "early_terminate.max_iter=3") as run:
         run.wait_for(lambda: "best:        trial" in run.out)
         run.process.send_signal(signal.SIGINT)
         run.has_ended(-signal.SIGINT, 0)
@@ -231,7 +228,7 @@ def test_a_ctrl_c_while_ray_is_shut_down_ends_at_once_without_a_traceback(tmp_pa
 def test_what_trials_have_forked_dies_with_a_killed_driver_and_resume_works_at_once(tmp_path):
     (tmp_path / "train.py").write_text(FORKS)
     pids = tmp_path / "pids.txt"
-    with begun(tmp_path, "run", "sweep.yaml", "--workers", "1", "--dir", "study") as run:
+    with begun(tmp_path, *RUN, "1") as run:
         run.wait_for(lambda: pids.exists() and len(pids.read_text().splitlines()) == WAYS)
         forked = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
         run.process.kill()
@@ -240,4 +237,4 @@ def test_what_trials_have_forked_dies_with_a_killed_driver_and_resume_works_at_o
         wait_for(lambda: not run.left())
     assert len([event for event in events_of(tmp_path / "study") if isinstance(event, Started)]) == 1
     (tmp_path / "train.py").write_text(TRAIN)
-    assert "waiting for the workers" not in hpsearch_command(tmp_path, "resume", "study", "--workers", "2")
+    assert "waiting for the workers" not in hpsearch_command(tmp_path, *RESUME, "1")

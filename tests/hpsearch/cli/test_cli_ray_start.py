@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-import hpsearch
 from tests.hpsearch.support.command_line import environment, write_sweep
 
 NO_RAY = """
@@ -124,26 +123,3 @@ def test_a_module_that_isnt_there_is_said_before_ray_starts_and_none_is_imported
     assert answer.code == 1
     assert "names the module 'my_trianing', which isn't there (did you mean 'my_training'?)" in answer.err
     assert str(here) not in sys.path
-
-
-FLAKY = """
-import json, os
-reports = os.environ["HPSEARCH_REPORTS"]
-with open("workers.txt", "a") as workers:
-    workers.write(f"{os.getppid()}\\n")
-with open(reports, "a") as file:
-    file.write(json.dumps({"loss": 1.0}) + "\\n")
-raise SystemExit(3)
-"""
-
-
-@pytest.mark.ray
-def test_a_script_that_fails_doesnt_cost_its_worker(ray_cluster, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(FLAKY)
-    sweep = hpsearch.load_sweep(write_sweep(tmp_path / "sweep.yaml", None, program="train.py"))
-    study = hpsearch.search(sweep, directory=tmp_path / "study", workers=1, progress=False)
-    assert {str(trial.state) for trial in study.trials} == {"failed"}
-    workers = (tmp_path / "workers.txt").read_text().split()
-    assert len(workers) == 4
-    assert len(set(workers)) < 4  # one, unless another cause took it down meanwhile

@@ -14,8 +14,8 @@ import pytest
 import hpsearch
 from hpsearch.errors import JournalError
 from hpsearch.events import Finished, Started
-from tests.hpsearch.cli.test_cli_ray import hpsearch_command, kill_tree
 from tests.hpsearch.support.command_line import begin, wait_for
+from tests.hpsearch.support.local_ray import hpsearch_command, kill_tree
 from tests.hpsearch.support.scripted import events_of
 
 TRAIN = """
@@ -52,11 +52,15 @@ ELASTIC = ("--set", "resources.max_workers_per_trial=2")
 WIDE = ("--set", "resources.workers_per_trial=2")
 
 
+def place_in(folder: Path) -> Path:
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "sweep.yaml").write_text(SWEEP)
+    return folder
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    (tmp_path / "train.py").write_text(TRAIN)
-    (tmp_path / "sweep.yaml").write_text(SWEEP)
-    return tmp_path
+    return place_in(tmp_path)
 
 
 def table(here: Path, study: str) -> list[dict[str, str]]:
@@ -67,10 +71,11 @@ def values(rows: list[dict[str, str]]) -> list[tuple[str, str, str]]:
     return [(row["state"], row["iterations"], row["value"]) for row in rows]
 
 
-def inline(here: Path) -> list[tuple[str, str, str]]:
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str, str]]:
     """Give the table of the sweep in one process, one trial after the other."""
+    here = place_in(tmp_path_factory.mktemp("inline"))
     hpsearch_command(here, "run", "sweep.yaml", "--backend", "inline", "--dir", "inline")
-    (here / "ranks.txt").unlink()
     return values(table(here, "inline"))
 
 
@@ -83,8 +88,7 @@ def widths_started(study: Path) -> list[int]:
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_workers_follow_the_survivors_and_change_no_result(place):
-    expected = inline(place)
+def test_workers_follow_the_survivors_and_change_no_result(place, expected):
     hpsearch_command(place, "run", "sweep.yaml", "--workers", "2", "--dir", "elastic", *ELASTIC)
     rows = table(place, "elastic")
     assert values(rows) == expected
@@ -104,8 +108,7 @@ def test_workers_follow_the_survivors_and_change_no_result(place):
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_driver_and_a_rank_killed_in_wide_segments_end_in_a_finished_sweep(place):
-    expected = inline(place)
+def test_a_driver_and_a_rank_killed_in_wide_segments_end_in_a_finished_sweep(place, expected):
     study, ranks = place / "runs" / "sweep-1", place / "ranks.txt"
 
     def finished() -> int:

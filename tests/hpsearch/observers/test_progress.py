@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpsearch.objective import Metric
 from hpsearch.observers.progress import LiveTable, PlainLines, Silent, Snapshot, choose_progress
 from hpsearch.observers.rung_rows import rung_rows
 from hpsearch.schedulers.base import RungView
@@ -30,15 +31,13 @@ BEST = TrialRow(
 
 START = Snapshot(
     name="digits",
-    metric="accuracy",
-    goal="maximize",
+    metric=Metric("accuracy", "maximize"),
     rungs=[RungView(0, 0, 1, 27, 4, 2), RungView(0, 1, 3, 9, 0, 0)],
     counts={TrialState.RUNNING: 2, TrialState.WAITING: 2},
-    trials=49,
     best=None,
     workers=Workers(ready=2, busy=2, wanted=4),
     iterations=2,
-    iterations_total=357,
+    total=(49, 357),
     elapsed=0.5,
     remaining=None,
 )
@@ -82,7 +81,9 @@ def test_widths_of_running_trials_stand_beside_the_workers():
         plain(wide, replace(wide, best=BEST))[1].split("  ")[-3] == "6 of 6 workers busy (2 trials on 1 worker, 1 on 4)"
     )
     terminal = Terminal()
-    LiveTable(terminal).close(wide)
+    table = LiveTable(terminal)
+    table.show(wide)
+    table.close()
     assert "2 of 357 iterations, 6 of 6 workers busy (2 trials on 1 worker, 1 on 4)" in terminal.getvalue()
 
 
@@ -117,11 +118,12 @@ def test_plain_lines_tell_each_failure_once_and_count_floods():
 def test_plain_lines_end_with_the_best_params():
     stream = io.StringIO()
     lines = PlainLines(stream)
-    lines.close(None)
+    lines.close()
     assert stream.getvalue() == ""
     lines.show(START)
     lines.note("[red]careful[/red]")
-    lines.close(replace(START, elapsed=3.0, best=BEST))
+    lines.show(replace(START, elapsed=3.0, best=BEST))
+    lines.close()
     told = stream.getvalue().splitlines()
     assert told[1] == "[red]careful[/red]"
     assert "best accuracy 0.97222 (trial 12)" in told[2]
@@ -133,7 +135,8 @@ def test_live_table_shows_rungs_best_workers_and_time_left():
     table = LiveTable(terminal)
     failures = [(5, "ValueError: [bold]no[/bold]")]
     snapshot = replace(START, best=BEST, remaining=75.0, failures=failures)
-    table.close(snapshot)
+    table.show(snapshot)
+    table.close()
     told = terminal.getvalue()
     for piece in (
         "about 1 min 15 s left",
@@ -155,7 +158,8 @@ def test_live_table_stays_under_thirty_lines(brackets, done):
     failures = [(trial, "x" * 500) for trial in range(9)]
     best = replace(BEST, params={f"parameter{number}": 0.5 for number in range(100)})
     rungs = many_rungs(brackets, done)
-    table.close(replace(START, rungs=rungs, best=best, failures=failures))
+    table.show(replace(START, rungs=rungs, best=best, failures=failures))
+    table.close()
     last_picture = terminal.getvalue().rpartition("\x1b[1A")[2]
     assert "xxxx" in last_picture
     assert last_picture.count("\n") < 30
@@ -167,8 +171,8 @@ def test_live_table_gives_the_cursor_back():
     table.show(START)
     table.note("careful")
     assert terminal.getvalue().rfind("\x1b[?25l") > terminal.getvalue().rfind("\x1b[?25h")
-    table.close(None)
-    table.close(None)
+    table.close()
+    table.close()
     assert terminal.getvalue().rfind("\x1b[?25h") > terminal.getvalue().rfind("\x1b[?25l")
     assert "careful" in terminal.getvalue()
 
@@ -187,7 +191,7 @@ def test_silent_says_nothing(capsys):
     silent = Silent()
     silent.show(START)
     silent.note("careful")
-    silent.close(START)
+    silent.close()
     assert capsys.readouterr() == ("", "")
 
 

@@ -21,9 +21,8 @@ from tensorboard.plugins.hparams import (
 
 from hpsearch.decision import Decision
 from hpsearch.events import Event, Failed, Finished, Lost, Opened, Retried, Reverted, Saved, Started
-from hpsearch.objective import Metric, Objective
-from hpsearch.observers.base import Record
-from hpsearch.observers.domains import Choices, Domain, Interval
+from hpsearch.objective import Metric
+from hpsearch.observers.base import Observed, Record
 from hpsearch.observers.tensorboard import (
     STUDY_RUN,
     WIDTH_TAG,
@@ -34,22 +33,42 @@ from hpsearch.observers.tensorboard import (
     trial_run,
 )
 from hpsearch.schedulers.base import RungView
+from hpsearch.space import (
+    Categorical,
+    Constant,
+    IntUniform,
+    LogIntUniform,
+    LogNormal,
+    LogUniform,
+    Normal,
+    Space,
+    Uniform,
+)
 from hpsearch.trial import Failure, Params, Report, Segment, Trial
+from tests.hpsearch.support.scripted import sweep_of
 
-DOMAINS: dict[str, Domain] = {
-    "lr": Interval(1e-4, 1.0),
-    "layers": Interval(1, 5),
-    "noise": Interval(-math.inf, math.inf),
-    "batch": Choices((16, 32)),
-    "nesterov": Choices((True, False)),
-    "activation": Choices(("relu", "tanh")),
-    "widths": Choices(([8], [8, 4], None)),
-    "seed": Choices((7,)),
-}
+SPACE = Space.from_parameters(
+    {
+        "lr": LogUniform(1e-4, 1.0),
+        "opt": {"momentum": Uniform(0.0, 0.9, step=0.1)},
+        "layers": IntUniform(1, 5),
+        "channels": LogIntUniform(8, 512),
+        "noise": Normal(0.0, 1.0),
+        "decay": LogNormal(0.0, 1.0),
+        "batch": Categorical([16, 32]),
+        "nesterov": Categorical([True, False]),
+        "activation": Categorical(["relu", "tanh"]),
+        "widths": Categorical([[8], [8, 4], None]),
+        "seed": Constant(7),
+    }
+)
 PARAMS: Params = {
     "lr": 0.25,
+    "opt.momentum": 0.5,
     "layers": 3,
+    "channels": 64,
     "noise": -0.5,
+    "decay": 1.5,
     "batch": 32,
     "nesterov": True,
     "activation": "relu",
@@ -59,7 +78,8 @@ PARAMS: Params = {
 
 
 def observer(directory: Path, goal="maximize", scope="last") -> TensorBoardObserver:
-    made = TensorBoardObserver(directory, DOMAINS, Objective(Metric("accuracy", goal, scope)), "digits", created=500.0)
+    sweep = sweep_of(name="digits", metric=Metric("accuracy", goal, scope), parameters=SPACE)
+    made = TensorBoardObserver(Observed(directory, sweep, created=500.0))
     made.seen()
     return made
 
@@ -94,14 +114,14 @@ def stop(trial: int) -> Decision:
 def multiplexer(directory: Path) -> plugin_event_multiplexer.EventMultiplexer:
     """Give the reader behind TensorBoard's pages."""
     read = plugin_event_multiplexer.EventMultiplexer()
-    read.AddRunsFromDirectory(str(directory))
+    read.AddRunsFromDirectory(str(directory / "tensorboard"))
     read.Reload()
     return read
 
 
 def curve(directory: Path, run: str, tag: str):
     """Read a scalar with both of TensorBoard's Python readers, which must agree."""
-    accumulator = EventAccumulator(str(directory / run)).Reload()
+    accumulator = EventAccumulator(str(directory / "tensorboard" / run)).Reload()
     points = [(event.step, event.value) for event in accumulator.Scalars(tag)]
     tensors = multiplexer(directory).Tensors(run, tag)
     assert [(event.step, event.tensor_proto.float_val[0]) for event in tensors] == points
@@ -130,16 +150,18 @@ def test_dashboard_shows_every_parameter_with_its_domain(tmp_path):
     experiment, groups = dashboard(tmp_path)
     infos = {info.name: info for info in experiment.hparam_infos}
     assert experiment.name == "digits"
-    assert set(infos) == set(DOMAINS)
-    assert (infos["lr"].domain_interval.min_value, infos["lr"].domain_interval.max_value) == (1e-4, 1.0)
-    assert (infos["layers"].domain_interval.min_value, infos["layers"].domain_interval.max_value) == (1, 5)
-    assert infos["noise"].WhichOneof("domain") is None
+    assert set(infos) == set(SPACE.names)
+    intervals = {"lr": (1e-4, 1.0), "opt.momentum": (0.0, 0.9), "layers": (1, 5), "channels": (8, 512)}
+    for name, ends in intervals.items():
+        assert (infos[name].domain_interval.min_value, infos[name].domain_interval.max_value) == ends
+    assert infos["noise"].WhichOneof("domain") is infos["decay"].WhichOneof("domain") is None
     assert list(infos["batch"].domain_discrete) == [16, 32]
     assert list(infos["nesterov"].domain_discrete) == [True, False]
     assert list(infos["activation"].domain_discrete) == ["relu", "tanh"]
     assert list(infos["widths"].domain_discrete) == ["[8]", "[8, 4]", "null"]
+    assert list(infos["seed"].domain_discrete) == [7]
     assert {name: info.type for name, info in infos.items()} == {
-        **dict.fromkeys(("lr", "layers", "noise", "batch", "seed"), api_pb2.DATA_TYPE_FLOAT64),
+        **dict.fromkeys((*intervals, "noise", "decay", "batch", "seed"), api_pb2.DATA_TYPE_FLOAT64),
         "nesterov": api_pb2.DATA_TYPE_BOOL,
         **dict.fromkeys(("activation", "widths"), api_pb2.DATA_TYPE_STRING),
     }
@@ -155,9 +177,18 @@ def test_dashboard_shows_no_param_that_a_trial_lacks(tmp_path):
     tell(tensorboard, started(2, 0, 3), ())
     tensorboard.close()
     experiment, groups = dashboard(tmp_path)
-    assert {info.name for info in experiment.hparam_infos} == set(DOMAINS)
+    assert {info.name for info in experiment.hparam_infos} == set(SPACE.names)
     shown = {name: set(group.hparams) for name, group in groups.items()}
     assert shown == {"trial-00000": set(some), "trial-00001": set(), "trial-00002": set(PARAMS)}
+
+
+def test_dashboard_shows_params_that_are_no_point_of_the_space(tmp_path):
+    tensorboard = observer(tmp_path)
+    tell(tensorboard, started(0, 0, 3, params={"lr": "low", "nesterov": 1, "extra": 3, "more": [1]}), ())
+    tensorboard.close()
+    hparams = dashboard(tmp_path)[1][trial_run(0)].hparams
+    assert [hparams[name].string_value for name in ("lr", "nesterov", "more")] == ["low", "1", "[1]"]
+    assert hparams["extra"].number_value == 3
 
 
 def test_a_failed_trial_that_is_retried_has_the_status_and_the_curve_of_its_end(tmp_path):
@@ -297,7 +328,7 @@ def test_widths_are_a_curve_where_they_could_differ(tmp_path):
     tensorboard.close()
     assert curve(tmp_path, trial_run(0), WIDTH_TAG) == [(1, 1), (2, 1), (3, 4), (4, 3), (5, 3), (6, 3)]
     assert curve(tmp_path, trial_run(1), WIDTH_TAG) == [(1, 2)]
-    assert WIDTH_TAG not in EventAccumulator(str(tmp_path / trial_run(2))).Reload().Tags()["scalars"]
+    assert WIDTH_TAG not in EventAccumulator(str(tmp_path / "tensorboard" / trial_run(2))).Reload().Tags()["scalars"]
     experiment, groups = dashboard(tmp_path)
     assert set(groups[trial_run(0)].hparams) == set(PARAMS)
     assert [info.name.tag for info in experiment.metric_infos] == ["accuracy", "best/accuracy"]
@@ -375,13 +406,13 @@ def test_replay_clears_what_a_former_run_wrote_and_nothing_else(tmp_path):
     tell(first, started(1, 0, 2), ())
     first.report(reports(0, 0, [0.5, 0.25]) + reports(1, 0, [0.5]))
     first.close()
-    (tmp_path / "notes").mkdir()
+    (tmp_path / "tensorboard" / "notes").mkdir()
     again = observer(tmp_path)
     tell(again, Opened("inline", 1, "me@here:1", "hpsearch resume"), ())
     tell(again, started(0, 0, 2), ())
     tell(again, finished(0, 2, reports(0, 0, [0.5, 0.75])), [stop(0)])
     again.close()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", STUDY_RUN, trial_run(0)]
+    assert sorted(path.name for path in (tmp_path / "tensorboard").iterdir()) == ["notes", STUDY_RUN, trial_run(0)]
     assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.5), (2, 0.75)]
 
 
@@ -434,7 +465,9 @@ def test_when_all_have_failed_there_is_no_best(tmp_path):
     tensorboard.close()
     (_, first), (_, last) = [
         (event.step, event.value)
-        for event in EventAccumulator(str(tmp_path / STUDY_RUN)).Reload().Scalars(study_best_tag("accuracy"))
+        for event in EventAccumulator(str(tmp_path / "tensorboard" / STUDY_RUN))
+        .Reload()
+        .Scalars(study_best_tag("accuracy"))
     ]
     assert first == 0.5
     assert math.isnan(last)
@@ -443,7 +476,7 @@ def test_when_all_have_failed_there_is_no_best(tmp_path):
 def wall_times(directory: Path) -> dict[str, list[tuple[str, int, float]]]:
     """Read run to (tag, step, wall time) of all scalars."""
     told = {}
-    for folder in sorted(directory.iterdir()):
+    for folder in sorted((directory / "tensorboard").iterdir()):
         accumulator = EventAccumulator(str(folder)).Reload()
         tags = accumulator.Tags()["scalars"]
         told[folder.name] = [(tag, e.step, e.wall_time) for tag in tags for e in accumulator.Scalars(tag)]

@@ -8,11 +8,11 @@ import pytest
 from hpsearch.decision import Decision
 from hpsearch.events import Failed, Finished, Lost, Started
 from hpsearch.observers.base import Observer, Record
-from hpsearch.observers.progress import Snapshot
+from hpsearch.observers.progress import Display, Snapshot
 from hpsearch.observers.watching import Watching
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.state import StudyState
-from hpsearch.sweep.sweep import Resources
+from hpsearch.sweep.sweep import Metric, Resources
 from hpsearch.task import Workers
 from hpsearch.trial import Failure, Report
 from tests.hpsearch.support.lives import OPENED
@@ -21,13 +21,13 @@ from tests.hpsearch.support.scripted import sweep_of
 WORKERS = Workers(2, 1, 2)
 
 
-class Screen:
+class Screen(Display):
     """A display that keeps what it was to show."""
 
     def __init__(self) -> None:
         self.shown: list[Snapshot] = []
         self.notes: list[str] = []
-        self.closed: list[Snapshot | None] = []
+        self.closed = 0
 
     def show(self, snapshot: Snapshot) -> None:
         self.shown.append(snapshot)
@@ -35,8 +35,8 @@ class Screen:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def close(self, snapshot: Snapshot | None) -> None:
-        self.closed.append(snapshot)
+    def close(self) -> None:
+        self.closed += 1
 
 
 class Scribe(Observer):
@@ -76,13 +76,13 @@ def test_the_screen_shows_where_the_course_stands():
     watching.look(study_state, WORKERS, 10.0)
     first, second = screen.shown
     assert (first.iterations, first.remaining, first.best) == (0, None, None)
-    assert (second.name, second.metric, second.goal, second.workers) == ("s", "loss", "minimize", WORKERS)
-    assert (second.trials, second.iterations, second.iterations_total, second.elapsed) == (3, 4, 12, 10.0)
+    assert (second.name, second.metric, second.workers) == ("s", Metric("loss", "minimize"), WORKERS)
+    assert (second.iterations, second.total, second.elapsed) == (4, (3, 12), 10.0)
     assert second.best is not None
     assert (second.best.number, second.best.value) == (0, 0.25)
     assert second.remaining == pytest.approx(20.0)  # 4 iterations took 10 s, 8 are left
     watching.close()
-    assert screen.closed == [second]
+    assert (len(screen.shown), screen.closed) == (2, 1)
 
 
 def test_the_screen_shows_the_widths_of_what_runs_where_they_can_differ():
@@ -122,7 +122,7 @@ def test_without_a_bound_there_is_no_total_and_no_time_left():
     study_state, screen = StudyState(sweep), Screen()
     watching = Watching(sweep, [], screen)
     watching.look(study_state, WORKERS, 1.0)
-    assert (screen.shown[0].trials, screen.shown[0].iterations_total, screen.shown[0].remaining) == (None, None, None)
+    assert (screen.shown[0].total, screen.shown[0].remaining) == (None, None)
     watching.close()
 
 
@@ -136,12 +136,13 @@ def test_observers_hear_events_reports_and_at_the_last_look_the_rungs():
     watching.report([report])
     watching.look(study_state, WORKERS, 0.0)
     watching.look(study_state, WORKERS, 0.1)  # too soon for the rungs again
-    watching.look(study_state, WORKERS, 0.2, last=True)
+    watching.look(study_state, WORKERS, 60.0)  # as the sweep's clock has it
+    watching.look(study_state, WORKERS, 60.2, last=True)
     watching.say("node 7 is gone")
     watching.close()
-    assert scribe.told == [Record(1, 9.0, OPENED, [decision]), (report,), "rungs", "rungs", "closed"]
+    assert scribe.told == [Record(1, 9.0, OPENED, [decision]), (report,), "rungs", "rungs", "rungs", "closed"]
     assert screen.notes == ["node 7 is gone"]
-    assert len(screen.shown) == 3
+    assert len(screen.shown) == 4
 
 
 def test_the_newest_failures_are_shown_but_not_those_that_are_tried_again():
@@ -165,6 +166,6 @@ def test_an_observer_that_fails_is_told_of_on_the_screen():
     watching = Watching(sweep_of(), [Broken()], screen)
     watching.observe(Record(1, 9.0, OPENED))
     watching.close()
-    assert screen.closed == [None]
+    assert (screen.shown, screen.closed) == ([], 1)
     (note,) = screen.notes
     assert "Broken stopped: OSError: disk full" in note

@@ -20,7 +20,7 @@ from optuna.trial import TrialState as OptunaState
 from sqlalchemy.pool import NullPool
 
 from hpsearch.errors import HpsearchError
-from hpsearch.objective import Metric, Objective
+from hpsearch.objective import Metric
 from hpsearch.report import optuna_storage
 from hpsearch.report.export import export_study
 from hpsearch.report.tables import rows_to_csv
@@ -36,8 +36,7 @@ from hpsearch.space import (
     Uniform,
 )
 from hpsearch.trial import Failure, Params, TrialRow, TrialState
-
-MAXIMIZE = Objective(Metric("accuracy", "maximize"))
+from tests.hpsearch.support.scripted import sweep_of
 
 SPACE = Space.from_parameters(
     {
@@ -84,17 +83,8 @@ NOON = datetime(2026, 3, 1, 12, 0, 0).timestamp()
 
 def export(directory: Path, rows: list[TrialRow], identity: str = "digits 1", space: Space = SPACE) -> list[Path]:
     times = {row.number: (NOON + row.number, NOON + 60 + row.number) for row in rows}
-    return export_study(
-        rows,
-        space.names,
-        space,
-        MAXIMIZE,
-        "digits",
-        directory,
-        CURVES,
-        times,
-        identity,
-    )
+    sweep = sweep_of(name="digits", metric=Metric("accuracy", "maximize"), parameters=space)
+    return export_study(rows, sweep, directory, CURVES, times, identity)
 
 
 def load(path: Path) -> optuna.Study:
@@ -156,6 +146,7 @@ def test_optuna_has_the_distributions_of_the_space(tmp_path):
     assert distributions["width"] == IntDistribution(8, 512, log=True)
     assert distributions["noise"] == FloatDistribution(-0.4, 0.4)
     assert distributions["decay"] == FloatDistribution(math.exp(-7), math.exp(1), log=True)
+    assert distributions["rounded"] == FloatDistribution(0.0, 3.0)  # multiples of its step
     assert distributions["activation"] == CategoricalDistribution(("relu", "tanh", None))
     assert distributions["mixed"] == CategoricalDistribution(("1", "true", "1.5"))
     assert distributions["batch"] == CategoricalDistribution((32,))

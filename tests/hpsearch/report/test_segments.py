@@ -14,7 +14,6 @@ from hpsearch.report.segments import (
     segments_to_json,
     segments_to_table,
 )
-from hpsearch.report.tables import table_text
 from hpsearch.trial import Failure, Segment
 
 OPENED = Opened("ray", 4, "me@here:1", "hpsearch run")
@@ -107,6 +106,6 @@ def test_csv_and_json_hold_the_same_rows():
     ],
 )
 def test_a_terminal_gets_a_line_for_each(row, cells):
-    head, _, line = table_text(segments_to_table([row])).strip().splitlines()
+    head, _, line = segments_to_table([row]).strip().splitlines()
     assert head.split() == ["trial", "attempt", "start", "end", "width", "reason", "ended", "time"]
     assert [cell.strip() for cell in line.split("  ") if cell.strip()] == cells

@@ -14,7 +14,7 @@ import pytest
 
 import hpsearch
 from hpsearch.errors import HpsearchError, JournalError
-from hpsearch.events import Ended, Exhausted, Finished, Started
+from hpsearch.events import Ended, Exhausted, Finished, Retried, Started
 from hpsearch.report.status import status_text
 from hpsearch.report.study import Study, load
 from hpsearch.run.study_run import create_study
@@ -22,6 +22,7 @@ from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
+from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Metric
 from hpsearch.task import Message, Result, Task
 from hpsearch.trainable.running_trial import RunningTrial
@@ -181,7 +182,14 @@ def test_the_curve_of_a_trial_that_ran_again_holds_nothing_of_its_failed_attempt
     sweep = sweep_of(early_terminate=None, max_iter=4, run_cap=1)
     study = run_scripted(tmp_path / "s", sweep, ScriptedBackend(answer))
     assert [iteration for iteration, _ in study.curves()[0]] == [1, 2, 3]
-    study = run_scripted(tmp_path / "s", sweep, ScriptedBackend(answer), retry=[0])
+    with Journal.open(tmp_path / "s" / "study.db") as journal:
+        study_state = StudyState(sweep)
+        list(study_state.resume(journal.entries()))
+        journal.append([Retried(0)], [study_state.apply(Retried(0))])  # and the process dies before it starts again
+    study = load(tmp_path / "s")
+    assert study.trials[0].iterations == 1
+    assert study.curves() == {0: [(1, 9.0)]}
+    study = run_scripted(tmp_path / "s", sweep, ScriptedBackend(answer))
     assert study.trials[0].iterations == 1
     assert study.curves() == {0: [(1, 9.0)]}
 

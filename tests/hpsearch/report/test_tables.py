@@ -17,7 +17,6 @@ from hpsearch.report.tables import (
     rows_to_csv,
     rows_to_json,
     rows_to_table,
-    table_text,
     trials_dataframe,
 )
 from hpsearch.trial import Failure, Params, TrialRow, TrialState
@@ -136,7 +135,7 @@ def test_metrics_are_columns_of_the_csv_and_the_frame_where_they_are_asked_for()
     frame = trials_dataframe(rows, ["lr"], metrics=True)
     assert list(frame.columns)[-4:] == ["metrics.down", "metrics.late", "metrics.loss", "metrics.up"]
     assert frame["metrics.late"].tolist() == [0.5, None]
-    head = table_text(rows_to_table(rows, ["lr"], "loss", metrics=True)).strip().splitlines()[0]
+    head = rows_to_table(rows, ["lr"], "loss", metrics=True).strip().splitlines()[0]
     assert head.split() == ["trial", "state", "iterations", "loss", "lr", "down", "late", "up"]
 
 
@@ -149,7 +148,7 @@ def test_the_order_in_which_metrics_were_reported_changes_no_table():
 def test_table_shows_a_failed_trials_message_in_one_line_and_no_markup():
     failure = Failure("raised", "ValueError: [bold]bad[/bold]\nmore", "Traceback")
     rows = [row(0, 0.97222222), row(1, None, TrialState.FAILED, failure=failure)]
-    text = table_text(rows_to_table(rows, NAMES, metric="accuracy"))
+    text = rows_to_table(rows, NAMES, metric="accuracy")
     lines = text.splitlines()
     assert [word in lines[1] for word in ("trial", "accuracy", "lr", "opt.name", "failure")] == [True] * 5
     assert "0.972222" in text
@@ -159,20 +158,20 @@ def test_table_shows_a_failed_trials_message_in_one_line_and_no_markup():
 
 
 def test_table_has_no_failure_column_without_failures():
-    assert "failure" not in table_text(rows_to_table([row(0, 0.5)], NAMES))
+    assert "failure" not in rows_to_table([row(0, 0.5)], NAMES)
 
 
 def test_table_shows_widths_only_where_some_trial_had_another_than_1():
     rows = [row(0, 0.5), row(1, 0.25)]
-    assert "width" not in table_text(rows_to_table(rows, NAMES))
-    head, _, first, second = table_text(rows_to_table([rows[0], replace(rows[1], width=4)], NAMES)).strip().splitlines()
+    assert "width" not in rows_to_table(rows, NAMES)
+    head, _, first, second = rows_to_table([rows[0], replace(rows[1], width=4)], NAMES).strip().splitlines()
     assert head.split()[-1] == "width"
     assert [line.split()[-1] for line in (first, second)] == ["1", "4"]
 
 
 def test_table_says_why_a_trial_was_taken_back():
     rows = [row(0, 0.5), replace(row(1, 0.25), reverted=f"{REVERTED}\nmore")]
-    head, _, first, second = table_text(rows_to_table(rows, NAMES)).strip().splitlines()
+    head, _, first, second = rows_to_table(rows, NAMES).strip().splitlines()
     assert head.endswith("taken back")
     assert second.endswith(REVERTED)
     assert first.split()[-1] == "sgd"
@@ -212,7 +211,7 @@ def test_a_param_that_a_trial_lacks_is_an_empty_cell_and_no_null():
     assert [entry["params"] for entry in json.loads(rows_to_json(LACKING, LACKING_NAMES))] == [
         dict(row.params) for row in LACKING
     ]
-    lines = table_text(rows_to_table(LACKING, LACKING_NAMES)).splitlines()
+    lines = rows_to_table(LACKING, LACKING_NAMES).splitlines()
     assert [line.split()[3:] for line in lines if "complete" in line] == [
         ["0.5", "0.1", "3", "True", "a", "null"],
         ["0.25", "0.2", "1152921504606846977", "b", "[1]"],

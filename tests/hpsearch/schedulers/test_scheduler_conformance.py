@@ -213,14 +213,14 @@ def fine(trial: int, until: int) -> tuple[int, float | None]:
 
 
 @given(recipes, values, workers, seeds, st.none() | st.integers(0, 60))
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=125)
 def test_every_trial_is_brought_to_an_end(recipe, table, count, seed, supply):
     scheduler = recipe.build()
     Drive(scheduler, measure_by(table), count, seed, supply).run().check_end()
 
 
 @given(recipes, values, workers, seeds, st.none() | st.integers(0, 60))
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=125)
 def test_workers_and_order_change_no_decision(recipe, table, count, seed, supply):
     measure = measure_by(table)
     alone = Drive(recipe.build(), measure, supply=supply).run()

@@ -14,7 +14,7 @@ import pytest
 
 import hpsearch
 from hpsearch.errors import JournalError, SweepError
-from hpsearch.events import Event, Finished, Opened, Started
+from hpsearch.events import Event, Exhausted, Finished, Opened, Started
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.run.off_loop import OffLoop
 from hpsearch.schedulers.base import Done, Wait
@@ -25,7 +25,7 @@ from hpsearch.study.state import StudyState
 from hpsearch.study.suggestions import Suggestions
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Trial
-from tests.hpsearch.support.climbing import Climbing, Hesitant
+from tests.hpsearch.support.climbing import Climbing, Hesitant, Limited
 from tests.hpsearch.support.family import Family, HesitantFamily
 from tests.hpsearch.support.population import Population
 from tests.hpsearch.support.scripted import sweep_of
@@ -166,6 +166,22 @@ def test_nothing_is_asked_before_what_the_searcher_works_on():
     while isinstance(suggestions.suggest(3)[0], NotYet):
         pass
     assert isinstance(suggestions.suggest(4, parent)[0], NotYet)
+
+
+def test_a_searcher_that_had_nothing_more_to_suggest_is_asked_so_again_on_resume():
+    sweep = learning(Limited.kind, early_terminate=None, max_iter=1, run_cap=9)
+    whole = begun(sweep)
+    events = live(whole, 2, 7)
+    (exhausted,) = [event for event in events if isinstance(event, Exhausted)]
+    assert exhausted.seen is not None
+    resumed = StudyState(sweep)
+    list(resumed.replay([OPENED, *events]))
+    searcher = resumed._suggestions._points.searcher
+    assert isinstance(searcher, Limited)
+    assert searcher.calls.count("asked 5") == 1
+    late = [replace(event, seen=10_000) if isinstance(event, Exhausted) else event for event in events]
+    with pytest.raises(JournalError, match="the journal doesn't replay"):
+        list(StudyState(sweep).replay([OPENED, *late]))
 
 
 def test_a_searcher_that_takes_its_time_suggests_the_same():

@@ -221,6 +221,7 @@ def test_accept_gives_values_as_they_would_be_drawn():
     assert (accepted, type(accepted)) == (1.0, float)
     assert type(Categorical([1, 2]).accept(2.0)) is int
     assert Categorical([(3, 3)]).accept((3, 3)) == [3, 3]
+    assert type(Constant(2).accept(np.float32(2))) is int
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def state(study_state: StudyState) -> object:
     )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(lives())
 def test_no_checkpoint_goes_that_is_needed_and_in_the_end_those_of_the_best_and_the_failed_are_left(life):
     study_state = life.study_state
@@ -249,7 +249,7 @@ def _grid(points: int) -> Space:
     return Space.from_parameters({"x": Uniform(0.0, 1.0, points=points)})
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(lives(), sweeps(), st.integers(0, 200))
 def test_an_extension_that_the_sweep_accepts_is_one_that_its_course_can_take_at_any_time(life, wish, steps):
     """Or else the user would hear of it when it stands in the journal."""

@@ -107,7 +107,7 @@ def state(study_state: StudyState) -> object:
     )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(wide_lives())
 def test_no_checkpoint_goes_that_a_trial_may_have_to_go_back_to_and_none_is_left_behind(life):
     while life.step():

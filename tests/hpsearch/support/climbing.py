@@ -8,7 +8,7 @@ from hpsearch.searchers.base import NotYet, Observation, Searcher, Suggestion
 from hpsearch.space import Space
 from hpsearch.trial import Trial
 
-__all__ = ["Climbing", "Hesitant"]
+__all__ = ["Climbing", "Hesitant", "Limited"]
 
 
 class Climbing(Searcher):
@@ -71,3 +71,14 @@ class Hesitant(Climbing):
     def suggest(self, number: int) -> Suggestion | NotYet | None:
         self._asked += 1
         return super().suggest(number) if self._asked % 3 == 0 else NotYet()
+
+
+class Limited(Climbing):
+    """Has no more than five suggestions, of which it remembers that it was asked for the sixth."""
+
+    kind: ClassVar[str] = "tests.hpsearch.support.climbing:Limited"
+
+    def suggest(self, number: int) -> Suggestion | NotYet | None:
+        if number >= 5:
+            self.calls.append(f"asked {number}")
+        return super().suggest(number) if number < 5 else None

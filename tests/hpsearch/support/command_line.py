@@ -89,4 +89,4 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str] | Non
         if process is not None and process.poll() is not None and not condition():
             pytest.fail(f"the process ended with {process.returncode}: {process.communicate()}")
         assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
+        time.sleep(0.05)  # to look may take some milliseconds itself, of a core that the process wants

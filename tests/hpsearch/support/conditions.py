@@ -10,7 +10,15 @@ from pathlib import Path
 def wait_until(met: Callable[[], bool]) -> None:
     """Wait for a condition; the test's own time limit bounds it."""
     while not met():
-        time.sleep(0.02)
+        time.sleep(0.05)
+
+
+def limits(first: float) -> list[float]:
+    """Give seconds to try as a time limit, in turn, until what is to happen before it has happened.
+
+    How long that takes depends on the machine, and on what else it does.
+    """
+    return [first * 4**turn for turn in range(4)]
 
 
 def gone(pid: float) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.task import Gone, Message, Progress, Result, Task, TimedOut
-from hpsearch.trial import Segment, Trial
+from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
 
 ROOT = Path(__file__).parents[3]
@@ -75,10 +75,10 @@ class Driver:
 
     def metrics(self, number: int) -> dict[str, float]:
         """Wait for a live report of a trial, and give the metrics of the last one."""
+        self.wait_for(lambda: self.reports(number))
+        return dict(self.reports(number)[-1].metrics)
 
-        def reports() -> list[Any]:
-            told = [m for m in self.messages if isinstance(m, Progress) and m.trial == number]
-            return [report for message in told for report in message.reports]
-
-        self.wait_for(reports)
-        return dict(reports()[-1].metrics)
+    def reports(self, number: int) -> list[Report]:
+        """Give the live reports of a trial that have come so far."""
+        told = [m for m in self.messages if isinstance(m, Progress) and m.trial == number]
+        return [report for message in told for report in message.reports]

@@ -206,6 +206,22 @@ def test_json_that_is_no_sweep_is_one_error(broken):
         Sweep.from_json(broken)
 
 
+@pytest.mark.parametrize("key", sorted(sweep().to_json().keys() - {"draws", "scaling", "observers"}))
+def test_json_that_lacks_a_key_of_all_versions_is_one_error(key):
+    stored = sweep().to_json()
+    del stored[key]
+    with pytest.raises(SweepError, match=f"a sweep of this version of hpsearch; KeyError: '{key}'"):
+        Sweep.from_json(stored)
+
+
+def test_a_stored_name_that_is_no_text_is_one_error():
+    stored = sweep().to_json()
+    stored["parameters"][0]["path"] = [["lr"]]
+    with pytest.raises(SweepError) as caught:
+        Sweep.from_json(stored)
+    assert "must be named with letters" in str(caught.value)
+
+
 def changed_space(**changes) -> Space:
     given = {"lr": LogUniform(1e-4, 1.0, points=3), "opt": {"name": ["adam", "sgd"]}}
     return Space.from_parameters(given | changes)
@@ -307,7 +323,7 @@ TREES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(one=TREES, other=TREES)
 def test_two_sweeps_differ_exactly_where_their_spaces_do(one, other):
     try:

@@ -180,7 +180,7 @@ def test_anything_that_looks_like_yaml(path, text):
     check(path, text.encode())
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(sweep=mutated())
 def test_valid_sweeps_with_something_changed(path, sweep):
     check(path, yaml.safe_dump(sweep, sort_keys=False, allow_unicode=True).encode("utf-8", "replace"))
@@ -203,7 +203,7 @@ def test_any_line_of_a_valid_file_lost_doubled_or_moved(path, data):
     check(path, "\n".join(lines).encode())
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(
     key=st.lists(WORDS | st.sampled_from(["parameters", "lr", "0", "metric"]), min_size=1, max_size=4).map(".".join)
     | st.sampled_from([".".join(map(str, spot)) for spot in places(NESTED)]),

@@ -11,6 +11,7 @@ from hpsearch.errors import SweepError
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.space import Categorical, Constant, IntUniform, LogNormal, LogUniform, Normal, Uniform
 from hpsearch.sweep.file import load_sweep
+from hpsearch.sweep.parameters import PARAMETER_FORMS
 
 WANDB = textwrap.dedent("""\
     # As W&B's users write it.
@@ -155,6 +156,11 @@ def test_every_distribution_of_wandb(load, text, distribution):
             "  min and max of log_uniform are exponents of e; log_uniform_values takes the bounds themselves",
         ),
         (
+            "    value: 10",
+            "    distribution: inv_log_uniform\n    min: -800\n    max: 0",
+            "sweep.yaml:17: parameters.epochs.min: must be an exponent between -700 and 700, got -800.0\n",
+        ),
+        (
             "early_terminate:\n  type: hyperband\n  max_iter: 27\n",
             "controller:\n  type: local\n",
             "sweep.yaml:11: controller: isn't a known key\n  hpsearch is the controller: remove it",
@@ -178,6 +184,15 @@ def test_the_line_to_add_makes_the_file_run(load):
     line = load(broken).splitlines()[-1]
     mended = broken.replace("  min_iter: 3\n", f"  min_iter: 3\n{line}\n")
     assert load(mended).early_terminate == Hyperband(81, 3)
+
+
+@pytest.mark.parametrize("name", [name for name, keys in PARAMETER_FORMS.items() if "min" in keys])
+def test_the_lines_to_add_make_a_range(load, name):
+    text = WANDB.replace("    value: 10\n", f"    distribution: {name}\n")
+    for _ in ("min", "max"):
+        line = load(text).splitlines()[-1]
+        text = text.replace(f"{name}\n", f"{name}\n{line}\n", 1)
+    assert load(text).parameters.names[0] == "epochs"
 
 
 def test_random_without_an_end_shows_the_run_cap_to_add(load):

@@ -21,7 +21,7 @@ from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.trial import TrialState
 from tests.hpsearch.support import backend_trainables as trainables
-from tests.hpsearch.support.conditions import alive_nodes, gone, wait_until
+from tests.hpsearch.support.conditions import alive_nodes, gone, limits, wait_until
 from tests.hpsearch.support.driver import Driver
 
 pytestmark = pytest.mark.ray
@@ -109,19 +109,16 @@ def test_a_trial_that_always_kills_its_worker_fails_in_the_end(ray_cluster, tmp_
 
 
 def test_a_trial_over_its_timeout_is_killed_with_its_children(ray_cluster, tmp_path):
-    study = search(
-        trainables.endless,
-        tmp_path / "ray",
-        early_terminate=None,
-        run_cap=1,
-        max_iter=100_000,
-        workers=1,
-        trial_timeout=1.0,
-    )
+    options = {"early_terminate": None, "run_cap": 1, "max_iter": 100_000, "workers": 1}
+    begun = tmp_path / "0.pids"
+    for seconds in limits(1.0):
+        study = search(trainables.endless, tmp_path / f"ray-{seconds}", trial_timeout=seconds, **options)
+        if begun.exists():
+            break
     (row,) = study.trials
     assert row.failure is not None
     assert row.failure.kind == "timeout"
-    pids = [int(pid) for pid in (tmp_path / "0.pids").read_text().split()]
+    pids = [int(pid) for pid in begun.read_text().split()]
     wait_until(lambda: all(gone(pid) for pid in pids))
 
 
