@@ -66,7 +66,7 @@ def _open_stream(descriptor: int) -> TextIO:
 def _flush(*streams: TextIO | None) -> None:
     for stream in streams:
         if stream is not None:
-            with contextlib.suppress(OSError, ValueError):  # a broken pipe, or a stream that was closed
+            with contextlib.suppress(Exception):  # a broken pipe, one that was closed, or a user's own that has none
                 stream.flush()
 
 

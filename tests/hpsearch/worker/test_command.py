@@ -376,11 +376,12 @@ def test_a_script_that_fails_keeps_the_end_of_its_output(script: Script) -> None
     assert len(failure.traceback) < 9000
 
 
-def test_a_script_that_is_killed_says_by_what(script: Script) -> None:
-    script.open('echo \'{"loss": 1}\' >> "$HPSEARCH_REPORTS"; kill -9 $$', SH)
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (40, "signal 40")])
+def test_a_script_that_is_killed_says_by_what(script: Script, number: int, name: str) -> None:
+    script.open(f'echo \'{{"loss": 1}}\' >> "$HPSEARCH_REPORTS"; kill -{number} $$', SH)
     result = script.run(0, 2)
     assert result.failure is not None
-    assert result.failure.message == "the script was killed by SIGKILL: it printed nothing"
+    assert result.failure.message == f"the script was killed by {name}: it printed nothing"
     assert iterations(result) == [1]
 
 

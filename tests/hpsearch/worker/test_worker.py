@@ -500,6 +500,17 @@ def test_a_long_message_is_shortened(make_worker: MakeWorker) -> None:
     assert len(failure.message) < 3_000
 
 
+def test_an_error_that_is_raised_from_itself_is_a_failure_like_any_other(make_worker: MakeWorker) -> None:
+    def raises_in_a_circle(trial: RunningTrial) -> None:
+        _ = trial.group
+        error = ValueError("round and round")
+        raise error from error
+
+    failure = run(make_worker(raises_in_a_circle), segment(0, 1)).failure
+    assert failure is not None
+    assert failure.message == "ValueError: round and round"
+
+
 def test_ctrl_c_passes_through_and_leaves_the_process_as_it_was(make_worker: MakeWorker) -> None:
     def interrupted(trial: RunningTrial) -> None:
         raise Interrupted
@@ -579,6 +590,22 @@ def test_a_trial_that_closes_its_output_doesnt_take_it_from_the_next(make_worker
     for attempt in (1, 2):
         assert run(worker, segment(0, 1, attempt=attempt)).failure is None
     assert [output_of(tmp_path, attempt) for attempt in (1, 2)] == ["mine\n", "mine\n"]
+
+
+def test_a_trial_may_put_a_stream_of_its_own_that_only_writes(make_worker: MakeWorker, tmp_path: Path) -> None:
+    class Tee:
+        def write(self, text: str) -> None:
+            os.write(1, text.upper().encode())
+
+    def tees(trial: RunningTrial) -> None:
+        sys.stdout = Tee()
+        print("mine")
+        trial.report({"loss": 0})
+
+    before = sys.stdout
+    assert run(make_worker(tees), segment(0, 1)).failure is None
+    assert sys.stdout is before
+    assert output_of(tmp_path) == "MINE\n"
 
 
 def open_descriptors() -> set[str]:
