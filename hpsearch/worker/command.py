@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from hpsearch.errors import CheckpointError, StorageError, TrainableError, UnwritableError
 from hpsearch.trainable import checkpoints
+from hpsearch.trainable.current import CUT_FILE
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.macros import expand
 from hpsearch.trainable.metrics import to_numbers
 from hpsearch.trainable.report_lines import KIND, LineReader
 from hpsearch.trainable.running_trial import Assignment
-from hpsearch.trainable.script_trial import CUT_FILE
-from hpsearch.trial import Failure, Params
+from hpsearch.trial import Failure, Params, Trial
 from hpsearch.worker.attempt import Attempt
 from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.gang_store import Board, Ending, GangStore, StoreLostError
@@ -63,13 +63,16 @@ class CommandRunner:
         self._store = store
         self._guardian: Guardian | None = None if MARK in os.environ else start_guardian(own_group=False)
 
+    closes = False
+    """A script leaves nothing behind that would have a `close()`."""
+
     @property
     def address(self) -> str:
         """Where the next gang meets if this worker is its rank 0."""
         return "" if self._store is None else self._store.address
 
     def run(
-        self, params: Params, assignment: Assignment, attempt: Attempt, log: Path, rank_info: RankInfo | None
+        self, trial: Trial, assignment: Assignment, attempt: Attempt, log: Path, rank_info: RankInfo | None
     ) -> Failure | None:
         """Run one segment; whatever is wrong with the script or its reports is the trial's failure.
 
@@ -81,7 +84,7 @@ class CommandRunner:
             if self._store is not None:
                 meeting = self._store.environment(rank_info)
                 board = self._store.board(rank_info)
-            failure = self._run(params, assignment, attempt, log, meeting, board)
+            failure = self._run(trial.params, assignment, attempt, log, meeting, board)
             if failure is None or failure.kind == "peer":
                 return failure
             first = board.post(Ending(assignment.rank, True, failure.message))
@@ -135,6 +138,9 @@ class CommandRunner:
         except _FAILURES as error:
             return dataclasses.replace(failure_of(error), traceback=end_of_log(log))
         return None
+
+    def let_go(self, unless: int | None) -> None:
+        """Nothing is kept from one segment to the next."""
 
     def close(self) -> None:
         """Send the guardian away, where there is one of our own."""

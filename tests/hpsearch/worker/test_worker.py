@@ -35,7 +35,7 @@ def make_worker(tmp_path: Path) -> Iterator[MakeWorker]:
     workers = []
 
     def make(trainable: Any, **facts: Any) -> Worker:
-        job = Job(str(tmp_path), "sweep", trainable, (), "loss", None, None, 1)
+        job = Job(str(tmp_path), "sweep", trainable, (), "loss", None, 1)
         workers.append(Worker(replace(job, **facts), tmp_path))
         return workers[-1]
 
