@@ -28,6 +28,7 @@ from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.gang_store import Board, Ending, GangStore, StoreLostError
 from hpsearch.worker.guardian import MARK, Guardian, kill_marked, start_guardian
 from hpsearch.worker.named_checkpoints import Copy, NamedCheckpoints
+from hpsearch.worker.preflight import check_program
 from hpsearch.worker.script_failures import end_of_log, failed, lost, probe
 
 if TYPE_CHECKING:
@@ -170,13 +171,11 @@ class CommandRunner:
 
     def _start(self, words: list[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
         folder = Path(self._command.directory)
-        program = self._command.program
         if not folder.is_dir():
             raise TrainableError(
                 f"the script must run in {folder}, where the sweep was started, but there is none here"
             )
-        if program is not None and not (folder / program).exists():
-            raise TrainableError(f"`program` must be a file, but there is no {program!r} in {folder}")
+        check_program(self._command)
         with log.open("ab") as output:
             try:
                 return subprocess.Popen(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpsearch.errors import Interrupted, TrainableError
+from hpsearch.errors import Interrupted, StorageError, TrainableError, UnwritableError
 from hpsearch.trainable import random_state
 from hpsearch.trainable.current import set_current_trial
 from hpsearch.trainable.failures import failure_of
@@ -100,7 +100,8 @@ class InProcess:
         trial = self._warm.trial
         if trial is None or trial.number == unless:
             return
-        with contextlib.suppress(OSError), self._output.to(trial.directory / LOG):  # else its segment closes it
+        # Where its log can't be opened the next segment closes it.
+        with contextlib.suppress(OSError, StorageError, UnwritableError), self._output.to(trial.directory / LOG):
             self._warm.close()
 
     def close(self) -> None:

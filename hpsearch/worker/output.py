@@ -73,12 +73,10 @@ def _flush(*streams: TextIO | None) -> None:
 def _open_above(path: Path) -> int:
     """Open for appending, with a descriptor above the standard ones even where those are free."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    if log >= _FIRST_FREE:
-        return log
-    above = _duplicate(log)
-    os.close(log)
-    assert above is not None
-    return above
+    try:
+        return fcntl.fcntl(log, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
+    finally:
+        os.close(log)
 
 
 def _duplicate(descriptor: int) -> int | None:

@@ -18,7 +18,7 @@ import socket
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["Kept", "Setting", "all_settings", "apply", "kept"]
@@ -74,24 +74,17 @@ class Kept:
     """Names of the settings that it changed, as far as they are told."""
     stuck: tuple[str, ...] = ()
     """Those of them that couldn't be put back, with the reason."""
-    _before: Sequence[Any] = ()
+    _before: Mapping[str, Any] = field(default_factory=dict)
 
     def changes(self) -> dict[str, Any]:
         """Give the settings that differ from what the block found, by name, as they stand now."""
-        now = _values()
-        if now == self._before:
-            return {}
-        rows = zip(all_settings(), now, self._before, strict=True)
-        return {setting.name: value for setting, value, before in rows if value != before}
+        return {name: value for name, value in _values().items() if value != self._before[name]}
 
     def put_back(self) -> None:
         """Make what the block found the current settings again."""
-        changes = self.changes()
-        if not changes:
-            return
-        rows = list(zip(all_settings(), self._before, strict=True))
-        self.changed = tuple(setting.name for setting, _ in rows if setting.told and setting.name in changes)
-        self.stuck = tuple(_put({setting.name: before for setting, before in rows if setting.name in changes}))
+        if changes := self.changes():
+            self.changed = tuple(setting.name for setting in all_settings() if setting.told and setting.name in changes)
+            self.stuck = tuple(_put({name: self._before[name] for name in changes}))
 
 
 @contextlib.contextmanager
@@ -127,8 +120,8 @@ def all_settings() -> tuple[Setting, ...]:
     return (*_of_python(), *_of_torch(), *_of_numpy())
 
 
-def _values() -> list[Any]:
-    return [setting.get() for setting in all_settings()]
+def _values() -> dict[str, Any]:
+    return {setting.name: setting.get() for setting in all_settings()}
 
 
 def _of_python() -> Iterator[Setting]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -128,7 +129,8 @@ class Worker:
 
     def file_log(self) -> None:
         """Let the output of a long attempt be seen in its place while it runs; called from another thread."""
-        self._log.file()
+        with contextlib.suppress(OSError):  # the attempt's end tells of it, if it is still so then
+            self._log.file()
 
     def close(self) -> None:
         """Let go of the warm object, and give back what was taken of the process."""

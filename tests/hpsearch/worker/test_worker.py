@@ -139,6 +139,20 @@ def test_an_object_that_is_let_go_is_closed_with_its_own_trials_log(
     assert "nobody's failure" in output_of(tmp_path)
 
 
+def test_an_object_whose_log_cant_be_opened_is_closed_within_the_next_segment(
+    make_worker: MakeWorker, tmp_path: Path, calls: list[str]
+) -> None:
+    worker = make_worker(Counting)
+    run(worker, segment(0, 1))
+    (tmp_path / "trials").rename(tmp_path / "away")
+    (tmp_path / "trials").touch()
+    worker.let_go(8)
+    assert calls == ["build 3"]
+    (tmp_path / "trials").unlink()
+    worker.run(replace(TRIAL, number=8), Segment(8, 0, 1, None, 1), Listening())
+    assert calls == ["build 3", "close", "build 8"]
+
+
 def test_what_has_no_close_needs_no_letting_go(make_worker: MakeWorker) -> None:
     assert not make_worker(train).closes
 
@@ -590,6 +604,21 @@ def test_a_trial_that_closes_its_output_doesnt_take_it_from_the_next(make_worker
     for attempt in (1, 2):
         assert run(worker, segment(0, 1, attempt=attempt)).failure is None
     assert [output_of(tmp_path, attempt) for attempt in (1, 2)] == ["mine\n", "mine\n"]
+
+
+def test_output_that_cant_be_filed_meanwhile_is_filed_at_the_end(tmp_path: Path) -> None:
+    def prints_at_length(trial: RunningTrial) -> None:
+        print("mine")
+        (tmp_path / "trials").touch()
+        worker.file_log()
+        (tmp_path / "trials").unlink()
+        trial.report({"loss": 0})
+
+    job = Job(str(tmp_path), "sweep", prints_at_length, (), "loss", None, 1)
+    worker = Worker(job, tmp_path, tmp_path / "at-hand")
+    assert run(worker, segment(0, 1)).failure is None
+    worker.close()
+    assert output_of(tmp_path) == "mine\n"
 
 
 def test_a_trial_may_put_a_stream_of_its_own_that_only_writes(make_worker: MakeWorker, tmp_path: Path) -> None:
