@@ -358,6 +358,22 @@ def test_a_line_that_is_wrong_is_a_clear_failure(script: Script, line: str, says
     assert "\n" not in result.failure.message
 
 
+def test_a_script_that_writes_over_its_lines_is_a_clear_failure(script: Script) -> None:
+    script.open(
+        """
+        for i in 1 2 3; do
+            echo "{\\"loss\\": $i}" > "$HPSEARCH_REPORTS"
+            sleep 0.2
+        done
+        """,
+        SH,
+    )
+    failure = script.run(0, 3).failure
+    assert failure is not None
+    assert failure.kind == "contract"
+    assert "lines must be appended to $HPSEARCH_REPORTS, but it was written over" in failure.message
+
+
 def test_a_script_without_a_report_is_a_clear_failure(script: Script) -> None:
     script.open("true", SH)
     failure = script.run(0, 2).failure
