@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import sys
@@ -37,10 +38,12 @@ class OutputRedirect:
         _flush(*before)
         self._flush_c_streams(None)
         log = _open_above(path)  # first: it may fail
-        duplicates = [_duplicate(descriptor) for descriptor in _STREAMS]
-        for descriptor in _STREAMS:
-            os.dup2(log, descriptor)
-        os.close(log)
+        try:
+            duplicates = [_duplicate(descriptor) for descriptor in _STREAMS]
+            for descriptor in _STREAMS:
+                os.dup2(log, descriptor)
+        finally:
+            os.close(log)
         streams = self._open_streams()
         sys.stdout, sys.stderr = streams
         try:
@@ -82,7 +85,9 @@ def _open_above(path: Path) -> int:
 def _duplicate(descriptor: int) -> int | None:
     try:
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
-    except OSError:  # a process without standard output
+    except OSError as error:
+        if error.errno != errno.EBADF:  # a process without standard output
+            raise
         return None
 
 
