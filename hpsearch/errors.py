@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
 
 __all__ = [
     "BackendError",
@@ -16,6 +17,7 @@ __all__ = [
     "TrainableError",
     "UnreadableCheckpointError",
     "UnwritableError",
+    "causes",
     "exception_line",
 ]
 
@@ -64,6 +66,16 @@ class BackendError(HpsearchError):
 
 class Interrupted(KeyboardInterrupt):
     """The user wants an end at once. Any other KeyboardInterrupt in a trainable is one that it raised itself."""
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Give an exception and what it came of, one behind the other, each once: `raise error from error` is a circle."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def exception_line(error: BaseException) -> str:

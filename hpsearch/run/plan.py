@@ -264,7 +264,6 @@ def _job(sweep: Sweep) -> Job:
         search_path=(),
         metric=sweep.metric.name,
         save_every=None,
-        max_iter=sweep.iterations,
         threads=1,
         paths={},
         widest=sweep.resources.widest,

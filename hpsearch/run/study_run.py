@@ -236,7 +236,6 @@ def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str) -> Job:
         search_path=run.search_path,
         metric=sweep.metric.name,
         save_every=sweep.checkpoints.every,
-        max_iter=sweep.iterations,
         threads=sweep.resources.cpus_per_worker,
         paths={parameter.name: parameter.path for parameter in sweep.parameters.parameters},
         scaling=sweep.scaling.for_trainers(),

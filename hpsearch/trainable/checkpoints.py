@@ -9,12 +9,13 @@ missed when it is read.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shutil
 import sys
 import tarfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,23 +58,14 @@ def write(directory: Path, iteration: int, state: object, random_state: RandomSt
         StorageError: The storage is full, or out of order.
     """
     name = name_of(iteration)
-    staging = directory / f".{name}.part"
-    with writing(f"the checkpoint {directory / name}"):
-        if staging.exists():
-            shutil.rmtree(staging)
-        staging.mkdir()
-        try:
-            if isinstance(state, (str, os.PathLike)):
-                _copy(Path(state), staging, directory)
-            else:
-                _save(state, staging / _STATE)
-            if random_state is not None:
-                _dump(random_state, staging / _RANDOM)
-            manifest.write_manifest(staging)
-            staging.rename(directory / name)
-        except BaseException:
-            shutil.rmtree(staging, ignore_errors=True)
-            raise
+    with _staged(directory / name) as staging:
+        if isinstance(state, (str, os.PathLike)):
+            _copy(Path(state), staging, directory)
+        else:
+            _save(state, staging / _STATE)
+        if random_state is not None:
+            _dump(random_state, staging / _RANDOM)
+        manifest.write_manifest(staging)
     return name
 
 
@@ -143,17 +135,25 @@ def unpack(packed: bytes, checkpoint: Path) -> None:
         CheckpointError: The bytes are no checkpoint, or name paths outside of it.
         StorageError: The storage is full, or out of order.
     """
+    with _staged(checkpoint) as staging:
+        try:
+            with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as archive:
+                archive.extractall(staging, filter="data")
+        except tarfile.TarError as error:
+            raise CheckpointError(f"the checkpoint sent for {checkpoint} can't be unpacked: {error}") from error
+
+
+@contextlib.contextmanager
+def _staged(checkpoint: Path) -> Iterator[Path]:
+    """Give a directory that becomes the checkpoint at the block's end, in place of one that is there."""
     staging = checkpoint.with_name(f".{checkpoint.name}.part")
     with writing(f"the checkpoint {checkpoint}"):
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
         try:
-            with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as archive:
-                archive.extractall(staging, filter="data")
+            yield staging
             shutil.rmtree(checkpoint, ignore_errors=True)
             staging.rename(checkpoint)
-        except tarfile.TarError as error:
-            raise CheckpointError(f"the checkpoint sent for {checkpoint} can't be unpacked: {error}") from error
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
@@ -168,10 +168,7 @@ def _parts(checkpoint: Path) -> Collection[str]:
     with reading(checkpoint):
         if not checkpoint.exists():
             raise UnreadableCheckpointError(_GONE.format(checkpoint))
-        sizes = manifest.read_manifest(checkpoint)
-        parts: dict[str, int | None] = {
-            **(sizes if sizes is not None else dict.fromkeys(manifest.find_parts(checkpoint)))
-        }
+        parts = manifest.read_parts(checkpoint)
         if _STATE in parts:
             # Only scripts that write their own lines saved none, and they save no state.
             parts.setdefault(_RANDOM, None)

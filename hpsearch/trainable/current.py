@@ -1,28 +1,40 @@
-"""The trial that this process runs."""
+"""The trial that this process runs: one that a worker set here, or, in a script, the one that started it."""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import json
 import os
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
 
-from hpsearch.errors import TrainableError
-from hpsearch.trainable.running_trial import RunningTrial
-from hpsearch.trainable.script_trial import open_script_trial
+from hpsearch.errors import HpsearchError, TrainableError
+from hpsearch.trainable import random_state
+from hpsearch.trainable.failures import failure_of
+from hpsearch.trainable.report_lines import KIND, append_line
+from hpsearch.trainable.running_trial import Assignment, RunningTrial
+from hpsearch.trainable.storage import writing
 
-__all__ = ["current_trial", "here", "set_current_trial"]
+if TYPE_CHECKING:
+    from hpsearch_comm import Group
+
+__all__ = ["CUT_FILE", "current_trial", "set_current_trial"]
+
+CUT_FILE = "cut"
+"""Name of the file in the attempt's directory that asks a script to end at its next report."""
 
 _current: RunningTrial | None = None
 
 
-def here() -> RunningTrial | None:
-    """Give the trial that was set in this process; None where there is none."""
-    return _current
-
-
-def set_current_trial(trial: RunningTrial | None) -> None:
-    """Say which trial this process runs now."""
+def set_current_trial(trial: RunningTrial | None) -> RunningTrial | None:
+    """Say which trial this process runs now; give the one that it ran before."""
     global _current
-    _current = trial
+    former, _current = _current, trial
+    return former
 
 
 def current_trial() -> RunningTrial:
@@ -42,6 +54,64 @@ def current_trial() -> RunningTrial:
             "HPSEARCH_TRIAL isn't set: name the script as `program` in a sweep file, and start that with "
             "`hpsearch run SWEEP.yaml`"
         )
-    trial = open_script_trial(Path(assignment))
+    trial = _open_script_trial(Path(assignment))
     set_current_trial(trial)
     return trial
+
+
+def _open_script_trial(assignment: Path) -> RunningTrial:
+    """Take up the trial that the worker described: seed the generators, and report through the file."""
+    facts = Assignment(**json.loads(assignment.read_text("utf-8")))
+    lines = Path(os.environ["HPSEARCH_REPORTS"])
+    form = _join_others if facts.world_size > 1 else None
+    trial = RunningTrial(facts, _LineWriter(lines, Path(facts.directory) / CUT_FILE), form)
+    random_state.seed_all(facts.seed)
+    random_state.seed_when_imported(facts.seed)
+    _tell_of_uncaught_errors(trial, lines)
+    atexit.register(trial.returned)
+    return trial
+
+
+def _join_others() -> Group:
+    from hpsearch_comm import init
+
+    return init()
+
+
+class _LineWriter:
+    """Hears the trial in the script, and writes to the worker."""
+
+    def __init__(self, lines: Path, cut_file: Path) -> None:
+        self._lines = lines
+        self._cut_file = cut_file
+
+    def reported(self, iteration: int, metrics: Mapping[str, float], seconds: float) -> None:
+        self._write("report", iteration=iteration, seconds=seconds, metrics=metrics)
+
+    def cut_requested(self) -> bool:
+        return self._cut_file.exists()
+
+    def was_cut(self) -> None:
+        self._write("cut")
+
+    def saved(self, iteration: int, name: str) -> None:
+        self._write("saved", iteration=iteration, checkpoint=name)
+
+    def _write(self, kind: str, **facts: object) -> None:
+        with writing(f"the report to {self._lines}"):
+            append_line(self._lines, {KIND: kind, **facts})
+
+
+def _tell_of_uncaught_errors(trial: RunningTrial, lines: Path) -> None:
+    """Let the worker know what an uncaught error is, where that is more than an error of the script's own."""
+    former = sys.excepthook
+
+    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        trial.drop_kept()
+        failure = failure_of(error)
+        if failure.kind == "peer" or isinstance(error, HpsearchError):
+            with contextlib.suppress(OSError):
+                append_line(lines, {KIND: "failed", "kind": failure.kind, "message": failure.message})
+        former(kind, error, trace)
+
+    sys.excepthook = tell

@@ -14,6 +14,7 @@ from hpsearch.errors import (
     TrainableError,
     UnreadableCheckpointError,
     UnwritableError,
+    causes,
     exception_line,
 )
 from hpsearch.trial import Failure
@@ -68,10 +69,7 @@ def _loss_of_peers(error: BaseException) -> BaseException | None:
     if (errors := sys.modules.get("hpsearch_comm.errors")) is None:  # importing it would import torch
         return None
     kinds = tuple(getattr(errors, name) for name in _PEERS)
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, kinds):
-        cause = cause.__cause__ or cause.__context__
-    return cause
+    return next((cause for cause in causes(error) if isinstance(cause, kinds)), None)
 
 
 def _drop_our_frames(report: traceback.TracebackException) -> None:

@@ -68,6 +68,16 @@ def expand(
         TrainableError: A macro is no good, or its environment variable isn't set.
     """
     check_command(command)
+    meanings = {
+        "env": "/usr/bin/env",
+        "interpreter": sys.executable,
+        "args_json": json.dumps(nested),
+        "args_json_file": str(json_file),
+    }
+    if program is not None:
+        meanings["program"] = program
+    if any("${args_json_file}" in word for word in command):
+        json_file.write_text(meanings["args_json"], "utf-8")
     many = {
         "${args}": [f"--{name}={_text(value)}" for name, value in flat.items()],
         "${args_no_hyphens}": [f"{name}={_text(value)}" for name, value in flat.items()],
@@ -79,21 +89,9 @@ def expand(
     }
 
     def meaning(macro: re.Match[str]) -> str:
-        match macro[1]:
-            case "env":
-                return "/usr/bin/env"
-            case "interpreter":
-                return sys.executable
-            case "program" if program is not None:
-                return program
-            case "args_json":
-                return json.dumps(nested)
-            case "args_json_file":
-                json_file.write_text(json.dumps(nested), "utf-8")
-                return str(json_file)
-            case name if name.startswith(_VARIABLE):
-                return _variable(name.removeprefix(_VARIABLE), environment)
-        return macro[0]
+        if macro[1].startswith(_VARIABLE):
+            return _variable(macro[1].removeprefix(_VARIABLE), environment)
+        return meanings.get(macro[1], macro[0])
 
     words: list[str] = []
     for word in command:

@@ -8,52 +8,42 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from hpsearch.errors import UnreadableCheckpointError
 
-__all__ = ["NAME", "check_part", "find_parts", "read_manifest", "write_manifest"]
+__all__ = ["NAME", "check_part", "read_parts", "write_manifest"]
 
 NAME = "manifest.json"
 
 
 def write_manifest(checkpoint: Path) -> None:
     """Write down every file that lies in the checkpoint's directory now."""
-    sizes = {part: (checkpoint / part).stat().st_size for part in find_parts(checkpoint)}
+    sizes = {part: (checkpoint / part).stat().st_size for part in _find_parts(checkpoint)}
     (checkpoint / NAME).write_text(json.dumps({"bytes": sizes}), encoding="utf-8")
 
 
-def read_manifest(checkpoint: Path) -> Mapping[str, int] | None:
+def read_parts(checkpoint: Path) -> dict[str, int | None]:
     """Give the checkpoint's files, relative to it, and their sizes in bytes.
 
     Returns:
-        None for a checkpoint of a version that wrote no manifest.
+        Of a version that wrote no manifest: the files that are there, with None for their sizes.
 
     Raises:
         OSError: The system doesn't give it.
-        UnreadableCheckpointError: It isn't what was written.
+        UnreadableCheckpointError: The manifest isn't what was written.
     """
     path = checkpoint / NAME
     try:
         path.lstat()
     except FileNotFoundError:
-        return None
+        return dict.fromkeys(_find_parts(checkpoint))
     check_part(path, None)
     try:
-        sizes: Mapping[str, int] = dict(json.loads(path.read_text(encoding="utf-8"))["bytes"])
+        return dict(json.loads(path.read_text(encoding="utf-8"))["bytes"])
     except (ValueError, KeyError, TypeError) as error:
         raise UnreadableCheckpointError(f"the checkpoint is damaged: {path} must be a manifest, but isn't") from error
-    return sizes
-
-
-def find_parts(checkpoint: Path) -> list[str]:
-    """Give what lies in a checkpoint's directory and isn't a directory itself, relative to it.
-
-    Raises:
-        OSError: A directory can't be read.
-    """
-    return sorted(os.path.relpath(path, checkpoint) for path in _files(checkpoint))
 
 
 def check_part(path: Path, size: int | None) -> None:
@@ -73,6 +63,11 @@ def check_part(path: Path, size: int | None) -> None:
             f"the checkpoint is damaged: {path} must have {size} bytes, but has {found.st_size}"
         )
     path.open("rb").close()
+
+
+def _find_parts(checkpoint: Path) -> list[str]:
+    """Give what lies in a checkpoint's directory and isn't a directory itself, relative to it."""
+    return sorted(os.path.relpath(path, checkpoint) for path in _files(checkpoint))
 
 
 def _files(directory: Path) -> Iterator[str]:

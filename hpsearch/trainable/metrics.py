@@ -49,8 +49,10 @@ def _to_number(name: object, value: object) -> float:
     else:
         try:
             number = value.item()  # type: ignore[attr-defined]
-        except (AttributeError, RuntimeError, TypeError, ValueError):  # more than one element, or no scalar
-            number = None
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            if getattr(value, "shape", None) == ():
+                raise  # what computed this scalar on a GPU went wrong, and is heard of only now
+            number = None  # no scalar
     if not isinstance(number, float | int):
         raise TrainableError(
             f"the metric {name!r} must be a number, but is {_described(value)}: report a plain number or a "

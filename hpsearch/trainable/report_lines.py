@@ -17,6 +17,7 @@ the script has checked the metrics, and saved what was to be saved.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,6 +28,9 @@ __all__ = ["KIND", "LineReader", "append_line"]
 
 KIND = "hpsearch"
 """Key under which our own lines say what they are."""
+
+_BEGINNING = 256
+"""Bytes by which a file that was written over is known."""
 
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
@@ -42,6 +46,7 @@ class LineReader:
         self._file: BinaryIO = path.open("rb")
         self._number = 0
         self._rest = b""
+        self._beginning = b""
 
     def close(self) -> None:
         """Close the file."""
@@ -54,9 +59,16 @@ class LineReader:
             ended: Nothing will be appended any more, so the last line counts without its line feed, too.
 
         Raises:
-            TrainableError: A line isn't a JSON object; names it.
+            TrainableError: A line isn't a JSON object; names it. Or lines that were read are gone.
         """
-        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+        appended = self._file.read()
+        if os.pread(self._file.fileno(), len(self._beginning), 0) != self._beginning:
+            raise TrainableError(
+                "lines must be appended to $HPSEARCH_REPORTS, but it was written over, and reports may be lost: "
+                "write with >>, or open it to append"
+            )
+        self._beginning = self._beginning or appended[:_BEGINNING]
+        *lines, self._rest = (self._rest + appended).split(b"\n")
         if ended:
             lines.append(self._rest)
             self._rest = b""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpsearch.errors import StorageError, UnreadableCheckpointError, UnwritableError
+from hpsearch.errors import StorageError, UnreadableCheckpointError, UnwritableError, causes
 
 __all__ = ["os_error_behind", "reading", "writing"]
 
@@ -81,9 +82,5 @@ def os_error_behind(error: BaseException, outer: BaseException | None) -> OSErro
         error: What was raised.
         outer: What was being handled before, by whoever called us: it has nothing to do with this.
     """
-    cause: BaseException | None = error
-    while cause is not None and cause is not outer:
-        if isinstance(cause, OSError):
-            return cause
-        cause = cause.__cause__ or cause.__context__
-    return None
+    behind = itertools.takewhile(lambda cause: cause is not outer, causes(error))
+    return next((cause for cause in behind if isinstance(cause, OSError)), None)

@@ -133,7 +133,7 @@ def _share_between(times: dict[int, _Times], narrow: int, wide: int) -> float:
     """Estimate the share from two widths, comparing later iterations if both have some, and first ones otherwise."""
     slow, fast = times[narrow], times[wide]
     if slow.later and fast.later:
-        return _share(narrow, median(slow.later), wide, median(fast.later))
+        return _share(narrow, slow.typical, wide, fast.typical)
     return _share(narrow, median(slow.first or slow.later), wide, median(fast.first or fast.later))
 
 

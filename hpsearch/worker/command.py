@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 from hpsearch.errors import CheckpointError, StorageError, TrainableError, UnwritableError
 from hpsearch.trainable import checkpoints
+from hpsearch.trainable.current import CUT_FILE
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.macros import expand
 from hpsearch.trainable.metrics import to_numbers
 from hpsearch.trainable.report_lines import KIND, LineReader
 from hpsearch.trainable.running_trial import Assignment
-from hpsearch.trainable.script_trial import CUT_FILE
-from hpsearch.trial import Failure, Params
+from hpsearch.trial import Failure, Params, Trial
 from hpsearch.worker.attempt import Attempt
 from hpsearch.worker.gang import RankInfo
 from hpsearch.worker.gang_store import Board, Ending, GangStore, StoreLostError
 from hpsearch.worker.guardian import MARK, Guardian, kill_marked, start_guardian
 from hpsearch.worker.named_checkpoints import Copy, NamedCheckpoints
+from hpsearch.worker.preflight import check_program
 from hpsearch.worker.script_failures import end_of_log, failed, lost, probe
 
 if TYPE_CHECKING:
@@ -63,13 +64,16 @@ class CommandRunner:
         self._store = store
         self._guardian: Guardian | None = None if MARK in os.environ else start_guardian(own_group=False)
 
+    closes = False
+    """A script leaves nothing behind that would have a `close()`."""
+
     @property
     def address(self) -> str:
         """Where the next gang meets if this worker is its rank 0."""
         return "" if self._store is None else self._store.address
 
     def run(
-        self, params: Params, assignment: Assignment, attempt: Attempt, log: Path, rank_info: RankInfo | None
+        self, trial: Trial, assignment: Assignment, attempt: Attempt, log: Path, rank_info: RankInfo | None
     ) -> Failure | None:
         """Run one segment; whatever is wrong with the script or its reports is the trial's failure.
 
@@ -81,7 +85,7 @@ class CommandRunner:
             if self._store is not None:
                 meeting = self._store.environment(rank_info)
                 board = self._store.board(rank_info)
-            failure = self._run(params, assignment, attempt, log, meeting, board)
+            failure = self._run(trial.params, assignment, attempt, log, meeting, board)
             if failure is None or failure.kind == "peer":
                 return failure
             first = board.post(Ending(assignment.rank, True, failure.message))
@@ -136,6 +140,9 @@ class CommandRunner:
             return dataclasses.replace(failure_of(error), traceback=end_of_log(log))
         return None
 
+    def let_go(self, unless: int | None) -> None:
+        """Nothing is kept from one segment to the next."""
+
     def close(self) -> None:
         """Send the guardian away, where there is one of our own."""
         if self._guardian is not None:
@@ -164,13 +171,11 @@ class CommandRunner:
 
     def _start(self, words: list[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
         folder = Path(self._command.directory)
-        program = self._command.program
         if not folder.is_dir():
             raise TrainableError(
                 f"the script must run in {folder}, where the sweep was started, but there is none here"
             )
-        if program is not None and not (folder / program).exists():
-            raise TrainableError(f"`program` must be a file, but there is no {program!r} in {folder}")
+        check_program(self._command)
         with log.open("ab") as output:
             try:
                 return subprocess.Popen(

@@ -163,7 +163,7 @@ class Board:
         Raises:
             StoreLostError: The store is gone.
         """
-        return self._ask(self._read)
+        return self._ask(lambda store: store.get(self._KEY) if store.check([self._KEY]) else None)
 
     def post(self, ending: Ending) -> Ending:
         """Post an ending; give the one that stands.
@@ -172,21 +172,15 @@ class Board:
             StoreLostError: The store is gone.
         """
         text = json.dumps(asdict(ending))
-        return self._ask(lambda store: _ending(store.compare_set(self._KEY, "", text))) or ending
+        return self._ask(lambda store: store.compare_set(self._KEY, "", text)) or ending
 
-    def _read(self, store: TCPStore) -> Ending | None:
-        return _ending(store.get(self._KEY)) if store.check([self._KEY]) else None
-
-    def _ask(self, question: Callable[[TCPStore], Ending | None]) -> Ending | None:
+    def _ask(self, question: Callable[[TCPStore], bytes | None]) -> Ending | None:
         if self._store is None:
             return None
         try:
             if not self._lost:  # torch writes to stderr each time that it asks in vain
-                return question(self._store)
+                text = question(self._store)
+                return None if text is None else Ending(**json.loads(text))
         except RuntimeError:
             self._lost = True
         raise StoreLostError("the worker of rank 0 is gone")
-
-
-def _ending(text: bytes) -> Ending:
-    return Ending(**json.loads(text))

@@ -11,17 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpsearch.errors import Interrupted, TrainableError
+from hpsearch.errors import Interrupted, StorageError, TrainableError, UnwritableError
 from hpsearch.trainable import random_state
-from hpsearch.trainable.current import here, set_current_trial
+from hpsearch.trainable.current import set_current_trial
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.running_trial import Assignment, RunningTrial, SegmentEnd
 from hpsearch.trainable.trainables import Trainable, resolve_trainable
-from hpsearch.trial import Failure
+from hpsearch.trial import Failure, Trial
 from hpsearch.worker.attempt import Attempt
 from hpsearch.worker.attempt_log import LOG
-from hpsearch.worker.gang import RankInfo
-from hpsearch.worker.gang_listener import GangListener
+from hpsearch.worker.gang import GangListener, RankInfo
 from hpsearch.worker.output import OutputRedirect
 from hpsearch.worker.process_settings import Kept, apply, kept
 
@@ -65,14 +64,16 @@ class InProcess:
         """Where the next gang reaches this process."""
         return self._listener.address
 
-    def run(self, assignment: Assignment, attempt: Attempt, log: Path, rank_info: RankInfo | None) -> Failure | None:
+    def run(
+        self, trial: Trial, assignment: Assignment, attempt: Attempt, log: Path, rank_info: RankInfo | None
+    ) -> Failure | None:
         """Run one segment; whatever the trainable raises is its failure, the user's interruption aside."""
         process = os.getpid()
-        outer = here()
+        outer = set_current_trial(None)
         failure = None
         with self._output.to(log), kept() as attempt.settings:
             try:
-                self._run(self._target, assignment, attempt, rank_info)
+                self._run(assignment, attempt, rank_info)
             except Interrupted:
                 raise
             except BaseException as error:  # SystemExit is a user's mistake like any other
@@ -99,7 +100,8 @@ class InProcess:
         trial = self._warm.trial
         if trial is None or trial.number == unless:
             return
-        with contextlib.suppress(OSError), self._output.to(trial.directory / LOG):  # else its segment closes it
+        # Where its log can't be opened the next segment closes it.
+        with contextlib.suppress(OSError, StorageError, UnwritableError), self._output.to(trial.directory / LOG):
             self._warm.close()
 
     def close(self) -> None:
@@ -110,13 +112,13 @@ class InProcess:
         self._listener.close()
         torch.set_num_threads(self._threads_before)
 
-    def _run(self, target: Trainable, assignment: Assignment, attempt: Attempt, rank_info: RankInfo | None) -> None:
+    def _run(self, assignment: Assignment, attempt: Attempt, rank_info: RankInfo | None) -> None:
         form = None if rank_info is None else functools.partial(self._listener.join, rank_info)
         try:
-            if inspect.isclass(target):
-                self._warm.step(target, assignment, attempt, form)
+            if inspect.isclass(self._target):
+                self._warm.step(self._target, assignment, attempt, form)
             else:
-                _call(target, RunningTrial(assignment, attempt, form), attempt)
+                _call(self._target, _begin(assignment, attempt, form), attempt)
         finally:
             if rank_info is not None:
                 self._listener.close()  # an address is good for one gang
@@ -127,13 +129,19 @@ class InProcess:
             )
 
 
+def _begin(assignment: Assignment, attempt: Attempt, form: Callable[[], Group] | None) -> RunningTrial:
+    """Begin a segment afresh: its trial is the current one, its group is formed, the generators are seeded."""
+    trial = RunningTrial(assignment, attempt, form)
+    set_current_trial(trial)
+    if trial.world_size > 1:
+        _ = trial.group
+    random_state.seed_all(trial.seed)
+    return trial
+
+
 def _call(target: Trainable, trial: RunningTrial, attempt: Attempt) -> None:
     """Call a function; the group is closed when it ends."""
-    set_current_trial(trial)
     try:
-        if trial.world_size > 1:
-            _ = trial.group
-        random_state.seed_all(trial.seed)
         target(trial)
         attempt.returned()
         trial.returned()
@@ -217,11 +225,7 @@ class _WarmObject:
         self, target: Trainable, assignment: Assignment, attempt: Attempt, form: Callable[[], Group] | None
     ) -> RunningTrial:
         self.close()
-        trial = self.trial = RunningTrial(assignment, attempt, form)
-        set_current_trial(trial)
-        if trial.world_size > 1:
-            _ = trial.group
-        random_state.seed_all(assignment.seed)
+        trial = self.trial = _begin(assignment, attempt, form)
         self._object = target(trial)
         self._settings = attempt.settings.changes()
         if assignment.checkpoint is not None:

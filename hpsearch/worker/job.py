@@ -39,7 +39,6 @@ class Job:
     """Name that every report must hold."""
     save_every: int | None
     """Iterations between checkpoints inside a segment; None: only at its end."""
-    max_iter: int | None
     threads: int
     """torch's intra-op threads: `cpus_per_worker`."""
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

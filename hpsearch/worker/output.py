@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import sys
@@ -37,10 +38,12 @@ class OutputRedirect:
         _flush(*before)
         self._flush_c_streams(None)
         log = _open_above(path)  # first: it may fail
-        duplicates = [_duplicate(descriptor) for descriptor in _STREAMS]
-        for descriptor in _STREAMS:
-            os.dup2(log, descriptor)
-        os.close(log)
+        try:
+            duplicates = [_duplicate(descriptor) for descriptor in _STREAMS]
+            for descriptor in _STREAMS:
+                os.dup2(log, descriptor)
+        finally:
+            os.close(log)
         streams = self._open_streams()
         sys.stdout, sys.stderr = streams
         try:
@@ -66,25 +69,25 @@ def _open_stream(descriptor: int) -> TextIO:
 def _flush(*streams: TextIO | None) -> None:
     for stream in streams:
         if stream is not None:
-            with contextlib.suppress(OSError, ValueError):  # a broken pipe, or a stream that was closed
+            with contextlib.suppress(Exception):  # a broken pipe, one that was closed, or a user's own that has none
                 stream.flush()
 
 
 def _open_above(path: Path) -> int:
     """Open for appending, with a descriptor above the standard ones even where those are free."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    if log >= _FIRST_FREE:
-        return log
-    above = _duplicate(log)
-    os.close(log)
-    assert above is not None
-    return above
+    try:
+        return fcntl.fcntl(log, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
+    finally:
+        os.close(log)
 
 
 def _duplicate(descriptor: int) -> int | None:
     try:
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
-    except OSError:  # a process without standard output
+    except OSError as error:
+        if error.errno != errno.EBADF:  # a process without standard output
+            raise
         return None
 
 

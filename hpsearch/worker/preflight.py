@@ -12,7 +12,7 @@ from hpsearch.imports import check_importable
 from hpsearch.trainable.macros import expand
 from hpsearch.worker.job import CommandLine, Job
 
-__all__ = ["check_trainable"]
+__all__ = ["check_program", "check_trainable"]
 
 _ENV = "/usr/bin/env"
 
@@ -26,13 +26,18 @@ def check_trainable(job: Job) -> None:
         TrainableError: They aren't.
     """
     if isinstance(job.trainable, CommandLine):
-        _check_program(job.trainable)
+        check_program(job.trainable)
         _check_command(job.trainable)
     elif isinstance(job.trainable, str):
         check_importable(job.trainable, "trainable", TrainableError, job.search_path)
 
 
-def _check_program(command: CommandLine) -> None:
+def check_program(command: CommandLine) -> None:
+    """See that the script is there, if the folder is in which it is to run.
+
+    Raises:
+        TrainableError: It isn't; names the file that has the nearest name.
+    """
     folder, program = Path(command.directory), command.program
     if program is None or not folder.is_dir() or (folder / program).exists():
         return

@@ -18,7 +18,7 @@ import socket
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["Kept", "Setting", "all_settings", "apply", "kept"]
@@ -43,6 +43,8 @@ _PRECISIONS = (
 
 _START_METHOD = multiprocessing.get_all_start_methods()[0]
 """The one that holds until one is chosen; to use it once, as data loaders do, is no change."""
+
+_CUDNN = ("enabled", "benchmark", "deterministic")
 
 _SDP = ("flash", "mem_efficient", "math", "cudnn")
 
@@ -72,24 +74,17 @@ class Kept:
     """Names of the settings that it changed, as far as they are told."""
     stuck: tuple[str, ...] = ()
     """Those of them that couldn't be put back, with the reason."""
-    _before: Sequence[Any] = ()
+    _before: Mapping[str, Any] = field(default_factory=dict)
 
     def changes(self) -> dict[str, Any]:
         """Give the settings that differ from what the block found, by name, as they stand now."""
-        now = _values()
-        if now == self._before:
-            return {}
-        rows = zip(all_settings(), now, self._before, strict=True)
-        return {setting.name: value for setting, value, before in rows if value != before}
+        return {name: value for name, value in _values().items() if value != self._before[name]}
 
     def put_back(self) -> None:
         """Make what the block found the current settings again."""
-        changes = self.changes()
-        if not changes:
-            return
-        rows = list(zip(all_settings(), self._before, strict=True))
-        self.changed = tuple(setting.name for setting, _ in rows if setting.told and setting.name in changes)
-        self.stuck = tuple(_put({setting.name: before for setting, before in rows if setting.name in changes}))
+        if changes := self.changes():
+            self.changed = tuple(setting.name for setting in all_settings() if setting.told and setting.name in changes)
+            self.stuck = tuple(_put({name: self._before[name] for name in changes}))
 
 
 @contextlib.contextmanager
@@ -125,8 +120,8 @@ def all_settings() -> tuple[Setting, ...]:
     return (*_of_python(), *_of_torch(), *_of_numpy())
 
 
-def _values() -> list[Any]:
-    return [setting.get() for setting in all_settings()]
+def _values() -> dict[str, Any]:
+    return {setting.name: setting.get() for setting in all_settings()}
 
 
 def _of_python() -> Iterator[Setting]:
@@ -154,14 +149,20 @@ def _of_python() -> Iterator[Setting]:
 def _of_torch() -> Iterator[Setting]:
     import torch
 
-    cuda = torch.backends.cuda
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
     yield Setting("torch's threads", torch.get_num_threads, torch.set_num_threads)
     yield Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype)
     yield Setting("torch's default device", _default_device, torch.set_default_device)
     yield Setting("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled)
-    yield Setting("torch's deterministic algorithms", torch.get_deterministic_debug_mode, _put_deterministic)
+    yield Setting(
+        "torch's deterministic algorithms", torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode
+    )
     yield Setting("torch's float32 precision", _precision, _put_precision)
-    yield Setting("torch's cudnn flags", _cudnn, _put_cudnn)
+    yield Setting(
+        "torch's cudnn flags",
+        lambda: [getattr(cudnn, flag) for flag in _CUDNN],
+        lambda value: _put_attributes(cudnn, _CUDNN, value),
+    )
     yield Setting(
         "torch's attention backends",
         lambda: [getattr(cuda, f"{name}_sdp_enabled")() for name in _SDP],
@@ -184,6 +185,11 @@ def _of_numpy() -> Iterator[Setting]:
     except ImportError:
         return
     yield Setting("NumPy's handling of errors", numpy.geterr, lambda value: numpy.seterr(**value))
+
+
+def _put_attributes(owner: object, names: Sequence[str], values: Sequence[Any]) -> None:
+    for name, value in zip(names, values, strict=True):
+        setattr(owner, name, value)
 
 
 def _directory() -> str:
@@ -248,17 +254,11 @@ def _default_device() -> Any:
     return None if context is None else context.device
 
 
-def _put_deterministic(mode: int) -> None:
-    import torch
-
-    torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1)
-
-
 def _precision() -> Any:
     """Give the precision as both of torch's interfaces tell it; the older one raises where they were mixed."""
     import torch
 
-    # Through torch's own functions, as below: the attributes above them cost ten times as much.
+    # Through torch's own functions: the attributes above them cost ten times as much.
     own = torch._C
     try:
         older = (own._get_float32_matmul_precision(), own._get_cublas_allow_tf32(), own._get_cudnn_allow_tf32())
@@ -278,20 +278,6 @@ def _put_precision(value: Any) -> None:
         torch.backends.cudnn.allow_tf32 = older[2]
     for of, precision in zip(_PRECISIONS, newer, strict=False):  # none before torch 2.9
         torch._C._set_fp32_precision_setter(*of, precision)
-
-
-def _cudnn() -> tuple[bool, ...]:
-    import torch
-
-    own = torch._C
-    return own._get_cudnn_enabled(), own._get_cudnn_benchmark(), own._get_cudnn_deterministic()
-
-
-def _put_cudnn(value: tuple[bool, ...]) -> None:
-    import torch
-
-    flags = torch.backends.cudnn
-    flags.enabled, flags.benchmark, flags.deterministic = value
 
 
 def _autocast() -> Any:

@@ -36,9 +36,16 @@ def failed(words: list[str], status: int, tail: str) -> Failure:
     command = shlex.join(words)
     if len(command) > 200:
         command = command[:197] + "..."
-    ended = f"exited with status {status}" if status > 0 else f"was killed by {signal.Signals(-status).name}"
+    ended = f"exited with status {status}" if status > 0 else f"was killed by {_name_of(-status)}"
     last = tail.strip().rpartition("\n")[2].strip()
     return Failure("raised", f"the script {ended}: {last or 'it printed nothing'}"[:500], f"{command}\n{tail}")
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have none
+        return f"signal {number}"
 
 
 def lost(ending: Ending, tail: str) -> Failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -11,12 +12,11 @@ from hpsearch.task import SegmentResult
 from hpsearch.trainable.failures import bounded, failure_of
 from hpsearch.trainable.running_trial import Assignment, nest
 from hpsearch.trainable.storage import writing
-from hpsearch.trial import Failure, Segment, Trial
+from hpsearch.trial import Segment, Trial
 from hpsearch.worker.attempt import Attempt, attempt_directory
 from hpsearch.worker.attempt_log import AttemptLog
 from hpsearch.worker.command import CommandRunner
-from hpsearch.worker.gang import RankInfo
-from hpsearch.worker.gang_listener import GangListener
+from hpsearch.worker.gang import GangListener, RankInfo
 from hpsearch.worker.gang_store import GangStore
 from hpsearch.worker.in_process import InProcess
 from hpsearch.worker.job import Channel, CommandLine, Job
@@ -46,16 +46,16 @@ class Worker:
     ) -> None:
         self._job = job
         self._root = root.absolute()
-        self._log = AttemptLog(None if isinstance(job.trainable, CommandLine) else log)
         node = node or os.environ.get("HPSEARCH_COMM_HOST", "")
         interface = interface or os.environ.get("HPSEARCH_COMM_INTERFACE") or None
-        self._in_process: InProcess | None = None
-        self._script: CommandRunner | None = None
+        self._runner: CommandRunner | InProcess
         if isinstance(job.trainable, CommandLine):
+            self._log = AttemptLog(None)
             store = GangStore(node, interface) if job.widest > 1 else None
-            self._script = CommandRunner(job.trainable, job.threads, store)
+            self._runner = CommandRunner(job.trainable, job.threads, store)
         else:
-            self._in_process = InProcess(job.trainable, job.search_path, job.threads, GangListener(node, interface))
+            self._log = AttemptLog(log)
+            self._runner = InProcess(job.trainable, job.search_path, job.threads, GangListener(node, interface))
 
     @property
     def address(self) -> str:
@@ -68,10 +68,8 @@ class Worker:
             return ""
         from hpsearch_comm import ConfigurationError
 
-        runner = self._in_process or self._script
-        assert runner is not None
         try:
-            return runner.address
+            return self._runner.address
         except ConfigurationError as error:
             raise BackendError(str(error)) from error
 
@@ -98,7 +96,8 @@ class Worker:
         attempt = Attempt(segment, channel, rank)
         try:
             with writing(f"the attempt's directory {directory}"):  # what the trainable raises is a failure already
-                failure = self._run(trial, assignment, attempt, rank_info)
+                log = self._log.begin(directory)
+                failure = self._runner.run(trial, assignment, attempt, log, rank_info)
                 self._log.end()
         except (StorageError, UnwritableError) as error:
             failure = failure_of(error)
@@ -115,19 +114,10 @@ class Worker:
             stuck=attempt.settings.stuck,
         )
 
-    def _run(
-        self, trial: Trial, assignment: Assignment, attempt: Attempt, rank_info: RankInfo | None
-    ) -> Failure | None:
-        log = self._log.begin(assignment.directory)
-        if self._in_process is not None:
-            return self._in_process.run(assignment, attempt, log, rank_info)
-        assert self._script is not None
-        return self._script.run(trial.params, assignment, attempt, log, rank_info)
-
     @property
     def closes(self) -> bool:
         """Whether objects of this trainable have a `close()`: who runs the worker then calls `let_go`."""
-        return self._in_process is not None and self._in_process.closes
+        return self._runner.closes
 
     def let_go(self, unless: int | None) -> None:
         """Close the object of the last trial, unless it is this trial's.
@@ -135,19 +125,17 @@ class Worker:
         Where it isn't called, that happens within the next segment. Its time is that of the trial that ended, and only
         who runs the worker can bound it. What `close` prints or raises goes to that trial's log.
         """
-        if self._in_process is not None:
-            self._in_process.let_go(unless)
+        self._runner.let_go(unless)
 
     def file_log(self) -> None:
         """Let the output of a long attempt be seen in its place while it runs; called from another thread."""
-        self._log.file()
+        with contextlib.suppress(OSError):  # the attempt's end tells of it, if it is still so then
+            self._log.file()
 
     def close(self) -> None:
         """Let go of the warm object, and give back what was taken of the process."""
         self._log.close()
-        for runner in (self._in_process, self._script):
-            if runner is not None:
-                runner.close()
+        self._runner.close()
 
     def _assignment(self, trial: Trial, segment: Segment, directory: str, rank: int) -> Assignment:
         path = None if segment.checkpoint is None else str(self._root / segment.checkpoint)

@@ -47,7 +47,6 @@ class Place:
                 search_path=(str(ROOT),),
                 metric="value",
                 save_every=save_every,
-                max_iter=None,
                 threads=1,
                 widest=widest,
             ),

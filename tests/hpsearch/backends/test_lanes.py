@@ -27,7 +27,7 @@ from tests.hpsearch.support.packing import PackingBackend
 def packing() -> PackingBackend:
     """Two workers."""
     made = PackingBackend(2, metric=lambda _, iteration: float(iteration))
-    made.open(Job("", "s", "", (), "value", None, None, 1), lambda message: None)
+    made.open(Job("", "s", "", (), "value", None, 1), lambda message: None)
     return made
 
 

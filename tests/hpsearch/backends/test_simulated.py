@@ -35,7 +35,7 @@ def backend(workers: int = 2, checkpoints: bool = True, live: bool = False) -> S
         checkpoints=checkpoints,
         live=live,
     )
-    made.open(Job("", "s", "", (), "loss", None, None, 1), lambda message: None)
+    made.open(Job("", "s", "", (), "loss", None, 1), lambda message: None)
     return made
 
 

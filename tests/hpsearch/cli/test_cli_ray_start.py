@@ -109,7 +109,7 @@ def test_a_command_that_may_run_isnt_refused_beforehand(here, command):
 
     (here / "run.sh").touch(mode=0o755)
     line = CommandLine(None, tuple(command), os.fspath(here))
-    check_trainable(Job("study", "test", line, (), "loss", None, None, 1))
+    check_trainable(Job("study", "test", line, (), "loss", None, 1))
 
 
 @BACKENDS

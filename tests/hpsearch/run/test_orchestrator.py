@@ -141,7 +141,7 @@ def direct(sweep: Sweep, backend: ScriptedBackend, spent: float = 0.0) -> tuple[
     with journal:
         widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest)
         orchestrator = Orchestrator(sweep, study_state, widths, journal, backend, onlooker, Interrupts(), spent)
-        state = orchestrator.run(Job("", "s", "", (), "loss", None, 9, 1))
+        state = orchestrator.run(Job("", "s", "", (), "loss", None, 1))
         assert [event for _, event in journal.events()][1:] == onlooker.heard
     return state, onlooker, journal.batches
 

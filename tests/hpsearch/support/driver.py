@@ -31,7 +31,6 @@ class Driver:
             search_path=(str(ROOT),),
             metric="value",
             save_every=save_every,
-            max_iter=None,
             threads=1,
             widest=widest,
         )

@@ -38,7 +38,7 @@ class Workers:
     """
 
     def __init__(self, root: Path, trainable: Any, nodes: Sequence[str] = ("a", "a"), **facts: Any) -> None:
-        job = replace(Job(str(root), "sweep", trainable, (), "loss", None, None, 1, widest=len(nodes)), **facts)
+        job = replace(Job(str(root), "sweep", trainable, (), "loss", None, 1, widest=len(nodes)), **facts)
         self.nodes = tuple(nodes)
         self._lines: list[Connection] = []
         self.processes = []

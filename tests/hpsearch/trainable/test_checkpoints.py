@@ -118,6 +118,16 @@ def test_a_state_that_cant_be_read_back_is_refused_by_the_name_of_its_entry(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_state_whose_reduction_raises_its_error_from_itself_is_refused(tmp_path: Path) -> None:
+    class Round:
+        def __reduce__(self) -> str:
+            error = ValueError("round and round")
+            raise error from error
+
+    with pytest.raises(CheckpointError, match=r'state\["wheel"\]'):
+        write(tmp_path, {"wheel": Round()})
+
+
 def test_a_type_is_named_as_users_import_it(tmp_path: Path) -> None:
     from sklearn.preprocessing import StandardScaler
 

@@ -89,3 +89,14 @@ def test_a_report_without_the_sweeps_metric_is_refused_with_the_nearest_name(
         to_numbers(reported, "accuracy")
     assert "the sweep's metric 'accuracy'" in str(raised.value)
     assert says in str(raised.value)
+
+
+def test_what_went_wrong_in_computing_a_scalar_isnt_taken_for_another_kind_of_metric() -> None:
+    class OnBrokenDevice:
+        shape = ()
+
+        def item(self) -> float:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        to_numbers({"loss": OnBrokenDevice()}, "loss")

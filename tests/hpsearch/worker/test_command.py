@@ -40,7 +40,7 @@ class Script:
         """Write the script, and make a worker for it."""
         (self.folder / "script").write_text(textwrap.dedent(text))
         line = CommandLine("script", command, str(self.folder))
-        self.worker = Worker(Job(str(self.root), "sweep", line, (), "loss", save_every, None, 1, PATHS), self.root)
+        self.worker = Worker(Job(str(self.root), "sweep", line, (), "loss", save_every, 1, PATHS), self.root)
 
     def run(
         self, start: int, end: int | None, checkpoint: str | None = None, channel: Listening | None = None
@@ -358,6 +358,22 @@ def test_a_line_that_is_wrong_is_a_clear_failure(script: Script, line: str, says
     assert "\n" not in result.failure.message
 
 
+def test_a_script_that_writes_over_its_lines_is_a_clear_failure(script: Script) -> None:
+    script.open(
+        """
+        for i in 1 2 3; do
+            echo "{\\"loss\\": $i}" > "$HPSEARCH_REPORTS"
+            sleep 0.2
+        done
+        """,
+        SH,
+    )
+    failure = script.run(0, 3).failure
+    assert failure is not None
+    assert failure.kind == "contract"
+    assert "lines must be appended to $HPSEARCH_REPORTS, but it was written over" in failure.message
+
+
 def test_a_script_without_a_report_is_a_clear_failure(script: Script) -> None:
     script.open("true", SH)
     failure = script.run(0, 2).failure
@@ -376,11 +392,12 @@ def test_a_script_that_fails_keeps_the_end_of_its_output(script: Script) -> None
     assert len(failure.traceback) < 9000
 
 
-def test_a_script_that_is_killed_says_by_what(script: Script) -> None:
-    script.open('echo \'{"loss": 1}\' >> "$HPSEARCH_REPORTS"; kill -9 $$', SH)
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (40, "signal 40")])
+def test_a_script_that_is_killed_says_by_what(script: Script, number: int, name: str) -> None:
+    script.open(f'echo \'{{"loss": 1}}\' >> "$HPSEARCH_REPORTS"; kill -{number} $$', SH)
     result = script.run(0, 2)
     assert result.failure is not None
-    assert result.failure.message == "the script was killed by SIGKILL: it printed nothing"
+    assert result.failure.message == f"the script was killed by {name}: it printed nothing"
     assert iterations(result) == [1]
 
 
@@ -395,7 +412,7 @@ def test_a_script_that_is_killed_says_by_what(script: Script) -> None:
 )
 def test_a_command_that_cant_start_is_a_clear_failure(tmp_path: Path, line: CommandLine, says: str) -> None:
     here = CommandLine(line.program, line.command, line.directory.replace("{folder}", str(tmp_path)))
-    worker = Worker(Job(str(tmp_path), "sweep", here, (), "loss", None, None, 1), tmp_path)
+    worker = Worker(Job(str(tmp_path), "sweep", here, (), "loss", None, 1), tmp_path)
     failure = worker.run(TRIAL, Segment(3, 0, 1, None, 1), Listening()).failure
     worker.close()
     assert failure is not None
@@ -598,7 +615,7 @@ def test_a_killed_worker_leaves_no_script(tmp_path: Path) -> None:
         "from hpsearch.worker.job import *; from hpsearch.worker.worker import *; from hpsearch.trial import *\n"
         "root = Path(sys.argv[1])\n"
         "line = CommandLine('script', ('sh', '${program}'), str(root))\n"
-        "worker = Worker(Job(str(root), 'sweep', line, (), 'loss', None, None, 1), root)\n"
+        "worker = Worker(Job(str(root), 'sweep', line, (), 'loss', None, 1), root)\n"
         "worker.run(Trial(0, {}, 0, 'random'), Segment(0, 0, 1, None, 1), Listening())\n"
     )
     with subprocess.Popen([sys.executable, "-c", driver, str(tmp_path)]) as process:

@@ -85,3 +85,21 @@ def test_a_process_without_standard_streams_still_logs(tmp_path: Path, closed: s
     log = tmp_path / "output.log"
     subprocess.run([sys.executable, "-c", script, str(log)], check=True, stderr=subprocess.DEVNULL)
     assert log.read_text() == "heard\nby a child\n"
+
+
+def test_a_process_with_too_many_open_files_keeps_its_streams(tmp_path: Path) -> None:
+    script = (
+        "import os, resource, sys\n"
+        "from pathlib import Path\n"
+        "from hpsearch.worker.output import OutputRedirect\n"
+        "redirect = OutputRedirect()\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))\n"  # enough for the file, not for what 1 and 2 lead to
+        "try:\n"
+        "    with redirect.to(Path(sys.argv[1])):\n"
+        "        pass\n"
+        "except OSError as error:\n"
+        "    os.write(2, error.strerror.encode())\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "log")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stderr == "Too many open files"

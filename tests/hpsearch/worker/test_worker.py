@@ -35,7 +35,7 @@ def make_worker(tmp_path: Path) -> Iterator[MakeWorker]:
     workers = []
 
     def make(trainable: Any, **facts: Any) -> Worker:
-        job = Job(str(tmp_path), "sweep", trainable, (), "loss", None, None, 1)
+        job = Job(str(tmp_path), "sweep", trainable, (), "loss", None, 1)
         workers.append(Worker(replace(job, **facts), tmp_path))
         return workers[-1]
 
@@ -165,6 +165,20 @@ def test_an_object_that_is_let_go_is_closed_with_its_own_trials_log(
     worker.let_go(8)
     assert calls == ["build 3", "close"]
     assert "nobody's failure" in output_of(tmp_path)
+
+
+def test_an_object_whose_log_cant_be_opened_is_closed_within_the_next_segment(
+    make_worker: MakeWorker, tmp_path: Path, calls: list[str]
+) -> None:
+    worker = make_worker(Counting)
+    run(worker, segment(0, 1))
+    (tmp_path / "trials").rename(tmp_path / "away")
+    (tmp_path / "trials").touch()
+    worker.let_go(8)
+    assert calls == ["build 3"]
+    (tmp_path / "trials").unlink()
+    worker.run(replace(TRIAL, number=8), Segment(8, 0, 1, None, 1), Listening())
+    assert calls == ["build 3", "close", "build 8"]
 
 
 def test_what_has_no_close_needs_no_letting_go(make_worker: MakeWorker) -> None:
@@ -528,6 +542,17 @@ def test_a_long_message_is_shortened(make_worker: MakeWorker) -> None:
     assert len(failure.message) < 3_000
 
 
+def test_an_error_that_is_raised_from_itself_is_a_failure_like_any_other(make_worker: MakeWorker) -> None:
+    def raises_in_a_circle(trial: RunningTrial) -> None:
+        _ = trial.group
+        error = ValueError("round and round")
+        raise error from error
+
+    failure = run(make_worker(raises_in_a_circle), segment(0, 1)).failure
+    assert failure is not None
+    assert failure.message == "ValueError: round and round"
+
+
 def test_ctrl_c_passes_through_and_leaves_the_process_as_it_was(make_worker: MakeWorker) -> None:
     def interrupted(trial: RunningTrial) -> None:
         raise Interrupted
@@ -607,6 +632,37 @@ def test_a_trial_that_closes_its_output_doesnt_take_it_from_the_next(make_worker
     for attempt in (1, 2):
         assert run(worker, segment(0, 1, attempt=attempt)).failure is None
     assert [output_of(tmp_path, attempt) for attempt in (1, 2)] == ["mine\n", "mine\n"]
+
+
+def test_output_that_cant_be_filed_meanwhile_is_filed_at_the_end(tmp_path: Path) -> None:
+    def prints_at_length(trial: RunningTrial) -> None:
+        print("mine")
+        (tmp_path / "trials").touch()
+        worker.file_log()
+        (tmp_path / "trials").unlink()
+        trial.report({"loss": 0})
+
+    job = Job(str(tmp_path), "sweep", prints_at_length, (), "loss", None, 1)
+    worker = Worker(job, tmp_path, tmp_path / "at-hand")
+    assert run(worker, segment(0, 1)).failure is None
+    worker.close()
+    assert output_of(tmp_path) == "mine\n"
+
+
+def test_a_trial_may_put_a_stream_of_its_own_that_only_writes(make_worker: MakeWorker, tmp_path: Path) -> None:
+    class Tee:
+        def write(self, text: str) -> None:
+            os.write(1, text.upper().encode())
+
+    def tees(trial: RunningTrial) -> None:
+        sys.stdout = Tee()
+        print("mine")
+        trial.report({"loss": 0})
+
+    before = sys.stdout
+    assert run(make_worker(tees), segment(0, 1)).failure is None
+    assert sys.stdout is before
+    assert output_of(tmp_path) == "MINE\n"
 
 
 def open_descriptors() -> set[str]:

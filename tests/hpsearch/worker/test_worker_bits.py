@@ -30,7 +30,7 @@ def threads_are_put_back() -> Iterator[None]:
 
 
 def worker_on(root: Path, trainable: Any, save_every: int | None = None) -> Worker:
-    return Worker(Job(str(root), "sweep", trainable, (), "loss", save_every, None, 1), root)
+    return Worker(Job(str(root), "sweep", trainable, (), "loss", save_every, 1), root)
 
 
 # A trainable that draws from all three generators, in its steps and where it builds.
@@ -176,7 +176,7 @@ from tests.hpsearch.support.segments import run, segment
 from tests.hpsearch.worker.test_worker_bits import train
 
 root = Path(sys.argv[1])
-worker = Worker(Job(str(root), "sweep", train, (), "loss", None, None, 1), root)
+worker = Worker(Job(str(root), "sweep", train, (), "loss", None, 1), root)
 first, second = (run(worker, segment(0, 2, None, attempt)).reports for attempt in (1, 2))
 assert len(first) == 2
 assert [report.metrics for report in first] == [report.metrics for report in second]
