@@ -51,8 +51,13 @@ class _Population(Scheduler):
         self._finished = list(self._started)
 
     def _member(self, parent: StateAt | None, start: int) -> NewTrial:
-        until = min(start + self._asked.interval, self._asked.max_iter)
+        until = self._after(start)
         return NewTrial(-1, until, 0, self._rung(until), parent, start)
+
+    def _after(self, iteration: int) -> int:
+        """Give where the segment ends that begins there: rungs end where the intervals do."""
+        interval = self._asked.interval
+        return min((iteration // interval + 1) * interval, self._asked.max_iter)
 
     def _rung(self, until: int) -> int:
         return -(-until // self._asked.interval) - 1
@@ -103,15 +108,14 @@ class _Population(Scheduler):
         if 1 < len(ranked) == self._asked.members and ranked[-1] == trial and self._may_create():
             del self._values[trial]
             return self._replace(trial, best, f"last of {len(ranked)}: trial {best} is forked")
-        self._queue.append(
-            Run(trial, min(until + self._asked.interval, self._asked.max_iter), 0, self._rung(until) + 1)
-        )
+        end = self._after(until)
+        self._queue.append(Run(trial, end, 0, self._rung(end)))
         return (Decision(trial, "promote", f"ran {until}"),)
 
     def _replace(self, trial: int, best: int | None, reason: str) -> Sequence[Decision]:
         if best is not None and self._may_create():
             reached = self._reached[best]
-            start = min(reached, max(self._asked.max_iter - self._asked.interval, 0))
+            start = min(reached, self._asked.max_iter - 1)
             self._queue.append(self._member(StateAt(best, reached), start))
         return (Decision(trial, "stop", reason),) if reason else ()
 
