@@ -72,11 +72,14 @@ class Mailbox:
 
     async def collect(self) -> list[Heartbeat]:
         """Give the heartbeats that came, or wait a while for one."""
+        arrived = self._arrived
         try:
-            await asyncio.wait_for(self._arrived.wait(), _PATIENCE)
+            await asyncio.wait_for(arrived.wait(), _PATIENCE)
         except TimeoutError:
             return []
-        self._arrived.clear()
+        if arrived is not self._arrived:
+            return []  # its study was let go meanwhile
+        arrived.clear()
         heartbeats, self._heartbeats = self._heartbeats, []
         return heartbeats
 
@@ -91,6 +94,7 @@ class Mailbox:
     async def clear(self) -> None:
         """Forget everything; a study was let go."""
         self._heartbeats.clear()
-        self._arrived.clear()
+        self._arrived.set()  # who waits for this study's heartbeats would get those of the next one
+        self._arrived = asyncio.Event()
         self._cut.clear()
         self._recall.clear()
