@@ -1,7 +1,7 @@
 """Which worker takes which segment: the bookkeeping of a pool of workers, without any process.
 
-A worker runs one segment at a time. While segments are very short a second one is sent ahead, so that the worker
-doesn't idle while the driver hears of the first; a task sent ahead that gets stuck behind a long one is taken back.
+A worker runs one segment at a time. While segments are very short others are sent ahead, so that the worker doesn't
+idle while the driver hears of the first; tasks sent ahead that get stuck behind a long one are taken back.
 Where segments may be wide nothing is sent ahead: they need workers that are free, and the count of these must be exact.
 """
 
@@ -15,13 +15,16 @@ from typing import Any, Generic, TypeVar
 from hpsearch.backends.gangs import Gang
 from hpsearch.task import Task
 
-__all__ = ["SEND_AHEAD_SECONDS", "STUCK_SECONDS", "Flight", "Slot", "Slots"]
+__all__ = ["MOST_FLIGHTS", "SEND_AHEAD_SECONDS", "STUCK_SECONDS", "Flight", "Slot", "Slots"]
 
 SEND_AHEAD_SECONDS = 0.02
-"""A second segment is sent ahead while the last segments all took less than this."""
+"""As many segments are sent ahead as pass in this time, by what the last ones took."""
+
+MOST_FLIGHTS = 8
+"""Tasks that a worker may have, the one that it runs among them; with more a trial that does nothing gains nothing."""
 
 STUCK_SECONDS = 0.5
-"""A segment sent ahead is taken back when the one before it has run for longer than this."""
+"""Segments sent ahead are taken back when the one before them has run for longer than this."""
 
 _RECENT = 32
 
@@ -42,6 +45,7 @@ class Flight:
     closing: int | None = None
     """The trial whose object the worker closes first, until it has; the task's clock doesn't run meanwhile."""
     recalled: bool = False
+    cut: bool = False
     counted: int = 0
     """Highest iteration whose checkpoint the orchestrator was told of."""
 
@@ -77,6 +81,8 @@ class Slot(Generic[H]):
     log: str = ""
     """Where the output of what it runs lies until it is filed, relative to the study's directory."""
     flights: deque[Flight] = field(default_factory=deque)
+    blocked: bool = False
+    """What it runs turned out to be long: nothing is sent behind it."""
     warm: int | None = None
     """The trial that it ran last."""
     idle_since: float = 0.0
@@ -89,15 +95,16 @@ class Slots(Generic[H]):
     """The workers of one pool.
 
     Args:
-        ahead: Whether a second task may be sent ahead.
+        ahead: Whether tasks may be sent ahead.
     """
 
     def __init__(self, ahead: bool = True) -> None:
         self.all: list[Slot[H]] = []
         self._ahead = ahead
         self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._free: dict[int, Slot[H]] = {}  # by identity, in the order in which they became free
-        self._single: dict[int, Slot[H]] = {}  # those with exactly one flight
+        # Those that take tasks, by the number that they have, then by identity, in the order in which they came there.
+        self._by_load: Sequence[dict[int, Slot[H]]] = [{} for _ in range(MOST_FLIGHTS)]
+        self._free = self._by_load[0]
         self._by_warm: dict[int, Slot[H]] = {}  # by trial: the worker that was its last one, or rank 0 of several
 
     def add(self, slot: Slot[H]) -> None:
@@ -140,23 +147,24 @@ class Slots(Generic[H]):
         self._place(slot)
 
     def capacity(self) -> int:
-        """Count the workers that would take a task now."""
-        return len(self._free) + (len(self._single) if self._short() else 0)
+        """Count the tasks that the workers would take now."""
+        most = self._most()
+        return sum(len(slots) * (most - load) for load, slots in enumerate(self._by_load[:most]))
+
+    def sent_ahead(self) -> bool:
+        """Say whether every worker that takes tasks has some that wait."""
+        return any(self._by_load[2:]) and not any(self._by_load[:2])
 
     def free(self) -> Iterable[Slot[H]]:
         """Give the workers that have nothing to do."""
         return list(self._free.values())
 
     def choose(self, trial: int) -> Slot[H] | None:
-        """Choose the worker for a trial's next segment: the one that ran it last if free, else any free one."""
+        """Choose the worker for a trial's next segment: the one that ran it last if free, else one with least to do."""
         warm = self._by_warm.get(trial)
         if warm is not None and id(warm) in self._free:
             return warm
-        if self._free:
-            return next(iter(self._free.values()))
-        if self._single and self._short():
-            return next(iter(self._single.values()))
-        return None
+        return next((slot for slots in self._by_load[: self._most()] for slot in slots.values()), None)
 
     def choose_gang(self, trial: int, width: int) -> Sequence[Slot[H]]:
         """Choose the workers for a trial's next wide segment, by rank; empty where too few are free.
@@ -190,6 +198,7 @@ class Slots(Generic[H]):
         """Note that a task ended after so many seconds in its worker, or was taken back (None)."""
         if seconds is not None:
             self._recent.append(seconds)
+        slot.blocked &= flight is not slot.flights[0]
         slot.flights.remove(flight)
         if slot.flights:
             slot.flights[0].since = min(slot.flights[0].since, now)
@@ -197,20 +206,30 @@ class Slots(Generic[H]):
             slot.idle_since = now
         self._place(slot)
 
-    def stuck(self, now: float) -> list[tuple[Slot[H], Flight]]:
-        """Give the tasks that wait behind one that turned out to be long."""
-        return [
-            (slot, slot.flights[1])
-            for slot in self.all
-            if len(slot.flights) > 1 and now - slot.flights[0].since > STUCK_SECONDS and not slot.flights[1].recalled
-        ]
+    def recall(self, now: float) -> list[tuple[Slot[H], Flight]]:
+        """Give the tasks to take back: they wait behind one that turned out to be long; the last one comes first."""
+        stuck: list[tuple[Slot[H], Flight]] = []
+        for slot in self.all:
+            if slot.flights and not slot.blocked and now - slot.flights[0].since > STUCK_SECONDS:
+                slot.blocked = True
+                self._place(slot)
+                stuck += [(slot, flight) for flight in list(slot.flights)[:0:-1]]
+        for _, flight in stuck:
+            flight.recalled = True
+        return stuck
 
     def busy(self) -> int:
         """Count the workers that run something."""
         return sum(1 for slot in self.all if slot.flights)
 
-    def _short(self) -> bool:
-        return self._ahead and len(self._recent) == _RECENT and max(self._recent) < SEND_AHEAD_SECONDS
+    def _most(self) -> int:
+        """Say how many tasks a worker may have."""
+        if not self._ahead or len(self._recent) < _RECENT:
+            return 1
+        each = sum(self._recent) / _RECENT
+        if (MOST_FLIGHTS - 1) * each < SEND_AHEAD_SECONDS:
+            return MOST_FLIGHTS
+        return 1 + int(SEND_AHEAD_SECONDS / each)
 
     def _warm(self, slot: Slot[H], trial: int, rank: int) -> None:
         if slot.warm is not None and self._by_warm.get(slot.warm) is slot:
@@ -220,11 +239,10 @@ class Slots(Generic[H]):
             self._by_warm[trial] = slot
 
     def _place(self, slot: Slot[H]) -> None:
-        self._free.pop(id(slot), None)
-        self._single.pop(id(slot), None)
-        if slot.ready and not slot.flights:
-            self._free[id(slot)] = slot
-        elif slot.ready and len(slot.flights) == 1 and not slot.flights[0].recalled:
-            self._single[id(slot)] = slot
+        for slots in self._by_load:
+            slots.pop(id(slot), None)
+        load = len(slot.flights)
+        if slot.ready and load < MOST_FLIGHTS and not slot.blocked:
+            self._by_load[load][id(slot)] = slot
         if slot.dead and slot.warm is not None and self._by_warm.get(slot.warm) is slot:
             del self._by_warm[slot.warm]

@@ -38,6 +38,9 @@ __all__ = ["RayBackend"]
 
 _HOUSEKEEPING_SECONDS = 0.25
 
+_BURST_SECONDS = 0.002
+"""While workers have enough to do, answers are taken in bursts: each time the driver wakes it disturbs them."""
+
 _LEAK_BYTES = 2 << 30
 """A worker that grew by more than this since its first segment is replaced."""
 
@@ -119,16 +122,19 @@ class RayBackend(Backend):
         for task in list(self._waiting):
             if (task.segment.trial, task.segment.attempt) == (trial, attempt):
                 self._waiting.remove(task)
-                self._inbox.put(Gone(trial, attempt, "it was cut before it began", counts_against_trial=False))
+                self._spare(task)
                 self._send_waiting()
                 return
+        if (known := self._flights.get((trial, attempt))) is not None:
+            known[1].cut = True
         self._mailbox.cut.remote((str(self._study), trial, attempt))
 
     @as_backend_error()
     def wait(self, timeout: float | None) -> Sequence[Message]:
         """Give what came from the workers."""
         messages = self._housekeeping()
-        return messages + self._inbox.take(0.0 if messages else timeout)
+        pause = _BURST_SECONDS if self._slots.sent_ahead() else 0.0
+        return messages + self._inbox.take(0.0 if messages else timeout, pause)
 
     def workers(self) -> Workers:
         """Count the workers."""
@@ -199,8 +205,16 @@ class RayBackend(Backend):
         """Send a task elsewhere that waited behind a long one and hasn't begun."""
         del self._flights[flight.key]
         self._slots.land(slot, flight, self.now(), None)
-        self._waiting.appendleft(flight.task)
+        if flight.cut:
+            self._spare(flight.task)
+        else:
+            self._waiting.appendleft(flight.task)
         self._send_waiting()
+
+    def _spare(self, task: Task) -> None:
+        """Tell of a task that was cut before it began."""
+        segment = task.segment
+        self._inbox.put(Gone(segment.trial, segment.attempt, "it was cut before it began", counts_against_trial=False))
 
     # Results come in.
 
@@ -322,8 +336,7 @@ class RayBackend(Backend):
         self._next_look = now + _HOUSEKEEPING_SECONDS
         self._pool.check()
         messages = self._end_late(now)
-        for slot, flight in self._slots.stuck(now):
-            flight.recalled = True
+        for slot, flight in self._slots.recall(now):
             self._mailbox.recall.remote(slot.name, (str(self._study), *flight.key))
         needed = self._waiting[0].segment.width if self._waiting else self._least
         messages += self._opened.share(now, needed, bool(self._waiting))

@@ -179,6 +179,7 @@ class RayWorker:
         key = (self._study, segment.trial, segment.attempt)
         with self._beginning:
             if key in self._recalled:
+                self._recalled.remove(key)  # it may be sent here again
                 return None
             self._begun = key
         channel = _Channel(self._name, key, self._root, self._sees)

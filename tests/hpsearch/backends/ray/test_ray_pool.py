@@ -22,7 +22,7 @@ from hpsearch.run.plan import simulate
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
-from hpsearch.task import WHOLE_WORKER, Message, Place, Result, Task
+from hpsearch.task import WHOLE_WORKER, Gone, Message, Place, Result, Task
 from tests.hpsearch.support import backend_trainables as trainables
 from tests.hpsearch.support.driver import Driver
 
@@ -56,7 +56,7 @@ def test_a_task_sent_ahead_is_taken_back_from_behind_a_long_one(ray_cluster, tmp
     driver = Driver(RayBackend(workers=2), tmp_path / "study", "waits")
     driver.wait_for(lambda: driver.backend.workers().ready == 2)
     long = 40
-    for number in range(long):  # until the pool knows how short they are, and sends a second task ahead
+    for number in range(long):  # until the pool knows how short they are, and sends others ahead
         driver.wait_for(lambda: driver.backend.capacity() > 0)
         driver.start(number, {})
     driver.wait_for(lambda: len(driver.results()) == long)
@@ -69,6 +69,25 @@ def test_a_task_sent_ahead_is_taken_back_from_behind_a_long_one(ray_cluster, tmp
     (tmp_path / "go").touch()
     driver.wait_for(lambda: long in driver.results())
     assert sorted(driver.results()) == list(range(long + 4))
+    driver.backend.close()
+
+
+def test_tasks_that_were_taken_back_run_on_the_same_worker_unless_they_were_cut(ray_cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(slots, "SEND_AHEAD_SECONDS", 5.0)
+    driver = Driver(RayBackend(workers=1), tmp_path / "study", "waits")
+    long = 40
+    for number in range(long):
+        driver.start(number, {})
+    driver.wait_for(lambda: len(driver.results()) == long)
+    for number, params in enumerate([{"folder": str(tmp_path)}, {}, {}, {}], long):
+        assert driver.backend.capacity() > 0
+        driver.start(number, params)
+    first_behind = long + 1  # the last to be taken back
+    driver.backend.cut(first_behind, 1)
+    assert driver.outcome(first_behind) == Gone(first_behind, 1, "it was cut before it began", False)
+    (tmp_path / "go").touch()
+    driver.wait_for(lambda: len(driver.results()) == long + 3)
+    assert sorted(driver.results()) == [*range(first_behind), long + 2, long + 3]
     driver.backend.close()
 
 
