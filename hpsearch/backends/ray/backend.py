@@ -21,9 +21,9 @@ from hpsearch.backends.gangs import CLOSE_SECONDS, Gang, Loss, LossKind
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.mailbox import Heartbeat, Key
 from hpsearch.backends.ray.post import read_heartbeat, read_response
-from hpsearch.backends.ray.session import Shape, as_backend_error, connect, is_cluster
+from hpsearch.backends.ray.session import Shape, as_backend_error, connect, first_line, is_cluster
 from hpsearch.backends.ray.worker import RunRequest, RunResponse
-from hpsearch.backends.ray.worker_pool import WorkerPool, first_line
+from hpsearch.backends.ray.worker_pool import WorkerPool
 from hpsearch.backends.slots import Flight, Slot
 from hpsearch.errors import UnreadableCheckpointError
 from hpsearch.task import WHOLE_WORKER, Gone, Message, Notice, Place, Task, Workers

@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 
 from hpsearch.backends.ray.backoff import Backoff
 from hpsearch.backends.ray.inbox import Inbox
-from hpsearch.backends.ray.session import Pool, Shape, here, live_nodes, others, why_no_workers
+from hpsearch.backends.ray.session import Pool, Shape, first_line, here, live_nodes, others, why_no_workers
 from hpsearch.backends.ray.worker import Hello, RayWorker
 from hpsearch.backends.slots import Slot, Slots
 from hpsearch.errors import BackendError, TrainableError
@@ -24,7 +24,7 @@ from hpsearch.study.provenance import process_name
 from hpsearch.task import Message, Notice
 from hpsearch.worker.job import Job
 
-__all__ = ["WorkerPool", "first_line"]
+__all__ = ["WorkerPool"]
 
 _IDLE_SECONDS = 30.0
 """On a cluster that others share, a worker that had nothing to do for this long is given back."""
@@ -239,10 +239,3 @@ def _placed(slot: Slot[Any], future: Future[str]) -> Sequence[Message]:
     if future.exception() is None:  # what went wrong is in the hello, too
         slot.node = future.result()
     return ()
-
-
-def first_line(error: BaseException) -> str:
-    """Give what was raised in a worker, without Ray's own words."""
-    error = getattr(error, "cause", None) or error
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else ''}"
