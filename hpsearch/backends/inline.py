@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpsearch.backends.base import Backend, refuse_share, tasks_on
-from hpsearch.task import WHOLE_WORKER, Message, Place, Progress, Result, Task, TimedOut, Workers
+from hpsearch.task import WHOLE_WORKER, Message, Place, Progress, Result, Save, Task, TimedOut, Workers
 from hpsearch.trial import Failure, Report
 from hpsearch.worker.job import Job
 from hpsearch.worker.preflight import check_trainable
@@ -89,7 +89,7 @@ class _Channel:
         self._backend._deliver(Progress(*self._key, (report,), None))
 
     def saved(self, iteration: int, checkpoint: str, reports: tuple[Report, ...]) -> None:
-        self._backend._deliver(Progress(*self._key, (), (iteration, checkpoint, reports)))
+        self._backend._deliver(Progress(*self._key, (), Save(iteration, checkpoint, reports)))
 
     def cut_requested(self) -> bool:
         self.late = self._deadline is not None and self._backend.now() > self._deadline

@@ -26,6 +26,7 @@ from hpsearch.backends.ray.worker import RunRequest, RunResponse
 from hpsearch.backends.ray.worker_pool import WorkerPool
 from hpsearch.backends.slots import Flight, Slot
 from hpsearch.errors import UnreadableCheckpointError
+from hpsearch.sweep.parts import Resources
 from hpsearch.task import WHOLE_WORKER, Gone, Message, Notice, Place, Task, Workers
 from hpsearch.trainable.checkpoints import pack
 from hpsearch.worker.attempt import attempt_directory
@@ -46,34 +47,21 @@ _LEAK_BYTES = 2 << 30
 
 
 class RayBackend(Backend):
-    """A pool of warm workers on Ray."""
+    """A pool of warm workers on Ray; without a number of workers as many as the cluster holds, and more when it grows.
+
+    Args:
+        resources: What the sweep may use.
+        address: A cluster to join; None: `RAY_ADDRESS`, or a local Ray.
+    """
 
     name = "ray"
 
-    def __init__(
-        self,
-        workers: int | None = None,
-        cpus_per_worker: int = 1,
-        gpus_per_worker: float = 0,
-        address: str | None = None,
-        workers_per_trial: int = 1,
-        fresh_process: bool = False,
-    ) -> None:
-        """Describe the pool.
-
-        Args:
-            workers: How many; None: as many as the cluster holds, and more when it grows.
-            cpus_per_worker: CPUs that each reserves.
-            gpus_per_worker: GPUs that each reserves; a fraction shares a device.
-            address: A cluster to join; None: `RAY_ADDRESS`, or a local Ray.
-            workers_per_trial: How many a segment needs at least.
-            fresh_process: Whether each segment gets workers that ran nothing before.
-        """
-        self._asked = workers
-        self._shape = Shape(cpus_per_worker, gpus_per_worker)
+    def __init__(self, resources: Resources, address: str | None = None) -> None:
+        self._asked = resources.workers
+        self._shape = Shape(resources.cpus_per_worker, resources.gpus_per_worker)
         self._address = address
-        self._least = workers_per_trial
-        self._fresh = fresh_process
+        self._least = resources.workers_per_trial
+        self._fresh = resources.fresh_process
         self._deliver: Callable[[Message], None] = lambda message: None
         self._worker_pool: WorkerPool | None = None
         self._flights: dict[tuple[int, int], tuple[Slot[Any], Flight]] = {}
@@ -92,7 +80,7 @@ class RayBackend(Backend):
         self._study = Path(job.study)
         self._scripts = isinstance(job.trainable, CommandLine)
         self._mailbox = pool.mailbox()
-        warning = self._shape.check(self._asked, self._least)
+        warning = self._shape.check(self._least)
         if warning is not None:
             self._inbox.put(Notice(warning))
         self._deliver = deliver

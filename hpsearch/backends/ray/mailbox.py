@@ -8,25 +8,16 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from hpsearch.task import Save
 from hpsearch.trial import Report
 
-__all__ = ["Heartbeat", "HeartbeatReply", "Key", "Mailbox", "Save"]
+__all__ = ["Heartbeat", "HeartbeatReply", "Key", "Mailbox"]
 
 Key = tuple[str, int, int]
 """(study, trial, attempt)."""
 
 _PATIENCE = 2.0
 """Seconds that `collect` waits for a heartbeat."""
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """A checkpoint inside a segment."""
-
-    iteration: int
-    checkpoint: str
-    reports: tuple[Report, ...]
-    """Those since the checkpoint before it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hpsearch.backends.ray.mailbox import Heartbeat, Save
+from hpsearch.backends.ray.mailbox import Heartbeat
 from hpsearch.backends.ray.worker import RunResponse
 from hpsearch.backends.slots import Flight
-from hpsearch.task import Progress, SegmentResult
+from hpsearch.task import Progress, Save, SegmentResult
 from hpsearch.trainable.checkpoints import unpack
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Report
@@ -28,7 +28,7 @@ def read_heartbeat(study: Path, flight: Flight, heartbeat: Heartbeat) -> list[Pr
         unpack(heartbeat.packed, study / heartbeat.saves[-1].checkpoint)
     flight.counted = heartbeat.saves[-1].iteration
     saves = heartbeat.saves if heartbeat.packed is None else (_merged(heartbeat.saves),)
-    return told + [Progress(*flight.key, (), (save.iteration, save.checkpoint, save.reports)) for save in saves]
+    return told + [Progress(*flight.key, (), save) for save in saves]
 
 
 def read_response(
@@ -57,7 +57,7 @@ def read_response(
     for save in saves:
         held += save.reports
         if sees or save.checkpoint == newest:
-            told.append(Progress(*flight.key, (), (save.iteration, save.checkpoint, held)))
+            told.append(Progress(*flight.key, (), save._replace(reports=held)))
             held = ()
     if held:
         result = replace(result, reports=held + result.reports)
@@ -66,4 +66,4 @@ def read_response(
 
 def _merged(saves: Sequence[Save]) -> Save:
     """Give the newest of several checkpoints, with the reports of all: only that one travelled."""
-    return replace(saves[-1], reports=tuple(report for save in saves for report in save.reports))
+    return saves[-1]._replace(reports=tuple(report for save in saves for report in save.reports))

@@ -88,21 +88,15 @@ class Shape:
         """Count the workers that the live nodes hold, whoever uses them now."""
         return sum(self.fit(node["Resources"]) for node in live_nodes())
 
-    def check(self, workers: int | None, needed: int) -> str | None:
+    def check(self, needed: int) -> str | None:
         """Answer a warning where GPUs would lie idle.
 
         Args:
-            workers: How many the sweep asked for; None: as many as there is room for.
-            needed: How many a trial needs at once.
+            needed: Workers that a trial needs at once.
 
         Raises:
             BackendError: No live node could hold such a worker, or all nodes together too few for a trial.
         """
-        if workers is not None and workers < needed:
-            raise BackendError(
-                f"a trial needs {needed} workers at once, but the sweep asks for {workers} in all. Raise "
-                "resources.workers, or lower resources.workers_per_trial."
-            )
         alive = live_nodes()
         nodes = [node["Resources"] for node in alive]
         if not any(self.fit(node) for node in nodes):

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpsearch.backends.ray.mailbox import Heartbeat, HeartbeatReply, Key, Save
+from hpsearch.backends.ray.mailbox import Heartbeat, HeartbeatReply, Key
 from hpsearch.backends.ray.stand_in import StandIn
 from hpsearch.errors import HpsearchError
 from hpsearch.study.directory import OUTPUT_AT_HAND, hold_as_worker
 from hpsearch.study.locks import Lock
-from hpsearch.task import SegmentResult
+from hpsearch.task import Save, SegmentResult
 from hpsearch.trainable.checkpoints import pack, unpack
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trial import Report, Segment, Trial

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import asyncio
 
-from hpsearch.backends.ray.mailbox import Heartbeat, Key, Mailbox, Save
+from hpsearch.backends.ray.mailbox import Heartbeat, Key, Mailbox
+from hpsearch.task import Save
 from hpsearch.trial import Report
 
 KEY = ("runs/x", 3, 1)
