@@ -7,10 +7,11 @@ Where segments may be wide nothing is sent ahead: they need workers that are fre
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from hpsearch.backends.gangs import Gang
 from hpsearch.task import Task
@@ -28,9 +29,6 @@ STUCK_SECONDS = 0.5
 
 _RECENT = 32
 
-H = TypeVar("H")
-"""The handle by which a backend reaches a worker."""
-
 
 @dataclass(slots=True, eq=False)
 class Flight:
@@ -38,9 +36,7 @@ class Flight:
 
     gang: Gang
     rank: int
-    ticket: Any
-    """What the backend got for it when it sent it."""
-    since: float
+    since: float = math.inf
     """When it became the worker's current one; infinite while it waits behind another."""
     closing: int | None = None
     """The trial whose object the worker closes first, until it has; the task's clock doesn't run meanwhile."""
@@ -61,10 +57,11 @@ class Flight:
 
 
 @dataclass(slots=True, eq=False)
-class Slot(Generic[H]):
+class Slot:
     """One worker."""
 
-    handle: H
+    handle: Any
+    """By which the backend reaches it."""
     name: str
     node: str = ""
     """Where it runs; empty until it has a process."""
@@ -91,7 +88,7 @@ class Slot(Generic[H]):
     timed_out: Flight | None = None
 
 
-class Slots(Generic[H]):
+class Slots:
     """The workers of one pool.
 
     Args:
@@ -99,25 +96,25 @@ class Slots(Generic[H]):
     """
 
     def __init__(self, ahead: bool = True) -> None:
-        self.all: list[Slot[H]] = []
+        self.all: list[Slot] = []
         self._ahead = ahead
         self._recent: deque[float] = deque(maxlen=_RECENT)
-        # Those that take tasks, by the number that they have, then by identity, in the order in which they came there.
-        self._by_load: Sequence[dict[int, Slot[H]]] = [{} for _ in range(MOST_FLIGHTS)]
+        # Those that take tasks, by the number that they have; in the order in which they came to have so many.
+        self._by_load: Sequence[dict[Slot, None]] = [{} for _ in range(MOST_FLIGHTS)]
         self._free = self._by_load[0]
-        self._by_warm: dict[int, Slot[H]] = {}  # by trial: the worker that was its last one, or rank 0 of several
+        self._by_warm: dict[int | None, Slot] = {}  # by trial: the worker that was its last one, or rank 0 of several
 
-    def add(self, slot: Slot[H]) -> None:
+    def add(self, slot: Slot) -> None:
         """Take a new worker in; it isn't ready yet."""
         self.all.append(slot)
 
-    def make_ready(self, slot: Slot[H], now: float) -> None:
+    def make_ready(self, slot: Slot, now: float) -> None:
         """Let a worker take tasks."""
         slot.ready = True
         slot.idle_since = now
         self._place(slot)
 
-    def remove(self, slot: Slot[H]) -> list[Flight]:
+    def remove(self, slot: Slot) -> list[Flight]:
         """Forget a worker; give back what it was to run."""
         slot.dead, slot.ready = True, False
         if slot in self.all:
@@ -125,6 +122,7 @@ class Slots(Generic[H]):
         lost = list(slot.flights)
         slot.flights.clear()
         self._place(slot)
+        self._cool(slot)
         return lost
 
     def begin(self, flight: Flight, now: float) -> None:
@@ -140,7 +138,7 @@ class Slots(Generic[H]):
         """Say whether a worker of a task's gang closes what another trial left."""
         return any(one.closing is not None for slot in self.all for one in slot.flights if one.gang is flight.gang)
 
-    def retire(self, slot: Slot[H], now: float) -> None:
+    def retire(self, slot: Slot, now: float) -> None:
         """Let a worker take no more tasks."""
         slot.ready = False
         slot.retired_since = now
@@ -155,18 +153,18 @@ class Slots(Generic[H]):
         """Say whether every worker that takes tasks has some that wait."""
         return any(self._by_load[2:]) and not any(self._by_load[:2])
 
-    def free(self) -> Iterable[Slot[H]]:
+    def free(self) -> Iterable[Slot]:
         """Give the workers that have nothing to do."""
-        return list(self._free.values())
+        return list(self._free)
 
-    def choose(self, trial: int) -> Slot[H] | None:
+    def choose(self, trial: int) -> Slot | None:
         """Choose the worker for a trial's next segment: the one that ran it last if free, else one with least to do."""
         warm = self._by_warm.get(trial)
-        if warm is not None and id(warm) in self._free:
+        if warm in self._free:
             return warm
-        return next((slot for slots in self._by_load[: self._most()] for slot in slots.values()), None)
+        return next((slot for slots in self._by_load[: self._most()] for slot in slots), None)
 
-    def choose_gang(self, trial: int, width: int) -> Sequence[Slot[H]]:
+    def choose_gang(self, trial: int, width: int) -> Sequence[Slot]:
         """Choose the workers for a trial's next wide segment, by rank; empty where too few are free.
 
         Those of one node, if some node has enough: that of the worker that ran the trial last, else the one with the
@@ -176,8 +174,8 @@ class Slots(Generic[H]):
         if len(self._free) < width:
             return ()
         warm = self._by_warm.get(trial)
-        nodes: dict[str, list[Slot[H]]] = {}
-        for slot in sorted(self._free.values(), key=lambda slot: (slot is not warm, slot.warm != trial)):
+        nodes: dict[str, list[Slot]] = {}
+        for slot in sorted(self._free, key=lambda slot: (slot is not warm, slot.warm != trial)):
             nodes.setdefault(slot.node, []).append(slot)
         enough = [slots for slots in nodes.values() if len(slots) >= width]
         if enough:
@@ -187,14 +185,15 @@ class Slots(Generic[H]):
         first = warm.node if warm in chosen and warm is not None else chosen[0].node
         return sorted(chosen, key=lambda slot: slot.node != first)
 
-    def send(self, slot: Slot[H], flight: Flight, now: float) -> None:
+    def send(self, slot: Slot, flight: Flight, now: float) -> None:
         """Note that a task was sent to a worker."""
-        flight.since = now if not slot.flights else float("inf")
+        if not slot.flights:
+            flight.since = now
         slot.flights.append(flight)
         self._warm(slot, flight.task.segment.trial, flight.rank)
         self._place(slot)
 
-    def land(self, slot: Slot[H], flight: Flight, now: float, seconds: float | None) -> None:
+    def land(self, slot: Slot, flight: Flight, now: float, seconds: float | None) -> None:
         """Note that a task ended after so many seconds in its worker, or was taken back (None)."""
         if seconds is not None:
             self._recent.append(seconds)
@@ -206,9 +205,9 @@ class Slots(Generic[H]):
             slot.idle_since = now
         self._place(slot)
 
-    def recall(self, now: float) -> list[tuple[Slot[H], Flight]]:
+    def recall(self, now: float) -> list[tuple[Slot, Flight]]:
         """Give the tasks to take back: they wait behind one that turned out to be long; the last one comes first."""
-        stuck: list[tuple[Slot[H], Flight]] = []
+        stuck: list[tuple[Slot, Flight]] = []
         for slot in self.all:
             if slot.flights and not slot.blocked and now - slot.flights[0].since > STUCK_SECONDS:
                 slot.blocked = True
@@ -231,18 +230,19 @@ class Slots(Generic[H]):
             return MOST_FLIGHTS
         return 1 + int(SEND_AHEAD_SECONDS / each)
 
-    def _warm(self, slot: Slot[H], trial: int, rank: int) -> None:
-        if slot.warm is not None and self._by_warm.get(slot.warm) is slot:
-            del self._by_warm[slot.warm]
+    def _warm(self, slot: Slot, trial: int, rank: int) -> None:
+        self._cool(slot)
         slot.warm = trial
         if rank == 0:
             self._by_warm[trial] = slot
 
-    def _place(self, slot: Slot[H]) -> None:
+    def _cool(self, slot: Slot) -> None:
+        if self._by_warm.get(slot.warm) is slot:
+            del self._by_warm[slot.warm]
+
+    def _place(self, slot: Slot) -> None:
         for slots in self._by_load:
-            slots.pop(id(slot), None)
+            slots.pop(slot, None)
         load = len(slot.flights)
         if slot.ready and load < MOST_FLIGHTS and not slot.blocked:
-            self._by_load[load][id(slot)] = slot
-        if slot.dead and slot.warm is not None and self._by_warm.get(slot.warm) is slot:
-            del self._by_warm[slot.warm]
+            self._by_load[load][slot] = None

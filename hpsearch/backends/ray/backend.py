@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import ray
 from ray.exceptions import RayError
@@ -64,7 +63,7 @@ class RayBackend(Backend):
         self._fresh = resources.fresh_process
         self._deliver: Callable[[Message], None] = lambda message: None
         self._worker_pool: WorkerPool | None = None
-        self._flights: dict[tuple[int, int], tuple[Slot[Any], Flight]] = {}
+        self._flights: dict[tuple[int, int], tuple[Slot, Flight]] = {}
         """By (trial, attempt): where rank 0 runs."""
         self._waiting: deque[Task] = deque()
         self._inbox = Inbox()
@@ -156,14 +155,14 @@ class RayBackend(Backend):
             segment = self._waiting[0].segment
             if segment.width == 1:
                 slot = self._slots.choose(segment.trial)
-                slots: Sequence[Slot[Any]] = () if slot is None else (slot,)
+                slots: Sequence[Slot] = () if slot is None else (slot,)
             else:
                 slots = self._slots.choose_gang(segment.trial, segment.width)
             if not slots:
                 return
             self._send(slots, self._waiting.popleft())
 
-    def _send(self, slots: Sequence[Slot[Any]], task: Task) -> None:
+    def _send(self, slots: Sequence[Slot], task: Task) -> None:
         packed = None
         if task.segment.checkpoint is not None and not all(slot.sees for slot in slots):
             checkpoint = self._study / task.segment.checkpoint
@@ -175,21 +174,21 @@ class RayBackend(Backend):
             closing = slot.warm if slot.closes and slot.warm != number else None
             closed = None if closing is None else slot.handle.let_go.remote(number)
             request = RunRequest(task.trial, task.segment, None if slot.sees else packed, rank_info)
-            ticket = slot.handle.run.remote(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
-            flight = Flight(gang, rank, ticket, 0.0, closing)
+            answer = slot.handle.run.remote(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
+            flight = Flight(gang, rank, closing=closing)
             self._slots.send(slot, flight, self.now())
             if closed is not None:
                 self._inbox.when_done(closed, functools.partial(self._closed, flight))
             if rank == 0:
                 self._flights[flight.key] = (slot, flight)
-            self._inbox.when_done(ticket, functools.partial(self._landed, slot, flight))
+            self._inbox.when_done(answer, functools.partial(self._landed, slot, flight))
 
     def _closed(self, flight: Flight, future: Future[None]) -> Sequence[Message]:
         if future.exception() is None:  # else its worker died of it, as the task's own answer says
             self._slots.begin(flight, self.now())
         return ()
 
-    def _take_back(self, slot: Slot[Any], flight: Flight) -> None:
+    def _take_back(self, slot: Slot, flight: Flight) -> None:
         """Send a task elsewhere that waited behind a long one and hasn't begun."""
         del self._flights[flight.key]
         self._slots.land(slot, flight, self.now(), None)
@@ -206,7 +205,7 @@ class RayBackend(Backend):
 
     # Results come in.
 
-    def _landed(self, slot: Slot[Any], flight: Flight, future: Future[bytes]) -> Sequence[Message]:
+    def _landed(self, slot: Slot, flight: Flight, future: Future[bytes]) -> Sequence[Message]:
         if flight not in slot.flights:
             return ()
         try:
@@ -245,7 +244,7 @@ class RayBackend(Backend):
         outcome = flight.gang.outcome()
         return () if outcome is None else (outcome,)
 
-    def _lose(self, slot: Slot[Any], reason: str, kind: LossKind = "died") -> Sequence[Message]:
+    def _lose(self, slot: Slot, reason: str, kind: LossKind = "died") -> Sequence[Message]:
         """Forget a worker that is gone, make another, and say what went with it."""
         messages: list[Message] = []
         for place, flight in enumerate(self._slots.remove(slot)):
@@ -260,12 +259,12 @@ class RayBackend(Backend):
         self._opened.refill()
         return messages
 
-    def _replace(self, slot: Slot[Any], reason: str, kind: LossKind = "spared") -> Sequence[Message]:
+    def _replace(self, slot: Slot, reason: str, kind: LossKind = "spared") -> Sequence[Message]:
         """Take a worker down that is not to run anything more."""
         self._opened.end(slot)
         return self._lose(slot, reason, kind)
 
-    def _retire(self, slot: Slot[Any]) -> Sequence[Message]:
+    def _retire(self, slot: Slot) -> Sequence[Message]:
         """Replace a worker that is to run nothing more, once it has closed what it holds."""
         reason = "its worker was replaced: each segment has a process of its own"
         if not slot.closes:
@@ -311,7 +310,7 @@ class RayBackend(Backend):
                 messages += read_heartbeat(self._study, known[1], heartbeat)
         return messages
 
-    def _flight(self, key: Key) -> tuple[Slot[Any], Flight] | None:
+    def _flight(self, key: Key) -> tuple[Slot, Flight] | None:
         study, trial, attempt = key
         return self._flights.get((trial, attempt)) if study == str(self._study) else None
 
@@ -365,7 +364,7 @@ def _close_hung(trial: int | None) -> Notice:
     return Notice(f"trial {trial}: its close() {ended}; what it reported counts")
 
 
-def _rank_infos(slots: Sequence[Slot[Any]]) -> Sequence[RankInfo | None]:
+def _rank_infos(slots: Sequence[Slot]) -> Sequence[RankInfo | None]:
     """Give the places of a gang, by rank; a worker that is alone needs none."""
     if len(slots) == 1:
         return (None,)

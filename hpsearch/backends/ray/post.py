@@ -12,7 +12,6 @@ from hpsearch.backends.slots import Flight
 from hpsearch.task import Progress, Save, SegmentResult
 from hpsearch.trainable.checkpoints import unpack
 from hpsearch.trainable.storage import writing
-from hpsearch.trial import Report
 from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.attempt_log import LOG
 
@@ -28,7 +27,7 @@ def read_heartbeat(study: Path, flight: Flight, heartbeat: Heartbeat) -> list[Pr
         unpack(heartbeat.packed, study / heartbeat.saves[-1].checkpoint)
     flight.counted = heartbeat.saves[-1].iteration
     saves = heartbeat.saves if heartbeat.packed is None else (_merged(heartbeat.saves),)
-    return told + [Progress(*flight.key, (), save) for save in saves]
+    return told + _told(flight, saves)
 
 
 def read_response(
@@ -52,16 +51,16 @@ def read_response(
     newest = result.checkpoint or (saves[-1].checkpoint if saves else None)
     if response.packed is not None and newest is not None:
         unpack(response.packed, study / newest)
-    told: list[Progress] = []
-    held: tuple[Report, ...] = ()
-    for save in saves:
-        held += save.reports
-        if sees or save.checkpoint == newest:
-            told.append(Progress(*flight.key, (), save._replace(reports=held)))
-            held = ()
-    if held:
-        result = replace(result, reports=held + result.reports)
-    return told, result
+    if saves and not sees:
+        whole = _merged(saves)
+        saves = [whole] if whole.checkpoint == newest else []
+        if not saves:
+            result = replace(result, reports=whole.reports + result.reports)
+    return _told(flight, saves), result
+
+
+def _told(flight: Flight, saves: Sequence[Save]) -> list[Progress]:
+    return [Progress(*flight.key, (), save) for save in saves]
 
 
 def _merged(saves: Sequence[Save]) -> Save:

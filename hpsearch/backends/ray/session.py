@@ -210,19 +210,25 @@ def connect(address: str | None, cpus: int) -> Pool:
             return pool
         shut_down()  # it is lost, or our own local Ray, started for a smaller search
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    address = address or os.environ.get("RAY_ADDRESS")
-    if address is not None and address != "local":
-        _join(address)
-        return _pool(shared=True)
-    _start_local(cpus)
-    return _pool(shared=False)
+    cluster = _cluster(address)
+    if cluster is None:
+        _start_local(cpus)
+    else:
+        _join(cluster)
+    return _pool(shared=cluster is not None)
 
 
 def is_cluster(address: str | None) -> bool:
     """Say whether `connect` gives a Ray that may have other nodes than this machine."""
     if ray.is_initialized():
         return not _local
-    return (address or os.environ.get("RAY_ADDRESS") or "local") != "local"
+    return _cluster(address) is not None
+
+
+def _cluster(address: str | None) -> str | None:
+    """Give the address of the cluster to join; None: a local Ray is wanted."""
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    return None if address == "local" else address
 
 
 def _join(address: str) -> None:
@@ -331,7 +337,7 @@ def _hear_no_more_signals() -> None:
 
 def _pool(shared: bool) -> Pool:
     """Give the pool of this session."""
-    session = _session()
+    session = str(ray.get_runtime_context().get_session_name())
     if session not in _pools:
         _pools[session] = Pool(shared, _pulse(0.0 if _local else _GCS_SECONDS))
     return _pools[session]
@@ -342,10 +348,6 @@ def _pulse(patience: float) -> Pulse:
     raylet = next(node["RayletSocketName"] for node in live_nodes() if node["NodeID"] == context.get_node_id())
     host, _, port = context.gcs_address.rpartition(":")
     return Pulse(raylet, (host.strip("[]"), int(port)), patience)
-
-
-def _session() -> str:
-    return str(ray.get_runtime_context().get_session_name())
 
 
 def live_nodes() -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import ray
 from ray import cloudpickle
@@ -61,10 +60,10 @@ class WorkerPool:
         pool: Pool,
         inbox: Inbox,
         ready: Callable[[], None],
-        lost: Callable[[Slot[Any], str], Sequence[Message]],
+        lost: Callable[[Slot, str], Sequence[Message]],
         fresh: bool = False,
     ) -> None:
-        self.slots: Slots[Any] = Slots(ahead=job.widest == 1 and not fresh)
+        self.slots: Slots = Slots(ahead=job.widest == 1 and not fresh)
         self._fresh = fresh
         if fresh:
             pool.empty()
@@ -110,7 +109,7 @@ class WorkerPool:
         """Start workers in place of those that are gone."""
         self._add(self.wanted - len(self.slots.all) - self._given_back - self._backoff.given_back)
 
-    def end(self, slot: Slot[Any]) -> None:
+    def end(self, slot: Slot) -> None:
         """End a worker's process."""
         if ray.is_initialized():
             ray.kill(slot.handle, no_restart=True)
@@ -187,7 +186,7 @@ class WorkerPool:
             hello = slot.handle.open.remote(self._payload, self._search_path, self._token)
             self._inbox.when_done(hello, functools.partial(self._said_hello, slot, known is None))
 
-    def _said_hello(self, slot: Slot[Any], new: bool, future: Future[Hello]) -> Sequence[Message]:
+    def _said_hello(self, slot: Slot, new: bool, future: Future[Hello]) -> Sequence[Message]:
         if slot.dead:
             return ()
         try:
@@ -235,7 +234,7 @@ class WorkerPool:
                 self._given_back += 1
 
 
-def _placed(slot: Slot[Any], future: Future[str]) -> Sequence[Message]:
+def _placed(slot: Slot, future: Future[str]) -> Sequence[Message]:
     if future.exception() is None:  # what went wrong is in the hello, too
         slot.node = future.result()
     return ()

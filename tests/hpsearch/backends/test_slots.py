@@ -20,19 +20,19 @@ class Pool:
     """Slots with a clock, told of whole steps."""
 
     def __init__(self, workers: int = 0, nodes: str = "", ahead: bool = True) -> None:
-        self.slots: Slots[int] = Slots(ahead)
+        self.slots: Slots = Slots(ahead)
         self.clock = 0.0
         self.trials = 0
         for node in nodes or " " * workers:
             self.add(node)
 
-    def add(self, node: str = " ") -> Slot[int]:
+    def add(self, node: str = " ") -> Slot:
         slot = Slot(len(self.slots.all), f"worker {len(self.slots.all)}", node)
         self.slots.add(slot)
         self.slots.make_ready(slot, self.clock)
         return slot
 
-    def send(self, trial: int | None = None) -> tuple[Slot[int], Flight]:
+    def send(self, trial: int | None = None) -> tuple[Slot, Flight]:
         if trial is None:
             trial = self.trials
             self.trials += 1
@@ -44,9 +44,9 @@ class Pool:
 
     def flight(self, trial: int) -> Flight:
         task = Task(Trial(trial, {}, 0, "random"), Segment(trial, 0, 1, None, 1), None)
-        return Flight(Gang(task), 0, object(), 0.0)
+        return Flight(Gang(task), 0)
 
-    def land(self, slot: Slot[int], flight: Flight, after: float = 0.0) -> None:
+    def land(self, slot: Slot, flight: Flight, after: float = 0.0) -> None:
         self.clock += after
         self.slots.land(slot, flight, self.clock, None if flight.recalled else after)
 
@@ -70,7 +70,7 @@ def test_the_clock_of_a_gang_begins_with_the_last_of_its_workers():
     pool = Pool(2)
     task = Task(Trial(0, {}, 0, "random"), Segment(0, 0, 1, None, 1, 2), None)
     gang = Gang(task)
-    first, second = (Flight(gang, rank, object(), 0.0, rank or None) for rank in range(2))
+    first, second = (Flight(gang, rank, closing=rank or None) for rank in range(2))
     for slot, flight in zip(pool.slots.all, (first, second), strict=True):
         pool.slots.send(slot, flight, 0.0)
     assert pool.slots.waits(first)
@@ -101,7 +101,7 @@ def test_a_retired_worker_takes_nothing_more():
 
 def test_a_worker_takes_tasks_once_it_is_ready():
     pool = Pool()
-    slot: Slot[int] = Slot(0, "worker 0")
+    slot: Slot = Slot(0, "worker 0")
     pool.slots.add(slot)
     assert pool.slots.capacity() == 0
     assert pool.slots.choose(0) is None
@@ -258,7 +258,7 @@ def gang_of(pool: Pool, trial: int, width: int) -> list[int]:
     chosen = pool.slots.choose_gang(trial, width)
     gang = Gang(Task(Trial(trial, {}, 0, "random"), Segment(trial, 0, 1, None, 1, width), None))
     for rank, slot in enumerate(chosen):
-        pool.slots.send(slot, Flight(gang, rank, object(), 0.0), pool.clock)
+        pool.slots.send(slot, Flight(gang, rank), pool.clock)
     return [slot.handle for slot in chosen]
 
 
