@@ -70,6 +70,11 @@ class Task:
         assert self.share is None or self.segment.width == 1, "a gang has whole workers"
 
     @property
+    def key(self) -> tuple[int, int]:
+        """(trial, attempt), which name it in messages."""
+        return self.segment.trial, self.segment.attempt
+
+    @property
     def place(self) -> Place:
         """What it asks for."""
         if self.share is not None:

@@ -50,11 +50,6 @@ class Flight:
         """What it is to run."""
         return self.gang.task
 
-    @property
-    def key(self) -> tuple[int, int]:
-        """(trial, attempt)."""
-        return (self.task.segment.trial, self.task.segment.attempt)
-
 
 @dataclass(slots=True, eq=False)
 class Slot:

@@ -107,7 +107,7 @@ class RayBackend(Backend):
     def cut(self, trial: int, attempt: int) -> None:
         """Leave word in the mailbox; the worker reads it at its next beat."""
         for task in list(self._waiting):
-            if (task.segment.trial, task.segment.attempt) == (trial, attempt):
+            if task.key == (trial, attempt):
                 self._waiting.remove(task)
                 self._spare(task)
                 self._send_waiting()
@@ -180,7 +180,7 @@ class RayBackend(Backend):
             if closed is not None:
                 self._inbox.when_done(closed, functools.partial(self._closed, flight))
             if rank == 0:
-                self._flights[flight.key] = (slot, flight)
+                self._flights[flight.task.key] = (slot, flight)
             self._inbox.when_done(answer, functools.partial(self._landed, slot, flight))
 
     def _closed(self, flight: Flight, future: Future[None]) -> Sequence[Message]:
@@ -190,7 +190,7 @@ class RayBackend(Backend):
 
     def _take_back(self, slot: Slot, flight: Flight) -> None:
         """Send a task elsewhere that waited behind a long one and hasn't begun."""
-        del self._flights[flight.key]
+        del self._flights[flight.task.key]
         self._slots.land(slot, flight, self.now(), None)
         if flight.cut:
             self._spare(flight.task)
@@ -200,8 +200,7 @@ class RayBackend(Backend):
 
     def _spare(self, task: Task) -> None:
         """Tell of a task that was cut before it began."""
-        segment = task.segment
-        self._inbox.put(Gone(segment.trial, segment.attempt, "it was cut before it began", counts_against_trial=False))
+        self._inbox.put(Gone(*task.key, "it was cut before it began", counts_against_trial=False))
 
     # Results come in.
 
@@ -240,7 +239,7 @@ class RayBackend(Backend):
     def _ended(self, flight: Flight) -> Sequence[Message]:
         """Note that a worker is done with a task; give the outcome where it was the last one."""
         if flight.rank == 0:
-            del self._flights[flight.key]
+            del self._flights[flight.task.key]
         outcome = flight.gang.outcome()
         return () if outcome is None else (outcome,)
 
@@ -324,14 +323,13 @@ class RayBackend(Backend):
         self._pool.check()
         messages = self._end_late(now)
         for slot, flight in self._slots.recall(now):
-            self._mailbox.recall.remote(slot.name, (str(self._study), *flight.key))
+            self._mailbox.recall.remote(slot.name, (str(self._study), *flight.task.key))
         needed = self._waiting[0].segment.width if self._waiting else self._least
         messages += self._opened.share(now, needed, bool(self._waiting))
         if self._opened.is_stuck(now, needed):
             if needed > self._least:  # the orchestrator may make it narrower
-                segment = self._waiting.popleft().segment
                 reason = f"there is no place for {needed} workers at present"
-                messages.append(Gone(segment.trial, segment.attempt, reason, counts_against_trial=False))
+                messages.append(Gone(*self._waiting.popleft().key, reason, counts_against_trial=False))
                 self._send_waiting()  # what waited behind it may have a place
             else:
                 self._opened.give_way(now)

@@ -20,7 +20,7 @@ __all__ = ["read_heartbeat", "read_response"]
 
 def read_heartbeat(study: Path, flight: Flight, heartbeat: Heartbeat) -> list[Progress]:
     """Tell what happened since the last heartbeat."""
-    told = [Progress(*flight.key, heartbeat.reports, None)]
+    told = [Progress(*flight.task.key, heartbeat.reports, None)]
     if not heartbeat.saves:
         return told
     if heartbeat.packed is not None:
@@ -60,7 +60,7 @@ def read_response(
 
 
 def _told(flight: Flight, saves: Sequence[Save]) -> list[Progress]:
-    return [Progress(*flight.key, (), save) for save in saves]
+    return [Progress(*flight.task.key, (), save) for save in saves]
 
 
 def _merged(saves: Sequence[Save]) -> Save:
