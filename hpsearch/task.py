@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hpsearch.trial import Failure, Report, Segment, Trial
 
@@ -14,6 +15,7 @@ __all__ = [
     "Place",
     "Progress",
     "Result",
+    "Save",
     "SegmentResult",
     "Task",
     "TimedOut",
@@ -68,6 +70,11 @@ class Task:
         assert self.share is None or self.segment.width == 1, "a gang has whole workers"
 
     @property
+    def key(self) -> tuple[int, int]:
+        """(trial, attempt), which name it in messages."""
+        return self.segment.trial, self.segment.attempt
+
+    @property
     def place(self) -> Place:
         """What it asks for."""
         if self.share is not None:
@@ -96,6 +103,16 @@ class SegmentResult:
     """Those of them that couldn't be put back, with the reason: the process must not run another trial."""
 
 
+class Save(NamedTuple):
+    """A checkpoint inside a segment."""
+
+    iteration: int
+    checkpoint: str
+    """Relative to the study's directory."""
+    reports: tuple[Report, ...]
+    """Those since the checkpoint before it, which count from now on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """A running attempt went on: provisional reports, and perhaps a checkpoint that makes them count."""
@@ -104,9 +121,8 @@ class Progress:
     attempt: int
     reports: tuple[Report, ...]
     """New since the last `Progress` of this attempt."""
-    saved: tuple[int, str, tuple[Report, ...]] | None
-    """A checkpoint written since: its iteration, its path relative to the study's directory, and the reports
-    since the checkpoint before it, which count from now on."""
+    saved: Save | None
+    """A checkpoint written since."""
 
 
 @dataclass(frozen=True, slots=True)

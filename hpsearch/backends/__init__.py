@@ -35,12 +35,5 @@ def make_backend(name: str, resources: Resources, address: str | None = None) ->
     if name == "ray":
         from hpsearch.backends.ray.backend import RayBackend
 
-        return RayBackend(
-            resources.workers,
-            resources.cpus_per_worker,
-            resources.gpus_per_worker,
-            address,
-            workers_per_trial=resources.workers_per_trial,
-            fresh_process=resources.fresh_process,
-        )
+        return RayBackend(resources, address)
     raise SweepError(f"backend must be ray or inline here, got {name!r}")

@@ -61,10 +61,9 @@ class Gang:
 
     def outcome(self) -> Result | TimedOut | Gone | None:
         """Give what became of the task; None while a worker of the gang hasn't ended."""
-        segment = self.task.segment
-        if len(self._results) + len(self._losses) < segment.width:
+        if len(self._results) + len(self._losses) < self.task.segment.width:
             return None
-        key = (segment.trial, segment.attempt)
+        key = self.task.key
         for rank, loss in self._losses.items():
             if loss.kind == "timeout":
                 message = f"killed: it ran over its trial_timeout ({loss.reason})"
@@ -90,8 +89,7 @@ class Gang:
     def _failed(self, rank: int, failure: Failure) -> Result:
         """Join the failure of a rank with what rank 0 reported, where that came back."""
         result = self._results.get(0, self._results[rank])
-        segment = self.task.segment
-        return Result(segment.trial, segment.attempt, replace(result, checkpoint=None, cut=False, failure=failure))
+        return Result(*self.task.key, replace(result, checkpoint=None, cut=False, failure=failure))
 
     def _unlike(self, ended: int, other: int) -> Failure:
         there = self._results[other]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpsearch.backends.base import Backend, refuse_share, tasks_on
-from hpsearch.task import WHOLE_WORKER, Message, Place, Progress, Result, Task, TimedOut, Workers
+from hpsearch.task import WHOLE_WORKER, Message, Place, Progress, Result, Save, Task, TimedOut, Workers
 from hpsearch.trial import Failure, Report
 from hpsearch.worker.job import Job
 from hpsearch.worker.preflight import check_trainable
@@ -56,14 +56,13 @@ class InlineBackend(Backend):
             return ()
         assert self._worker is not None, "open comes before wait"
         task = self._tasks.popleft()
-        trial, attempt = task.segment.trial, task.segment.attempt
-        self._worker.let_go(trial)  # before this trial's clock runs
+        self._worker.let_go(task.segment.trial)  # before this trial's clock runs
         channel = _Channel(self, task)
         result = self._worker.run(task.trial, task.segment, channel)
         if channel.late and result.cut:
             message = f"ran over its trial_timeout; {task.timeout:g} s of it were left for this segment"
-            return (TimedOut(trial, attempt, Failure("timeout", message, ""), result.seconds),)
-        return (Result(trial, attempt, result),)
+            return (TimedOut(*task.key, Failure("timeout", message, ""), result.seconds),)
+        return (Result(*task.key, result),)
 
     def workers(self) -> Workers:
         """This process."""
@@ -81,7 +80,7 @@ class _Channel:
 
     def __init__(self, backend: InlineBackend, task: Task) -> None:
         self._backend = backend
-        self._key = (task.segment.trial, task.segment.attempt)
+        self._key = task.key
         self._deadline = None if task.timeout is None else backend.now() + task.timeout
         self.late = False
 
@@ -89,7 +88,7 @@ class _Channel:
         self._backend._deliver(Progress(*self._key, (report,), None))
 
     def saved(self, iteration: int, checkpoint: str, reports: tuple[Report, ...]) -> None:
-        self._backend._deliver(Progress(*self._key, (), (iteration, checkpoint, reports)))
+        self._backend._deliver(Progress(*self._key, (), Save(iteration, checkpoint, reports)))
 
     def cut_requested(self) -> bool:
         self.late = self._deadline is not None and self._backend.now() > self._deadline

@@ -74,7 +74,7 @@ class SimulatedBackend(Backend):
             )
         self._free -= segment.width
         running = _Attempt(task, self._clock, self._seconds(task.trial, segment))
-        self._attempts[segment.trial, segment.attempt] = running
+        self._attempts[task.key] = running
         self._note(running)
 
     def cut(self, trial: int, attempt: int) -> None:
@@ -116,8 +116,7 @@ class SimulatedBackend(Backend):
         heapq.heappush(self._due, (min(when, running.deadline), self._noted, running))
 
     def _hear(self, running: _Attempt) -> Message:
-        segment = running.task.segment
-        key = (segment.trial, segment.attempt)
+        key = running.task.key
         iteration = running.next if self._live else running.last
         if running.when(iteration) > running.deadline:
             self._end(running)
@@ -132,10 +131,9 @@ class SimulatedBackend(Backend):
         return Result(*key, self._result(running))
 
     def _end(self, running: _Attempt) -> None:
-        segment = running.task.segment
         running.ended = True
-        del self._attempts[segment.trial, segment.attempt]
-        self._free += segment.width
+        del self._attempts[running.task.key]
+        self._free += running.task.segment.width
 
     def _report(self, running: _Attempt, iteration: int) -> Report:
         trial = running.task.trial

@@ -1,32 +1,33 @@
 """Which worker takes which segment: the bookkeeping of a pool of workers, without any process.
 
-A worker runs one segment at a time. While segments are very short a second one is sent ahead, so that the worker
-doesn't idle while the driver hears of the first; a task sent ahead that gets stuck behind a long one is taken back.
+A worker runs one segment at a time. While segments are very short others are sent ahead, so that the worker doesn't
+idle while the driver hears of the first; tasks sent ahead that get stuck behind a long one are taken back.
 Where segments may be wide nothing is sent ahead: they need workers that are free, and the count of these must be exact.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from hpsearch.backends.gangs import Gang
 from hpsearch.task import Task
 
-__all__ = ["SEND_AHEAD_SECONDS", "STUCK_SECONDS", "Flight", "Slot", "Slots"]
+__all__ = ["MOST_FLIGHTS", "SEND_AHEAD_SECONDS", "STUCK_SECONDS", "Flight", "Slot", "Slots"]
 
 SEND_AHEAD_SECONDS = 0.02
-"""A second segment is sent ahead while the last segments all took less than this."""
+"""As many segments are sent ahead as pass in this time, by what the last ones took."""
+
+MOST_FLIGHTS = 8
+"""Tasks that a worker may have, the one that it runs among them; with more a trial that does nothing gains nothing."""
 
 STUCK_SECONDS = 0.5
-"""A segment sent ahead is taken back when the one before it has run for longer than this."""
+"""Segments sent ahead are taken back when the one before them has run for longer than this."""
 
 _RECENT = 32
-
-H = TypeVar("H")
-"""The handle by which a backend reaches a worker."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,13 +36,12 @@ class Flight:
 
     gang: Gang
     rank: int
-    ticket: Any
-    """What the backend got for it when it sent it."""
-    since: float
+    since: float = math.inf
     """When it became the worker's current one; infinite while it waits behind another."""
     closing: int | None = None
     """The trial whose object the worker closes first, until it has; the task's clock doesn't run meanwhile."""
     recalled: bool = False
+    cut: bool = False
     counted: int = 0
     """Highest iteration whose checkpoint the orchestrator was told of."""
 
@@ -50,17 +50,13 @@ class Flight:
         """What it is to run."""
         return self.gang.task
 
-    @property
-    def key(self) -> tuple[int, int]:
-        """(trial, attempt)."""
-        return (self.task.segment.trial, self.task.segment.attempt)
-
 
 @dataclass(slots=True, eq=False)
-class Slot(Generic[H]):
+class Slot:
     """One worker."""
 
-    handle: H
+    handle: Any
+    """By which the backend reaches it."""
     name: str
     node: str = ""
     """Where it runs; empty until it has a process."""
@@ -77,6 +73,8 @@ class Slot(Generic[H]):
     log: str = ""
     """Where the output of what it runs lies until it is filed, relative to the study's directory."""
     flights: deque[Flight] = field(default_factory=deque)
+    blocked: bool = False
+    """What it runs turned out to be long: nothing is sent behind it."""
     warm: int | None = None
     """The trial that it ran last."""
     idle_since: float = 0.0
@@ -85,32 +83,33 @@ class Slot(Generic[H]):
     timed_out: Flight | None = None
 
 
-class Slots(Generic[H]):
+class Slots:
     """The workers of one pool.
 
     Args:
-        ahead: Whether a second task may be sent ahead.
+        ahead: Whether tasks may be sent ahead.
     """
 
     def __init__(self, ahead: bool = True) -> None:
-        self.all: list[Slot[H]] = []
+        self.all: list[Slot] = []
         self._ahead = ahead
         self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._free: dict[int, Slot[H]] = {}  # by identity, in the order in which they became free
-        self._single: dict[int, Slot[H]] = {}  # those with exactly one flight
-        self._by_warm: dict[int, Slot[H]] = {}  # by trial: the worker that was its last one, or rank 0 of several
+        # Those that take tasks, by the number that they have; in the order in which they came to have so many.
+        self._by_load: Sequence[dict[Slot, None]] = [{} for _ in range(MOST_FLIGHTS)]
+        self._free = self._by_load[0]
+        self._by_warm: dict[int | None, Slot] = {}  # by trial: the worker that was its last one, or rank 0 of several
 
-    def add(self, slot: Slot[H]) -> None:
+    def add(self, slot: Slot) -> None:
         """Take a new worker in; it isn't ready yet."""
         self.all.append(slot)
 
-    def make_ready(self, slot: Slot[H], now: float) -> None:
+    def make_ready(self, slot: Slot, now: float) -> None:
         """Let a worker take tasks."""
         slot.ready = True
         slot.idle_since = now
         self._place(slot)
 
-    def remove(self, slot: Slot[H]) -> list[Flight]:
+    def remove(self, slot: Slot) -> list[Flight]:
         """Forget a worker; give back what it was to run."""
         slot.dead, slot.ready = True, False
         if slot in self.all:
@@ -118,6 +117,7 @@ class Slots(Generic[H]):
         lost = list(slot.flights)
         slot.flights.clear()
         self._place(slot)
+        self._cool(slot)
         return lost
 
     def begin(self, flight: Flight, now: float) -> None:
@@ -133,32 +133,33 @@ class Slots(Generic[H]):
         """Say whether a worker of a task's gang closes what another trial left."""
         return any(one.closing is not None for slot in self.all for one in slot.flights if one.gang is flight.gang)
 
-    def retire(self, slot: Slot[H], now: float) -> None:
+    def retire(self, slot: Slot, now: float) -> None:
         """Let a worker take no more tasks."""
         slot.ready = False
         slot.retired_since = now
         self._place(slot)
 
     def capacity(self) -> int:
-        """Count the workers that would take a task now."""
-        return len(self._free) + (len(self._single) if self._short() else 0)
+        """Count the tasks that the workers would take now."""
+        most = self._most()
+        return sum(len(slots) * (most - load) for load, slots in enumerate(self._by_load[:most]))
 
-    def free(self) -> Iterable[Slot[H]]:
+    def sent_ahead(self) -> bool:
+        """Say whether every worker that takes tasks has some that wait."""
+        return any(self._by_load[2:]) and not any(self._by_load[:2])
+
+    def free(self) -> Iterable[Slot]:
         """Give the workers that have nothing to do."""
-        return list(self._free.values())
+        return list(self._free)
 
-    def choose(self, trial: int) -> Slot[H] | None:
-        """Choose the worker for a trial's next segment: the one that ran it last if free, else any free one."""
+    def choose(self, trial: int) -> Slot | None:
+        """Choose the worker for a trial's next segment: the one that ran it last if free, else one with least to do."""
         warm = self._by_warm.get(trial)
-        if warm is not None and id(warm) in self._free:
+        if warm in self._free:
             return warm
-        if self._free:
-            return next(iter(self._free.values()))
-        if self._single and self._short():
-            return next(iter(self._single.values()))
-        return None
+        return next((slot for slots in self._by_load[: self._most()] for slot in slots), None)
 
-    def choose_gang(self, trial: int, width: int) -> Sequence[Slot[H]]:
+    def choose_gang(self, trial: int, width: int) -> Sequence[Slot]:
         """Choose the workers for a trial's next wide segment, by rank; empty where too few are free.
 
         Those of one node, if some node has enough: that of the worker that ran the trial last, else the one with the
@@ -168,8 +169,8 @@ class Slots(Generic[H]):
         if len(self._free) < width:
             return ()
         warm = self._by_warm.get(trial)
-        nodes: dict[str, list[Slot[H]]] = {}
-        for slot in sorted(self._free.values(), key=lambda slot: (slot is not warm, slot.warm != trial)):
+        nodes: dict[str, list[Slot]] = {}
+        for slot in sorted(self._free, key=lambda slot: (slot is not warm, slot.warm != trial)):
             nodes.setdefault(slot.node, []).append(slot)
         enough = [slots for slots in nodes.values() if len(slots) >= width]
         if enough:
@@ -179,17 +180,19 @@ class Slots(Generic[H]):
         first = warm.node if warm in chosen and warm is not None else chosen[0].node
         return sorted(chosen, key=lambda slot: slot.node != first)
 
-    def send(self, slot: Slot[H], flight: Flight, now: float) -> None:
+    def send(self, slot: Slot, flight: Flight, now: float) -> None:
         """Note that a task was sent to a worker."""
-        flight.since = now if not slot.flights else float("inf")
+        if not slot.flights:
+            flight.since = now
         slot.flights.append(flight)
         self._warm(slot, flight.task.segment.trial, flight.rank)
         self._place(slot)
 
-    def land(self, slot: Slot[H], flight: Flight, now: float, seconds: float | None) -> None:
+    def land(self, slot: Slot, flight: Flight, now: float, seconds: float | None) -> None:
         """Note that a task ended after so many seconds in its worker, or was taken back (None)."""
         if seconds is not None:
             self._recent.append(seconds)
+        slot.blocked &= flight is not slot.flights[0]
         slot.flights.remove(flight)
         if slot.flights:
             slot.flights[0].since = min(slot.flights[0].since, now)
@@ -197,34 +200,44 @@ class Slots(Generic[H]):
             slot.idle_since = now
         self._place(slot)
 
-    def stuck(self, now: float) -> list[tuple[Slot[H], Flight]]:
-        """Give the tasks that wait behind one that turned out to be long."""
-        return [
-            (slot, slot.flights[1])
-            for slot in self.all
-            if len(slot.flights) > 1 and now - slot.flights[0].since > STUCK_SECONDS and not slot.flights[1].recalled
-        ]
+    def recall(self, now: float) -> list[tuple[Slot, Flight]]:
+        """Give the tasks to take back: they wait behind one that turned out to be long; the last one comes first."""
+        stuck: list[tuple[Slot, Flight]] = []
+        for slot in self.all:
+            if slot.flights and not slot.blocked and now - slot.flights[0].since > STUCK_SECONDS:
+                slot.blocked = True
+                self._place(slot)
+                stuck += [(slot, flight) for flight in list(slot.flights)[:0:-1]]
+        for _, flight in stuck:
+            flight.recalled = True
+        return stuck
 
     def busy(self) -> int:
         """Count the workers that run something."""
         return sum(1 for slot in self.all if slot.flights)
 
-    def _short(self) -> bool:
-        return self._ahead and len(self._recent) == _RECENT and max(self._recent) < SEND_AHEAD_SECONDS
+    def _most(self) -> int:
+        """Say how many tasks a worker may have."""
+        if not self._ahead or len(self._recent) < _RECENT:
+            return 1
+        each = sum(self._recent) / _RECENT
+        if (MOST_FLIGHTS - 1) * each < SEND_AHEAD_SECONDS:
+            return MOST_FLIGHTS
+        return 1 + int(SEND_AHEAD_SECONDS / each)
 
-    def _warm(self, slot: Slot[H], trial: int, rank: int) -> None:
-        if slot.warm is not None and self._by_warm.get(slot.warm) is slot:
-            del self._by_warm[slot.warm]
+    def _warm(self, slot: Slot, trial: int, rank: int) -> None:
+        self._cool(slot)
         slot.warm = trial
         if rank == 0:
             self._by_warm[trial] = slot
 
-    def _place(self, slot: Slot[H]) -> None:
-        self._free.pop(id(slot), None)
-        self._single.pop(id(slot), None)
-        if slot.ready and not slot.flights:
-            self._free[id(slot)] = slot
-        elif slot.ready and len(slot.flights) == 1 and not slot.flights[0].recalled:
-            self._single[id(slot)] = slot
-        if slot.dead and slot.warm is not None and self._by_warm.get(slot.warm) is slot:
+    def _cool(self, slot: Slot) -> None:
+        if self._by_warm.get(slot.warm) is slot:
             del self._by_warm[slot.warm]
+
+    def _place(self, slot: Slot) -> None:
+        for slots in self._by_load:
+            slots.pop(slot, None)
+        load = len(slot.flights)
+        if slot.ready and load < MOST_FLIGHTS and not slot.blocked:
+            self._by_load[load][slot] = None

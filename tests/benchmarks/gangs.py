@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.backends.ray.session import shut_down
+from hpsearch.sweep.parts import Resources
 from tests.benchmarks.figures import Figure
 from tests.hpsearch.support.driver import Driver
 
@@ -23,7 +24,9 @@ def measure(rounds: int) -> list[Figure]:
     """Run segments of all widths in turns, so that load hits all of them; the workers are warm."""
     times: dict[int, list[float]] = {width: [] for width in WIDTHS}
     with tempfile.TemporaryDirectory() as folder:
-        driver = Driver(RayBackend(workers=max(WIDTHS)), Path(folder) / "gangs", "reports_once", widest=max(WIDTHS))
+        driver = Driver(
+            RayBackend(Resources(workers=max(WIDTHS))), Path(folder) / "gangs", "reports_once", widest=max(WIDTHS)
+        )
         driver.wait_for(lambda: driver.backend.capacity() == max(WIDTHS))
         number = 0
         for _ in range(rounds * _TURNS):

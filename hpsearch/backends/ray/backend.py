@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import ray
 from ray.exceptions import RayError
@@ -21,11 +20,12 @@ from hpsearch.backends.gangs import CLOSE_SECONDS, Gang, Loss, LossKind
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.mailbox import Heartbeat, Key
 from hpsearch.backends.ray.post import read_heartbeat, read_response
-from hpsearch.backends.ray.session import Shape, as_backend_error, connect, is_cluster
+from hpsearch.backends.ray.session import Shape, as_backend_error, connect, first_line, is_cluster
 from hpsearch.backends.ray.worker import RunRequest, RunResponse
-from hpsearch.backends.ray.worker_pool import WorkerPool, first_line
+from hpsearch.backends.ray.worker_pool import WorkerPool
 from hpsearch.backends.slots import Flight, Slot
 from hpsearch.errors import UnreadableCheckpointError
+from hpsearch.sweep.parts import Resources
 from hpsearch.task import WHOLE_WORKER, Gone, Message, Notice, Place, Task, Workers
 from hpsearch.trainable.checkpoints import pack
 from hpsearch.worker.attempt import attempt_directory
@@ -38,42 +38,32 @@ __all__ = ["RayBackend"]
 
 _HOUSEKEEPING_SECONDS = 0.25
 
+_BURST_SECONDS = 0.002
+"""While workers have enough to do, answers are taken in bursts: each time the driver wakes it disturbs them."""
+
 _LEAK_BYTES = 2 << 30
 """A worker that grew by more than this since its first segment is replaced."""
 
 
 class RayBackend(Backend):
-    """A pool of warm workers on Ray."""
+    """A pool of warm workers on Ray; without a number of workers as many as the cluster holds, and more when it grows.
+
+    Args:
+        resources: What the sweep may use.
+        address: A cluster to join; None: `RAY_ADDRESS`, or a local Ray.
+    """
 
     name = "ray"
 
-    def __init__(
-        self,
-        workers: int | None = None,
-        cpus_per_worker: int = 1,
-        gpus_per_worker: float = 0,
-        address: str | None = None,
-        workers_per_trial: int = 1,
-        fresh_process: bool = False,
-    ) -> None:
-        """Describe the pool.
-
-        Args:
-            workers: How many; None: as many as the cluster holds, and more when it grows.
-            cpus_per_worker: CPUs that each reserves.
-            gpus_per_worker: GPUs that each reserves; a fraction shares a device.
-            address: A cluster to join; None: `RAY_ADDRESS`, or a local Ray.
-            workers_per_trial: How many a segment needs at least.
-            fresh_process: Whether each segment gets workers that ran nothing before.
-        """
-        self._asked = workers
-        self._shape = Shape(cpus_per_worker, gpus_per_worker)
+    def __init__(self, resources: Resources, address: str | None = None) -> None:
+        self._asked = resources.workers
+        self._shape = Shape(resources.cpus_per_worker, resources.gpus_per_worker)
         self._address = address
-        self._least = workers_per_trial
-        self._fresh = fresh_process
+        self._least = resources.workers_per_trial
+        self._fresh = resources.fresh_process
         self._deliver: Callable[[Message], None] = lambda message: None
         self._worker_pool: WorkerPool | None = None
-        self._flights: dict[tuple[int, int], tuple[Slot[Any], Flight]] = {}
+        self._flights: dict[tuple[int, int], tuple[Slot, Flight]] = {}
         """By (trial, attempt): where rank 0 runs."""
         self._waiting: deque[Task] = deque()
         self._inbox = Inbox()
@@ -89,7 +79,7 @@ class RayBackend(Backend):
         self._study = Path(job.study)
         self._scripts = isinstance(job.trainable, CommandLine)
         self._mailbox = pool.mailbox()
-        warning = self._shape.check(self._asked, self._least)
+        warning = self._shape.check(self._least)
         if warning is not None:
             self._inbox.put(Notice(warning))
         self._deliver = deliver
@@ -117,18 +107,21 @@ class RayBackend(Backend):
     def cut(self, trial: int, attempt: int) -> None:
         """Leave word in the mailbox; the worker reads it at its next beat."""
         for task in list(self._waiting):
-            if (task.segment.trial, task.segment.attempt) == (trial, attempt):
+            if task.key == (trial, attempt):
                 self._waiting.remove(task)
-                self._inbox.put(Gone(trial, attempt, "it was cut before it began", counts_against_trial=False))
+                self._spare(task)
                 self._send_waiting()
                 return
+        if (known := self._flights.get((trial, attempt))) is not None:
+            known[1].cut = True
         self._mailbox.cut.remote((str(self._study), trial, attempt))
 
     @as_backend_error()
     def wait(self, timeout: float | None) -> Sequence[Message]:
         """Give what came from the workers."""
         messages = self._housekeeping()
-        return messages + self._inbox.take(0.0 if messages else timeout)
+        pause = _BURST_SECONDS if self._slots.sent_ahead() else 0.0
+        return messages + self._inbox.take(0.0 if messages else timeout, pause)
 
     def workers(self) -> Workers:
         """Count the workers."""
@@ -162,14 +155,14 @@ class RayBackend(Backend):
             segment = self._waiting[0].segment
             if segment.width == 1:
                 slot = self._slots.choose(segment.trial)
-                slots: Sequence[Slot[Any]] = () if slot is None else (slot,)
+                slots: Sequence[Slot] = () if slot is None else (slot,)
             else:
                 slots = self._slots.choose_gang(segment.trial, segment.width)
             if not slots:
                 return
             self._send(slots, self._waiting.popleft())
 
-    def _send(self, slots: Sequence[Slot[Any]], task: Task) -> None:
+    def _send(self, slots: Sequence[Slot], task: Task) -> None:
         packed = None
         if task.segment.checkpoint is not None and not all(slot.sees for slot in slots):
             checkpoint = self._study / task.segment.checkpoint
@@ -181,30 +174,37 @@ class RayBackend(Backend):
             closing = slot.warm if slot.closes and slot.warm != number else None
             closed = None if closing is None else slot.handle.let_go.remote(number)
             request = RunRequest(task.trial, task.segment, None if slot.sees else packed, rank_info)
-            ticket = slot.handle.run.remote(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
-            flight = Flight(gang, rank, ticket, 0.0, closing)
+            answer = slot.handle.run.remote(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
+            flight = Flight(gang, rank, closing=closing)
             self._slots.send(slot, flight, self.now())
             if closed is not None:
                 self._inbox.when_done(closed, functools.partial(self._closed, flight))
             if rank == 0:
-                self._flights[flight.key] = (slot, flight)
-            self._inbox.when_done(ticket, functools.partial(self._landed, slot, flight))
+                self._flights[flight.task.key] = (slot, flight)
+            self._inbox.when_done(answer, functools.partial(self._landed, slot, flight))
 
     def _closed(self, flight: Flight, future: Future[None]) -> Sequence[Message]:
         if future.exception() is None:  # else its worker died of it, as the task's own answer says
             self._slots.begin(flight, self.now())
         return ()
 
-    def _take_back(self, slot: Slot[Any], flight: Flight) -> None:
+    def _take_back(self, slot: Slot, flight: Flight) -> None:
         """Send a task elsewhere that waited behind a long one and hasn't begun."""
-        del self._flights[flight.key]
+        del self._flights[flight.task.key]
         self._slots.land(slot, flight, self.now(), None)
-        self._waiting.appendleft(flight.task)
+        if flight.cut:
+            self._spare(flight.task)
+        else:
+            self._waiting.appendleft(flight.task)
         self._send_waiting()
+
+    def _spare(self, task: Task) -> None:
+        """Tell of a task that was cut before it began."""
+        self._inbox.put(Gone(*task.key, "it was cut before it began", counts_against_trial=False))
 
     # Results come in.
 
-    def _landed(self, slot: Slot[Any], flight: Flight, future: Future[bytes]) -> Sequence[Message]:
+    def _landed(self, slot: Slot, flight: Flight, future: Future[bytes]) -> Sequence[Message]:
         if flight not in slot.flights:
             return ()
         try:
@@ -239,11 +239,11 @@ class RayBackend(Backend):
     def _ended(self, flight: Flight) -> Sequence[Message]:
         """Note that a worker is done with a task; give the outcome where it was the last one."""
         if flight.rank == 0:
-            del self._flights[flight.key]
+            del self._flights[flight.task.key]
         outcome = flight.gang.outcome()
         return () if outcome is None else (outcome,)
 
-    def _lose(self, slot: Slot[Any], reason: str, kind: LossKind = "died") -> Sequence[Message]:
+    def _lose(self, slot: Slot, reason: str, kind: LossKind = "died") -> Sequence[Message]:
         """Forget a worker that is gone, make another, and say what went with it."""
         messages: list[Message] = []
         for place, flight in enumerate(self._slots.remove(slot)):
@@ -258,12 +258,12 @@ class RayBackend(Backend):
         self._opened.refill()
         return messages
 
-    def _replace(self, slot: Slot[Any], reason: str, kind: LossKind = "spared") -> Sequence[Message]:
+    def _replace(self, slot: Slot, reason: str, kind: LossKind = "spared") -> Sequence[Message]:
         """Take a worker down that is not to run anything more."""
         self._opened.end(slot)
         return self._lose(slot, reason, kind)
 
-    def _retire(self, slot: Slot[Any]) -> Sequence[Message]:
+    def _retire(self, slot: Slot) -> Sequence[Message]:
         """Replace a worker that is to run nothing more, once it has closed what it holds."""
         reason = "its worker was replaced: each segment has a process of its own"
         if not slot.closes:
@@ -309,7 +309,7 @@ class RayBackend(Backend):
                 messages += read_heartbeat(self._study, known[1], heartbeat)
         return messages
 
-    def _flight(self, key: Key) -> tuple[Slot[Any], Flight] | None:
+    def _flight(self, key: Key) -> tuple[Slot, Flight] | None:
         study, trial, attempt = key
         return self._flights.get((trial, attempt)) if study == str(self._study) else None
 
@@ -322,16 +322,14 @@ class RayBackend(Backend):
         self._next_look = now + _HOUSEKEEPING_SECONDS
         self._pool.check()
         messages = self._end_late(now)
-        for slot, flight in self._slots.stuck(now):
-            flight.recalled = True
-            self._mailbox.recall.remote(slot.name, (str(self._study), *flight.key))
+        for slot, flight in self._slots.recall(now):
+            self._mailbox.recall.remote(slot.name, (str(self._study), *flight.task.key))
         needed = self._waiting[0].segment.width if self._waiting else self._least
         messages += self._opened.share(now, needed, bool(self._waiting))
         if self._opened.is_stuck(now, needed):
             if needed > self._least:  # the orchestrator may make it narrower
-                segment = self._waiting.popleft().segment
                 reason = f"there is no place for {needed} workers at present"
-                messages.append(Gone(segment.trial, segment.attempt, reason, counts_against_trial=False))
+                messages.append(Gone(*self._waiting.popleft().key, reason, counts_against_trial=False))
                 self._send_waiting()  # what waited behind it may have a place
             else:
                 self._opened.give_way(now)
@@ -364,7 +362,7 @@ def _close_hung(trial: int | None) -> Notice:
     return Notice(f"trial {trial}: its close() {ended}; what it reported counts")
 
 
-def _rank_infos(slots: Sequence[Slot[Any]]) -> Sequence[RankInfo | None]:
+def _rank_infos(slots: Sequence[Slot]) -> Sequence[RankInfo | None]:
     """Give the places of a gang, by rank; a worker that is alone needs none."""
     if len(slots) == 1:
         return (None,)

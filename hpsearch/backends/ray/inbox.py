@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -26,11 +27,13 @@ class Inbox:
         """Let `take` have the answer of a remote call, an `ObjectRef`, once it is there."""
         ref.future().add_done_callback(lambda future: self._queue.put(lambda: take(future)))
 
-    def take(self, timeout: float | None) -> list[Message]:
-        """Give the messages of all that came; wait for the first up to `timeout` seconds."""
+    def take(self, timeout: float | None, pause: float = 0.0) -> list[Message]:
+        """Give the messages of all that came; wait for the first up to `timeout` seconds, and then `pause` for more."""
         messages: list[Message] = []
         try:
             messages += self._queue.get(timeout=timeout)()
+            if pause:
+                time.sleep(pause)
             while True:
                 messages += self._queue.get_nowait()()
         except queue.Empty:

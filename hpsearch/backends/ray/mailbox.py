@@ -8,25 +8,16 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from hpsearch.task import Save
 from hpsearch.trial import Report
 
-__all__ = ["Heartbeat", "HeartbeatReply", "Key", "Mailbox", "Save"]
+__all__ = ["Heartbeat", "HeartbeatReply", "Key", "Mailbox"]
 
 Key = tuple[str, int, int]
 """(study, trial, attempt)."""
 
 _PATIENCE = 2.0
 """Seconds that `collect` waits for a heartbeat."""
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """A checkpoint inside a segment."""
-
-    iteration: int
-    checkpoint: str
-    reports: tuple[Report, ...]
-    """Those since the checkpoint before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +63,14 @@ class Mailbox:
 
     async def collect(self) -> list[Heartbeat]:
         """Give the heartbeats that came, or wait a while for one."""
+        arrived = self._arrived
         try:
-            await asyncio.wait_for(self._arrived.wait(), _PATIENCE)
+            await asyncio.wait_for(arrived.wait(), _PATIENCE)
         except TimeoutError:
             return []
-        self._arrived.clear()
+        if arrived is not self._arrived:
+            return []  # its study was let go meanwhile
+        arrived.clear()
         heartbeats, self._heartbeats = self._heartbeats, []
         return heartbeats
 
@@ -91,6 +85,7 @@ class Mailbox:
     async def clear(self) -> None:
         """Forget everything; a study was let go."""
         self._heartbeats.clear()
-        self._arrived.clear()
+        self._arrived.set()  # who waits for this study's heartbeats would get those of the next one
+        self._arrived = asyncio.Event()
         self._cut.clear()
         self._recall.clear()

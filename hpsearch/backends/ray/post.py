@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hpsearch.backends.ray.mailbox import Heartbeat, Save
+from hpsearch.backends.ray.mailbox import Heartbeat
 from hpsearch.backends.ray.worker import RunResponse
 from hpsearch.backends.slots import Flight
-from hpsearch.task import Progress, SegmentResult
+from hpsearch.task import Progress, Save, SegmentResult
 from hpsearch.trainable.checkpoints import unpack
 from hpsearch.trainable.storage import writing
-from hpsearch.trial import Report
 from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.attempt_log import LOG
 
@@ -21,14 +20,14 @@ __all__ = ["read_heartbeat", "read_response"]
 
 def read_heartbeat(study: Path, flight: Flight, heartbeat: Heartbeat) -> list[Progress]:
     """Tell what happened since the last heartbeat."""
-    told = [Progress(*flight.key, heartbeat.reports, None)]
+    told = [Progress(*flight.task.key, heartbeat.reports, None)]
     if not heartbeat.saves:
         return told
     if heartbeat.packed is not None:
         unpack(heartbeat.packed, study / heartbeat.saves[-1].checkpoint)
     flight.counted = heartbeat.saves[-1].iteration
     saves = heartbeat.saves if heartbeat.packed is None else (_merged(heartbeat.saves),)
-    return told + [Progress(*flight.key, (), (save.iteration, save.checkpoint, save.reports)) for save in saves]
+    return told + _told(flight, saves)
 
 
 def read_response(
@@ -52,18 +51,18 @@ def read_response(
     newest = result.checkpoint or (saves[-1].checkpoint if saves else None)
     if response.packed is not None and newest is not None:
         unpack(response.packed, study / newest)
-    told: list[Progress] = []
-    held: tuple[Report, ...] = ()
-    for save in saves:
-        held += save.reports
-        if sees or save.checkpoint == newest:
-            told.append(Progress(*flight.key, (), (save.iteration, save.checkpoint, held)))
-            held = ()
-    if held:
-        result = replace(result, reports=held + result.reports)
-    return told, result
+    if saves and not sees:
+        whole = _merged(saves)
+        saves = [whole] if whole.checkpoint == newest else []
+        if not saves:
+            result = replace(result, reports=whole.reports + result.reports)
+    return _told(flight, saves), result
+
+
+def _told(flight: Flight, saves: Sequence[Save]) -> list[Progress]:
+    return [Progress(*flight.task.key, (), save) for save in saves]
 
 
 def _merged(saves: Sequence[Save]) -> Save:
     """Give the newest of several checkpoints, with the reports of all: only that one travelled."""
-    return replace(saves[-1], reports=tuple(report for save in saves for report in save.reports))
+    return saves[-1]._replace(reports=tuple(report for save in saves for report in save.reports))

@@ -1,6 +1,6 @@
 """This process's connection to Ray, and the idle workers that outlive a search.
 
-With `ray.py` and `ray_crew.py` beside it, this is the only place that imports Ray.
+With `backend.py` and `worker_pool.py` beside it, this is the only place that imports Ray.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,14 @@ from hpsearch.backends.ray.own_thread import OwnThread
 from hpsearch.backends.ray.pulse import Pulse
 from hpsearch.backends.ray.worker import Place
 from hpsearch.errors import BackendError
-from hpsearch.worker.guardian import MARK, Guardian, kill_marked, start_guardian
+from hpsearch.worker.guardian import MARK, kill_marked, start_guardian
 
 __all__ = [
     "Pool",
     "Shape",
     "as_backend_error",
     "connect",
+    "first_line",
     "here",
     "is_cluster",
     "live_nodes",
@@ -87,21 +88,15 @@ class Shape:
         """Count the workers that the live nodes hold, whoever uses them now."""
         return sum(self.fit(node["Resources"]) for node in live_nodes())
 
-    def check(self, workers: int | None, needed: int) -> str | None:
+    def check(self, needed: int) -> str | None:
         """Answer a warning where GPUs would lie idle.
 
         Args:
-            workers: How many the sweep asked for; None: as many as there is room for.
-            needed: How many a trial needs at once.
+            needed: Workers that a trial needs at once.
 
         Raises:
             BackendError: No live node could hold such a worker, or all nodes together too few for a trial.
         """
-        if workers is not None and workers < needed:
-            raise BackendError(
-                f"a trial needs {needed} workers at once, but the sweep asks for {workers} in all. Raise "
-                "resources.workers, or lower resources.workers_per_trial."
-            )
         alive = live_nodes()
         nodes = [node["Resources"] for node in alive]
         if not any(self.fit(node) for node in nodes):
@@ -191,25 +186,11 @@ class Pool:
                 ray.kill(handle, no_restart=True)
 
 
-class _LocalRay:
-    """A Ray that this process started, with all its processes, and the thread that they hang on."""
-
-    def __init__(self, guardian: Guardian, thread: OwnThread) -> None:
-        self._guardian = guardian
-        self._thread = thread
-
-    def end(self) -> None:
-        """End what is left of it."""
-        self._thread.end()
-        kill_marked(MARK, self._guardian.mark)
-        self._guardian.stop()
-
-
 _pools: dict[str, Pool] = {}
 """By Ray session: a pool is of no use to a later session of the same process."""
 
-_local: list[_LocalRay] = []
-"""At most one."""
+_local: list[ExitStack] = []
+"""What ends the Ray that this process started, with all its processes; at most one."""
 
 
 def connect(address: str | None, cpus: int) -> Pool:
@@ -229,19 +210,25 @@ def connect(address: str | None, cpus: int) -> Pool:
             return pool
         shut_down()  # it is lost, or our own local Ray, started for a smaller search
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    address = address or os.environ.get("RAY_ADDRESS")
-    if address is not None and address != "local":
-        _join(address)
-        return _pool(shared=True)
-    _start_local(cpus)
-    return _pool(shared=False)
+    cluster = _cluster(address)
+    if cluster is None:
+        _start_local(cpus)
+    else:
+        _join(cluster)
+    return _pool(shared=cluster is not None)
 
 
 def is_cluster(address: str | None) -> bool:
     """Say whether `connect` gives a Ray that may have other nodes than this machine."""
     if ray.is_initialized():
         return not _local
-    return (address or os.environ.get("RAY_ADDRESS") or "local") != "local"
+    return _cluster(address) is not None
+
+
+def _cluster(address: str | None) -> str | None:
+    """Give the address of the cluster to join; None: a local Ray is wanted."""
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    return None if address == "local" else address
 
 
 def _join(address: str) -> None:
@@ -253,7 +240,7 @@ def _join(address: str) -> None:
         OwnThread(lambda: _init(address=address, runtime_env=code), "hpsearch-ray").start(_START_SECONDS)
     except (Exception, SystemExit) as error:
         raise BackendError(
-            f"Ray can't be reached at {address}: {_described_error(error)}. Check with `ray status`, name another "
+            f"Ray can't be reached at {address}: {first_line(error)}. Check with `ray status`, name another "
             "--address, or leave --address away to start a local Ray. A cluster that asks for a token (one begun by "
             "`ray start` does) needs RAY_AUTH_MODE=token here, and the head's ~/.ray/auth_token."
         ) from error
@@ -263,17 +250,21 @@ def _start_local(cpus: int) -> None:
     """Start a Ray on this machine; a guardian sees to it that none of its processes outlives this one."""
     guardian = start_guardian(own_group=False)
     thread = OwnThread(lambda: _init(address="local", num_cpus=cpus, include_dashboard=False), "hpsearch-ray")
-    _local.append(_LocalRay(guardian, thread))
+    ending = ExitStack()  # calls the last one first
+    ending.callback(guardian.stop)
+    ending.callback(kill_marked, MARK, guardian.mark)
+    ending.callback(thread.end)
+    _local.append(ending)
     try:
         with _marked(guardian.mark):
             thread.start(_START_SECONDS)
     except BaseException as error:
-        _local.pop().end()
+        _local.pop().close()
         if isinstance(error, KeyboardInterrupt):
             raise
         folder = os.environ.get("RAY_TMPDIR", "/tmp")
         raise BackendError(
-            f"Ray can't be started on this machine: {_described_error(error)}. It needs room in {folder} (RAY_TMPDIR "
+            f"Ray can't be started on this machine: {first_line(error)}. It needs room in {folder} (RAY_TMPDIR "
             "names another folder) and in memory; `hpsearch doctor` looks at both. What a study has counted is in its "
             "journal; `hpsearch resume` goes on."
         ) from error
@@ -314,11 +305,13 @@ def as_backend_error() -> Iterator[None]:
         yield
     except (RayError, ConnectionError) as error:
         raise BackendError(
-            f"Ray failed: {_described_error(error)}. What had counted is in the journal; `hpsearch resume` goes on."
+            f"Ray failed: {first_line(error)}. What had counted is in the journal; `hpsearch resume` goes on."
         ) from error
 
 
-def _described_error(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Describe an error in a line; what was raised in a worker without Ray's own words."""
+    error = getattr(error, "cause", None) or error
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
@@ -332,7 +325,7 @@ def shut_down() -> None:
     ray.shutdown()
     ray_worker.print_to_stdstream = _printing
     while _local:
-        _local.pop().end()
+        _local.pop().close()
 
 
 @atexit.register
@@ -344,7 +337,7 @@ def _hear_no_more_signals() -> None:
 
 def _pool(shared: bool) -> Pool:
     """Give the pool of this session."""
-    session = _session()
+    session = str(ray.get_runtime_context().get_session_name())
     if session not in _pools:
         _pools[session] = Pool(shared, _pulse(0.0 if _local else _GCS_SECONDS))
     return _pools[session]
@@ -355,10 +348,6 @@ def _pulse(patience: float) -> Pulse:
     raylet = next(node["RayletSocketName"] for node in live_nodes() if node["NodeID"] == context.get_node_id())
     host, _, port = context.gcs_address.rpartition(":")
     return Pulse(raylet, (host.strip("[]"), int(port)), patience)
-
-
-def _session() -> str:
-    return str(ray.get_runtime_context().get_session_name())
 
 
 def live_nodes() -> list[dict[str, Any]]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import re
 import shutil
 import tempfile
 from pathlib import Path
 
+from hpsearch.study.locks import Lock
+
 __all__ = ["StandIn"]
+
+_PATIENCE_SECONDS = 1.0
 
 _NAME = re.compile(r"hpsearch-[0-9a-f]{32}")
 
@@ -27,7 +29,7 @@ class StandIn:
 
     def __init__(self, mark: str) -> None:
         self.path = Path(tempfile.gettempdir(), f"hpsearch-{mark}")
-        self._lock: int | None = None
+        self._lock: Lock | None = None
 
     def make(self) -> Path:
         """Give the folder; make it if it isn't there yet."""
@@ -42,28 +44,22 @@ class StandIn:
             for entry in self.path.iterdir():
                 shutil.rmtree(entry, ignore_errors=True)
 
-    def _make_locked(self) -> int:
+    def _make_locked(self) -> Lock:
         while True:
             self.path.mkdir(mode=0o700, exist_ok=True)
-            lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            # Another worker may have found it before it was locked, and deleted it.
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(lock), self.path.stat()):
-                    return lock
-            os.close(lock)
+            lock = Lock(self.path)
+            # Another worker may have found it before it was locked, and may be deleting it.
+            if lock.take(_PATIENCE_SECONDS) and lock.in_place():
+                return lock
+            lock.close()
 
 
 def _remove_deserted(parent: Path) -> None:
     """Delete the folders that no living process holds."""
     for folder in parent.iterdir():
-        if _NAME.fullmatch(folder.name) is None:
+        if _NAME.fullmatch(folder.name) is None or folder.is_symlink() or not folder.is_dir():
             continue
-        try:
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except OSError:  # deleted meanwhile, no folder, or another user's
-            continue
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+        # Another may delete it meanwhile, or it is another user's.
+        with contextlib.suppress(OSError), Lock(folder) as lock:
+            if lock.take():
+                shutil.rmtree(folder, ignore_errors=True)

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpsearch.backends.ray.mailbox import Heartbeat, HeartbeatReply, Key, Save
+from hpsearch.backends.ray.mailbox import Heartbeat, HeartbeatReply, Key
 from hpsearch.backends.ray.stand_in import StandIn
 from hpsearch.errors import HpsearchError
 from hpsearch.study.directory import OUTPUT_AT_HAND, hold_as_worker
 from hpsearch.study.locks import Lock
-from hpsearch.task import SegmentResult
+from hpsearch.task import Save, SegmentResult
 from hpsearch.trainable.checkpoints import pack, unpack
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trial import Report, Segment, Trial
@@ -179,6 +179,7 @@ class RayWorker:
         key = (self._study, segment.trial, segment.attempt)
         with self._beginning:
             if key in self._recalled:
+                self._recalled.remove(key)  # it may be sent here again
                 return None
             self._begun = key
         channel = _Channel(self._name, key, self._root, self._sees)
@@ -194,24 +195,26 @@ class RayWorker:
             self._channel = None
         saves = tuple(channel.saves)
         if self._sees:
-            return RunResponse(result, saves, None, None, self._weigh(), self._worker.address)
+            return self._response(result, saves)
         newest = result.checkpoint or (saves[-1].checkpoint if saves else None)
         try:
             packed = None if newest is None else pack(self._root / newest)
         except HpsearchError as error:
             return self._undone(segment, error)
-        log = _end_of_log(
-            self._root / attempt_directory(segment, 0 if request.rank_info is None else request.rank_info.rank)
-        )
-        response = RunResponse(result, saves, packed, log, self._weigh(), self._worker.address)
+        rank = 0 if request.rank_info is None else request.rank_info.rank
+        log = _end_of_log(self._root / attempt_directory(segment, rank))
         shutil.rmtree(self._root / attempt_directory(segment), ignore_errors=True)
-        return response
+        return self._response(result, saves, packed, log)
 
     def _undone(self, segment: Segment, error: HpsearchError) -> RunResponse:
         """Give back a segment whose checkpoint couldn't be put down here, or be taken up."""
+        return self._response(SegmentResult(segment.start, None, (), False, 0.0, failure_of(error)))
+
+    def _response(
+        self, result: SegmentResult, saves: tuple[Save, ...] = (), packed: bytes | None = None, log: bytes | None = None
+    ) -> RunResponse:
         assert self._worker is not None
-        result = SegmentResult(segment.start, None, (), False, 0.0, failure_of(error))
-        return RunResponse(result, (), None, None, self._weigh(), self._worker.address)
+        return RunResponse(result, saves, packed, log, self._weigh(), self._worker.address)
 
     def _weigh(self) -> int:
         now = time.monotonic()

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import ray
 from ray import cloudpickle
@@ -16,7 +15,7 @@ from ray.exceptions import RayError
 
 from hpsearch.backends.ray.backoff import Backoff
 from hpsearch.backends.ray.inbox import Inbox
-from hpsearch.backends.ray.session import Pool, Shape, here, live_nodes, others, why_no_workers
+from hpsearch.backends.ray.session import Pool, Shape, first_line, here, live_nodes, others, why_no_workers
 from hpsearch.backends.ray.worker import Hello, RayWorker
 from hpsearch.backends.slots import Slot, Slots
 from hpsearch.errors import BackendError, TrainableError
@@ -24,7 +23,7 @@ from hpsearch.study.provenance import process_name
 from hpsearch.task import Message, Notice
 from hpsearch.worker.job import Job
 
-__all__ = ["WorkerPool", "first_line"]
+__all__ = ["WorkerPool"]
 
 _IDLE_SECONDS = 30.0
 """On a cluster that others share, a worker that had nothing to do for this long is given back."""
@@ -61,10 +60,10 @@ class WorkerPool:
         pool: Pool,
         inbox: Inbox,
         ready: Callable[[], None],
-        lost: Callable[[Slot[Any], str], Sequence[Message]],
+        lost: Callable[[Slot, str], Sequence[Message]],
         fresh: bool = False,
     ) -> None:
-        self.slots: Slots[Any] = Slots(ahead=job.widest == 1 and not fresh)
+        self.slots: Slots = Slots(ahead=job.widest == 1 and not fresh)
         self._fresh = fresh
         if fresh:
             pool.empty()
@@ -110,7 +109,7 @@ class WorkerPool:
         """Start workers in place of those that are gone."""
         self._add(self.wanted - len(self.slots.all) - self._given_back - self._backoff.given_back)
 
-    def end(self, slot: Slot[Any]) -> None:
+    def end(self, slot: Slot) -> None:
         """End a worker's process."""
         if ray.is_initialized():
             ray.kill(slot.handle, no_restart=True)
@@ -187,7 +186,7 @@ class WorkerPool:
             hello = slot.handle.open.remote(self._payload, self._search_path, self._token)
             self._inbox.when_done(hello, functools.partial(self._said_hello, slot, known is None))
 
-    def _said_hello(self, slot: Slot[Any], new: bool, future: Future[Hello]) -> Sequence[Message]:
+    def _said_hello(self, slot: Slot, new: bool, future: Future[Hello]) -> Sequence[Message]:
         if slot.dead:
             return ()
         try:
@@ -235,14 +234,7 @@ class WorkerPool:
                 self._given_back += 1
 
 
-def _placed(slot: Slot[Any], future: Future[str]) -> Sequence[Message]:
+def _placed(slot: Slot, future: Future[str]) -> Sequence[Message]:
     if future.exception() is None:  # what went wrong is in the hello, too
         slot.node = future.result()
     return ()
-
-
-def first_line(error: BaseException) -> str:
-    """Give what was raised in a worker, without Ray's own words."""
-    error = getattr(error, "cause", None) or error
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else ''}"

@@ -13,6 +13,7 @@ from hpsearch.backends.inline import InlineBackend
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import BackendError
 from hpsearch.study.directory import StudyDirectory
+from hpsearch.sweep.parts import Resources
 from hpsearch.task import Message, Progress, Result, Task, WorkerGang, WorkerShare
 from hpsearch.trial import Parent, Segment, Trial
 from hpsearch.worker.job import Job
@@ -94,11 +95,11 @@ def warm_ray(ray_cluster: object, tmp_path_factory: pytest.TempPathFactory) -> C
 
     first = StudyDirectory(tmp_path_factory.mktemp("warm") / "study")
     first.create({"sweep": {}}, None)
-    place = Place(RayBackend(workers=2), first.path, [])
+    place = Place(RayBackend(Resources(workers=2)), first.path, [])
     place.open()
     place.wait_for(lambda _: place.backend.workers().ready == 2)
     place.backend.close()
-    return lambda: RayBackend(workers=2)
+    return lambda: RayBackend(Resources(workers=2))
 
 
 RAY = pytest.param("ray", marks=pytest.mark.ray)

@@ -18,7 +18,19 @@ from hpsearch.space import Space, Uniform
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.sweep.sweep import Metric, Sweep
-from hpsearch.task import WHOLE_WORKER, Gone, Message, Place, Progress, Result, SegmentResult, Task, TimedOut, Workers
+from hpsearch.task import (
+    WHOLE_WORKER,
+    Gone,
+    Message,
+    Place,
+    Progress,
+    Result,
+    Save,
+    SegmentResult,
+    Task,
+    TimedOut,
+    Workers,
+)
 from hpsearch.trial import Failure, Report, Segment
 from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.job import Job
@@ -155,7 +167,7 @@ def saved(task: Task, iteration: int, since: int | None = None) -> Progress:
     segment = task.segment
     reports = _reports(segment, segment.start if since is None else since, iteration, lambda _, i: 9.0 / i)
     checkpoint = f"{attempt_directory(segment)}/hpsearch-checkpoint-{iteration}"
-    return Progress(segment.trial, segment.attempt, (), (iteration, checkpoint, reports))
+    return Progress(segment.trial, segment.attempt, (), Save(iteration, checkpoint, reports))
 
 
 def failed(task: Task, kind: str = "raised", message: str = "ValueError: no") -> Result:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import asyncio
 
-from hpsearch.backends.ray.mailbox import Heartbeat, Key, Mailbox, Save
+from hpsearch.backends.ray.mailbox import Heartbeat, Key, Mailbox
+from hpsearch.task import Save
 from hpsearch.trial import Report
 
 KEY = ("runs/x", 3, 1)
@@ -15,6 +16,12 @@ def heartbeat(iteration: int = 1, saves: tuple[Save, ...] = ()) -> Heartbeat:
 
 def asking(key: Key = KEY, worker: str = "worker") -> Heartbeat:
     return Heartbeat(worker, key, (), (), None, ())
+
+
+async def all_wait() -> None:
+    """Let every task of the loop go on until it waits for something."""
+    for _ in range(5):
+        await asyncio.sleep(0)
 
 
 def test_letters_are_collected_once_and_in_their_order():
@@ -69,6 +76,21 @@ def test_a_study_that_was_let_go_leaves_nothing(monkeypatch):
         await asyncio.sleep(0)
         assert not collecting.done()
         assert not (await mailbox.exchange(heartbeat(2))).cut
+        assert [one.reports[0].iteration for one in await collecting] == [2]
+
+    asyncio.run(let_go())
+
+
+def test_who_still_waits_for_a_study_that_was_let_go_takes_nothing_of_the_next_one():
+    async def let_go() -> None:
+        mailbox = Mailbox()
+        former = asyncio.create_task(mailbox.collect())
+        await all_wait()
+        await mailbox.clear()
+        collecting = asyncio.create_task(mailbox.collect())
+        await all_wait()
+        await mailbox.exchange(heartbeat(2))
+        assert await former == []
         assert [one.reports[0].iteration for one in await collecting] == [2]
 
     asyncio.run(let_go())

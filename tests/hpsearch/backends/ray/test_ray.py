@@ -19,6 +19,7 @@ from hpsearch.report.study import Study
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
+from hpsearch.sweep.parts import Resources
 from hpsearch.trial import TrialState
 from tests.hpsearch.support import backend_trainables as trainables
 from tests.hpsearch.support.conditions import alive_nodes, gone, limits, wait_until
@@ -165,7 +166,7 @@ def test_three_nodes_one_blind_one_lost_give_the_same_table(ray_cluster, tmp_pat
     lost = ray_cluster.add_node(num_cpus=1, include_dashboard=False)
     wait_until(lambda: alive_nodes() == 3)
     # On a busy machine one worker could run it all before the others come: the search is to find all of them warm.
-    driver = Driver(RayBackend(workers=4), tmp_path / "warm", "total")
+    driver = Driver(RayBackend(Resources(workers=4)), tmp_path / "warm", "total")
     driver.wait_for(lambda: driver.backend.workers().ready == 4)
     driver.backend.close()
     directory = tmp_path / "ray"

@@ -17,6 +17,7 @@ import hpsearch
 from hpsearch.backends import gangs
 from hpsearch.backends.ray import backoff, worker_pool
 from hpsearch.backends.ray.backend import RayBackend
+from hpsearch.sweep.parts import Resources
 from hpsearch.task import Gone, Result, TimedOut
 from tests.hpsearch.support.conditions import alive_nodes, gone, limits, wait_until
 from tests.hpsearch.support.driver import ROOT, Driver
@@ -36,7 +37,7 @@ def ended(outcome: Any) -> dict[str, float]:
 @pytest.fixture
 def pair(ray_cluster, tmp_path) -> Iterator[Driver]:
     """Two workers on one node."""
-    driver = Driver(RayBackend(workers=2, workers_per_trial=2), tmp_path / "study", "together", widest=2)
+    driver = Driver(RayBackend(Resources(workers=2, workers_per_trial=2)), tmp_path / "study", "together", widest=2)
     driver.wait_for(lambda: driver.backend.workers().ready == 2)
     yield driver
     driver.backend.close()
@@ -137,7 +138,7 @@ def test_a_rank_that_stays_when_rank_0_is_done_is_killed(pair, monkeypatch):
 def test_gangs_stay_on_a_node_where_they_can_and_survive_the_loss_of_one(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(gangs, "GRACE_SECONDS", 2.0)  # Ray takes longer to miss a node
     node = ray_cluster.add_node(num_cpus=2, include_dashboard=False)
-    driver = Driver(RayBackend(workers=4, workers_per_trial=2), tmp_path / "study", "together", widest=4)
+    driver = Driver(RayBackend(Resources(workers=4, workers_per_trial=2)), tmp_path / "study", "together", widest=4)
     driver.wait_for(lambda: driver.backend.capacity() == 4)
     driver.start(0, {"x": X, "pause": 0.1}, end=5, width=2)
     driver.start(1, {"x": X, "pause": 0.1}, end=5, width=2)
@@ -164,14 +165,12 @@ def test_gangs_stay_on_a_node_where_they_can_and_survive_the_loss_of_one(ray_clu
 def test_a_trial_that_the_cluster_can_never_hold_is_one_clear_error(ray_cluster, tmp_path):
     arithmetic = r"needs 5 workers at once, each of 1 CPU; the nodes hold 2 \([\d.]+: 2 CPUs\) = 2 of them"
     with pytest.raises(hpsearch.BackendError, match=arithmetic):
-        Driver(RayBackend(workers_per_trial=5), tmp_path / "study", "together", widest=5)
-    with pytest.raises(hpsearch.BackendError, match=r"needs 3 workers at once, but the sweep asks for 2 in all"):
-        Driver(RayBackend(workers=2, workers_per_trial=3), tmp_path / "other", "together", widest=3)
+        Driver(RayBackend(Resources(workers_per_trial=5)), tmp_path / "study", "together", widest=5)
 
 
 def test_a_gang_with_a_worker_that_does_not_see_the_study_goes_on_from_a_checkpoint(ray_cluster, tmp_path, blind_node):
     study = tmp_path / "study"
-    driver = Driver(RayBackend(workers=3, workers_per_trial=3), study, "together", widest=3)
+    driver = Driver(RayBackend(Resources(workers=3, workers_per_trial=3)), study, "together", widest=3)
     driver.start(0, {"x": X}, end=2, width=3)
     first = driver.outcome(0)
     assert ended(first)["hosts"] == 2
@@ -190,7 +189,7 @@ def test_idle_workers_are_given_back_and_had_again_for_a_wide_task(ray_cluster, 
 
     monkeypatch.setattr(worker_pool, "_IDLE_SECONDS", 0.5)
     monkeypatch.setattr(backoff, "FIRST_SECONDS", 1.0)
-    driver = Driver(RayBackend(workers=2), tmp_path / "study", "together", widest=2)
+    driver = Driver(RayBackend(Resources(workers=2)), tmp_path / "study", "together", widest=2)
     driver.wait_for(lambda: driver.backend.workers().ready == 0 and driver.backend.capacity() == 2)
     wait_until(lambda: ray.available_resources().get("CPU") == 2)
 
@@ -221,11 +220,12 @@ sys.path.insert(0, {root!r})
 from pathlib import Path
 from hpsearch.backends.ray import worker_pool, session, backoff
 from hpsearch.backends.ray.backend import RayBackend
+from hpsearch.sweep.parts import Resources
 from tests.hpsearch.support.driver import Driver
 backoff.FIRST_SECONDS = 1.0
 worker_pool._IDLE_SECONDS = math.inf
 worker_pool._NOTICE_SECONDS = 0.0, 30.0
-backend = RayBackend(workers=2, workers_per_trial=2, address={address!r})
+backend = RayBackend(Resources(workers=2, workers_per_trial=2), {address!r})
 driver = Driver(backend, Path({study!r}), "together", widest=2)
 driver.wait_for(lambda: driver.messages)
 print(driver.messages[0].text, flush=True)
@@ -242,7 +242,7 @@ session.shut_down()
 def test_two_sweeps_that_hold_half_a_gang_each_both_finish(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(backoff, "FIRST_SECONDS", 1.0)
     monkeypatch.setattr(worker_pool, "_IDLE_SECONDS", math.inf)
-    first = Driver(RayBackend(workers=2, workers_per_trial=2), tmp_path / "first", "together", widest=2)
+    first = Driver(RayBackend(Resources(workers=2, workers_per_trial=2)), tmp_path / "first", "together", widest=2)
     first.start(0, {"x": X, "pause": 0.02}, end=100_000, width=2)
     pid = int(first.metrics(0)["pid1"])
     code = SECOND.format(root=str(ROOT), address=ray_cluster.address, study=str(tmp_path / "second"))

@@ -22,7 +22,8 @@ from hpsearch.run.plan import simulate
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
-from hpsearch.task import WHOLE_WORKER, Message, Place, Result, Task
+from hpsearch.sweep.parts import Resources
+from hpsearch.task import WHOLE_WORKER, Gone, Message, Place, Result, Task
 from tests.hpsearch.support import backend_trainables as trainables
 from tests.hpsearch.support.driver import Driver
 
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.ray
 
 def test_idle_workers_are_given_back_and_had_again(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(worker_pool, "_IDLE_SECONDS", 0.5)
-    driver = Driver(RayBackend(workers=2), tmp_path / "study", "total")
+    driver = Driver(RayBackend(Resources(workers=2)), tmp_path / "study", "total")
     driver.wait_for(lambda: driver.backend.workers().ready == 0 and driver.backend.capacity() == 2)
     driver.start(0, {"x": 1.0})
     assert driver.backend.capacity() == 1
@@ -43,7 +44,7 @@ def test_workers_are_added_when_the_cluster_grows(ray_cluster, tmp_path):
     import ray
 
     before = sum(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
-    driver = Driver(RayBackend(workers=None), tmp_path / "study", "total")
+    driver = Driver(RayBackend(Resources(workers=None)), tmp_path / "study", "total")
     assert driver.backend.workers().wanted == before
     node = ray_cluster.add_node(num_cpus=1, include_dashboard=False)
     driver.wait_for(lambda: driver.backend.workers().ready == before + 1)
@@ -53,10 +54,10 @@ def test_workers_are_added_when_the_cluster_grows(ray_cluster, tmp_path):
 
 def test_a_task_sent_ahead_is_taken_back_from_behind_a_long_one(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(slots, "SEND_AHEAD_SECONDS", 5.0)  # a loaded machine is slow, too
-    driver = Driver(RayBackend(workers=2), tmp_path / "study", "waits")
+    driver = Driver(RayBackend(Resources(workers=2)), tmp_path / "study", "waits")
     driver.wait_for(lambda: driver.backend.workers().ready == 2)
     long = 40
-    for number in range(long):  # until the pool knows how short they are, and sends a second task ahead
+    for number in range(long):  # until the pool knows how short they are, and sends others ahead
         driver.wait_for(lambda: driver.backend.capacity() > 0)
         driver.start(number, {})
     driver.wait_for(lambda: len(driver.results()) == long)
@@ -69,6 +70,25 @@ def test_a_task_sent_ahead_is_taken_back_from_behind_a_long_one(ray_cluster, tmp
     (tmp_path / "go").touch()
     driver.wait_for(lambda: long in driver.results())
     assert sorted(driver.results()) == list(range(long + 4))
+    driver.backend.close()
+
+
+def test_tasks_that_were_taken_back_run_on_the_same_worker_unless_they_were_cut(ray_cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(slots, "SEND_AHEAD_SECONDS", 5.0)
+    driver = Driver(RayBackend(Resources(workers=1)), tmp_path / "study", "waits")
+    long = 40
+    for number in range(long):
+        driver.start(number, {})
+    driver.wait_for(lambda: len(driver.results()) == long)
+    for number, params in enumerate([{"folder": str(tmp_path)}, {}, {}, {}], long):
+        assert driver.backend.capacity() > 0
+        driver.start(number, params)
+    first_behind = long + 1  # the last to be taken back
+    driver.backend.cut(first_behind, 1)
+    assert driver.outcome(first_behind) == Gone(first_behind, 1, "it was cut before it began", False)
+    (tmp_path / "go").touch()
+    driver.wait_for(lambda: len(driver.results()) == long + 3)
+    assert sorted(driver.results()) == [*range(first_behind), long + 2, long + 3]
     driver.backend.close()
 
 

@@ -13,6 +13,7 @@ import hpsearch
 from hpsearch.backends.ray import backend as ray_backend
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.events import Lost
+from hpsearch.sweep.parts import Resources
 from hpsearch.task import Notice, Result
 from hpsearch.trial import TrialState
 from tests.hpsearch.backends.ray.test_ray import csv, events, search
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.ray
 
 @contextmanager
 def opened(tmp_path: Path, **options: Any) -> Iterator[Driver]:
-    driver = Driver(RayBackend(workers=1, **options), tmp_path / "study", "Closing")
+    driver = Driver(RayBackend(Resources(workers=1, **options)), tmp_path / "study", "Closing")
     yield driver
     driver.backend.close()
 
