@@ -1,4 +1,4 @@
-"""What every scheduler must hold, for any number of workers and any order of outcomes."""
+"""What schedulers hold that decide whole rungs, for any number of workers and any order of outcomes."""
 
 from __future__ import annotations
 

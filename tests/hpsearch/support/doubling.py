@@ -56,7 +56,7 @@ class _Doubling(Scheduler):
             trial = self._numbered - 1
             if self._reached:
                 until = min(2 * self._reached, self._max_iter)
-                yield Run(trial, until, trial, until.bit_length() - 1)
+                yield Run(trial, until, trial, (until - 1).bit_length())
             elif self.ready():
                 yield NewTrial(trial + 1, 1, trial + 1)
 
