@@ -9,6 +9,7 @@ from hpsearch.errors import SweepError
 from hpsearch.searchers import GridSearcher, PointsToTry, RandomSearcher, Suggestion
 from hpsearch.seeds import trial_seed
 from hpsearch.space import IntUniform, Space, Uniform
+from hpsearch.trial import Trial
 
 SPACE = Space.from_parameters({"x": Uniform(0, 1), "n": IntUniform(1, 3)})
 GRID = Space.from_parameters({"n": IntUniform(1, 3), "k": ["a", "b"]})
@@ -68,3 +69,23 @@ def test_trial_seeds_fit_numpy_and_differ():
 def test_trial_seeds_stay_what_they_are():
     # They stand in journals: another hash would give resumed trials other random numbers.
     assert [trial_seed(0, 0), trial_seed(0, 1), trial_seed(42, 7)] == [1843984779, 2710342676, 1769625808]
+
+
+def test_random_explores_by_draws_that_it_suggests_nowhere():
+    space = Space.from_parameters({"x": Uniform(0.0, 1.0)})
+    searcher = RandomSearcher(space, 7)
+    assert RandomSearcher.explores
+    parent = Trial(0, {"x": 0.5}, 1, "random")
+    explored = [searcher.explore(number, parent) for number in range(50)]
+    assert explored == [RandomSearcher(space, 7).explore(number, parent) for number in range(50)]
+    assert all(space.check(suggestion.params) == suggestion.params for suggestion in explored)
+    drawn = [searcher.suggest(number).params["x"] for number in range(50)]
+    assert not {suggestion.params["x"] for suggestion in explored} & set(drawn)
+    assert searcher.explore(3, parent) != RandomSearcher(space, 8).explore(3, parent)
+
+
+def test_a_searcher_that_does_not_explore_says_so():
+    space = Space.from_parameters({"x": [1, 2]})
+    assert not GridSearcher.explores
+    with pytest.raises(NotImplementedError, match="GridSearcher has no params for forked trials"):
+        GridSearcher(space).explore(1, Trial(0, {"x": 1}, 1, "grid"))
