@@ -41,7 +41,10 @@ def read_parts(checkpoint: Path) -> dict[str, int | None]:
         return dict.fromkeys(_find_parts(checkpoint))
     check_part(path, None)
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))["bytes"])
+        parts: dict[str, int | None] = dict(json.loads(path.read_text(encoding="utf-8"))["bytes"])
+        if any("\0" in part for part in parts):
+            raise ValueError("no file has such a name")
+        return parts
     except (ValueError, KeyError, TypeError) as error:
         raise UnreadableCheckpointError(f"the checkpoint is damaged: {path} must be a manifest, but isn't") from error
 

@@ -272,6 +272,13 @@ def test_a_checkpoint_of_a_script_that_writes_lines_never_had_random_state(tmp_p
         without_manifest(checkpoint).joinpath("manifest.json").write_text('{"bytes": {"files/sub/weights": 12}}')
 
 
+def test_a_manifest_that_names_what_no_file_can_be_called_is_damaged(tmp_path: Path) -> None:
+    checkpoint = write(tmp_path, {"a": 1}, 1)
+    (checkpoint / "manifest.json").write_text('{"bytes": {"state\\u0000.pt": 3}}')
+    with pytest.raises(UnreadableCheckpointError, match="must be a manifest, but isn't"):
+        checkpoints.read_state(checkpoint)
+
+
 def test_a_checkpoint_without_a_manifest_is_read_as_ever(tmp_path: Path, offered: Path) -> None:
     state = without_manifest(write(tmp_path, {"a": 1}, 1))
     assert checkpoints.read_state(state) == {"a": 1}
