@@ -10,10 +10,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.hpsearch.support.conditions import alive_nodes, wait_until
+from tests.hpsearch.support.conditions import alive_nodes, living_below, wait_until
 
 
 @pytest.fixture
@@ -40,9 +39,8 @@ def blind_node(ray_cluster, tmp_path) -> Iterator[str]:
     # Two nodes that start on one host at once may choose the same names for their sockets.
     wait_until(lambda: alive_nodes() == 2)
     yield namespace
-    for child in psutil.Process(process.pid).children(recursive=True):
-        if child.name() == "raylet":
-            child.terminate()  # it says goodbye to the cluster, which would take half a minute to miss it
+    for raylet in living_below(process.pid, "raylet"):
+        raylet.terminate()  # it says goodbye to the cluster, which would take half a minute to miss it
     wait_until(lambda: alive_nodes() == 1)
     os.killpg(process.pid, signal.SIGTERM)
     process.wait()

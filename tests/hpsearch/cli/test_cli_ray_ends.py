@@ -17,6 +17,7 @@ import pytest
 import hpsearch
 from hpsearch.events import Started
 from tests.hpsearch.support.command_line import PROGRAM, environment, wait_for
+from tests.hpsearch.support.conditions import living_below
 from tests.hpsearch.support.local_ray import SWEEP, TRAIN, Undisturbed, finished, hpsearch_command
 from tests.hpsearch.support.scripted import events_of
 
@@ -86,11 +87,7 @@ class Running:
 
     def family(self, name: str) -> list[psutil.Process]:
         """Give the living processes under it whose name begins so."""
-        try:
-            children = psutil.Process(self.process.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return []
-        return [child for child in children if psutil.pid_exists(child.pid) and child.name().startswith(name)]
+        return living_below(self.process.pid, name)
 
     def wait_for(self, condition: Callable[[], object]) -> None:
         wait_for(lambda: bool(condition()), self.process)

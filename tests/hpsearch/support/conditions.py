@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import psutil
 
 
 def wait_until(met: Callable[[], bool]) -> None:
@@ -27,6 +30,17 @@ def gone(pid: float) -> bool:
         return Path(f"/proc/{int(pid)}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+def living_below(pid: int, name: str) -> list[psutil.Process]:
+    """Give the processes below this one whose name begins so; any of them may end at any moment."""
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if child.name().startswith(name):
+                    found.append(child)
+    return found
 
 
 def alive_nodes() -> int:
