@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from hpsearch.errors import HpsearchError, TrainableError
 from hpsearch.trainable import random_state
+from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.report_lines import KIND, append_line
-from hpsearch.trainable.running_trial import Assignment, RunningTrial
+from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trainable.storage import writing
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hpsearch.errors import TrainableError
 from hpsearch.trainable import checkpoints, random_state
+from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.metrics import to_numbers
 from hpsearch.trainable.random_state import RandomState
 from hpsearch.trainable.storage import writing
@@ -20,11 +20,9 @@ if TYPE_CHECKING:
     from hpsearch_comm import Group
 
 __all__ = [
-    "Assignment",
     "Listener",
     "RunningTrial",
     "SegmentEnd",
-    "nest",
 ]
 
 
@@ -37,47 +35,6 @@ class SegmentEnd(SystemExit):
 
     A `SystemExit`, so that `except Exception` lets it pass and a script ends with status 0.
     """
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """What a trainable is to run, in terms of the machine that runs it; plain, so that JSON carries it."""
-
-    number: int
-    params: dict[str, Any]
-    """Nested as the sweep's groups are."""
-    seed: int
-    directory: str
-    """The attempt's own directory, absolute."""
-    start: int
-    """Iterations that are done."""
-    end: int | None
-    """Last iteration to run."""
-    checkpoint: str | None
-    """The checkpoint to start from, absolute."""
-    metric: str
-    """Name that every report must hold."""
-    save_every: int | None
-    """Iterations between checkpoints inside the segment."""
-    rank: int = 0
-    """This worker's among those that run the segment; rank 0 reports and saves."""
-    world_size: int = 1
-    """Workers that run the segment."""
-    scaling: dict[str, Any] = field(default_factory=dict)
-    """How batch and rate follow the number of workers, as the sweep has it."""
-    parent: int | None = None
-    """The trial that this one is forked from, where it begins as its fork: without a checkpoint of its own."""
-    parent_checkpoint: str | None = None
-    """That trial's checkpoint, absolute. Where the fork goes on at an iteration, `checkpoint` is the same."""
-
-    @property
-    def must_report(self) -> bool:
-        """Whether it has no report yet: one that is continued may find that it has nothing left to do."""
-        return self.start == 0 or self.parent is not None
-
-    def due(self, iteration: int) -> bool:
-        """Say whether a checkpoint inside the segment is due at this iteration."""
-        return self.save_every is not None and iteration % self.save_every == 0
 
 
 class Listener(Protocol):
@@ -392,28 +349,3 @@ def _group_of_one() -> Group:
 def _is_module(offered: object) -> bool:
     """Say whether this has a state but isn't one: callable as it may be, it is for `write` to refuse."""
     return callable(getattr(offered, "state_dict", None))
-
-
-def nest(params: Mapping[str, Any], paths: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
-    """Give flat parameters as the sweep's groups nest them; lists and mappings are copied.
-
-    Args:
-        params: Flat names to values.
-        paths: Flat names to where they stand; a name that is missing stands at the top.
-    """
-    nested: dict[str, Any] = {}
-    for name, value in params.items():
-        *groups, last = paths.get(name, (name,))
-        place = nested
-        for group in groups:
-            place = place.setdefault(group, {})
-        place[last] = _copied(value)
-    return nested
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copied(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_copied(entry) for entry in value]
-    return value

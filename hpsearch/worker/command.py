@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from hpsearch.errors import CheckpointError, StorageError, TrainableError, UnwritableError
 from hpsearch.trainable import checkpoints
+from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.current import CUT_FILE
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.macros import expand
 from hpsearch.trainable.metrics import to_numbers
 from hpsearch.trainable.report_lines import KIND, LineReader
-from hpsearch.trainable.running_trial import Assignment
 from hpsearch.trial import Failure, Params, Trial
 from hpsearch.worker.attempt import Attempt
 from hpsearch.worker.gang import RankInfo

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from hpsearch.errors import Interrupted, StorageError, TrainableError, UnwritableError
 from hpsearch.trainable import random_state
+from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.current import set_current_trial
 from hpsearch.trainable.failures import failure_of
-from hpsearch.trainable.running_trial import Assignment, RunningTrial, SegmentEnd
+from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
 from hpsearch.trainable.trainables import Trainable, resolve_trainable
 from hpsearch.trial import Failure, Trial
 from hpsearch.worker.attempt import Attempt

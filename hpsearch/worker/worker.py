@@ -9,8 +9,8 @@ from pathlib import Path
 
 from hpsearch.errors import BackendError, StorageError, UnwritableError
 from hpsearch.task import SegmentResult
+from hpsearch.trainable.assignment import Assignment, nest
 from hpsearch.trainable.failures import bounded, failure_of
-from hpsearch.trainable.running_trial import Assignment, nest
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Segment, Trial
 from hpsearch.worker.attempt import Attempt, attempt_directory

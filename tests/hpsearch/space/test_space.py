@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hpsearch.errors import SweepError
 from hpsearch.space import Categorical, Constant, IntUniform, LogUniform, Parameter, Space, Uniform
-from hpsearch.trainable.running_trial import nest
+from hpsearch.trainable.assignment import nest
 
 NESTED = Space.from_parameters(
     {

@@ -11,9 +11,10 @@ import pytest
 import hpsearch_comm
 from hpsearch.errors import CheckpointError, TrainableError
 from hpsearch.trainable import checkpoints, random_state
+from hpsearch.trainable.assignment import Assignment, nest
 from hpsearch.trainable.current import current_trial
 from hpsearch.trainable.failures import failure_of
-from hpsearch.trainable.running_trial import Assignment, RunningTrial, SegmentEnd, nest
+from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
 from tests.comm.thread_ranks import run_ranks
 
 
