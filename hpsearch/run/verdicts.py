@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hpsearch.errors import HpsearchError, StorageError
 from hpsearch.events import Dropped, Event, Failed, Finished, Lost, Reverted
-from hpsearch.study.trial_records import TrialRecord
+from hpsearch.study.trial_record import TrialRecord
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Gone, Result, SegmentResult, TimedOut
 from hpsearch.trial import Failure

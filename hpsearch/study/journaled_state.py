@@ -29,7 +29,8 @@ from hpsearch.events import (
     Started,
 )
 from hpsearch.schedulers.base import RungView
-from hpsearch.study.trial_records import TrialRecord, TrialRecords
+from hpsearch.study.trial_record import TrialRecord
+from hpsearch.study.trial_records import TrialRecords
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, StateAt, TrialRow, TrialState
 

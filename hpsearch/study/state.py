@@ -15,28 +15,25 @@ from itertools import islice, tee
 from hpsearch.decision import Decision, Followed, Plan
 from hpsearch.errors import JournalError
 from hpsearch.events import (
-    Dropped,
     Event,
     Exhausted,
     Extended,
     Failed,
     Finished,
     Retried,
-    Reverted,
-    Saved,
     Started,
 )
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, RungView, Wait
-from hpsearch.searchers import NotYet, Observation, Searcher, Suggestion
+from hpsearch.searchers import NotYet, Searcher, Suggestion
 from hpsearch.seeds import trial_seed
 from hpsearch.study.build import build_scheduler
 from hpsearch.study.failure_limit import Tally
 from hpsearch.study.followed_codec import encode_followed
 from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.study.suggestions import Suggested, Suggestions
-from hpsearch.study.trial_records import TrialRecord
+from hpsearch.study.trial_record import TrialRecord
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import Failure, Parent, Report, Segment, StateAt, Trial, TrialRow, TrialState
+from hpsearch.trial import Parent, Segment, StateAt, Trial, TrialRow, TrialState
 
 __all__ = ["StudyState"]
 
@@ -86,7 +83,7 @@ class StudyState:
         decisions = self._decided(event)
         followed = Followed(decisions, self._plan(event))
         self._journaled.follow(followed)
-        self._tell_searcher(event, decisions)
+        self._suggestions.hear(event, self._journaled, decisions)
         # Here and not where files are removed: what was let go must be so in a replay, too.
         self._gone += self._journaled.obsolete({*self._suggestions.needs(), *self._scheduler.needs()})
         return followed
@@ -350,39 +347,6 @@ class StudyState:
         changed = {bracket: rungs for bracket, rungs in plans.items() if rungs != known.get(bracket, ())}
         total = self.total()
         return Plan(total, changed) if changed or total != self._journaled.total else None
-
-    def _tell_searcher(self, event: Event, decisions: Sequence[Decision]) -> None:
-        """Let the searcher hear of an event that was applied."""
-        hear = self._suggestions.hear
-        match event:
-            case Started(new=Trial() as new):
-                hear(StateAt(new.number, new.start), lambda searcher: searcher.started(new))
-            case Saved():
-                self._observed(event.trial, event.reports)
-            case Finished():
-                self._observed(event.trial, event.reports, event.trial not in self._journaled.requeued, None, decisions)
-            case Failed(retry=False):
-                self._observed(event.trial, event.reports, True, event.failure, decisions)
-            case Reverted():
-                record = self._records.of(event.trial)
-                reverted, iteration = record.trial, record.result.iterations
-                hear(StateAt(event.trial, iteration), lambda searcher: searcher.reverted(reverted, iteration))
-            case Dropped():
-                dropped = self._records.of(event.trial).trial
-                hear(StateAt(event.trial, dropped.start), lambda searcher: searcher.dropped(dropped))
-
-    def _observed(
-        self,
-        trial: int,
-        reports: Sequence[Report],
-        ended: bool = False,
-        failure: Failure | None = None,
-        decisions: Sequence[Decision] = (),
-    ) -> None:
-        record = self._records.of(trial)
-        observation = Observation(record.trial, record.result.iterations, reports, ended, failure, decisions)
-        state = StateAt(trial, observation.iteration)
-        self._suggestions.hear(state, lambda searcher: searcher.observe(observation))
 
 
 def _once_more(trial: Trial) -> Suggestion:

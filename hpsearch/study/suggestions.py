@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
-from hpsearch.searchers import NotYet, Searcher, Suggestion
+from hpsearch.decision import Decision
+from hpsearch.events import Dropped, Event, Failed, Finished, Reverted, Saved, Started
+from hpsearch.searchers import NotYet, Observation, Searcher, Suggestion
 from hpsearch.study.build import build_searcher
+from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import StateAt, Trial
 
@@ -53,10 +56,32 @@ class Suggestions:
         """Whether the last answer was `NotYet`."""
         return self._working_on is not None
 
-    def hear(self, state: StateAt, call: Callable[[Searcher], None]) -> None:
-        """Take what happened, as the call that tells the searcher, and the state to which it brought a trial."""
-        if self.learns:
-            self._unheard.append((state, call))
+    def hear(self, event: Event, journaled: JournaledState, decisions: Sequence[Decision]) -> None:
+        """Take what happened, for the searcher to hear of.
+
+        Args:
+            event: It was applied.
+            journaled: The state that it led to.
+            decisions: What followed from it.
+        """
+        if not self.learns or not isinstance(event, Started | Saved | Finished | Failed | Reverted | Dropped):
+            return
+        record = journaled.records.of(event.segment.trial if isinstance(event, Started) else event.trial)
+        trial, iteration = record.trial, record.result.iterations
+        match event:
+            case Started(new=Trial() as new):
+                self._hear(StateAt(new.number, new.start), lambda searcher: searcher.started(new))
+            case Saved():
+                self._observe(Observation(trial, iteration, event.reports, False))
+            case Finished():
+                ended = trial.number not in journaled.requeued
+                self._observe(Observation(trial, iteration, event.reports, ended, None, decisions))
+            case Failed(retry=False):
+                self._observe(Observation(trial, iteration, event.reports, True, event.failure, decisions))
+            case Reverted():
+                self._hear(StateAt(trial.number, iteration), lambda searcher: searcher.reverted(trial, iteration))
+            case Dropped():
+                self._hear(StateAt(trial.number, trial.start), lambda searcher: searcher.dropped(trial))
 
     def suggest(self, number: int, parent: Trial | None = None) -> Suggested:
         """Give the suggestion for trial `number`; the same again until it has started.
@@ -123,6 +148,14 @@ class Suggestions:
 
     def _ask(self, number: int, parent: Trial | None) -> Suggestion | NotYet | None:
         return self._points.suggest(number) if parent is None else self._points.explore(number, parent)
+
+    def _observe(self, observation: Observation) -> None:
+        state = StateAt(observation.trial.number, observation.iteration)
+        self._hear(state, lambda searcher: searcher.observe(observation))
+
+    def _hear(self, state: StateAt, call: Callable[[Searcher], None]) -> None:
+        """Take the call that tells the searcher, and the state to which a trial was brought."""
+        self._unheard.append((state, call))
 
     def _tell(self, count: int) -> None:
         for _ in range(count):

@@ -1,264 +1,18 @@
-"""The record of each trial of a sweep: its state, its value, its newest checkpoint, and which checkpoints may go."""
+"""The records of all trials of a sweep, with the best one, the counts, and the checkpoints that nothing needs."""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Sequence
 
 from hpsearch.events import Started
-from hpsearch.objective import Objective, is_valid
-from hpsearch.trial import Failure, Report, Segment, StateAt, Trial, TrialRow, TrialState
+from hpsearch.objective import Objective
+from hpsearch.study.trial_record import DECIDED, TrialRecord
+from hpsearch.trial import Failure, Report, Segment, StateAt, TrialRow, TrialState
 
-__all__ = ["RollbackPoint", "TrialRecord", "TrialRecords", "TrialResult"]
+__all__ = ["TrialRecords"]
 
-
-@dataclass(frozen=True, slots=True)
-class TrialResult:
-    """What a trial has to show: of its reports, those that count."""
-
-    iterations: int = 0
-    """Highest iteration that counts."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    """All that was reported at `iterations`."""
-    value: float | None = None
-    """As the objective has it, NaN included."""
-    value_iteration: int = 0
-    """The iteration that reported `value`."""
-    value_attempt: int = 0
-    """The attempt that did: another one's checkpoint at that iteration may hold another state."""
-    value_checkpoint: str | None = None
-    """The state that gave `value`, where it was saved."""
-
-
-@dataclass(frozen=True, slots=True)
-class RollbackPoint:
-    """Where a trial stood before it was widened."""
-
-    result: TrialResult
-    checkpoint: str | None
-    checkpoint_iteration: int
-    width: int
-
-
-_NOTHING = TrialResult()
-"""Shared by all trials that have reported nothing."""
-
-_TERMINAL = frozenset({TrialState.COMPLETE, TrialState.STOPPED, TrialState.FAILED})
-
-_DECIDED = frozenset({TrialState.COMPLETE, TrialState.STOPPED})
-
-
-class TrialRecord:
-    """One trial's record. Slots, because a sweep holds one for every trial that it ever made."""
-
-    __slots__ = (
-        "_saved",
-        "attempts",
-        "bracket",
-        "checkpoint",
-        "checkpoint_iteration",
-        "excused",
-        "failure",
-        "failures",
-        "former_result",
-        "losses",
-        "reason",
-        "result",
-        "reverted",
-        "rollback_point",
-        "rung",
-        "seconds",
-        "segment",
-        "state",
-        "sure_width",
-        "trial",
-        "until",
-        "widest",
-        "width",
-    )
-
-    def __init__(self, trial: Trial) -> None:
-        self.trial = trial
-        self.state = TrialState.WAITING
-        self.result = TrialResult(trial.start) if trial.start else _NOTHING
-        self.checkpoint = self.source
-        """The newest; a fork's first is its parent's."""
-        self.checkpoint_iteration = trial.start
-        self.attempts = 0
-        self.failures = 0
-        """Attempts that failed by the trial's own fault, since it was last retried."""
-        self.losses = 0
-        """Attempts lost in a row, without a checkpoint or a finished segment between them."""
-        self.seconds = 0.0
-        """Wall time in workers, of all attempts that told it."""
-        self.bracket: int | None = None
-        self.rung: int | None = None
-        self.excused = 0.0
-        """Those of `seconds` that don't count towards its timeout: lost with a worker, or before it was retried."""
-        self.former_result = _NOTHING
-        """Where it stood before the reports of the attempt by which it failed."""
-        self.until: int | None = None
-        self.segment: Segment | None = None
-        """What runs now."""
-        self.failure: Failure | None = None
-        self.reason = ""
-        self.width = 1
-        """Workers of the segment that was started last."""
-        self.sure_width: int | None = None
-        """Workers of the last rung that it reached in good order; None before the first."""
-        self.rollback_point: RollbackPoint | None = None
-        """Where it stood before it went beyond `sure_width`; None where it hasn't."""
-        self.widest: int | None = None
-        """Workers that it may have at most, since it went wrong on more."""
-        self.reverted = ""
-        """Why it was taken back from more workers."""
-        self._saved: tuple[tuple[int, str], ...] = ()
-        """Checkpoints with their iterations, in the order of writing, but for those that were given as superseded."""
-
-    @property
-    def source(self) -> str | None:
-        """The parent's checkpoint that a fork began with, and goes back to where its own is damaged."""
-        return None if self.trial.parent is None else self.trial.parent.checkpoint
-
-    @property
-    def charged(self) -> float:
-        """Seconds that count towards its timeout."""
-        return self.seconds - self.excused
-
-    @property
-    def valid_value(self) -> float | None:
-        """The value as tables show it and trials are compared by: none where it is NaN, or the trial has failed."""
-        value = self.result.value
-        return value if is_valid(value) and self.state is not TrialState.FAILED else None
-
-    @property
-    def reached_rung(self) -> bool:
-        """Whether a segment of it came to its end."""
-        return self.sure_width is not None
-
-    def on(self, until: int | None) -> Segment:
-        """Give the segment that carries the trial on from its newest checkpoint."""
-        return Segment(self.trial.number, self.checkpoint_iteration, until, self.checkpoint, self.attempts + 1)
-
-    def again(self) -> Segment:
-        """Give the rest of the segment that was started last."""
-        return self.on(self.until)
-
-    def save(self, iteration: int, checkpoint: str) -> None:
-        """Take a newer checkpoint, of an iteration that was reported already or is counted next."""
-        self._know(iteration, checkpoint)
-        self.checkpoint, self.checkpoint_iteration = checkpoint, iteration
-        if (iteration, self.attempts) == (self.result.value_iteration, self.result.value_attempt):
-            self.result = replace(self.result, value_checkpoint=checkpoint)
-
-    def count(self, report: Report, objective: Objective) -> None:
-        """Let a report count, if its iteration hasn't been passed before."""
-        at, stood = report.iteration, self.result
-        if at < stood.iterations:
-            return
-        value = objective.reported(report.metrics)
-        if objective.replaces(value, stood.value):
-            saved = self.checkpoint if self.checkpoint_iteration == at else None
-            self.result = TrialResult(at, report.metrics, value, at, self.attempts, saved)
-        else:
-            self.result = replace(stood, iterations=at, metrics=report.metrics)
-
-    def drop_checkpoint(self) -> None:
-        """Forget the newest checkpoint: it can't be read, and the trial starts again from where it began."""
-        self._saved = tuple(saved for saved in self._saved if saved[1] != self.checkpoint)
-        if self.result.value_checkpoint == self.checkpoint:
-            self.result = replace(self.result, value_checkpoint=None)
-        self.checkpoint, self.checkpoint_iteration = self.source, self.trial.start
-        self.rollback_point = None
-
-    def widen(self, width: int, least: int) -> None:
-        """Take note that it runs on so many workers, and where it stood if that is more than is known to go well."""
-        self.width = width
-        sure = least if self.sure_width is None else self.sure_width
-        may_go_back = self.widest is None  # it does so once
-        if width > sure and may_go_back and self.rollback_point is None:
-            self.rollback_point = RollbackPoint(self.result, self.checkpoint, self.checkpoint_iteration, sure)
-
-    def settle(self) -> None:
-        """Take note that it reached its rung in good order."""
-        self.sure_width, self.rollback_point = self.width, None
-
-    def revert(self, reason: str, left_behind: str | None) -> None:
-        """Go back to where it stood before it was widened; `left_behind` is a checkpoint that nothing needs."""
-        point = self.rollback_point
-        if point is None:
-            raise ValueError(f"only a trial that was widened can go back; trial {self.trial.number} was not")
-        if left_behind is not None:
-            self._know(sys.maxsize, left_behind)
-        # What it saved since is of no iteration that counts: nobody may be forked from there.
-        reached = point.checkpoint_iteration
-        self._saved = tuple((at if at <= reached else sys.maxsize, path) for at, path in self._saved)
-        self.result = point.result
-        self.checkpoint, self.checkpoint_iteration = point.checkpoint, point.checkpoint_iteration
-        self.widest, self.rollback_point, self.reverted = point.width, None, reason
-
-    def retry(self) -> None:
-        """Go back to where it stood before the attempt by which it failed, with all its retries and all its time."""
-        self.result, self.former_result = self.former_result, _NOTHING
-        self.failure, self.reason = None, ""
-        self.failures = self.losses = 0
-        self.excused = self.seconds
-
-    def needed(self) -> set[str]:
-        """Give the checkpoints that it stands at or may have to go back to, and those of its value there."""
-        kept = [self.checkpoint, self.result.value_checkpoint, self.former_result.value_checkpoint]
-        if self.state not in _DECIDED:
-            kept.append(self.source)
-        if self.rollback_point is not None:
-            kept += [self.rollback_point.checkpoint, self.rollback_point.result.value_checkpoint]
-        return {checkpoint for checkpoint in kept if checkpoint is not None}
-
-    def checkpoint_at(self, iteration: int) -> tuple[int, str] | None:
-        """Give its newest checkpoint of this or an earlier iteration, with its iteration."""
-        before = [saved for saved in reversed(self._saved) if saved[0] <= iteration]
-        return max(before, key=lambda saved: saved[0], default=None)
-
-    def has(self, checkpoint: str) -> bool:
-        """Say whether it wrote this checkpoint, and the checkpoint is still there."""
-        return any(saved[1] == checkpoint for saved in self._saved)
-
-    def take_superseded(self, *held: Collection[str]) -> list[str]:
-        """Give the checkpoints that are no longer needed, each once; `held` are those that others need."""
-        kept = (self.needed(), *held)
-        gone = [path for _, path in self._saved if not any(path in some for some in kept)]
-        self._saved = tuple(saved for saved in self._saved if saved[1] not in gone)
-        return gone
-
-    def retire(self) -> None:
-        """Need no checkpoint any more."""
-        self.checkpoint, self.checkpoint_iteration = None, 0
-        self.result = replace(self.result, value_checkpoint=None)
-
-    def row(self) -> TrialRow:
-        """Give the trial as tables show it."""
-        return TrialRow(
-            number=self.trial.number,
-            state=self.state,
-            iterations=self.result.iterations,
-            value=self.valid_value,
-            params=self.trial.params,
-            origin=self.trial.origin,
-            checkpoint=self.result.value_checkpoint,
-            failure=self.failure,
-            seconds=self.seconds,
-            reason=self.reason,
-            width=self.width,
-            reverted=self.reverted,
-            metrics=self.result.metrics,
-            value_iteration=self.result.value_iteration,
-            parent=None if self.trial.parent is None else self.trial.parent.number,
-        )
-
-    def _know(self, iteration: int, checkpoint: str) -> None:
-        if (iteration, checkpoint) not in self._saved:
-            self._saved = (*self._saved, (iteration, checkpoint))
+_TERMINAL = DECIDED | {TrialState.FAILED}
 
 
 class TrialRecords:
@@ -386,7 +140,7 @@ class TrialRecords:
         self._forkable = forkable
         for trial in sorted(self._touched):
             record = self._all[trial]
-            if record.state in _DECIDED and trial != self._best_ended:
+            if record.state in DECIDED and trial != self._best_ended:
                 record.retire()
             gone += record.take_superseded(self._held, forkable)
         self._touched.clear()
@@ -417,7 +171,7 @@ class TrialRecords:
         if record.state not in _TERMINAL:
             return
         record.rollback_point = None  # it goes nowhere any more
-        if record.state in _DECIDED:
+        if record.state in DECIDED:
             self._let_go(record)
         number, best = record.trial.number, self._best_ended
         self._touched.add(number)

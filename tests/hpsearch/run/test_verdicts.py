@@ -10,7 +10,7 @@ import pytest
 from hpsearch.errors import StorageError
 from hpsearch.events import Dropped, Failed, Finished, Lost, Reverted
 from hpsearch.run.verdicts import MOST_LOSSES, Rules, Verdict, verdict
-from hpsearch.study.trial_records import RollbackPoint, TrialRecord, TrialResult
+from hpsearch.study.trial_record import RollbackPoint, TrialRecord, TrialResult
 from hpsearch.sweep.sweep import Limits, Metric, Scaling
 from hpsearch.task import Gone, Result, SegmentResult, TimedOut
 from hpsearch.trial import Failure, Parent, Report, Segment, Trial
