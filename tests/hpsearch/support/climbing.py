@@ -7,6 +7,7 @@ from typing import ClassVar
 from hpsearch.searchers.base import NotYet, Observation, Searcher, Suggestion
 from hpsearch.space import Space
 from hpsearch.trial import Trial
+from tests.hpsearch.support.hesitating import Hesitating
 
 __all__ = ["Climbing", "Hesitant", "Limited"]
 
@@ -59,18 +60,10 @@ class Climbing(Searcher):
         self.calls.append(f"dropped {trial.number}")
 
 
-class Hesitant(Climbing):
-    """Answers only when it is asked for the third time."""
+class Hesitant(Hesitating, Climbing):
+    """The same, but that it takes its time."""
 
     kind: ClassVar[str] = "tests.hpsearch.support.climbing:Hesitant"
-
-    def __init__(self, space: Space, seed: int) -> None:
-        super().__init__(space, seed)
-        self._asked = 0
-
-    def suggest(self, number: int) -> Suggestion | NotYet | None:
-        self._asked += 1
-        return super().suggest(number) if self._asked % 3 == 0 else NotYet()
 
 
 class Limited(Climbing):

@@ -8,6 +8,7 @@ from typing import ClassVar
 from hpsearch.searchers.base import NotYet, Observation, Searcher, Suggestion
 from hpsearch.space import Space
 from hpsearch.trial import StateAt, Trial
+from tests.hpsearch.support.hesitating import Hesitating
 
 __all__ = ["Family", "HesitantFamily"]
 
@@ -73,19 +74,7 @@ class Family(Searcher):
         return {"x": (drawn["x"] + parent.params["x"]) / 2 + self._calls * 1e-9}
 
 
-class HesitantFamily(Family):
-    """Answers only when it is asked for the third time."""
+class HesitantFamily(Hesitating, Family):
+    """The same, but that it takes its time."""
 
     kind: ClassVar[str] = "tests.hpsearch.support.family:HesitantFamily"
-
-    def __init__(self, space: Space, seed: int) -> None:
-        super().__init__(space, seed)
-        self._asked = 0
-
-    def suggest(self, number: int) -> Suggestion | NotYet | None:
-        self._asked += 1
-        return super().suggest(number) if self._asked % 3 == 0 else NotYet()
-
-    def explore(self, number: int, parent: Trial) -> Suggestion | NotYet:
-        self._asked += 1
-        return super().explore(number, parent) if self._asked % 3 == 0 else NotYet()
