@@ -8,7 +8,6 @@ with comm.init() as group:                # RANK, WORLD_SIZE, MASTER_ADDR, MASTE
 
 from __future__ import annotations
 
-from hpsearch_comm.algorithms.cost_model import CostModel
 from hpsearch_comm.environment import init
 from hpsearch_comm.errors import (
     CommError,
@@ -40,7 +39,6 @@ __all__ = [
     "CommError",
     "CommTimeoutError",
     "ConfigurationError",
-    "CostModel",
     "DataParallel",
     "DistributedOptimizer",
     "Group",

@@ -1,9 +1,9 @@
 """The collectives of tensors in this machine's memory: which algorithm carries each of them, over what.
 
 Within one host everything goes through the memory that its ranks share (`direct`). Between hosts an allreduce is
-hierarchical, a ring or a butterfly, whichever the cost model predicts to be fastest; the rest goes over links: a tree
-for broadcast, rings for allgather and reduce_scatter, pairs for alltoall. Every rank comes to the same choice, since it
-depends on nothing but the operation and the topology.
+hierarchical where some host has several ranks, and else a butterfly for little and a ring for much; the rest goes over
+links: a tree for broadcast, rings for allgather and reduce_scatter, pairs for alltoall. Every rank comes to the same
+choice, since it depends on nothing but the operation and the topology.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from itertools import accumulate
 import torch
 
 from hpsearch_comm.algorithms import butterfly, direct, hierarchical, naive, pairwise, ring, tree
-from hpsearch_comm.algorithms.cost_model import CostModel
 from hpsearch_comm.algorithms.parts import split
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.links.mesh import Mesh
@@ -38,18 +37,16 @@ class HostCollectives:
         topology: The ranks that share memory are those of one host.
         arena: What this host's ranks share.
         mesh: The links to all peers.
-        model: Predicts what an algorithm takes; the same on every rank.
         forced: The algorithm of every allreduce, or auto.
 
     Raises:
         ConfigurationError: The forced algorithm can't be had here.
     """
 
-    def __init__(self, topology: Topology, arena: Arena, mesh: Mesh, model: CostModel, forced: str) -> None:
+    def __init__(self, topology: Topology, arena: Arena, mesh: Mesh, forced: str) -> None:
         self.topology = topology
         self.arena = arena
         self._mesh = mesh
-        self._model = model
         self._members = range(topology.size)
         self._forced = forced
         self._available = {"ring", "butterfly", "naive"}
@@ -75,7 +72,9 @@ class HostCollectives:
             return self._forced
         if one_host:
             return "direct"
-        return self._model.choose(nbytes, self.topology, self._available - {"naive"})
+        if "hierarchical" in self._available:
+            return "hierarchical"
+        return "butterfly" if nbytes <= butterfly.SHORT else "ring"
 
     def allreduce(
         self, operation: Operation, algorithm: str, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor

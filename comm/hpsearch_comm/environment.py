@@ -14,7 +14,6 @@
     HPSEARCH_COMM_CUDA          auto, nccl or host: how CUDA tensors travel
     HPSEARCH_COMM_NCCL          the NCCL library to load, in place of the one that is found
     HPSEARCH_COMM_TIMELINE      file for a trace
-    HPSEARCH_COMM_COST_MODEL    JSON file with the costs that `auto` chooses an algorithm by
 
 Under torchrun (TORCHELASTIC_USE_AGENT_STORE) the ranks meet in its store, otherwise at rank 0 on MASTER_PORT.
 """
@@ -56,7 +55,6 @@ VARIABLES = tuple(
         "CUDA",
         "NCCL",
         "TIMELINE",
-        "COST_MODEL",
     )
 )
 """This package's own variables."""
@@ -189,7 +187,7 @@ def read_environment(env: Mapping[str, str]) -> Arguments:
 def _read_options(env: Mapping[str, str]) -> dict[str, Any]:
     options: dict[str, Any] = {
         name.removeprefix(_PREFIX).lower(): env[name]
-        for name in (_PREFIX + text for text in ("INTERFACE", "HOST", "TIMELINE", "COST_MODEL"))
+        for name in (_PREFIX + text for text in ("INTERFACE", "HOST", "TIMELINE"))
         if name in env
     }
     for name in (_PREFIX + "TIMEOUT", _PREFIX + "START_TIMEOUT"):

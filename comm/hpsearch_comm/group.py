@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from hpsearch_comm.algorithms.cost_model import CostModel
-from hpsearch_comm.assembly import Assembly, assemble
+from hpsearch_comm.assembly import assemble
 from hpsearch_comm.clock import clock_offset
 from hpsearch_comm.collectives import HostCollectives
 from hpsearch_comm.cuda.devices import Devices
@@ -18,7 +17,7 @@ from hpsearch_comm.formation.listener import Listener
 from hpsearch_comm.formation.rendezvous import Rendezvous
 from hpsearch_comm.handle import Handle
 from hpsearch_comm.kinship import GroupRendezvous, related_secret
-from hpsearch_comm.options import Options, read_cost_model
+from hpsearch_comm.options import Options
 from hpsearch_comm.preparation import Preparation
 from hpsearch_comm.timeline import NoTimeline, Timeline, open_timeline
 from hpsearch_comm.turns import Turns
@@ -57,7 +56,6 @@ class Group:
         cuda: How CUDA tensors travel: nccl, host for pinned host memory, or auto: NCCL wherever all ranks can use it.
         timeline: File for a trace of all operations, for chrome://tracing or Perfetto; or the timeline of another group
             of the same ranks, which records those of both until that group is closed.
-        cost_model: What `auto` predicts with: a model, its costs by name, or a JSON file with them. Rank 0's counts.
 
     Raises:
         ConfigurationError: An argument can't be used, or doesn't fit those of other ranks.
@@ -85,7 +83,6 @@ class Group:
         streams: int = 4,
         cuda: str = "auto",
         timeline: str | os.PathLike[str] | Timeline | NoTimeline | None = None,
-        cost_model: CostModel | Mapping[str, float] | str | os.PathLike[str] | None = None,
     ) -> None:
         self.rank = rank
         self.size = size
@@ -106,7 +103,6 @@ class Group:
             streams=streams,
             cuda=cuda,
         )
-        self._model = read_cost_model(cost_model)
         self._duplicates = 0
         self._timeline = open_timeline(timeline, rank, size)
         self._own_timeline = self._timeline is not timeline
@@ -127,10 +123,7 @@ class Group:
         leave = [self._timeline.close, self._devices.close] if self._own_timeline else [self._devices.close]
         self._release = release_at_exit(self, rank, parts, self._turns, leave)
         try:
-            self._prepare = self._with_model(parts)
-            if size > 1:
-                self._model = CostModel.from_dict(self.broadcast_object(self._model.to_dict()))
-                self._prepare = self._with_model(parts)
+            self._prepare = Preparation(HostCollectives(parts.sharing, parts.arena, parts.mesh, algorithm))
             if self._own_timeline and self._timeline.on and len(self.hosts) > 1:
                 self._timeline.set_clock(clock_offset(self.allgather_object, rank))
         except BaseException as error:
@@ -330,7 +323,6 @@ class Group:
             streams=options.streams,
             cuda=options.cuda,
             timeline=self._timeline,
-            cost_model=self._model,
         )
 
     def _preparation(self, tensor: torch.Tensor) -> Preparation:
@@ -351,7 +343,3 @@ class Group:
     def _listen(self) -> Listener:
         options = self._options
         return Listener(options.interface, self._towards, options.host)
-
-    def _with_model(self, parts: Assembly) -> Preparation:
-        algorithm = self._options.algorithm
-        return Preparation(HostCollectives(parts.sharing, parts.arena, parts.mesh, self._model, algorithm))

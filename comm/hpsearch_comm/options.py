@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from hpsearch_comm.algorithms.cost_model import CostModel
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.formation.handshake import Credentials
 from hpsearch_comm.formation.rendezvous import Rendezvous
 
-__all__ = ["Options", "read_cost_model"]
+__all__ = ["Options"]
 
 _ALGORITHMS = ("auto", "direct", "ring", "butterfly", "hierarchical", "naive")
 _TRANSPORTS = ("auto", "tcp")
@@ -72,30 +67,6 @@ class Options:
     def credentials(self) -> Credentials:
         """Give what the ranks prove to each other. A group of one proves nothing to anybody."""
         return Credentials(self.secret if self.secret is not None else bytes(32), self.name, self.epoch)
-
-
-def read_cost_model(model: CostModel | Mapping[str, Any] | str | os.PathLike[str] | None) -> CostModel:
-    """Give the model that this is, holds the costs of, or names the JSON file of.
-
-    Raises:
-        ConfigurationError: It can't be read, or isn't one.
-    """
-    if model is None:
-        return CostModel()
-    if isinstance(model, CostModel):
-        return model
-    if isinstance(model, Mapping):
-        return CostModel.from_dict(model)
-    try:
-        costs = json.loads(Path(model).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"cost_model {os.fspath(model)!r} must be a JSON file as `python -m hpsearch_comm.benchmark --fit` "
-            f"prints it: {error}"
-        ) from None
-    if not isinstance(costs, dict):
-        raise ConfigurationError(f"cost_model {os.fspath(model)!r} must hold an object of costs, got {costs!r}")
-    return CostModel.from_dict(costs)
 
 
 def _whole(value: Any) -> bool:

@@ -111,7 +111,6 @@ def test_our_own_variables_are_arguments_of_the_group():
             HPSEARCH_COMM_STREAMS="2",
             HPSEARCH_COMM_CUDA="host",
             HPSEARCH_COMM_TIMELINE="trace.json",
-            HPSEARCH_COMM_COST_MODEL="costs.json",
         )
     )
     assert arguments.secret == bytes.fromhex(SECRET)
@@ -127,7 +126,6 @@ def test_our_own_variables_are_arguments_of_the_group():
         "streams": 2,
         "cuda": "host",
         "timeline": "trace.json",
-        "cost_model": "costs.json",
     }
     parameters = inspect.signature(Group).parameters
     assert {"secret", *arguments.options} <= parameters.keys()

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import hpsearch_comm as comm
+from hpsearch_comm.algorithms import butterfly
 from tests.comm.leftovers import shared_memory_files
 from tests.comm.thread_ranks import SECRET, run_ranks
 
@@ -39,20 +40,28 @@ def test_the_choice_of_an_algorithm_is_reported_and_can_be_forced():
 
     assert run_ranks(2, work) == ["direct"] * 2
     assert run_ranks(2, work, algorithm="butterfly") == ["butterfly"] * 2
-    assert run_ranks(2, work, transport="tcp", cost_model={"tcp_alpha": 1e-3}) == ["butterfly"] * 2
+    assert run_ranks(2, work, transport="tcp", algorithm="ring") == ["ring"] * 2
     assert run_ranks(3, work, hosts=["a", "a", "b"], algorithm="hierarchical") == ["hierarchical"] * 3
 
 
-def test_rank_0s_cost_model_counts_for_all(tmp_path):
-    file = tmp_path / "model.json"
-    file.write_text(json.dumps(comm.CostModel(tcp_alpha=7.0).to_dict()))
-    seen = []
+@pytest.mark.parametrize(
+    ("ranks", "options", "little", "much"),
+    [
+        (2, {}, "direct", "direct"),
+        (3, {"hosts": ["a", "a", "b"]}, "hierarchical", "hierarchical"),
+        (2, {"hosts": ["a", "b"]}, "butterfly", "ring"),
+        (3, {"transport": "tcp"}, "butterfly", "ring"),
+    ],
+)
+def test_where_the_ranks_are_and_how_much_it_is_choose_the_algorithm(ranks, options, little, much):
+    def work(group: comm.Group) -> tuple[str, ...]:
+        taken = []
+        for nbytes in (4, butterfly.SHORT, butterfly.SHORT + 4):
+            group.allreduce(torch.ones(nbytes // 4))
+            taken.append(group.last_algorithm)
+        return tuple(taken)
 
-    def work(group: comm.Group) -> None:
-        seen.append(group._model.tcp_alpha)
-
-    run_ranks(2, work, cost_model=str(file))
-    assert seen == [7.0, 7.0]
+    assert run_ranks(ranks, work, **options) == [(little, little, much)] * ranks
 
 
 @pytest.mark.parametrize("length", [0, 1, 10])
@@ -122,8 +131,6 @@ def test_a_mistake_is_refused_before_anything_travels_and_the_group_goes_on(call
         ({"rank": 0, "size": 1, "algorithm": "rings"}, "algorithm must be one of auto, direct"),
         ({"rank": 0, "size": 1, "transport": "udp"}, "transport must be one of auto, tcp, got 'udp'"),
         ({"rank": 0, "size": 1, "algorithm": "hierarchical"}, "hierarchical a host with more than one rank"),
-        ({"rank": 0, "size": 1, "cost_model": "/nowhere.json"}, "cost_model '/nowhere.json' must be a JSON file"),
-        ({"rank": 0, "size": 1, "cost_model": {"alpha": 1}}, "got alpha"),
         ({"rank": 0, "size": 1, "secret": b"short"}, "must be 32 bytes, got 5 bytes"),
         ({"rank": 0, "size": 1, "epoch": -1}, "epoch must be"),
         ({"rank": 0, "size": 1, "timeline": "/nowhere/trace.json"}, "/nowhere"),
