@@ -23,7 +23,7 @@ class Operation:
     Args:
         rank: This rank.
         signature: What every rank must agree on.
-        packed: The signature's 112 bytes, where the caller has them already.
+        packed: The signature's 96 bytes, where the caller has them already.
         timeout: Seconds without progress after which a wait gives up.
         fate: The group's.
         spin: Whether a wait may hold a core for some microseconds before it sleeps.

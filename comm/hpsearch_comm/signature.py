@@ -1,4 +1,4 @@
-"""What an operation is, in the same 128 bytes on every rank: compared before a rank trusts what another sent.
+"""What an operation is, in the same 112 bytes on every rank: compared before a rank trusts what another sent.
 
 Layout, little endian, fixed size; every field is bounds-checked when it is read:
 
@@ -14,13 +14,11 @@ Layout, little endian, fixed size; every field is bounds-checked when it is read
         11     5  zero
         16     8  sequence           the operation's number in its group, from 0
         24     8  root               -1 where the operation has none
-        32     8  buffer             number of the shared buffer that holds the tensor, -1 for other memory
-        40     8  offset             bytes from the buffer's start
-        48    64  shape              8 numbers; of a tensor with more dimensions, the last one is their product
-       112     8  step               the message's number within the operation, from 0
-       120     8  bytes              of the payload that follows
+        32    64  shape              8 numbers; of a tensor with more dimensions, the last one is their product
+        96     8  step               the message's number within the operation, from 0
+       104     8  bytes              of the payload that follows
 
-Two ranks agree exactly when their 128 bytes are equal.
+Two ranks agree exactly when their 112 bytes are equal.
 """
 
 from __future__ import annotations
@@ -45,8 +43,8 @@ __all__ = [
     "unpack_tail",
 ]
 
-HEADER_BYTES = 128
-SIGNATURE_BYTES = 112
+HEADER_BYTES = 112
+SIGNATURE_BYTES = 96
 """The part that stays the same through all messages of an operation."""
 
 OPERATIONS = (
@@ -59,7 +57,6 @@ OPERATIONS = (
     "allgather_object",
     "broadcast_object",
     "empty",
-    "duplicate",
     "first_cuda_use",
 )
 REDUCTIONS = ("none", "sum", "mean", "min", "max", "product")
@@ -85,9 +82,9 @@ DTYPES: tuple[torch.dtype, ...] = (
 )
 
 _MAGIC = int.from_bytes(b"HPSC", "little")
-_VERSION = 1
+_VERSION = 2
 _DIMENSIONS = 8
-_SIGNATURE = struct.Struct("<I7B5xqqqq8q")
+_SIGNATURE = struct.Struct("<I7B5xqq8q")
 _TAIL = struct.Struct("<qq")
 assert _SIGNATURE.size == SIGNATURE_BYTES
 assert _SIGNATURE.size + _TAIL.size == HEADER_BYTES
@@ -105,12 +102,10 @@ class Signature:
     shape: tuple[int, ...] = ()
     reduction: str = "none"
     root: int = -1
-    buffer: int = -1
-    offset: int = 0
     device: int = 0
 
     def pack(self) -> bytes:
-        """Give the first 112 bytes of the header."""
+        """Give the first 96 bytes of the header."""
         shape = self.shape
         if len(shape) > _DIMENSIONS:
             shape = (*shape[: _DIMENSIONS - 1], prod(shape[_DIMENSIONS - 1 :]))
@@ -125,8 +120,6 @@ class Signature:
             self.device,
             self.sequence,
             self.root,
-            self.buffer,
-            self.offset,
             *shape,
             *(0,) * (_DIMENSIONS - len(shape)),
         )
@@ -141,7 +134,7 @@ class Signature:
         if len(header) < SIGNATURE_BYTES:
             raise RefusedError(f"expected a header of {HEADER_BYTES} bytes, got {len(header)}")
         magic, version, operation, reduction, dtype, algorithm, *numbers = _SIGNATURE.unpack_from(header)
-        dimensions, device, sequence, root, buffer, offset, *shape = numbers
+        dimensions, device, sequence, root, *shape = numbers
         if magic != _MAGIC or version != _VERSION:
             raise RefusedError(
                 f"expected a header of this version of hpsearch_comm ({_VERSION}), got {bytes(header[:5]).hex()}: "
@@ -164,8 +157,6 @@ class Signature:
             tuple(shape[:dimensions]),
             REDUCTIONS[reduction],
             root,
-            buffer,
-            offset,
             device,
         )
 
@@ -181,8 +172,6 @@ class Signature:
         parts = [what if self.reduction == "none" else f"{self.reduction} of {what}"]
         if self.root >= 0:
             parts.append(f"root {self.root}")
-        if self.buffer >= 0:
-            parts.append(f"at byte {self.offset:,} of shared buffer {self.buffer}")
         if self.device:
             parts.append("on cuda" if self.device == 1 else f"on cuda device {self.device} in order of first use")
         if self.algorithm != "none":
@@ -194,7 +183,7 @@ class Signature:
 
 
 def header(signature: bytes, step: int, nbytes: int) -> bytes:
-    """Put a message's number and length behind a packed signature: 128 bytes."""
+    """Put a message's number and length behind a packed signature: 112 bytes."""
     return signature + _TAIL.pack(step, nbytes)
 
 

@@ -68,11 +68,8 @@ def test_sizes_are_written_as_they_are_read() -> None:
         ({"namespaces": True, "against": ("mpi",)}, "compare with gloo"),
         ({"kind": "model", "against": ("mpi",)}, "leave mpi out"),
         ({"kind": "memory"}, "measures no peers"),
-        ({"kind": "fit"}, "measures no peers"),
         ({"kind": "memory", "against": (), "transport": "tcp"}, "measures shared memory"),
         ({"kind": "memory", "against": (), "algorithm": "ring"}, "measures shared memory"),
-        ({"kind": "fit", "against": (), "algorithm": "ring"}, "measures every algorithm"),
-        ({"kind": "fit", "against": (), "sizes": (1024, 1024)}, "two sizes at least"),
     ],
 )
 def test_plans_that_make_no_sense_are_refused(arguments: dict[str, Any], what: str) -> None:

@@ -1,6 +1,6 @@
 """The seam under the algorithms: a two-way stream of messages between this rank and one peer, which never blocks.
 
-A message is a header of 128 bytes and a payload. Both sides know the header before it travels: the receiver compares it
+A message is a header of 112 bytes and a payload. Both sides know the header before it travels: the receiver compares it
 with its own, so ranks that disagree find out before any payload is used.
 """
 
