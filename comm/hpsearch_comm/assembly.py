@@ -16,7 +16,6 @@ from hpsearch_comm.links.link import Link
 from hpsearch_comm.links.mesh import Mesh
 from hpsearch_comm.links.tcp_link import TcpLink
 from hpsearch_comm.memory.arena import Arena
-from hpsearch_comm.operation import Operation
 from hpsearch_comm.options import Options
 from hpsearch_comm.recent import Recent
 from hpsearch_comm.topology import Topology
@@ -87,11 +86,6 @@ def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembl
         links: dict[int, Link] = arena.links()
         for peer, streams_to_peer in connections.streams.items():
             links[peer] = TcpLink(peer, streams_to_peer)
-
-        def on_delay(operation: Operation) -> None:
-            arena.compare(operation)
-            control.announce(operation)
-
-        mesh = Mesh(rank, links, arena.bell, on_delay)
+        mesh = Mesh(rank, links, arena.bell)
         undo.pop_all()
         return Assembly(topology, sharing, arena, mesh, control, fate, recent)

@@ -2,9 +2,9 @@
 
 Every pair of ranks has one. The kernel closes a dead process's sockets, so its death is an end of file at every peer
 within milliseconds, however it died; a rank that closes the group in good order says goodbye before. Whoever sees an
-operation fail tells all others, so that they end with the same words in place of a time-out of their own. And whoever
-waits for long says in which operation: a peer that has called another one under the same number ends the group, since
-otherwise each could wait for the other until the deadline.
+operation fail tells all others, so that they end with the same words in place of a time-out of their own. And of an
+operation that lasts long a rank says which it is: a peer that has called another one under the same number ends the
+group, since otherwise each could wait for the other until the deadline.
 
 A notice is 512 bytes: kind (1), rank concerned (4, little endian, signed), length of what follows (2), a text in UTF-8
 or a packed signature.
@@ -23,7 +23,7 @@ from collections.abc import Mapping
 
 from hpsearch_comm.errors import CommError, CommTimeoutError, MismatchError, PeerLost
 from hpsearch_comm.fate import Fate
-from hpsearch_comm.operation import Operation, disagreement
+from hpsearch_comm.operation import disagreement
 from hpsearch_comm.recent import Recent
 from hpsearch_comm.signature import SIGNATURE_BYTES, Signature
 
@@ -35,8 +35,10 @@ _HEAD = struct.Struct("<BiH")
 _GOODBYE = 0
 _KINDS: tuple[type[CommError] | None, ...] = (None, CommError, PeerLost, CommTimeoutError, MismatchError)
 _WAITING = 255
+_LOOK = 0.1
+"""Seconds between two looks at the operation under way. One that is found twice lasts long."""
 _REPEAT = 1.0
-"""Seconds after which a wait says again where it waits: the peer may not have come to its operation before."""
+"""Seconds after which it is said again which that is: the peer may not have come to its own before."""
 
 
 def pack_notice(error: CommError | None) -> bytes:
@@ -104,6 +106,7 @@ class Control:
         self._fate = fate
         self._recent = recent
         self._told = threading.Lock()
+        self._seen: bytes | None = None
         self._announced = b"", 0.0
         self._sending = threading.Lock()
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
@@ -112,14 +115,6 @@ class Control:
         self._thread = threading.Thread(target=self._watch, name=f"hpsearch-comm-watch-{rank}", daemon=True)
         fate.on_change(self._tell)
         self._thread.start()
-
-    def announce(self, operation: Operation) -> None:
-        """Tell all peers in which operation this rank waits; called now and then by a wait that lasts long."""
-        packed, now = operation.packed, time.monotonic()
-        last, when = self._announced
-        if packed != last or now - when >= _REPEAT:
-            self._announced = packed, now
-            self._send((_HEAD.pack(_WAITING, -1, len(packed)) + packed).ljust(NOTICE_BYTES, b"\0"))
 
     def close(self) -> None:
         """Say goodbye, and give the connections and the thread back."""
@@ -160,12 +155,24 @@ class Control:
                 selector.register(control, selectors.EVENT_READ, peer)
                 arrived[peer] = bytearray()
             while True:
-                for key, _ in selector.select():
+                for key, _ in selector.select(_LOOK):
                     if key.data is None:
                         return
                     peer = key.data
                     if not self._take(peer, arrived[peer]):
                         selector.unregister(key.fileobj)
+                self._announce()
+
+    def _announce(self) -> None:
+        """Tell all peers which operation this rank is in, if it was in it when last looked."""
+        running, seen = self._recent.running, self._seen
+        self._seen = running
+        if running is None or running is not seen:
+            return
+        (last, when), now = self._announced, time.monotonic()
+        if running != last or now - when >= _REPEAT:
+            self._announced = running, now
+            self._send((_HEAD.pack(_WAITING, -1, len(running)) + running).ljust(NOTICE_BYTES, b"\0"))
 
     def _take(self, peer: int, arrived: bytearray) -> bool:
         """Read what has come from a peer; False when nothing more will."""

@@ -154,7 +154,7 @@ class Turns:
             work = _to_its_end(work)
         self.last_algorithm = call.algorithm
         packed = call.packed(sequence)
-        self._recent.note(sequence, packed)
+        self._recent.begin(sequence, packed)
         operation = Operation(
             self._rank, None, self._timeout, self._fate, packed=packed, spin=spin, phase=timeline.phase
         )
@@ -171,6 +171,8 @@ class Turns:
         except BaseException as error:
             self._fate.break_off(self._rank, error)
             raise
+        finally:
+            self._recent.running = None
 
 
 def _to_its_end(launch: Callable[[Operation], Any]) -> Callable[[Operation], Any]:

@@ -223,27 +223,6 @@ def test_an_arena_of_one_needs_nobody():
         assert arena.links() == {}
 
 
-def test_ranks_that_wait_for_each_other_on_different_ways_find_out():
-    """One waits in shared memory for a rank that waits on a link for it."""
-    with ArenaWorld(2) as world:
-
-        def on_rank(rank: int) -> None:
-            arena = world.arenas[rank]
-            if rank == 0:
-                direct.barrier(arena, world.operation(0, operation="barrier"))
-            operation = world.operation(rank, operation="allreduce", algorithm="ring")
-            while True:
-                arena.compare(operation)
-                mark = arena.bell.mark()
-                world.fates[rank].check()
-                arena.bell.wait(mark, 0.05)
-
-        for outcome in world.outcomes(on_rank).values():
-            assert type(outcome) is MismatchError
-            assert "barrier" in str(outcome)
-            assert "ring" in str(outcome)
-
-
 def test_the_end_of_the_group_wakes_those_who_wait():
     with ArenaWorld(2) as world:
         lost = PeerLost("rank 1 has died", 1)

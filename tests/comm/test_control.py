@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hpsearch_comm.control import NOTICE_BYTES, Control, pack_notice, unpack_notice
 from hpsearch_comm.errors import CommError, CommTimeoutError, MismatchError, PeerLost
 from hpsearch_comm.fate import Fate
-from hpsearch_comm.operation import Operation
 from hpsearch_comm.recent import Recent
 from hpsearch_comm.signature import Signature
 
@@ -100,21 +99,23 @@ def test_a_failure_is_told_to_the_peer_once_and_the_first_counts(ends):
     assert type(ends[0].fate.error) is MismatchError
 
 
-def test_a_wait_that_lasts_finds_a_peer_in_another_operation(ends):
+def test_an_operation_that_lasts_finds_a_peer_in_another(ends):
     mine = Signature(7, "allreduce", "ring", shape=(3,), reduction="sum")
-    ends[1].recent.note(7, Signature(7, "barrier", "pairwise").pack())
-    ends[0].control.announce(Operation(0, mine, 1.0, ends[0].fate))
+    ends[1].recent.begin(7, Signature(7, "barrier", "pairwise").pack())
+    ends[1].recent.running = None
+    ends[0].recent.begin(7, mine.pack())
     wait_until(lambda: ends[0].fate.error)
     for end in ends:
         assert type(end.fate.error) is MismatchError
         assert "rank 1 calls barrier 7 (pairwise), rank 0 calls allreduce 7" in str(end.fate.error)
 
 
-def test_a_wait_that_lasts_leaves_a_peer_alone_that_is_in_the_same_or_elsewhere(ends):
-    same = Signature(7, "barrier", "pairwise")
-    ends[1].recent.note(7, same.pack())
-    ends[0].control.announce(Operation(0, same, 1.0, ends[0].fate))
-    ends[0].control.announce(Operation(0, Signature(8, "broadcast", "tree"), 1.0, ends[0].fate))
+def test_an_operation_that_lasts_leaves_a_peer_alone_that_is_in_the_same_or_elsewhere(ends):
+    same = Signature(7, "barrier", "pairwise").pack()
+    ends[1].recent.begin(7, same)
+    for number, packed in ((7, same), (8, Signature(8, "broadcast", "tree").pack())):
+        ends[0].recent.begin(number, packed)
+        wait_until(lambda: ends[0].control._announced[0] == ends[0].recent.running)
     ends[0].close()
     wait_until(lambda: ends[1].fate.left)
     assert ends[1].fate.error is None

@@ -64,6 +64,19 @@ def test_where_the_ranks_are_and_how_much_it_is_choose_the_algorithm(ranks, opti
     assert run_ranks(ranks, work, **options) == [(little, little, much)] * ranks
 
 
+def test_ranks_that_wait_for_each_other_on_different_ways_find_out():
+    """One waits in shared memory for a rank that waits on a link for it."""
+
+    def work(group: comm.Group) -> str:
+        with pytest.raises(comm.MismatchError) as caught:
+            group.allreduce(torch.ones(3)) if group.rank else group.empty(3)
+        return str(caught.value)
+
+    for message in run_ranks(2, work, algorithm="ring"):
+        assert "rank 0 calls empty 0" in message
+        assert "rank 1 calls allreduce 0" in message
+
+
 @pytest.mark.parametrize("length", [0, 1, 10])
 def test_a_group_of_one_needs_nobody(length):
     with alone() as group:

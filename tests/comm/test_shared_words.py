@@ -171,20 +171,6 @@ def test_a_rank_that_comes_while_we_look_and_then_leaves_has_come(words, fate, m
         one.wait(operation(0, fate))
 
 
-def test_a_long_wait_asks_now_and_then(words, fate):
-    one, two = barriers(words, 2)
-    asked = threading.Event()
-
-    def let_the_other_come() -> None:
-        asked.wait()
-        two.wait(operation(1, fate))
-
-    with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(let_the_other_come)
-        one.wait(operation(0, fate), lambda _: asked.set())
-        other.result()
-
-
 def test_a_machine_without_futexes_is_told_what_to_do(words, monkeypatch):
     futex.check_works(words.base + 512, words.view, 512 // 4)
     monkeypatch.setattr(futex, "_number", -1)

@@ -95,7 +95,7 @@ class Chain:
                     moved = True
                 if not moved:
                     to_add = turn + self._added if self._added < count else None
-                    slots.wait(self._operation, to_add, turn + self._copied, self._arena.compare)
+                    slots.wait(self._operation, to_add, turn + self._copied)
 
     def _add(self, number: int) -> None:
         """Bring this rank's values of a chunk into its sum."""

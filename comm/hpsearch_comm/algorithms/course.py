@@ -62,7 +62,7 @@ class Course:
                     if 0 <= step - lag < count:
                         stage(step - lag)
                 if step < steps - 1:
-                    arena.barrier.wait(operation, arena.compare)
+                    arena.barrier.wait(operation)
 
     def cut(self, span: torch.Tensor, number: int) -> torch.Tensor:
         """Give a chunk of a span; empty where the span is shorter than others."""
@@ -133,7 +133,7 @@ def meet(
     if any(number >= 0 for number, _ in places):
         if place is not None:
             first()
-        arena.barrier.wait(operation, arena.compare)
+        arena.barrier.wait(operation)
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,9 +28,6 @@ _SLICE = 0.05
 _SHORTEST, _LONGEST = 50e-6, 2e-3
 """Sleep in seconds on the bell between two looks at the sockets, where a step waits for both: it doubles."""
 
-_DELAY = 0.1
-"""Seconds without progress after which a wait is said to last long."""
-
 _GRACE = 5.0
 """Seconds without progress that data of a peer which has left may still take to come through the network."""
 
@@ -42,8 +39,6 @@ class Mesh:
         rank: This rank.
         links: Peer → link.
         bell: Rung by the peers whose links go through shared memory; None where there are none.
-        on_delay: Called now and then while nothing moves; may raise. `Arena.compare` finds ranks of this host that wait
-            in another operation, in which they have nothing to send to us.
     """
 
     def __init__(
@@ -51,12 +46,10 @@ class Mesh:
         rank: int,
         links: Mapping[int, Link],
         bell: Bell | None = None,
-        on_delay: Callable[[Operation], object] | None = None,
     ) -> None:
         self.rank = rank
         self._links = dict(links)
         self._bell = bell
-        self._on_delay = on_delay
 
     def exchange(
         self,
@@ -103,7 +96,7 @@ class Mesh:
         for link in self._links.values():
             link.close()
         self._links.clear()
-        self._bell = self._on_delay = None
+        self._bell = None
 
     def _drive(self, operation: Operation, pending: list[Transfer]) -> None:
         """Advance the transfers that their beginning left, until none is."""
@@ -124,17 +117,16 @@ class Mesh:
                     sleeper.progressed()
             else:
                 if sleeper is None:
-                    sleeper = _Sleeper(operation, bell, self._on_delay)
+                    sleeper = _Sleeper(operation, bell)
                 sleeper.sleep(pending, mark)
 
 
 class _Sleeper:
     """What to do while nothing moves: spin for a moment, look whether the group still stands, sleep."""
 
-    def __init__(self, operation: Operation, bell: Bell | None, on_delay: Callable[[Operation], object] | None) -> None:
+    def __init__(self, operation: Operation, bell: Bell | None) -> None:
         self._operation = operation
         self._bell = bell
-        self._on_delay = on_delay
         self._wait = Wait(operation)
         self._spin_until = time.perf_counter() + _SPIN if operation.spin else 0.0
         self._nap = _SHORTEST
@@ -180,13 +172,10 @@ class _Sleeper:
         """Raise if the group has ended, nothing has moved for too long, or an awaited peer has left for good."""
         operation = self._operation
         try:
-            remaining = self._wait.check(dict.fromkeys(transfer.peer for transfer in pending))
+            self._wait.check(dict.fromkeys(transfer.peer for transfer in pending))
         except PeerLost:
             if operation.fate.error is not None or not self._may_still_come(pending):
                 raise
-            return
-        if self._on_delay is not None and operation.timeout - remaining >= _DELAY:
-            self._on_delay(operation)
 
     def _may_still_come(self, pending: Sequence[Transfer]) -> bool:
         """Say whether there may be more from a peer that has left: its goodbye takes another way than its data."""

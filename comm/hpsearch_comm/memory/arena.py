@@ -37,7 +37,6 @@ _ADDED = 20 * LINE
 _COPIED = 22 * LINE
 _TRIAL = 4 * LINE
 _FACTS = 5 * LINE
-_DELAYED = 8 * LINE
 _SIGNATURES = 12 * LINE, 16 * LINE  # taken in turn
 
 _PLACE = struct.Struct("<qq")  # behind the signature: number of a shared buffer or -1, byte offset in it
@@ -141,7 +140,7 @@ class Arena:
         turn = self._turn = 1 - self._turn
         packed = operation.packed
         self._own[turn][:] = packed
-        self.barrier.wait(operation, self.compare)
+        self.barrier.wait(operation)
         for signature in self._theirs[turn]:
             if signature.tobytes() != packed:
                 self._disagree(operation, turn)
@@ -163,30 +162,6 @@ class Arena:
         return [
             _PLACE.unpack_from(self._bytes, _signature(member, turn) + SIGNATURE_BYTES) for member in range(self.size)
         ]
-
-    def compare(self, operation: Operation) -> None:
-        """Compare signatures in a wait that lasts long, whatever it waits for.
-
-        Ranks that take different ways, one through this memory and one over links, would each wait for the other until
-        the deadline. So whoever has waited for a while says here what it is doing, and looks what others say. Called by
-        the arena's own waits; other waits of its group call it when they have lasted as long.
-
-        Raises:
-            MismatchError: A member waits in the operation of the same number, but in another one.
-        """
-        packed = operation.packed
-        own = _page(self.index) + _DELAYED
-        if self._said(own) != packed:
-            # An odd count of changes says that one is under way.
-            self._words[own] += 1
-            self.barrier.fence()
-            self._bytes[own + LINE : own + LINE + SIGNATURE_BYTES] = packed
-            self.barrier.fence()
-            self._words[own] += 1
-        for member, peer in enumerate(self.members):
-            said = self._said(_page(member) + _DELAYED) if member != self.index else None
-            if said is not None and said != packed and _sequence(said) == _sequence(packed):
-                raise operation.disagree(peer, said, packed)
 
     def empty(self, operation: Operation, nbytes: int) -> torch.Tensor:
         """Make a buffer that all members can reach, and give this rank's own part of it; every member calls it.
@@ -280,14 +255,6 @@ class Arena:
         start = _signature(member, turn)
         return self._bytes[start : start + SIGNATURE_BYTES]
 
-    def _said(self, start: int) -> bytes | None:
-        """Read what a member has said in a long wait; None if nothing, or if it is saying it just now."""
-        count = self._words[start]
-        self.barrier.fence()
-        said = bytes(self._bytes[start + LINE : start + LINE + SIGNATURE_BYTES])
-        self.barrier.fence()
-        return said if count and count % 2 == 0 and self._words[start] == count else None
-
     def _link(self, sender: int, receiver: int) -> int:
         return self._links_start + (sender * self.size + receiver) * SharedLink.NBYTES
 
@@ -298,10 +265,6 @@ def _page(member: int) -> int:
 
 def _signature(member: int, turn: int) -> int:
     return _page(member) + _SIGNATURES[turn]
-
-
-def _sequence(signature: bytes) -> bytes:
-    return signature[16:24]
 
 
 def _wake_on_change(arena: Arena, fate: Fate) -> None:

@@ -19,7 +19,7 @@ import torch
 
 from hpsearch_comm.errors import CommError
 from hpsearch_comm.memory import futex
-from hpsearch_comm.memory.words import LOOK, SLICE, SPIN, Barrier, Bell, Words
+from hpsearch_comm.memory.words import LOOK, SPIN, Barrier, Bell, Words
 from hpsearch_comm.operation import Operation, Wait
 
 __all__ = ["SLOT", "Slots"]
@@ -117,16 +117,13 @@ class Slots:
         """Tell the others that this member has copied a chunk out, and all before it."""
         self._tell(self._copied[self._index], chunk + 1)
 
-    def wait(
-        self, operation: Operation, to_add: int | None, to_copy: int, on_delay: Callable[[Operation], object]
-    ) -> None:
+    def wait(self, operation: Operation, to_add: int | None, to_copy: int) -> None:
         """Wait until this member may add or copy.
 
         Args:
             operation: Gives the deadline, and says whether this thread may spin.
             to_add: The next chunk to add to, if there is one.
             to_copy: The next chunk to copy out.
-            on_delay: Called now and then by a wait that lasts long; may raise.
 
         Raises:
             CommError: The group has ended meanwhile, a peer has left, or the deadline is over.
@@ -138,7 +135,6 @@ class Slots:
         if self._barrier.apart and _look(ready, SPIN if self._barrier.may_spin and operation.spin else 0.0):
             return
         wait = Wait(operation)
-        began = time.monotonic()
         pause, counts = _SHORTEST, self._counts()
         while True:
             mark = self._bell.mark()
@@ -154,8 +150,6 @@ class Slots:
                 if ready():
                     return
                 raise
-            if time.monotonic() - began >= SLICE:
-                on_delay(operation)
             self._bell.wait(mark, pause)
             pause = min(2 * pause, _LONGEST)
 

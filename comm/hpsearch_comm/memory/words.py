@@ -137,14 +137,13 @@ class Barrier:
             for number in range(4)
         )
 
-    def wait(self, operation: Operation, on_delay: Callable[[Operation], object] | None = None) -> None:
+    def wait(self, operation: Operation) -> None:
         """Arrive, and wait for all others.
 
         What members stored before they arrived is seen by all who have passed.
 
         Args:
             operation: Gives the deadline, and says whether this thread may spin.
-            on_delay: Called now and then by a wait that lasts long; may raise.
 
         Raises:
             CommError: The group has ended meanwhile, a peer has left, or the deadline is over.
@@ -159,7 +158,7 @@ class Barrier:
         self._arrive[count & 3]()
         for other in self._others:
             if view[other] != count:
-                self._wait(operation, count, on_delay)
+                self._wait(operation, count)
                 break
         if not futex.ORDERED:
             self.fence()
@@ -169,13 +168,12 @@ class Barrier:
         for index in set(self._counters):
             futex.waker(self._words.base + index * 4)()
 
-    def _wait(self, operation: Operation, count: int, on_delay: Callable[[Operation], object] | None) -> None:
+    def _wait(self, operation: Operation, count: int) -> None:
         if self.apart and self._look(count, SPIN if self.may_spin and operation.spin else 0.0):
             return
         view, index, target = self._view, self._counters[count & 3], self._targets[count & 3]
         address = self._words.base + index * 4
         wait = Wait(operation)
-        began = time.monotonic()
         behind: list[int] = []
         while (seen := view[index]) != target:
             awaited = self._behind(count)
@@ -191,8 +189,6 @@ class Barrier:
                 if self._behind(count):
                     raise
                 return
-            if on_delay is not None and time.monotonic() - began >= SLICE:
-                on_delay(operation)
             futex.wait(address, seen, SLICE)
 
     def _look(self, count: int, spin: float) -> bool:
