@@ -22,24 +22,18 @@ class Fate:
 
     The first error ends the group for good: data of a broken operation may lie on every stream, so nothing that
     followed could be trusted. A peer that said goodbye is only marked, since what it sent before still counts.
+
+    Attributes:
+        error: Why the group has ended; None while it stands.
+        left: Ranks that have said goodbye.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._error: CommError | None = None
-        self._left: set[int] = set()
+        self.error: CommError | None = None
+        self.left: set[int] = set()
         self._listeners: list[Callable[[], None]] = []
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-
-    @property
-    def error(self) -> CommError | None:
-        """Why the group has ended; None while it stands."""
-        return self._error
-
-    @property
-    def left(self) -> set[int]:
-        """Ranks that have said goodbye."""
-        return self._left
 
     def fileno(self) -> int:
         """Give a descriptor that becomes readable when the group fails or a peer leaves; for `poll`. Not to be read."""
@@ -52,9 +46,9 @@ class Fate:
     def fail(self, error: CommError) -> bool:
         """End the group with this error, unless it has ended already; True for the first."""
         with self._lock:
-            if self._error is not None:
+            if self.error is not None:
                 return False
-            self._error = error
+            self.error = error
         self._changed()
         return True
 
@@ -68,15 +62,15 @@ class Fate:
     def mark_left(self, peer: int) -> None:
         """Note that a peer has left in good order."""
         with self._lock:
-            self._left.add(peer)
+            self.left.add(peer)
         self._changed()
 
     def check(self, awaited: int | None = None) -> None:
         """Raise what ended the group, or PeerLost when the awaited peer has left. Called by every wait."""
-        if self._error is not None:
+        if self.error is not None:
             # A copy: several threads may raise it, and each gets a traceback of its own.
-            raise copy.copy(self._error).with_traceback(None)
-        if awaited is not None and awaited in self._left:
+            raise copy.copy(self.error).with_traceback(None)
+        if awaited is not None and awaited in self.left:
             raise PeerLost(
                 f"rank {awaited} has closed the group while this rank still needs it: call the same operations on "
                 "every rank before close(), or wrap the loop in join() where ranks have unequal numbers of batches",
@@ -89,7 +83,7 @@ class Fate:
         A rank that leaves because another one has died ends its connections too: it isn't the one to name.
         """
         deadline = time.monotonic() + _VERDICT
-        while self._error is None and peer not in self._left and time.monotonic() < deadline:
+        while self.error is None and peer not in self.left and time.monotonic() < deadline:
             time.sleep(0.005)
         self.check(peer)
 

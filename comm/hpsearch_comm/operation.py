@@ -98,22 +98,20 @@ class Wait:
         """Start the deadline afresh."""
         self._since = time.monotonic()
 
-    def check(self, awaited: Iterable[int]) -> float:
+    def check(self, awaited: Iterable[int]) -> None:
         """Raise if the group has ended, an awaited peer has left, or nothing has moved for too long.
 
         Call it whenever there is nothing else to do, before sleeping; sleep for a fraction of a second at most.
-
-        Returns:
-            Seconds until the deadline.
         """
-        operation = self._operation
+        operation, fate = self._operation, self._operation.fate
         awaited = list(awaited)
-        for peer in awaited:
-            operation.fate.check(peer)
-        operation.fate.check()
+        if fate.error is not None or fate.left:
+            for peer in awaited:
+                fate.check(peer)
+            fate.check()
         waited = time.monotonic() - self._since
         if waited < operation.timeout:
-            return operation.timeout - waited
+            return
         peers = " and ".join(f"rank {peer}" for peer in awaited)
         error = CommTimeoutError(
             f"rank {operation.rank} waited {waited:.1f} s for {peers} in {operation.signature}, without any progress: "

@@ -18,7 +18,7 @@ from hpsearch_comm.memory import futex
 from hpsearch_comm.memory.cores import core_quota, usable_cores
 from hpsearch_comm.memory.segment import Segment, tensor_over
 from hpsearch_comm.memory.words import LINE, Barrier, Bell, Words
-from hpsearch_comm.operation import Operation
+from hpsearch_comm.operation import Operation, Wait
 from hpsearch_comm.signature import Signature
 from tests.comm.forming import wait_until
 
@@ -157,15 +157,15 @@ def test_a_barrier_that_everybody_has_reached_is_passed_whatever_has_become_of_t
 
 def test_a_rank_that_comes_while_we_look_and_then_leaves_has_come(words, fate, monkeypatch):
     one, two = barriers(words, 2)
-    check = fate.check
+    check = Wait.check
 
-    def check_late(awaited: int | None = None) -> None:
+    def check_late(wait: Wait, awaited: list[int]) -> None:
         if 1 not in fate.left:
             two.wait(operation(1, fate))
             fate.mark_left(1)
-        check(awaited)
+        check(wait, awaited)
 
-    monkeypatch.setattr(fate, "check", check_late)
+    monkeypatch.setattr(Wait, "check", check_late)
     one.wait(operation(0, fate))
     with pytest.raises(PeerLost, match="rank 1 has closed the group"):
         one.wait(operation(0, fate))

@@ -139,8 +139,10 @@ class Arena:
         """
         turn = self._turn = 1 - self._turn
         packed = operation.packed
+        barrier = self.barrier
         self._own[turn][:] = packed
-        self.barrier.wait(operation)
+        barrier.arrive()
+        barrier.pass_by(operation)
         for signature in self._theirs[turn]:
             if signature.tobytes() != packed:
                 self._disagree(operation, turn)

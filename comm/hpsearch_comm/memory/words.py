@@ -148,18 +148,42 @@ class Barrier:
         Raises:
             CommError: The group has ended meanwhile, a peer has left, or the deadline is over.
         """
-        if not self._others:
-            return
+        self.arrive()
+        self.pass_by(operation)
+
+    def arrive(self) -> None:
+        """Tell the others that this member has come; `pass_by` follows."""
         if not futex.ORDERED:
             self.fence()
         count = self._count = (self._count + 1) & _MASK
-        view = self._view
-        view[self._own] = count
+        self._view[self._own] = count
         self._arrive[count & 3]()
+
+    def pass_by(self, operation: Operation) -> None:
+        """Wait until all others have arrived; see `wait`."""
+        count, view, wait = self._count, self._view, None
         for other in self._others:
             if view[other] != count:
-                self._wait(operation, count)
+                if not (self.apart and self._look(count, SPIN if self.may_spin and operation.spin else 0.0)):
+                    wait = Wait(operation)
                 break
+        index, target = self._counters[count & 3], self._targets[count & 3]
+        behind: list[int] = []
+        while wait is not None and (seen := view[index]) != target:
+            awaited = self._behind(count)
+            if not awaited:
+                break
+            if awaited != behind:
+                wait.progressed()
+                behind = awaited
+            try:
+                wait.check(awaited)
+            except CommError:
+                # Who has come since we looked may have left since: that is no reason to give up.
+                if self._behind(count):
+                    raise
+                break
+            futex.wait(self._words.base + index * 4, seen, SLICE)
         if not futex.ORDERED:
             self.fence()
 
@@ -167,29 +191,6 @@ class Barrier:
         """Make those who sleep here look at the group's fate; for a thread that has seen it change."""
         for index in set(self._counters):
             futex.waker(self._words.base + index * 4)()
-
-    def _wait(self, operation: Operation, count: int) -> None:
-        if self.apart and self._look(count, SPIN if self.may_spin and operation.spin else 0.0):
-            return
-        view, index, target = self._view, self._counters[count & 3], self._targets[count & 3]
-        address = self._words.base + index * 4
-        wait = Wait(operation)
-        behind: list[int] = []
-        while (seen := view[index]) != target:
-            awaited = self._behind(count)
-            if not awaited:
-                return
-            if awaited != behind:
-                wait.progressed()
-                behind = awaited
-            try:
-                wait.check([self._ranks[other] for other in awaited])
-            except CommError:
-                # Who has come since we looked may have left since: that is no reason to give up.
-                if self._behind(count):
-                    raise
-                return
-            futex.wait(address, seen, SLICE)
 
     def _look(self, count: int, spin: float) -> bool:
         """Look again and again before sleeping, in between giving the core to whoever wants it.
@@ -219,5 +220,8 @@ class Barrier:
         return False
 
     def _behind(self, count: int) -> list[int]:
-        passed = (count, (count + 1) & _MASK)
-        return [other for other in self._others if self._view[other] not in passed]
+        view, passed, behind = self._view, (count, (count + 1) & _MASK), []
+        for other in self._others:
+            if view[other] not in passed:
+                behind.append(self._ranks[other])
+        return behind
