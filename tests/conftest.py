@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,9 @@ import pytest
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 # Between two operations torch's threads would spin, on the very cores that other parts and other ranks wait for.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that runs the tests in its background has all that they start ignore Ctrl-C, which some of it is sent.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

@@ -18,6 +18,8 @@ from tests.hpsearch.support.command_line import begin, wait_for
 from tests.hpsearch.support.local_ray import hpsearch_command, kill_tree
 from tests.hpsearch.support.scripted import events_of
 
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.exhaustive]
+
 TRAIN = """
 import os
 import random
@@ -86,8 +88,6 @@ def widths_started(study: Path) -> list[int]:
         return []
 
 
-@pytest.mark.ray
-@pytest.mark.slow
 def test_workers_follow_the_survivors_and_change_no_result(place, expected):
     hpsearch_command(place, "run", "sweep.yaml", "--workers", "2", "--dir", "elastic", *ELASTIC)
     rows = table(place, "elastic")
@@ -106,8 +106,6 @@ def test_workers_follow_the_survivors_and_change_no_result(place, expected):
     assert {row["width"] for row in rows} == {"1"}
 
 
-@pytest.mark.ray
-@pytest.mark.slow
 def test_a_driver_and_a_rank_killed_in_wide_segments_end_in_a_finished_sweep(place, expected):
     study, ranks = place / "runs" / "sweep-1", place / "ranks.txt"
 
