@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from operator import index
 from typing import Any, TypeVar
 
 import torch
 
-from hpsearch_comm.call import Call, check_out, check_root, check_target, check_tensor
+from hpsearch_comm.call import Call, check_out, check_root, check_target, check_tensor, whole_number
 from hpsearch_comm.collectives import HostCollectives
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.layout import flat, is_plain, put_back
@@ -26,6 +25,9 @@ T = TypeVar("T")
 
 _MOST_CALLS = 1024
 """Kinds of calls that are remembered; a program with more of them just describes them anew."""
+
+_MOST_BYTES = 1 << 47
+"""The address space of a process."""
 
 
 class Preparation:
@@ -191,15 +193,18 @@ class Preparation:
         """Prepare `Group.empty`."""
         if len(shape) == 1 and isinstance(shape[0], Sequence):
             shape = tuple(shape[0])
-        if not all(isinstance(length, int) and length >= 0 for length in shape):
-            raise UsageError(f"a shape must consist of numbers from 0, got {shape!r}")
+        lengths = [length for length in map(whole_number, shape) if length is not None and length >= 0]
+        if len(lengths) != len(shape):
+            raise UsageError(f"a shape must consist of numbers from 0, got {tuple(shape)!r}")
         if not isinstance(dtype, torch.dtype):
             raise UsageError(f"dtype must be a torch.dtype, got {dtype!r}")
         if dtype not in DTYPES:
             raise UsageError(f"there are no collectives of {dtype}, nor memory for them: use torch.uint8")
-        call = self._call("empty", dtype, shape, as_="barrier")
-        nbytes = prod(shape) * dtype.itemsize
-        return Prepared(call, lambda operation: self._host.arena.empty(operation, nbytes).view(dtype).view(*shape))
+        nbytes = prod(lengths) * dtype.itemsize
+        if max(nbytes, *lengths, 0) >= _MOST_BYTES:
+            raise UsageError(f"a tensor of shape {lengths} and {dtype} is too large for any memory: ask for less")
+        call = self._call("empty", dtype, lengths, as_="barrier")
+        return Prepared(call, lambda operation: self._host.arena.empty(operation, nbytes).view(dtype).view(lengths))
 
     @property
     def host(self) -> HostCollectives:
@@ -211,10 +216,10 @@ class Preparation:
         return self._host.algorithm(operation, nbytes)
 
     def _reducing(self, operation: str, tensor: torch.Tensor, op: Any) -> Call:
-        key = operation, tensor.dtype, tensor.shape, op if type(op) is str else None
+        reduction = reduction_for(op, tensor.dtype)  # one object for each operator and dtype, whatever `op` is
+        key = operation, reduction, tensor.shape
         call = self._calls.get(key)
         if call is None:
-            reduction = reduction_for(op, tensor.dtype)
             algorithm = self._algorithm(operation, tensor.nbytes, reduction.name, tensor.dtype)
             shape, device = tuple(tensor.shape), self._device
             signature = Signature(0, operation, algorithm, tensor.dtype, shape, reduction.name, device=device)
@@ -254,9 +259,12 @@ class Preparation:
                 )
             return [rows // self._size] * self._size
         try:
-            counts = [index(count) for count in splits]
-        except TypeError:
-            raise UsageError(f"splits must be whole numbers, one for each rank, got {splits!r}") from None
+            numbers = [whole_number(count) for count in splits]
+        except TypeError:  # it can't be gone through
+            numbers = [None]
+        counts = [number for number in numbers if number is not None]
+        if len(counts) != len(numbers):
+            raise UsageError(f"splits must be whole numbers, one for each rank, got {splits!r}")
         if len(counts) != self._size or min(counts) < 0 or sum(counts) != rows:
             raise UsageError(
                 f"splits must be {self._size} numbers from 0, one for each rank, that add up to the tensor's {rows} "
