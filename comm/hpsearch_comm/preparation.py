@@ -143,7 +143,7 @@ class Preparation:
         call = self._call("alltoall", source.dtype, (0, *rest))
 
         def work(operation: Operation) -> tuple[torch.Tensor, list[int]]:
-            rows = source.contiguous().view(source.shape[0], prod(rest))
+            rows = flat(source).view(source.shape[0], prod(rest))
             out, coming = self._host.alltoall(operation, call.algorithm, rows, counts)
             return out.view(-1, *rest) if out.numel() else out.new_empty((sum(coming), *rest)), coming
 
