@@ -195,9 +195,13 @@ class Group:
 
         Args:
             error: Why this rank leaves early. The others are told at once, and nothing is finished.
+
+        Raises:
+            UsageError: This thread is in an operation of the group, which a signal has interrupted; the group goes on.
         """
         if self.closed:
             return
+        self._turns.check_outside()
         if error is not None and not self._turns.inherited:
             self._fate.break_off(self.rank, error)
         elif self._own_timeline and self._timeline.on and self._fate.error is None:

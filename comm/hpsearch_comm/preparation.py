@@ -19,7 +19,7 @@ from hpsearch_comm.reduction import reduction_for
 from hpsearch_comm.signature import DTYPES, Signature
 from hpsearch_comm.turns import Prepared
 
-__all__ = ["Preparation"]
+__all__ = ["Preparation", "check_gathered", "gathered_fits"]
 
 T = TypeVar("T")
 
@@ -88,21 +88,20 @@ class Preparation:
         source = check_tensor("allgather", tensor)
         rows = source if source.dim() else source.view(1)
         rest = rows.shape[1:]
-        target = None if out is None else check_target("out of allgather", check_tensor("out of allgather", out))
+        target = None if out is None else check_gathered(out, rows)
         call = self._call("allgather", rows.dtype, (0, *rest))
 
         def work(operation: Operation) -> torch.Tensor:
             counts = [count for (count,) in self._host.allgather_numbers(operation, call.algorithm, [rows.shape[0]])]
-            result = rows.new_empty((sum(counts), *rest))
-            if target is not None:
-                check_out("allgather", target, rows, result.shape)
-                result = target if is_plain(target) else result
+            shape = (sum(counts), *rest)
+            fits = target is not None and gathered_fits(operation, target, rows, shape)
+            result = target if target is not None and fits and is_plain(target) else rows.new_empty(shape)
             parts = _runs(counts, prod(rest))
             everything = result.view(-1)
             start, stop = parts[self._rank]
             copy(everything[start:stop], flat(rows))  # which may lie in `out`, there or elsewhere
             self._host.allgather(operation, call.algorithm, everything, parts)
-            if target is not None:
+            if target is not None and fits:
                 put_back(everything, target)
             return result if out is None else out
 
@@ -271,6 +270,25 @@ class Preparation:
                 f"rows, got {counts}"
             )
         return counts
+
+
+def check_gathered(out: object, rows: torch.Tensor) -> torch.Tensor:
+    """Check all of allgather's `out` but its length, which is seen when the others have said how much they give.
+
+    Raises:
+        UsageError: It can't take the rows of any number of ranks.
+    """
+    target = check_tensor("out of allgather", out)
+    return check_out("allgather", target, rows, (*target.shape[:1], *rows.shape[1:]) if target.dim() else rows.shape)
+
+
+def gathered_fits(operation: Operation, out: torch.Tensor, rows: torch.Tensor, shape: tuple[int, ...]) -> bool:
+    """Say whether the gathered rows, of this shape, fit into `out`; if not, the caller is told at the end."""
+    try:
+        check_out("allgather", out, rows, shape)
+    except UsageError as error:
+        operation.complaint = error
+    return operation.complaint is None
 
 
 def _runs(counts: Sequence[int], width: int) -> list[tuple[int, int]]:
