@@ -105,7 +105,7 @@ class Control:
         self._recent = recent
         self._told = threading.Lock()
         self._announced = b"", 0.0
-        self._sending = threading.Lock()
+        self._sending = threading.RLock()  # for signal handlers, as in `Fate`
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         for control in self._controls.values():
             control.setblocking(False)

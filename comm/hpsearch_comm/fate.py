@@ -25,8 +25,9 @@ class Fate:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._error: CommError | None = None
+        # A signal's handler may come here while the thread that it interrupts is here too: it must not wait for itself.
+        self._lock = threading.RLock()
+        self._errors: list[CommError] = []
         self._left: set[int] = set()
         self._listeners: list[Callable[[], None]] = []
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -34,7 +35,8 @@ class Fate:
     @property
     def error(self) -> CommError | None:
         """Why the group has ended; None while it stands."""
-        return self._error
+        errors = self._errors
+        return errors[0] if errors else None
 
     @property
     def left(self) -> set[int]:
@@ -49,14 +51,11 @@ class Fate:
         """Call `listener` when the group fails or a peer leaves, from the thread that saw it."""
         self._listeners.append(listener)
 
-    def fail(self, error: CommError) -> bool:
-        """End the group with this error, unless it has ended already; True for the first."""
-        with self._lock:
-            if self._error is not None:
-                return False
-            self._error = error
-        self._changed()
-        return True
+    def fail(self, error: CommError) -> None:
+        """End the group with this error, unless it has ended already."""
+        if not self._errors:
+            self._errors.append(error)  # another one may have come between: the first one counts
+            self._changed()
 
     def break_off(self, rank: int, error: BaseException) -> None:
         """End the group because of an error of this rank's own; the others are told which."""
@@ -67,15 +66,14 @@ class Fate:
 
     def mark_left(self, peer: int) -> None:
         """Note that a peer has left in good order."""
-        with self._lock:
-            self._left.add(peer)
+        self._left.add(peer)
         self._changed()
 
     def check(self, awaited: int | None = None) -> None:
         """Raise what ended the group, or PeerLost when the awaited peer has left. Called by every wait."""
-        if self._error is not None:
+        if self._errors:
             # A copy: several threads may raise it, and each gets a traceback of its own.
-            raise copy.copy(self._error).with_traceback(None)
+            raise copy.copy(self._errors[0]).with_traceback(None)
         if awaited is not None and awaited in self._left:
             raise PeerLost(
                 f"rank {awaited} has closed the group while this rank still needs it: call the same operations on "
@@ -89,7 +87,7 @@ class Fate:
         A rank that leaves because another one has died ends its connections too: it isn't the one to name.
         """
         deadline = time.monotonic() + _VERDICT
-        while self._error is None and peer not in self._left and time.monotonic() < deadline:
+        while not self._errors and peer not in self._left and time.monotonic() < deadline:
             time.sleep(0.005)
         self.check(peer)
 

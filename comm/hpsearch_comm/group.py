@@ -315,6 +315,7 @@ class Group:
 
         It stands in this group's timeline, until this group is closed.
         """
+        self._turns.check()  # a call that is refused doesn't count, since the ranks would count differently
         self._duplicates += 1
         options = self._options
         name = f"{options.name}/{self._duplicates}"

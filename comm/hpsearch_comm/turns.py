@@ -88,7 +88,7 @@ class Turns:
         """Run an operation, behind those that are still under way, and give its result."""
         handle: Handle[T] | None = None
         with self._lock:
-            self._check()
+            self.check()
             self._inside = threading.get_ident()
             try:
                 if self._engine is None or self._engine.idle:
@@ -104,7 +104,7 @@ class Turns:
     def later(self, prepared: Prepared[T]) -> Handle[T]:
         """Run an operation in the engine's thread."""
         with self._lock:
-            self._check()
+            self.check()
             self._inside = threading.get_ident()
             try:
                 return self._submit(prepared)
@@ -127,8 +127,14 @@ class Turns:
         if self._inside == threading.get_ident():
             raise used_within()
 
-    def _check(self) -> None:
-        """Raise unless an operation may be called."""
+    def check(self) -> None:
+        """Raise unless an operation may be called.
+
+        Raises:
+            GroupClosedError: The group is closed.
+            UsageError: This is a forked child, or a thread that is in an operation already.
+            CommError: The group has ended.
+        """
         if self._closed:
             raise GroupClosedError("the group is closed on this rank: make a new one, or close it later")
         if self.inherited:

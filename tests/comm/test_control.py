@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -125,6 +126,54 @@ def test_bytes_that_are_no_notice_end_the_group_with_an_error(ends):
     ends[0].sock.sendall(os.urandom(4) + b"\xff" * (NOTICE_BYTES - 4))
     ends[0].sock.sendall(b"\xff" * NOTICE_BYTES)
     wait_until(lambda: ends[1].fate.error)
+
+
+def in_time(work: Callable[[], object]) -> None:
+    """Run it in a thread, since it might wait for itself."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_a_failure_in_the_middle_of_telling_something_waits_for_nobody(ends):
+    """A signal's handler may end the group while the thread that it interrupts is about to tell where it waits."""
+    fail = [lambda: ends[0].fate.fail(ERRORS[0])]
+
+    class Interrupted:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(ends[0].sock, name)
+
+        def send(self, *arguments: Any) -> int:
+            sent: int = ends[0].sock.send(*arguments)
+            while fail:
+                fail.pop()()
+            return sent
+
+    ends[0].control._controls[1] = Interrupted()
+    operation = Operation(0, Signature(7, "barrier", "pairwise"), 1.0, ends[0].fate)
+    in_time(lambda: ends[0].control.announce(operation))
+    wait_until(lambda: ends[1].fate.error)
+    assert type(ends[1].fate.error) is CommError
+
+
+def test_a_failure_in_the_middle_of_another_one_waits_for_nobody_and_the_first_counts(monkeypatch):
+    fate = Fate()
+    write = os.eventfd_write
+    told: list[CommError | None] = []
+    fate.on_change(lambda: told.append(fate.error))
+
+    def interrupted(*arguments: int) -> None:
+        monkeypatch.setattr("os.eventfd_write", write)
+        fate.fail(ERRORS[1])
+        fate.mark_left(3)
+        fate.close()
+
+    monkeypatch.setattr("os.eventfd_write", interrupted)
+    in_time(lambda: fate.fail(ERRORS[0]))
+    assert fate.error is ERRORS[0]
+    assert fate.left == {3}
+    assert set(told) == {ERRORS[0]}
 
 
 def test_closing_leaves_no_thread():
