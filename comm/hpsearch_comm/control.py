@@ -107,6 +107,7 @@ class Control:
         self._announced = b"", 0.0
         self._sending = threading.RLock()  # for signal handlers, as in `Fate`
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+        self._unsent = dict.fromkeys(self._controls, b"")
         for control in self._controls.values():
             control.setblocking(False)
         self._thread = threading.Thread(target=self._watch, name=f"hpsearch-comm-watch-{rank}", daemon=True)
@@ -147,10 +148,14 @@ class Control:
 
     def _send(self, notice: bytes) -> None:
         with self._sending:
-            for control in self._controls.values():
-                # A peer that doesn't take 512 bytes is gone or has stopped: its own end is seen elsewhere.
+            for peer, control in self._controls.items():
+                rest = self._unsent[peer]
+                unsent = rest + notice
+                # A peer that doesn't take 512 bytes is gone or has stopped: its own end is seen elsewhere, and it misses
+                # this notice. But what it has taken in part it gets to its end, or no later one could be read.
                 with contextlib.suppress(OSError):
-                    control.send(notice, socket.MSG_NOSIGNAL)
+                    sent = control.send(unsent, socket.MSG_NOSIGNAL)
+                    self._unsent[peer] = unsent[sent:] if sent > len(rest) else rest[sent:]
 
     def _watch(self) -> None:
         with selectors.DefaultSelector() as selector:
