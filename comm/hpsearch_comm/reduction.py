@@ -201,7 +201,7 @@ def _settle(part: torch.Tensor, _count: int) -> None:
     part.masked_fill_(part.isnan(), math.nan)
 
 
-_ZERO = torch.tensor(0.0)
+_ZERO = torch.tensor(0.0, dtype=torch.float32, device="cpu")
 
 
 def _leave(part: torch.Tensor, count: int) -> None:

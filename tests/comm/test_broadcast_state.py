@@ -122,7 +122,10 @@ def test_numbers_without_a_form_in_json_and_nested_values_travel():
         ({"seen": {1, 2}}, r"state_dict\(\)\['value'\]\['seen'\] is a set, which can't be broadcast"),
         ({(1, 2): 3}, r"the keys of state_dict\(\)\['value'\] must be strings or integers"),
         (torch.eye(2).to_sparse(), r"state_dict\(\)\['value'\] is a torch.sparse_coo tensor"),
-        ([torch.empty(2, dtype=torch.float8_e4m3fnuz)], r"state_dict\(\)\['value'\]\[0\] is a tensor of torch.float8_e4m3fnuz"),
+        (
+            [torch.empty(2, dtype=torch.float8_e4m3fnuz)],
+            r"state_dict\(\)\['value'\]\[0\] is a tensor of torch.float8_e4m3fnuz",
+        ),
     ],
     ids=["a set", "a key", "a sparse tensor", "a dtype"],
 )

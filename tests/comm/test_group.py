@@ -165,7 +165,9 @@ def test_an_operator_of_any_kind_of_text_is_the_one_that_it_names(calls):
     def work(group: comm.Group) -> list[float]:
         mine = 1.0 + group.rank
         found = [group.allreduce(torch.full((4,), mine), KINDS[kind](name))[0].item() for name, kind in calls]
-        return found + [group.reduce_scatter(torch.full((4,), mine), KINDS[kind](name))[0].item() for name, kind in calls]
+        return found + [
+            group.reduce_scatter(torch.full((4,), mine), KINDS[kind](name))[0].item() for name, kind in calls
+        ]
 
     assert run_ranks(2, work) == [[PLAIN[name] for name, _ in calls] * 2] * 2
 
@@ -354,7 +356,9 @@ def test_a_mistake_that_shows_when_something_has_travelled_is_told_at_the_end_an
             ]
             for call in calls:
                 if rank == 1:
-                    with pytest.raises(comm.UsageError, match=rf"must be .* \[{6 * length}, 2\].* got .*\[{wrong}, 2\]"):
+                    with pytest.raises(
+                        comm.UsageError, match=rf"must be .* \[{6 * length}, 2\].* got .*\[{wrong}, 2\]"
+                    ):
                         call()
                     assert (out == 9).all()
                 else:

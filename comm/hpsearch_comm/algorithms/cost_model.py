@@ -273,8 +273,8 @@ _ROWS = {
 
 def _nonnegative_least_squares(rows: list[list[float]], wanted: list[float]) -> list[float]:
     """Solve rows * x = wanted as well as x >= 0 allows: what comes out negative is held at 0, the rest found anew."""
-    matrix = torch.tensor(rows, dtype=torch.float64)
-    right = torch.tensor(wanted, dtype=torch.float64).unsqueeze(1)
+    matrix = torch.tensor(rows, dtype=torch.float64, device="cpu")
+    right = torch.tensor(wanted, dtype=torch.float64, device="cpu").unsqueeze(1)
     free = list(range(matrix.shape[1]))
     found = [0.0] * len(free)
     while free:
