@@ -55,8 +55,8 @@ def check_tensor(name: str, tensor: object) -> torch.Tensor:
     if tensor.layout is not torch.strided or tensor.is_nested:
         kind = "a nested one" if tensor.is_nested else f"one of layout {str(tensor.layout).removeprefix('torch.')}"
         raise UsageError(
-            f"{name} takes a dense tensor, got {kind}: use tensor.to_dense(), or allgather what it consists of, such as "
-            "its indices() and values()"
+            f"{name} takes a dense tensor, got {kind}: use tensor.to_dense(), or allgather what it consists of, such "
+            "as its indices() and values()"
         )
     if tensor.dtype not in DTYPES:
         kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)

@@ -151,8 +151,8 @@ class Control:
             for peer, control in self._controls.items():
                 rest = self._unsent[peer]
                 unsent = rest + notice
-                # A peer that doesn't take 512 bytes is gone or has stopped: its own end is seen elsewhere, and it misses
-                # this notice. But what it has taken in part it gets to its end, or no later one could be read.
+                # A peer that doesn't take 512 bytes is gone or has stopped: its own end is seen elsewhere, and it
+                # misses this notice. But what it has taken in part it gets to its end, or no later one could be read.
                 with contextlib.suppress(OSError):
                     sent = control.send(unsent, socket.MSG_NOSIGNAL)
                     self._unsent[peer] = unsent[sent:] if sent > len(rest) else rest[sent:]

@@ -162,8 +162,8 @@ class Turns:
         return LaunchHandle(handle) if prepared.launches else handle
 
     def _run(self, prepared: Prepared[T], sequence: int, *, spin: bool, queued: int = 0) -> T:
-        # What this one waited behind may have ended the group. It must send and write nothing then: a peer that is still
-        # in the torn operation might take it for the rest of that.
+        # What this one waited behind may have ended the group. It must send and write nothing then: a peer that is
+        # still in the torn operation might take it for the rest of that.
         if self._fate.error is not None:
             self._fate.check()
         call, work, timeline = prepared.call, prepared.work, self._timeline
