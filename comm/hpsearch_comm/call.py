@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from hpsearch_comm.layout import is_plain, may_share_elements
 from hpsearch_comm.reduction import Reduction
 from hpsearch_comm.signature import DTYPES, Signature
 
-__all__ = ["Call", "check_device", "check_out", "check_root", "check_target", "check_tensor"]
+__all__ = ["Call", "check_device", "check_out", "check_root", "check_target", "check_tensor", "whole_number"]
 
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
 
@@ -47,20 +48,26 @@ def check_tensor(name: str, tensor: object) -> torch.Tensor:
     """Give the tensor's memory as a plain torch.Tensor without history, or say why no collective can take it.
 
     Raises:
-        UsageError: It isn't a dense tensor of a dtype that can travel.
+        UsageError: It isn't a dense tensor in memory, of a dtype that can travel.
     """
     if not isinstance(tensor, torch.Tensor):
         raise UsageError(f"{name} takes a torch.Tensor, got {type(tensor).__name__}")
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        kind = "a nested one" if tensor.is_nested else f"one of layout {str(tensor.layout).removeprefix('torch.')}"
         raise UsageError(
-            f"{name} takes a dense tensor, got one of layout {str(tensor.layout).removeprefix('torch.')}: use "
-            "tensor.to_dense(), or allgather its indices() and values()"
+            f"{name} takes a dense tensor, got {kind}: use tensor.to_dense(), or allgather what it consists of, such "
+            "as its indices() and values()"
         )
     if tensor.dtype not in DTYPES:
         kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         raise UsageError(f"{name} takes tensors of {kinds}, got {str(tensor.dtype).removeprefix('torch.')}")
     if type(tensor) is not torch.Tensor:
         tensor = _without_class(name, tensor)
+    if not tensor.data_ptr() and tensor.numel() and not tensor.is_meta:
+        raise UsageError(
+            f"{name} takes a tensor whose elements are in memory, got one of shape {list(tensor.shape)} without any: "
+            "its storage was freed, or it stands for zeros that were never made; pass tensor.clone(), or make it anew"
+        )
     if tensor.is_inference():
         tensor = _normal(tensor)
     return tensor.detach() if tensor.requires_grad else tensor
@@ -122,14 +129,27 @@ def check_out(
 
 
 def check_root(root: Any, size: int) -> int:
-    """Check that the root is a rank.
+    """Give the root as an int, or say why it is no rank.
 
     Raises:
-        UsageError: It isn't.
+        UsageError: It isn't one.
     """
-    if not isinstance(root, int) or isinstance(root, bool) or not 0 <= root < size:
+    rank = whole_number(root)
+    if rank is None or not 0 <= rank < size:
         raise UsageError(f"root must be a rank from 0 to {size - 1}, got {root!r}")
-    return root
+    return rank
+
+
+def whole_number(value: Any) -> int | None:
+    """Give a whole number of any kind, NumPy's and torch's too, as an int; None for all else, such as True."""
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool:
+        return None
+    try:
+        return index(value)
+    except TypeError:
+        return None
 
 
 def check_device(device: torch.device, tensors: Iterable[torch.Tensor]) -> None:

@@ -108,13 +108,25 @@ class Control:
         self._told = threading.Lock()
         self._seen: bytes | None = None
         self._announced = b"", 0.0
-        self._sending = threading.Lock()
+        self._sending = threading.RLock()  # for signal handlers, as in `Fate`
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+        self._unsent = dict.fromkeys(self._controls, b"")
         for control in self._controls.values():
             control.setblocking(False)
         self._thread = threading.Thread(target=self._watch, name=f"hpsearch-comm-watch-{rank}", daemon=True)
         fate.on_change(self._tell)
         self._thread.start()
+
+    def announce(self, packed: bytes) -> None:
+        """Tell all peers that this rank is in an operation that lasts long, now and then.
+
+        Args:
+            packed: Its signature.
+        """
+        (last, when), now = self._announced, time.monotonic()
+        if packed != last or now - when >= _REPEAT:
+            self._announced = packed, now
+            self._send((_HEAD.pack(_WAITING, -1, len(packed)) + packed).ljust(NOTICE_BYTES, b"\0"))
 
     def close(self) -> None:
         """Say goodbye, and give the connections and the thread back."""
@@ -142,10 +154,14 @@ class Control:
 
     def _send(self, notice: bytes) -> None:
         with self._sending:
-            for control in self._controls.values():
-                # A peer that doesn't take 512 bytes is gone or has stopped: its own end is seen elsewhere.
+            for peer, control in self._controls.items():
+                rest = self._unsent[peer]
+                unsent = rest + notice
+                # A peer that doesn't take 512 bytes is gone or has stopped: its own end is seen elsewhere, and it
+                # misses this notice. But what it has taken in part it gets to its end, or no later one could be read.
                 with contextlib.suppress(OSError):
-                    control.send(notice, socket.MSG_NOSIGNAL)
+                    sent = control.send(unsent, socket.MSG_NOSIGNAL)
+                    self._unsent[peer] = unsent[sent:] if sent > len(rest) else rest[sent:]
 
     def _watch(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -161,18 +177,14 @@ class Control:
                     peer = key.data
                     if not self._take(peer, arrived[peer]):
                         selector.unregister(key.fileobj)
-                self._announce()
+                self._look_at_operation()
 
-    def _announce(self) -> None:
-        """Tell all peers which operation this rank is in, if it was in it when last looked."""
+    def _look_at_operation(self) -> None:
+        """Announce the operation that this rank is in, if it was in it when last looked."""
         running, seen = self._recent.running, self._seen
         self._seen = running
-        if running is None or running is not seen:
-            return
-        (last, when), now = self._announced, time.monotonic()
-        if running != last or now - when >= _REPEAT:
-            self._announced = running, now
-            self._send((_HEAD.pack(_WAITING, -1, len(running)) + running).ljust(NOTICE_BYTES, b"\0"))
+        if running is not None and running is seen:
+            self.announce(running)
 
     def _take(self, peer: int, arrived: bytearray) -> bool:
         """Read what has come from a peer; False when nothing more will."""

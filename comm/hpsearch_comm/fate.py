@@ -29,7 +29,9 @@ class Fate:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # A signal's handler may come here while the thread that it interrupts is here too: it must not wait for itself.
+        self._lock = threading.RLock()
+        self._errors: list[CommError] = []
         self.error: CommError | None = None
         self.left: set[int] = set()
         self._listeners: list[Callable[[], None]] = []
@@ -43,14 +45,12 @@ class Fate:
         """Call `listener` when the group fails or a peer leaves, from the thread that saw it."""
         self._listeners.append(listener)
 
-    def fail(self, error: CommError) -> bool:
-        """End the group with this error, unless it has ended already; True for the first."""
-        with self._lock:
-            if self.error is not None:
-                return False
-            self.error = error
-        self._changed()
-        return True
+    def fail(self, error: CommError) -> None:
+        """End the group with this error, unless it has ended already."""
+        if not self._errors:
+            self._errors.append(error)
+            self.error = self._errors[0]  # another one may have come between: the first one counts
+            self._changed()
 
     def break_off(self, rank: int, error: BaseException) -> None:
         """End the group because of an error of this rank's own; the others are told which."""
@@ -61,8 +61,7 @@ class Fate:
 
     def mark_left(self, peer: int) -> None:
         """Note that a peer has left in good order."""
-        with self._lock:
-            self.left.add(peer)
+        self.left.add(peer)
         self._changed()
 
     def check(self, awaited: int | None = None) -> None:

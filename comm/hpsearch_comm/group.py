@@ -188,9 +188,13 @@ class Group:
 
         Args:
             error: Why this rank leaves early. The others are told at once, and nothing is finished.
+
+        Raises:
+            UsageError: This thread is in an operation of the group, which a signal has interrupted; the group goes on.
         """
         if self.closed:
             return
+        self._turns.check_outside()
         if error is not None and not self._turns.inherited:
             self._fate.break_off(self.rank, error)
         elif self._own_timeline and self._timeline.on and self._fate.error is None:
@@ -304,6 +308,7 @@ class Group:
 
         It stands in this group's timeline, until this group is closed.
         """
+        self._turns.check()  # a call that is refused doesn't count, since the ranks would count differently
         self._duplicates += 1
         options = self._options
         name = f"{options.name}/{self._duplicates}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import Any, Generic, Protocol, TypeVar
@@ -26,19 +27,21 @@ class UnderWay(Protocol):
 class Handle(Generic[T]):
     """An operation that runs, or waits for its turn, in the group's engine."""
 
-    __slots__ = ("_error", "_finished", "_name", "_result")
+    __slots__ = ("_ended", "_error", "_finished", "_name", "_result")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        # A lock that is held until the operation has ended is the cheapest thing that a thread can wait for.
+        # A lock that is held until the operation has ended is the cheapest thing that a thread can wait for. It only
+        # wakes those who wait: an interrupted one may leave it taken, so whether the operation has ended stands apart.
         self._finished = threading.Lock()
         self._finished.acquire()
+        self._ended = False
         self._result: T | None = None
         self._error: BaseException | None = None
 
     def done(self) -> bool:
         """Say whether the operation has ended, well or not."""
-        return not self._finished.locked()
+        return self._ended
 
     def wait(self, timeout: float | None = None) -> T:
         """Wait for the operation's end and give its result.
@@ -50,9 +53,14 @@ class Handle(Generic[T]):
             CommError: What ended the operation: PeerLost, CommTimeoutError, MismatchError, ...
             CommTimeoutError: It is still under way after `timeout` seconds.
         """
-        if not self._finished.acquire(timeout=-1 if timeout is None else timeout):
+        if not self._ended:
+            try:
+                self._finished.acquire(timeout=-1 if timeout is None else timeout)
+            finally:
+                if self._ended:
+                    self._wake_next()
+        if not self._ended:
             raise CommTimeoutError(f"{self._name} is still under way after {timeout:g} s; it goes on: wait again", -1)
-        self._finished.release()
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]
@@ -61,7 +69,13 @@ class Handle(Generic[T]):
         """Set the outcome; called once, by the engine."""
         self._result = result
         self._error = error
-        self._finished.release()
+        self._ended = True
+        self._wake_next()
+
+    def _wake_next(self) -> None:
+        """Let one of those go on who wait; each wakes the next."""
+        with contextlib.suppress(RuntimeError):  # another one has released it already
+            self._finished.release()
 
 
 class LaunchHandle(Handle[T]):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import cached_property
 
-from hpsearch_comm.errors import CommTimeoutError, MismatchError
+from hpsearch_comm.errors import CommTimeoutError, MismatchError, UsageError
 from hpsearch_comm.fate import Fate
 from hpsearch_comm.signature import Signature, header, unpack_tail
 
@@ -28,9 +28,13 @@ class Operation:
         fate: The group's.
         spin: Whether a wait may hold a core for some microseconds before it sleeps.
         phase: Marks a phase in the timeline: `with operation.phase("reduce-scatter"): ...`.
+
+    Attributes:
+        complaint: A mistake of this rank's caller that showed only when something had travelled. The rank takes part
+            to the end, so that all ranks stay in step, and the caller is told then.
     """
 
-    __slots__ = ("__dict__", "fate", "packed", "phase", "rank", "spin", "step", "timeout")
+    __slots__ = ("__dict__", "complaint", "fate", "packed", "phase", "rank", "spin", "step", "timeout")
 
     def __init__(
         self,
@@ -52,6 +56,7 @@ class Operation:
         self.spin = spin
         self.phase = phase
         self.step = 0
+        self.complaint: UsageError | None = None
 
     @cached_property
     def signature(self) -> Signature:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from operator import index
 from typing import Any, TypeVar
 
 import torch
 
-from hpsearch_comm.call import Call, check_out, check_root, check_target, check_tensor
+from hpsearch_comm.call import Call, check_out, check_root, check_target, check_tensor, whole_number
 from hpsearch_comm.collectives import HostCollectives
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.layout import flat, is_plain, put_back
@@ -20,12 +19,15 @@ from hpsearch_comm.reduction import reduction_for
 from hpsearch_comm.signature import DTYPES, Signature
 from hpsearch_comm.turns import Prepared
 
-__all__ = ["Preparation"]
+__all__ = ["Preparation", "check_gathered", "gathered_fits"]
 
 T = TypeVar("T")
 
 _MOST_CALLS = 1024
 """Kinds of calls that are remembered; a program with more of them just describes them anew."""
+
+_MOST_BYTES = 1 << 47
+"""The address space of a process."""
 
 
 class Preparation:
@@ -86,21 +88,20 @@ class Preparation:
         source = check_tensor("allgather", tensor)
         rows = source if source.dim() else source.view(1)
         rest = rows.shape[1:]
-        target = None if out is None else check_target("out of allgather", check_tensor("out of allgather", out))
+        target = None if out is None else check_gathered(out, rows)
         call = self._call("allgather", rows.dtype, (0, *rest))
 
         def work(operation: Operation) -> torch.Tensor:
             counts = [count for (count,) in self._host.allgather_numbers(operation, call.algorithm, [rows.shape[0]])]
-            result = rows.new_empty((sum(counts), *rest))
-            if target is not None:
-                check_out("allgather", target, rows, result.shape)
-                result = target if is_plain(target) else result
+            shape = (sum(counts), *rest)
+            fits = target is not None and gathered_fits(operation, target, rows, shape)
+            result = target if target is not None and fits and is_plain(target) else rows.new_empty(shape)
             parts = _runs(counts, prod(rest))
             everything = result.view(-1)
             start, stop = parts[self._rank]
             copy(everything[start:stop], flat(rows))  # which may lie in `out`, there or elsewhere
             self._host.allgather(operation, call.algorithm, everything, parts)
-            if target is not None:
+            if target is not None and fits:
                 put_back(everything, target)
             return result if out is None else out
 
@@ -141,7 +142,7 @@ class Preparation:
         call = self._call("alltoall", source.dtype, (0, *rest))
 
         def work(operation: Operation) -> tuple[torch.Tensor, list[int]]:
-            rows = source.contiguous().view(source.shape[0], prod(rest))
+            rows = flat(source).view(source.shape[0], prod(rest))
             out, coming = self._host.alltoall(operation, call.algorithm, rows, counts)
             return out.view(-1, *rest) if out.numel() else out.new_empty((sum(coming), *rest)), coming
 
@@ -191,15 +192,18 @@ class Preparation:
         """Prepare `Group.empty`."""
         if len(shape) == 1 and isinstance(shape[0], Sequence):
             shape = tuple(shape[0])
-        if not all(isinstance(length, int) and length >= 0 for length in shape):
-            raise UsageError(f"a shape must consist of numbers from 0, got {shape!r}")
+        lengths = [length for length in map(whole_number, shape) if length is not None and length >= 0]
+        if len(lengths) != len(shape):
+            raise UsageError(f"a shape must consist of numbers from 0, got {tuple(shape)!r}")
         if not isinstance(dtype, torch.dtype):
             raise UsageError(f"dtype must be a torch.dtype, got {dtype!r}")
         if dtype not in DTYPES:
             raise UsageError(f"there are no collectives of {dtype}, nor memory for them: use torch.uint8")
-        call = self._call("empty", dtype, shape, as_="barrier")
-        nbytes = prod(shape) * dtype.itemsize
-        return Prepared(call, lambda operation: self._host.arena.empty(operation, nbytes).view(dtype).view(*shape))
+        nbytes = prod(lengths) * dtype.itemsize
+        if max(nbytes, *lengths, 0) >= _MOST_BYTES:
+            raise UsageError(f"a tensor of shape {lengths} and {dtype} is too large for any memory: ask for less")
+        call = self._call("empty", dtype, lengths, as_="barrier")
+        return Prepared(call, lambda operation: self._host.arena.empty(operation, nbytes).view(dtype).view(lengths))
 
     @property
     def host(self) -> HostCollectives:
@@ -211,10 +215,10 @@ class Preparation:
         return self._host.algorithm(operation, nbytes)
 
     def _reducing(self, operation: str, tensor: torch.Tensor, op: Any) -> Call:
-        key = operation, tensor.dtype, tensor.shape, op if type(op) is str else None
+        reduction = reduction_for(op, tensor.dtype)  # one object for each operator and dtype, whatever `op` is
+        key = operation, reduction, tensor.shape
         call = self._calls.get(key)
         if call is None:
-            reduction = reduction_for(op, tensor.dtype)
             algorithm = self._algorithm(operation, tensor.nbytes, reduction.name, tensor.dtype)
             shape, device = tuple(tensor.shape), self._device
             signature = Signature(0, operation, algorithm, tensor.dtype, shape, reduction.name, device=device)
@@ -254,15 +258,37 @@ class Preparation:
                 )
             return [rows // self._size] * self._size
         try:
-            counts = [index(count) for count in splits]
-        except TypeError:
-            raise UsageError(f"splits must be whole numbers, one for each rank, got {splits!r}") from None
+            numbers = [whole_number(count) for count in splits]
+        except TypeError:  # it can't be gone through
+            numbers = [None]
+        counts = [number for number in numbers if number is not None]
+        if len(counts) != len(numbers):
+            raise UsageError(f"splits must be whole numbers, one for each rank, got {splits!r}")
         if len(counts) != self._size or min(counts) < 0 or sum(counts) != rows:
             raise UsageError(
                 f"splits must be {self._size} numbers from 0, one for each rank, that add up to the tensor's {rows} "
                 f"rows, got {counts}"
             )
         return counts
+
+
+def check_gathered(out: object, rows: torch.Tensor) -> torch.Tensor:
+    """Check all of allgather's `out` but its length, which is seen when the others have said how much they give.
+
+    Raises:
+        UsageError: It can't take the rows of any number of ranks.
+    """
+    target = check_tensor("out of allgather", out)
+    return check_out("allgather", target, rows, (*target.shape[:1], *rows.shape[1:]) if target.dim() else rows.shape)
+
+
+def gathered_fits(operation: Operation, out: torch.Tensor, rows: torch.Tensor, shape: tuple[int, ...]) -> bool:
+    """Say whether the gathered rows, of this shape, fit into `out`; if not, the caller is told at the end."""
+    try:
+        check_out("allgather", out, rows, shape)
+    except UsageError as error:
+        operation.complaint = error
+    return operation.complaint is None
 
 
 def _runs(counts: Sequence[int], width: int) -> list[tuple[int, int]]:

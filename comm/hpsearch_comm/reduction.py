@@ -28,6 +28,7 @@ Into = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _SHORT = (torch.float16, torch.bfloat16)
+_OPERATORS = REDUCTIONS[1:]
 _OTHER_NAMES = {"avg": "mean", "average": "mean", "prod": "product", "multiply": "product", "add": "sum"}
 
 
@@ -76,11 +77,12 @@ def reduction_for(op: str, dtype: torch.dtype) -> Reduction:
     Raises:
         UsageError: There is no such operator, or it means nothing for this dtype.
     """
-    try:
-        return _known[op, dtype]
-    except (KeyError, TypeError):
-        reduction = _make(op, dtype)
-    return _known.setdefault((op, dtype), reduction)
+    # A subclass of str, such as an enumeration's member, may compare and hash as it likes.
+    name = op if type(op) is str else str.__str__(op) if isinstance(op, str) else None
+    if name is None:
+        raise _unknown(op)
+    found = _known.get((name, dtype))
+    return found if found is not None else _known.setdefault((name, dtype), _make(name, dtype))
 
 
 _known: dict[tuple[str, torch.dtype], Reduction] = {}
@@ -99,11 +101,8 @@ def _make(op: str, dtype: torch.dtype) -> Reduction:
 
 
 def _check(op: str, dtype: torch.dtype) -> None:
-    operators = REDUCTIONS[1:]
-    if op not in operators:
-        close = difflib.get_close_matches(str(op).rpartition(".")[2].lower(), [*operators, *_OTHER_NAMES], 1, 0.5)
-        meant = f'; did you mean op="{_OTHER_NAMES.get(close[0], close[0])}"?' if close else ""
-        raise UsageError(f"op must be one of {', '.join(operators)}, got {op!r}{meant}")
+    if op not in _OPERATORS:
+        raise _unknown(op)
     kind = str(dtype).removeprefix("torch.")
     if dtype not in DTYPES:
         known = ", ".join(str(other).removeprefix("torch.") for other in DTYPES)
@@ -120,6 +119,12 @@ def _check(op: str, dtype: torch.dtype) -> None:
         )
     if dtype.is_complex and op in ("min", "max"):
         raise UsageError(f'op="{op}" needs numbers that have an order, got {kind}: reduce tensor.abs() or parts of it')
+
+
+def _unknown(op: object) -> UsageError:
+    close = difflib.get_close_matches(str(op).rpartition(".")[2].lower(), [*_OPERATORS, *_OTHER_NAMES], 1, 0.5)
+    meant = f'; did you mean op="{_OTHER_NAMES.get(close[0], close[0])}"?' if close else ""
+    return UsageError(f"op must be one of {', '.join(_OPERATORS)}, got {op!r}{meant}")
 
 
 def _functions(op: str, dtype: torch.dtype) -> tuple[Combine, Into]:
@@ -196,7 +201,7 @@ def _settle(part: torch.Tensor, _count: int) -> None:
     part.masked_fill_(part.isnan(), math.nan)
 
 
-_ZERO = torch.tensor(0.0)
+_ZERO = torch.tensor(0.0, dtype=torch.float32, device="cpu")
 
 
 def _leave(part: torch.Tensor, count: int) -> None:

@@ -39,6 +39,7 @@ __all__ = [
     "REDUCTIONS",
     "SIGNATURE_BYTES",
     "Signature",
+    "dtype_named",
     "header",
     "unpack_tail",
 ]
@@ -88,6 +89,7 @@ _SIGNATURE = struct.Struct("<I7B5xqq8q")
 _TAIL = struct.Struct("<qq")
 assert _SIGNATURE.size == SIGNATURE_BYTES
 assert _SIGNATURE.size + _TAIL.size == HEADER_BYTES
+_DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 _DTYPE_INDEX = {dtype: index for index, dtype in enumerate(DTYPES)}
 
 
@@ -180,6 +182,21 @@ class Signature:
             parts = parts[1:]
         inside = f" ({', '.join(parts)})" if parts else ""
         return f"{self.operation} {self.sequence}{inside}"
+
+
+def dtype_named(name: object) -> torch.dtype:
+    """Give the dtype of this name, such as `float32`, that another rank has sent.
+
+    Raises:
+        RefusedError: No tensors of such a dtype travel.
+    """
+    found = _DTYPE_NAMES.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise RefusedError(
+            f"expected a tensor of one of the dtypes {', '.join(_DTYPE_NAMES)}, got {name!r}: the same version of "
+            "hpsearch_comm must run on every rank"
+        )
+    return found
 
 
 def header(signature: bytes, step: int, nbytes: int) -> bytes:

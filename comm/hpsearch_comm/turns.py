@@ -20,7 +20,7 @@ from hpsearch_comm.operation import Operation
 from hpsearch_comm.recent import Recent
 from hpsearch_comm.timeline import NoTimeline, Timeline
 
-__all__ = ["Prepared", "Turns"]
+__all__ = ["Prepared", "Turns", "used_within"]
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Turns:
         self._name = name
         # One that its owner may take again: a signal handler that does so is told, in place of waiting for itself.
         self._lock = threading.RLock()
-        self._running = False
+        self._inside = 0  # the thread that is in a call, by its number
         self._sequence = 0
         self._engine: Engine | None = None
         self._process = os.getpid()
@@ -86,22 +86,30 @@ class Turns:
 
     def now(self, prepared: Prepared[T]) -> T:
         """Run an operation, behind those that are still under way, and give its result."""
+        handle: Handle[T] | None = None
         with self._lock:
-            if self._engine is None or self._engine.idle:
-                sequence = self._begin()
-                self._running = True
-                try:
-                    result: Any = self._run(prepared, sequence, spin=True)
-                finally:
-                    self._running = False
-                return result.wait() if prepared.launches else result  # type: ignore[no-any-return]
-            handle = self._submit(prepared, blocking=True)
-        return handle.wait()
+            self.check()
+            self._inside = threading.get_ident()
+            try:
+                if self._engine is None or self._engine.idle:
+                    result: Any = self._run(prepared, self._number(), spin=True)
+                else:
+                    handle = self._submit(prepared, blocking=True)
+            finally:
+                self._inside = 0
+        if handle is not None:
+            return handle.wait()
+        return result.wait() if prepared.launches else result  # type: ignore[no-any-return]
 
     def later(self, prepared: Prepared[T]) -> Handle[T]:
         """Run an operation in the engine's thread."""
         with self._lock:
-            return self._submit(prepared)
+            self.check()
+            self._inside = threading.get_ident()
+            try:
+                return self._submit(prepared)
+            finally:
+                self._inside = 0
 
     def close(self) -> None:
         """Finish what was submitted, and take nothing more."""
@@ -109,12 +117,24 @@ class Turns:
             self._closed = True
             return
         with self._lock:
-            self._check_outside()
+            self.check_outside()
             self._closed = True
         if self._engine is not None:
             self._engine.close()
 
-    def _begin(self) -> int:
+    def check_outside(self) -> None:
+        """Raise UsageError in a thread that is in one of these calls already, as a signal handler's may be."""
+        if self._inside == threading.get_ident():
+            raise used_within()
+
+    def check(self) -> None:
+        """Raise unless an operation may be called.
+
+        Raises:
+            GroupClosedError: The group is closed.
+            UsageError: This is a forked child, or a thread that is in an operation already.
+            CommError: The group has ended.
+        """
         if self._closed:
             raise GroupClosedError("the group is closed on this rank: make a new one, or close it later")
         if self.inherited:
@@ -122,22 +142,17 @@ class Turns:
                 "a group can't be used in a forked child, whose sockets would be its parent's: make the group in the "
                 "process that uses it, for example in a data loader's parent only"
             )
-        self._check_outside()
+        self.check_outside()
         if self._fate.error is not None:
             self._fate.check()
+
+    def _number(self) -> int:
         sequence = self._sequence
         self._sequence = sequence + 1
         return sequence
 
-    def _check_outside(self) -> None:
-        if self._running:
-            raise UsageError(
-                "a group can't be used or closed within one of its own operations, as a signal handler does that calls "
-                "it: raise an exception there, such as SystemExit, which ends the operation on every rank"
-            )
-
     def _submit(self, prepared: Prepared[T], *, blocking: bool = False) -> Handle[T]:
-        sequence = self._begin()
+        sequence = self._number()
         if self._engine is None:
             name, timeline = self._name, self._timeline
             self._engine = Engine(f"hpsearch-comm-engine-{self._rank}", lambda: timeline.engine_thread(name))
@@ -147,6 +162,10 @@ class Turns:
         return LaunchHandle(handle) if prepared.launches else handle
 
     def _run(self, prepared: Prepared[T], sequence: int, *, spin: bool, queued: int = 0) -> T:
+        # What this one waited behind may have ended the group. It must send and write nothing then: a peer that is
+        # still in the torn operation might take it for the rest of that.
+        if self._fate.error is not None:
+            self._fate.check()
         call, work, timeline = prepared.call, prepared.work, self._timeline
         if prepared.launches and (spin or timeline.on):
             # In the engine too, where the operation's time is to be recorded. Without that, the next operation's ranks
@@ -162,9 +181,10 @@ class Turns:
             if torch.is_inference_mode_enabled():  # what is made in it couldn't be changed by operations outside of it
                 work = torch.inference_mode(False)(work)
             if not timeline.on:
-                return work(operation)
-            with timeline.operation(call.operation, call.nbytes, call.algorithm, sequence, queued, self._name):
-                return work(operation)
+                result = work(operation)
+            else:
+                with timeline.operation(call.operation, call.nbytes, call.algorithm, sequence, queued, self._name):
+                    result = work(operation)
         except CommError as error:
             self._fate.fail(error)
             raise
@@ -173,6 +193,17 @@ class Turns:
             raise
         finally:
             self._recent.running = None
+        if operation.complaint is not None:
+            raise operation.complaint
+        return result
+
+
+def used_within() -> UsageError:
+    """Give the error of a call that interrupts another one of its own thread."""
+    return UsageError(
+        "a group can't be used or closed within one of its own operations, as a signal handler does that calls it: "
+        "raise an exception there, such as SystemExit, which ends the operation on every rank"
+    )
 
 
 def _to_its_end(launch: Callable[[Operation], Any]) -> Callable[[Operation], Any]:

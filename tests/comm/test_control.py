@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -126,6 +127,113 @@ def test_bytes_that_are_no_notice_end_the_group_with_an_error(ends):
     ends[0].sock.sendall(os.urandom(4) + b"\xff" * (NOTICE_BYTES - 4))
     ends[0].sock.sendall(b"\xff" * NOTICE_BYTES)
     wait_until(lambda: ends[1].fate.error)
+
+
+class Narrow:
+    """A socket that takes so many bytes at a time, and then none."""
+
+    def __init__(self, sock: socket.socket, room: list[int]) -> None:
+        self._sock = sock
+        self._room = room
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def send(self, data: bytes, flags: int = 0) -> int:
+        room = self._room.pop(0) if self._room else len(data)
+        if room == 0:
+            raise BlockingIOError
+        return self._sock.send(data[:room], flags)
+
+
+@pytest.mark.parametrize("room", [[200], [200, 0, 0], [1, 0, 511], [511, 1], [0, 200, 100, 0, 50], [0], [0] * 5])
+def test_a_notice_that_is_taken_in_part_shifts_none_that_follow(ends, room):
+    ends[0].control._controls[1] = Narrow(ends[0].sock, list(room))
+    ends[1].recent.begin(7, Signature(7, "barrier", "pairwise").pack())
+    for sequence in range(20, 30):
+        ends[0].control.announce(Signature(sequence, "allreduce", "ring").pack())
+    ends[0].control.announce(Signature(7, "barrier", "pairwise").pack())
+    assert ends[1].fate.error is None
+    ends[0].close()
+    wait_until(lambda: ends[1].fate.left or ends[1].fate.error)
+    assert ends[1].fate.error is None
+    assert ends[1].fate.left == {0}
+
+
+def test_an_error_follows_the_rest_of_a_notice(ends):
+    ends[0].control._controls[1] = Narrow(ends[0].sock, [200])
+    ends[0].control.announce(Signature(7, "barrier", "pairwise").pack())
+    ends[0].fate.fail(ERRORS[1])
+    wait_until(lambda: ends[1].fate.error)
+    assert str(ends[1].fate.error) == f"rank 0 says: {ERRORS[1]}"
+
+
+def test_what_a_peer_takes_late_is_told_in_whole_notices_and_not_without_bounds():
+    """A peer that is stopped reads nothing for a while, and then all at once."""
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 5000)
+    end = End(0, ours)
+    for sequence in range(500):
+        end.control.announce(Signature(sequence, "barrier", "pairwise").pack())
+    assert len(end.control._unsent[1]) < NOTICE_BYTES
+    theirs.settimeout(20)
+    arrived = theirs.recv(4 * NOTICE_BYTES, socket.MSG_WAITALL)
+    end.fate.fail(ERRORS[1])
+    end.close()
+    while chunk := theirs.recv(NOTICE_BYTES):
+        arrived += chunk
+    theirs.close()
+    notices = [arrived[start : start + NOTICE_BYTES] for start in range(0, len(arrived), NOTICE_BYTES)]
+    assert {notice[0] for notice in notices[:-1]} == {255}
+    assert str(unpack_notice(notices[-1], 0)) == f"rank 0 says: {ERRORS[1]}"
+
+
+def in_time(work: Callable[[], object]) -> None:
+    """Run it in a thread, since it might wait for itself."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_a_failure_in_the_middle_of_telling_something_waits_for_nobody(ends):
+    """A signal's handler may end the group while the thread that it interrupts is about to tell where it waits."""
+    fail = [lambda: ends[0].fate.fail(ERRORS[0])]
+
+    class Interrupted:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(ends[0].sock, name)
+
+        def send(self, *arguments: Any) -> int:
+            sent: int = ends[0].sock.send(*arguments)
+            while fail:
+                fail.pop()()
+            return sent
+
+    ends[0].control._controls[1] = Interrupted()
+    operation = Signature(7, "barrier", "pairwise").pack()
+    in_time(lambda: ends[0].control.announce(operation))
+    wait_until(lambda: ends[1].fate.error)
+    assert type(ends[1].fate.error) is CommError
+
+
+def test_a_failure_in_the_middle_of_another_one_waits_for_nobody_and_the_first_counts(monkeypatch):
+    fate = Fate()
+    write = os.eventfd_write
+    told: list[CommError | None] = []
+    fate.on_change(lambda: told.append(fate.error))
+
+    def interrupted(*arguments: int) -> None:
+        monkeypatch.setattr("os.eventfd_write", write)
+        fate.fail(ERRORS[1])
+        fate.mark_left(3)
+        fate.close()
+
+    monkeypatch.setattr("os.eventfd_write", interrupted)
+    in_time(lambda: fate.fail(ERRORS[0]))
+    assert fate.error is ERRORS[0]
+    assert fate.left == {3}
+    assert set(told) == {ERRORS[0]}
 
 
 def test_closing_leaves_no_thread():

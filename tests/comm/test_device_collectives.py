@@ -143,6 +143,21 @@ def test_what_nccl_cannot_reduce_goes_through_host_memory():
 
 
 @pytest.mark.parametrize("cuda", ["nccl", "host"])
+def test_an_out_of_another_length_is_told_at_the_end_and_the_group_goes_on(cuda):
+    def work(group: comm.Group) -> list[float]:
+        mine = torch.full((1 + group.rank,), float(group.rank))
+        for call in (group.allgather, lambda *given: group.allgather_async(*given).wait()):
+            if group.rank == 1:
+                with pytest.raises(comm.UsageError, match=r"must be torch.float32 \[3\] on .*, got .*\[2\]"):
+                    call(mine, torch.zeros(2))
+            else:
+                assert call(mine, torch.zeros(3)).tolist() == [0, 1, 1]
+        return group.allreduce(mine[:1], "sum").tolist()
+
+    assert DeviceRanks(2).run(work, cuda=cuda) == [[1.0]] * 2
+
+
+@pytest.mark.parametrize("cuda", ["nccl", "host"])
 def test_wrong_arguments_are_refused_before_anything_travels(cuda):
     ranks = DeviceRanks(2)
 

@@ -17,7 +17,7 @@ from hpsearch_comm.cuda.queue import Caller
 from hpsearch_comm.cuda.staging import CHUNK_BYTES
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.operation import Operation
-from hpsearch_comm.preparation import Preparation
+from hpsearch_comm.preparation import Preparation, check_gathered, gathered_fits
 from hpsearch_comm.turns import Prepared
 
 __all__ = ["DeviceCollectives"]
@@ -80,10 +80,7 @@ class DeviceCollectives(Preparation):
         source = check_tensor("allgather", tensor)
         rows = source if source.dim() else source.view(1)
         rest = rows.shape[1:]
-        # Whether it is long enough is seen when the others have said how much they give.
-        target = None if out is None else check_tensor("out of allgather", out)
-        if target is not None:
-            check_out("allgather", target, rows, target.shape)
+        target = None if out is None else check_gathered(out, rows)
         call = self._call("allgather", rows.dtype, (0, *rest))
         telling = self._host.algorithm("allgather", 0)
 
@@ -91,10 +88,8 @@ class DeviceCollectives(Preparation):
             counts = self._host.allgather_numbers(turn.operation, telling, [rows.shape[0]])
             parts = _parts([count for (count,) in counts], prod(rest))
             shape = (sum(count for (count,) in counts), *rest)
-            if target is None:
-                to = way.empty(turn, shape, rows)
-            else:
-                to = check_out("allgather", target, rows, shape)
+            fits = target is not None and gathered_fits(turn.operation, target, rows, shape)
+            to = target if target is not None and fits else way.empty(turn, shape, rows)
             return _giving(to if out is None else out, way.allgather(turn, rows, to, parts))
 
         return self._prepared(call, work)

@@ -23,7 +23,7 @@ from hpsearch_comm.fate import Fate
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.options import Options
 from hpsearch_comm.preparation import Preparation
-from hpsearch_comm.turns import Turns
+from hpsearch_comm.turns import Turns, used_within
 
 __all__ = ["CudaParts", "Devices"]
 
@@ -96,7 +96,8 @@ class Devices:
         self._options = options
         self._fate = fate
         self._known: dict[torch.device, DeviceCollectives] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # for signal handlers, as in `Turns`
+        self._agreeing = False
         self._process = os.getpid()
         self._open: list[NcclCommunicator | HostStaging] = []
 
@@ -118,10 +119,17 @@ class Devices:
             return found
         self.parts.check(device)
         with self._lock:
+            if self._agreeing:
+                raise used_within()
             found = self._known.get(device)
-            if found is None:
-                found = self._known[device] = self._take_into_use(device, turns, host)
-        return found
+            if found is not None:
+                return found
+            self._agreeing = True
+            try:
+                self._known[device] = self._take_into_use(device, turns, host)
+            finally:
+                self._agreeing = False
+            return self._known[device]
 
     def close(self) -> None:
         """Finish what GPUs were given, take leave of NCCL's peers, and give host memory back. Not the group's end."""

@@ -64,7 +64,7 @@ class HostStaging:
         self._allocate = _pinned if allocate is None else allocate
         self._down, self._up = (CudaQueue(device), CudaQueue(device)) if queues is None else queues
         self._slots: list[torch.Tensor] = []
-        self._slab = torch.empty(0, dtype=torch.uint8)
+        self._slab = torch.empty(0, dtype=torch.uint8, device="cpu")
         self._last_up: list[Event | None] = [None] * SLOTS
         self._slab_up: Event | None = None
 
@@ -162,7 +162,7 @@ class HostStaging:
     def close(self) -> None:
         """Give the host memory back; torch keeps it until the copies that are under way have ended."""
         self._slots = []
-        self._slab = torch.empty(0, dtype=torch.uint8)
+        self._slab = torch.empty(0, dtype=torch.uint8, device="cpu")
         self._last_up = [None] * SLOTS
         self._slab_up = None
 
@@ -248,4 +248,4 @@ def _rounded(nbytes: int) -> int:
 
 
 def _pinned(nbytes: int) -> torch.Tensor:
-    return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+    return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)

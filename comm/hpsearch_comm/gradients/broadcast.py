@@ -11,6 +11,7 @@ import torch
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.gradients.agreement import check_agreement, describe_tensors
 from hpsearch_comm.group import Group
+from hpsearch_comm.signature import DTYPES, dtype_named
 
 __all__ = ["broadcast_optimizer_state", "broadcast_parameters", "broadcast_tensors"]
 
@@ -96,6 +97,8 @@ def _pack(value: Any, tensors: list[torch.Tensor], where: str) -> Any:
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
             raise UsageError(f"{where} is a {value.layout} tensor, only dense ones can be broadcast")
+        if value.dtype not in DTYPES:
+            raise UsageError(f"{where} is a tensor of {value.dtype}, which can't be broadcast: convert it first")
         tensors.append(value)
         return ["tensor", str(value.dtype).removeprefix("torch."), list(value.shape), value.device.type]
     if isinstance(value, list | tuple):
@@ -126,7 +129,7 @@ def _unpack(value: Any, tensors: list[torch.Tensor], device: torch.device) -> An
         dtype, shape, where = content
         # A root's GPU may have another number than this rank's.
         place = device if where == device.type else torch.device(where)
-        tensors.append(torch.empty(shape, dtype=getattr(torch, dtype), device=place))
+        tensors.append(torch.empty(shape, dtype=dtype_named(dtype), device=place))
         return tensors[-1]
     if kind == "dict":
         return {key: _unpack(item, tensors, device) for key, item in content}

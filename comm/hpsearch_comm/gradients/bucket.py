@@ -229,7 +229,7 @@ class LargeGradient(Bucket):
         self._index = index
         self._wire_dtype = wire_dtype
         self._compressed = wire_dtype is not parameter.dtype
-        self._wire = self._values = torch.empty(0)
+        self._wire = self._values = torch.empty(0, device="cpu")
         self._strides = _strides(parameter)
         self._own: torch.Tensor | None = None
         self._moved = False

@@ -24,7 +24,7 @@ class Shares:
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._table = torch.empty(0)
+        self._table = torch.empty(0, device="cpu")
         self._pending: Handle[torch.Tensor] | None = None
         self._share = 1.0
         self.announced = False

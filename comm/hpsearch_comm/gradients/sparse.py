@@ -75,6 +75,10 @@ class SparseGradient:
         wide = values.float() if values.dtype in _SHORT else values
         # Coalescing adds up the values of equal indices.
         total = torch.sparse_coo_tensor(
-            rows[keep.to(rows.device)].t(), wide, self._parameter.shape, check_invariants=False
+            rows[keep.to(rows.device)].t(),
+            wide,
+            self._parameter.shape,
+            device=rows.device,
+            check_invariants=False,
         ).coalesce()
         self._parameter.grad = (total / self._group.size).to(values.dtype)
