@@ -13,7 +13,7 @@
     HPSEARCH_COMM_STREAMS       TCP connections between two ranks of different hosts
     HPSEARCH_COMM_CUDA          auto, nccl or host: how CUDA tensors travel
     HPSEARCH_COMM_NCCL          the NCCL library to load, in place of the one that is found
-    HPSEARCH_COMM_TIMELINE      file for a trace
+    HPSEARCH_COMM_TIMELINE      path of a trace, beside which each rank writes its part
     HPSEARCH_COMM_COST_MODEL    JSON file with the costs that `auto` chooses an algorithm by
 
 Under torchrun (TORCHELASTIC_USE_AGENT_STORE) the ranks meet in its store, otherwise at rank 0 on MASTER_PORT.

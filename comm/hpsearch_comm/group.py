@@ -55,8 +55,9 @@ class Group:
         host: Splits one machine into several hosts, by a name for this one.
         streams: TCP connections between two ranks of different hosts.
         cuda: How CUDA tensors travel: nccl, host for pinned host memory, or auto: NCCL wherever all ranks can use it.
-        timeline: File for a trace of all operations, for chrome://tracing or Perfetto; or the timeline of another group
-            of the same ranks, which records those of both until that group is closed.
+        timeline: Path of a trace of all operations, for chrome://tracing or Perfetto, beside which each rank writes its
+            part; or the timeline of another group of the same ranks, which records those of both until that group is
+            closed.
         cost_model: What `auto` predicts with: a model, its costs by name, or a JSON file with them. Rank 0's counts.
 
     Raises:
@@ -131,8 +132,9 @@ class Group:
             if size > 1:
                 self._model = CostModel.from_dict(self.broadcast_object(self._model.to_dict()))
                 self._prepare = self._with_model(parts)
-            if self._own_timeline and self._timeline.on and len(self.hosts) > 1:
-                self._timeline.set_clock(clock_offset(self.allgather_object, rank))
+            if self._own_timeline and self._timeline.on:  # ranks of one host share a clock
+                apart = len(self.hosts) > 1
+                self._timeline.set_clock(clock_offset(self.allgather_object, rank) if apart else 0)
         except BaseException as error:
             self.close(error)
             raise
@@ -200,8 +202,6 @@ class Group:
             return
         if error is not None and not self._turns.inherited:
             self._fate.break_off(self.rank, error)
-        elif self._own_timeline and self._timeline.on and self._fate.error is None:
-            self._timeline.gather(self)
         self._release()
 
     # Operations.

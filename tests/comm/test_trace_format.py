@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpsearch_comm.timeline.merging import merge
 from tests.comm.process_ranks import ProcessRanks
 from tests.comm.traced_ranks import STEPS
 
@@ -26,7 +26,9 @@ def trace(
     path = tmp_path_factory.mktemp("trace") / "trace.json"
     outcomes = ranks.call(2, "steps", hosts=request.param, timeline=str(path))
     assert [(outcome.code, outcome.error) for outcome in outcomes] == [(0, "")] * 2, outcomes
-    assert [entry.name for entry in Path(path.parent).iterdir()] == ["trace.json"]
+    parts = sorted(path.parent.iterdir())
+    assert [part.name for part in parts] == ["trace.rank0.json", "trace.rank1.json"]
+    assert merge(path, parts) == []
     content: dict[str, Any] = json.loads(path.read_text())
     return content
 
