@@ -81,11 +81,6 @@ def test_parts_become_one_trace_on_the_clock_of_rank_0(tmp_path: Path, monkeypat
         (1, 1500.0),
         (2, 2001.234),
     ]
-    assert {name: totals["operations"] for name, totals in trace["otherData"].items()} == {
-        "rank 0": 1,
-        "rank 1": 1,
-        "rank 2": 1,
-    }
     assert all(part.exists() for part in parts)
 
 
@@ -108,8 +103,9 @@ def test_a_part_that_is_cut_off_anywhere_is_merged_as_far_as_it_goes_or_refused(
 
 def test_the_command_merges_and_names_the_ranks_that_lack(tmp_path: Path) -> None:
     parts = parts_of(tmp_path / "trace.json", 0, 0, 0)
-    command = [sys.executable, "-W", "error", "-m", "hpsearch_comm.timeline", "merge", tmp_path / "trace.json"]
-    ran = subprocess.run([*command, parts[0], parts[2]], capture_output=True, text=True, timeout=120, check=False)
+    command = [sys.executable, "-W", "error", "-m", "hpsearch_comm.timeline", "merge"]
+    paths = (tmp_path / "trace.json", parts[0], parts[2])
+    ran = subprocess.run([*command, *map(str, paths)], capture_output=True, text=True, timeout=120, check=False)
     assert (ran.returncode, ran.stdout) == (0, "")
     assert ran.stderr == "the trace lacks the ranks 1: no part of theirs was given\n"
     assert {event["pid"] for event in load(tmp_path / "trace.json")} == {0, 2}
@@ -135,7 +131,7 @@ def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path, capsys: p
         strange.write_text(text)
         assert "strange.json must" in refused(out, strange)
     strange.write_text(of_two[0].read_text().replace('"dur"', "dur"))
-    assert "must hold an event on each line" in refused(out, strange)
+    assert "must have an event on each line" in refused(out, strange)
 
 
 def test_counters_may_have_the_names_of_our_own_events(tmp_path: Path) -> None:

@@ -58,7 +58,8 @@ def test_the_ranks_of_a_group_write_parts_of_one_trace(tmp_path: Path, hosts: tu
         assert blocking["args"]["bytes"] == asynchronous["args"]["bytes"] == 4000
         assert (blocking["args"]["asynchronous"], asynchronous["args"]["asynchronous"]) == (False, True)
         assert (blocking["tid"], asynchronous["tid"]) == (1, 2)
-        assert trace["otherData"][f"rank {rank}"]["hidden_share"] == 1.0
+        summary = next(e for e in trace["traceEvents"] if (e["name"], e["pid"]) == ("summary", rank))
+        assert summary["args"]["hidden_share"] == 1.0
 
 
 def test_a_peer_can_have_no_file_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

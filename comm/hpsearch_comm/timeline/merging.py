@@ -12,23 +12,19 @@ from typing import Any
 
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.timeline.part_file import create_private, scratch_beside
-from hpsearch_comm.timeline.trace_event import CLOCK, PART, SUMMARY
+from hpsearch_comm.timeline.trace_event import CLOCK, PART
 
 __all__ = ["merge"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One rank's file, and what it says of the whole."""
-
     path: Path
     rank: int
     size: int
     """Of the group."""
     offset: int | None
     """Nanoseconds from this rank's clock to rank 0's; None where the rank ended before it knew."""
-    summary: dict[str, Any] | None
-    """The rank's totals; None where it didn't come to its end."""
 
 
 def merge(target: Path, paths: Sequence[Path]) -> list[int]:
@@ -45,29 +41,29 @@ def merge(target: Path, paths: Sequence[Path]) -> list[int]:
         ConfigurationError: A file isn't a part, or they don't belong together.
         OSError: A file can't be read or written.
     """
-    if target.is_file() and next(_events(target, strict=False), {}).get("name") == PART:
+    if target.is_file() and _begins_a_part(target):
         raise ConfigurationError(f"the first path must be that of the trace to write, got a rank's part: {target}")
-    parts = sorted((_read(path) for path in paths), key=lambda part: part.rank)
+    parts = sorted(map(_read, paths), key=lambda part: part.rank)
     _check(parts)
     scratch = scratch_beside(target)
     file = create_private(scratch)
     try:
         with os.fdopen(file, "w", encoding="utf-8") as trace:
-            summaries = {f"rank {part.rank}": part.summary for part in parts if part.summary is not None}
-            trace.write('{"displayTimeUnit": "ms", "otherData": ' + json.dumps(summaries) + ',\n"traceEvents": [\n')
-            between = ""
-            for part in parts:
-                for event in _events(part.path):
-                    if "ts" in event:
-                        event["ts"] = round(event["ts"] + (part.offset or 0) / 1e3, 3)
-                    trace.write(between + json.dumps(event))
-                    between = ",\n"
+            begin = '{"displayTimeUnit": "ms", "traceEvents": [\n'
+            for event in itertools.chain.from_iterable(map(_on_one_clock, parts)):
+                trace.write(begin + json.dumps(event))
+                begin = ",\n"
             trace.write("\n]}\n")
         scratch.replace(target)
     except BaseException:
         scratch.unlink()
         raise
     return sorted(set(range(parts[0].size)) - {part.rank for part in parts})
+
+
+def _begins_a_part(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(1) == b"["
 
 
 def _read(path: Path) -> _Part:
@@ -77,16 +73,12 @@ def _read(path: Path) -> _Part:
         if first["name"] != PART:
             raise KeyError(PART)
         rank, size = int(first["pid"]), int(first["args"]["size"])
+        # Others may have this name, too, but not as metadata.
+        clocks = (event for event in events if (event["name"], event["ph"]) == (CLOCK, "M"))
+        offset = next((int(clock["args"]["nanoseconds"]) for clock in clocks), None)
     except (KeyError, TypeError, ValueError):
         raise ConfigurationError(f"{path} must be the part of a rank, as a timeline writes it") from None
-    offset = summary = None
-    for event in events:
-        kind = event["name"], event.get("ph")  # a counter may have one of these names, too
-        if kind == (CLOCK, "M"):
-            offset = int(event["args"]["nanoseconds"])
-        elif kind == (SUMMARY, "i"):
-            summary = event["args"]
-    return _Part(path, rank, size, offset, summary)
+    return _Part(path, rank, size, offset)
 
 
 def _check(parts: Sequence[_Part]) -> None:
@@ -108,25 +100,26 @@ def _check(parts: Sequence[_Part]) -> None:
             )
 
 
-def _events(path: Path, *, strict: bool = True) -> Iterator[dict[str, Any]]:
-    """Give the whole events of a part; where a rank was killed, its last line may have no end.
+def _on_one_clock(part: _Part) -> Iterator[dict[str, Any]]:
+    for event in _events(part.path):
+        if "ts" in event:
+            event["ts"] = round(event["ts"] + (part.offset or 0) / 1e3, 3)
+        yield event
 
-    Raises:
-        ConfigurationError: A line is no event, unless that doesn't matter.
-    """
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    """Give the whole events of a part; where a rank was killed, its last line may have no end."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             text = line.strip().rstrip(",")
-            if text in ("", "[", "]") or not line.endswith("\n"):
+            if text in ("[", "]") or not line.endswith("\n"):
                 continue
             try:
                 event = json.loads(text)
-                if not isinstance(event, dict) or "name" not in event:
-                    raise ValueError(text)
             except ValueError:
-                if not strict:
-                    return
+                event = None
+            if not isinstance(event, dict):
                 raise ConfigurationError(
-                    f"{path} must hold an event on each line, as a timeline writes it; line {number} is {text[:80]!r}"
-                ) from None
+                    f"{path} must have an event on each line, as a timeline writes it; line {number} is {text[:80]!r}"
+                )
             yield event

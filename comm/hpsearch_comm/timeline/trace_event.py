@@ -17,7 +17,6 @@ from hpsearch_comm.bandwidth import algorithm_bandwidth, bus_bandwidth
 __all__ = [
     "CLOCK",
     "PART",
-    "SUMMARY",
     "clock_event",
     "counter_event",
     "label_event",
@@ -30,7 +29,7 @@ __all__ = [
 ]
 
 
-PART, CLOCK, SUMMARY = "part", "clock", "summary"
+PART, CLOCK = "part", "clock"
 """Names of the events that say of a part what a trace of all ranks needs."""
 
 
@@ -114,7 +113,7 @@ def counter_event(rank: int, name: str, at: int, values: Mapping[str, float]) ->
 def summary_event(rank: int, thread: int, at: int, totals: Mapping[str, Any]) -> str:
     """Give a rank's totals, as a mark at its end."""
     return (
-        f'{{"name": "{SUMMARY}", "cat": "summary", "ph": "i", "s": "p", "ts": {at / 1e3:.3f}, '
+        f'{{"name": "summary", "cat": "summary", "ph": "i", "s": "p", "ts": {at / 1e3:.3f}, '
         f'"pid": {rank}, "tid": {thread}, "args": {json.dumps(totals)}}}'
     )
 
