@@ -1,20 +1,21 @@
 """A group from environment variables, as `torchrun` and other launchers set them.
 
-    RANK, WORLD_SIZE            this process's number and how many there are; without them, a group of one
-    MASTER_ADDR, MASTER_PORT    where rank 0 is, and a port of its host that is free, or that torchrun holds itself
-    LOCAL_RANK                  this process's number on its host, for the script's own use
-    HPSEARCH_COMM_SECRET        64 hexadecimal digits, the same on every rank; not needed by one user on one host
-    HPSEARCH_COMM_INTERFACE     the interface, address or network to be reached by, in place of the route to rank 0
-    HPSEARCH_COMM_HOST          a name that splits one machine into several hosts
-    HPSEARCH_COMM_TIMEOUT       seconds without progress after which an operation fails
-    HPSEARCH_COMM_START_TIMEOUT seconds in which all ranks must have come
-    HPSEARCH_COMM_ALGORITHM     auto, direct, ring, butterfly, hierarchical or naive
-    HPSEARCH_COMM_TRANSPORT     auto or tcp
-    HPSEARCH_COMM_STREAMS       TCP connections between two ranks of different hosts
-    HPSEARCH_COMM_CUDA          auto, nccl or host: how CUDA tensors travel
-    HPSEARCH_COMM_NCCL          the NCCL library to load, in place of the one that is found
-    HPSEARCH_COMM_TIMELINE      path of a trace, beside which each rank writes its part
-    HPSEARCH_COMM_COST_MODEL    JSON file with the costs that `auto` chooses an algorithm by
+    RANK, WORLD_SIZE                this process's number and how many there are; without them, a group of one
+    MASTER_ADDR, MASTER_PORT        where rank 0 is, and a port of its host that is free, or that torchrun holds itself
+    LOCAL_RANK                      this process's number on its host, for the script's own use
+    HPSEARCH_COMM_SECRET            64 hexadecimal digits, the same on every rank; not needed by one user on one host
+    HPSEARCH_COMM_INTERFACE         the interface, address or network to be reached by, in place of the route to rank 0
+    HPSEARCH_COMM_HOST              a name that splits one machine into several hosts
+    HPSEARCH_COMM_TIMEOUT           seconds without progress after which an operation fails
+    HPSEARCH_COMM_START_TIMEOUT     seconds in which all ranks must have come
+    HPSEARCH_COMM_HEARTBEAT_TIMEOUT seconds for which another host may answer nothing before its ranks count as dead
+    HPSEARCH_COMM_ALGORITHM         auto, direct, ring, butterfly, hierarchical or naive
+    HPSEARCH_COMM_TRANSPORT         auto or tcp
+    HPSEARCH_COMM_STREAMS           TCP connections between two ranks of different hosts
+    HPSEARCH_COMM_CUDA              auto, nccl or host: how CUDA tensors travel
+    HPSEARCH_COMM_NCCL              the NCCL library to load, in place of the one that is found
+    HPSEARCH_COMM_TIMELINE          path of a trace, beside which each rank writes its part
+    HPSEARCH_COMM_COST_MODEL        JSON file with the costs that `auto` chooses an algorithm by
 
 Under torchrun (TORCHELASTIC_USE_AGENT_STORE) the ranks meet in its store, otherwise at rank 0 on MASTER_PORT.
 """
@@ -50,6 +51,7 @@ VARIABLES = tuple(
         "HOST",
         "TIMEOUT",
         "START_TIMEOUT",
+        "HEARTBEAT_TIMEOUT",
         "ALGORITHM",
         "TRANSPORT",
         "STREAMS",
@@ -192,7 +194,7 @@ def _read_options(env: Mapping[str, str]) -> dict[str, Any]:
         for name in (_PREFIX + text for text in ("INTERFACE", "HOST", "TIMELINE", "COST_MODEL"))
         if name in env
     }
-    for name in (_PREFIX + "TIMEOUT", _PREFIX + "START_TIMEOUT"):
+    for name in (_PREFIX + text for text in ("TIMEOUT", "START_TIMEOUT", "HEARTBEAT_TIMEOUT")):
         if name in env:
             options[name.removeprefix(_PREFIX).lower()] = _seconds(env, name)
     if _PREFIX + "ALGORITHM" in env:
@@ -255,7 +257,7 @@ def _seconds(env: Mapping[str, str], name: str) -> float:
         seconds = math.nan
     if math.isfinite(seconds) and seconds > 0:
         return seconds
-    raise ConfigurationError(f"expected {name} to be a number of seconds above 0, such as 30, got {env[name]!r}")
+    raise ConfigurationError(f"expected {name} to be a number of seconds above 0, such as 300, got {env[name]!r}")
 
 
 def _choice(env: Mapping[str, str], name: str, choices: Sequence[str]) -> str:

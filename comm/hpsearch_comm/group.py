@@ -44,8 +44,10 @@ class Group:
         name: Tells groups with one secret apart.
         listener: The socket by which others reach this rank, where its address had to be known before; the group
             closes it. `interface` and `host` are the listener's then.
-        timeout: Seconds without progress after which an operation gives up.
+        timeout: Seconds without progress after which an operation gives up; from 30 on, it logs whom it waits for.
         start_timeout: Seconds until all ranks must have come.
+        heartbeat_timeout: Seconds for which another host may answer nothing before its ranks count as dead. A process
+            that dies is seen at once.
         deadline: When all ranks must have come, in seconds of `time.monotonic()`, where some of start_timeout has
             passed already.
         algorithm: Of every allreduce: auto, direct, ring, butterfly, hierarchical or naive.
@@ -76,8 +78,9 @@ class Group:
         epoch: int = 0,
         name: str = "",
         listener: Listener | None = None,
-        timeout: float = 30.0,
+        timeout: float = 300.0,
         start_timeout: float = 60.0,
+        heartbeat_timeout: float = 60.0,
         deadline: float | None = None,
         algorithm: str = "auto",
         transport: str = "auto",
@@ -99,6 +102,7 @@ class Group:
             name=name,
             timeout=timeout,
             start_timeout=start_timeout,
+            heartbeat_timeout=heartbeat_timeout,
             deadline=deadline,
             algorithm=algorithm,
             transport=transport,
@@ -323,6 +327,7 @@ class Group:
             name=name,
             timeout=options.timeout,
             start_timeout=options.start_timeout,
+            heartbeat_timeout=options.heartbeat_timeout,
             algorithm=options.algorithm,
             transport=options.transport,
             interface=options.interface,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,28 @@ def stuck(group: Group, rank: int, go: str) -> None:
         group.allreduce(torch.ones(5))
     finally:
         Path(f"{go}-{group.rank}").touch()
+
+
+def stopped(group: Group, victim: int, seconds: float) -> list[float]:
+    """One rank's process is stopped in the midst of operations, and goes on after so many seconds."""
+    pids = group.allgather_object(os.getpid())
+    if group.rank == (victim + 1) % group.size:
+        os.kill(pids[victim], signal.SIGSTOP)
+        threading.Timer(seconds, os.kill, (pids[victim], signal.SIGCONT)).start()
+    return [group.allreduce(torch.ones(COUNT), "sum")[0].item() for _ in range(3)]
+
+
+def stopped_for_good(group: Group, victim: int) -> None:
+    """One rank's process is stopped until the last of the others has given up."""
+    pids = group.allgather_object(os.getpid())
+    waker = (victim + 1) % group.size
+    if group.rank == waker:
+        os.kill(pids[victim], signal.SIGSTOP)
+    try:
+        group.allreduce(torch.ones(COUNT))
+    finally:
+        if group.rank == waker:
+            os.kill(pids[victim], signal.SIGCONT)
 
 
 def disagrees(group: Group, rank: int, how: str) -> None:

@@ -31,7 +31,7 @@ _SHORTEST, _LONGEST = 50e-6, 2e-3
 _DELAY = 0.1
 """Seconds without progress after which a wait is said to last long."""
 
-_GRACE = 5.0
+_GRACE = 60.0
 """Seconds without progress that data of a peer which has left may still take to come through the network."""
 
 
