@@ -17,7 +17,8 @@
     HPSEARCH_COMM_TIMELINE          path of a trace, beside which each rank writes its part
     HPSEARCH_COMM_COST_MODEL        JSON file with the costs that `auto` chooses an algorithm by
 
-Under torchrun (TORCHELASTIC_USE_AGENT_STORE) the ranks meet in its store, otherwise at rank 0 on MASTER_PORT.
+Under torchrun (TORCHELASTIC_USE_AGENT_STORE) the ranks meet in its store, otherwise at rank 0 on MASTER_PORT. Under
+mpirun, mpiexec and srun their own variables stand for RANK, WORLD_SIZE and LOCAL_RANK.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.formation.interface import resolve
 from hpsearch_comm.formation.rendezvous import MasterRendezvous, StoreRendezvous
 from hpsearch_comm.formation.secret import agree_on_secret, parse_secret
+from hpsearch_comm.launchers import with_launcher
 
 if TYPE_CHECKING:
     from hpsearch_comm.group import Group
@@ -64,11 +66,6 @@ VARIABLES = tuple(
 """This package's own variables."""
 
 _RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_OTHER_LAUNCHERS = {
-    "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",
-    "PMI_SIZE": "PMI_RANK",
-    "SLURM_STEP_NUM_TASKS": "SLURM_PROCID",
-}
 _ALGORITHMS = ("auto", "direct", "ring", "butterfly", "hierarchical", "naive")
 _TRANSPORTS = ("auto", "tcp")
 _CUDA_WAYS = ("auto", "nccl", "host")
@@ -164,8 +161,8 @@ def read_environment(env: Mapping[str, str]) -> Arguments:
     env = {name: value.strip() for name, value in env.items() if value.strip()}
     _warn_of_strangers(env)
     options = _read_options(env)
+    env = with_launcher(env)
     if not any(name in env for name in (*_RENDEZVOUS, "LOCAL_RANK")):
-        _warn_of_other_launchers(env)
         return Arguments(options=options)
     _require(env, ("RANK", "WORLD_SIZE"))
     size = _whole(env, "WORLD_SIZE", 1, _MOST_RANKS)
@@ -278,18 +275,3 @@ def _warn_of_strangers(env: Mapping[str, str]) -> None:
     for name in sorted(env):
         if name.startswith(_PREFIX) and name not in VARIABLES:
             _log.warning("%s is no variable of hpsearch_comm%s", name, _nearest(name, VARIABLES))
-
-
-def _warn_of_other_launchers(env: Mapping[str, str]) -> None:
-    for size, rank in _OTHER_LAUNCHERS.items():
-        if env.get(size, "1") != "1":
-            _log.warning(
-                "%s is %s, but none of RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT is set: this process trains by "
-                "itself, in a group of one. To join the others, set RANK=$%s WORLD_SIZE=$%s and the address and a free "
-                "port of rank 0's host",
-                size,
-                env[size],
-                rank,
-                size,
-            )
-            return

@@ -26,6 +26,7 @@ _ALONE = {
     "LOCAL_WORLD_SIZE": "1",
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "0",  # a script that meets nobody takes any free one
+    "TORCHELASTIC_RUN_ID": "hpsearch",  # counts before what mpirun or srun has said to the process that began all this
 }
 
 
