@@ -72,7 +72,14 @@ def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembl
             addresses = read_addresses(texts)
             names = {peer: address.name(peer) for peer, address in enumerate(addresses)}
             connections = connect(
-                rank, addresses, listener, credentials, streams=options.streams, tcp_only=tcp_only, deadline=deadline
+                rank,
+                addresses,
+                listener,
+                credentials,
+                streams=options.streams,
+                tcp_only=tcp_only,
+                heartbeat_timeout=options.heartbeat_timeout,
+                deadline=deadline,
             )
             undo.callback(connections.close)
         topology = connections.topology

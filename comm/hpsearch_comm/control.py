@@ -13,6 +13,7 @@ or a packed signature.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import socket
@@ -35,6 +36,7 @@ _HEAD = struct.Struct("<BiH")
 _GOODBYE = 0
 _KINDS: tuple[type[CommError] | None, ...] = (None, CommError, PeerLost, CommTimeoutError, MismatchError)
 _WAITING = 255
+_SILENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 _LOOK = 0.1
 """Seconds between two looks at the operation under way. One that is found twice lasts long."""
 _REPEAT = 1.0
@@ -188,18 +190,20 @@ class Control:
 
     def _take(self, peer: int, arrived: bytearray) -> bool:
         """Read what has come from a peer; False when nothing more will."""
+        how = "its connection ended without a goodbye"
         try:
             chunk = self._controls[peer].recv(NOTICE_BYTES - len(arrived))
         except BlockingIOError:
             return True
-        except OSError:
+        except OSError as cause:
             chunk = b""
+            how = f"its host answers no more ({cause.strerror})" if cause.errno in _SILENT else how
         if not chunk:
             if peer not in self._fate.left:
                 self._fate.fail(
                     PeerLost(
-                        f"{self._names[peer]} has died: its connection ended without a goodbye. Its own output says "
-                        "why; the others of the group can't go on without it",
+                        f"{self._names[peer]} has died: {how}. Its own output says why; the others of the group can't "
+                        "go on without it",
                         peer,
                     )
                 )

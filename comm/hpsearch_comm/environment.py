@@ -1,21 +1,23 @@
 """A group from environment variables, as `torchrun` and other launchers set them.
 
-    RANK, WORLD_SIZE            this process's number and how many there are; without them, a group of one
-    MASTER_ADDR, MASTER_PORT    where rank 0 is, and a port of its host that is free, or that torchrun holds itself
-    LOCAL_RANK                  this process's number on its host, for the script's own use
-    HPSEARCH_COMM_SECRET        64 hexadecimal digits, the same on every rank; not needed by one user on one host
-    HPSEARCH_COMM_INTERFACE     the interface, address or network to be reached by, in place of the route to rank 0
-    HPSEARCH_COMM_HOST          a name that splits one machine into several hosts
-    HPSEARCH_COMM_TIMEOUT       seconds without progress after which an operation fails
-    HPSEARCH_COMM_START_TIMEOUT seconds in which all ranks must have come
-    HPSEARCH_COMM_ALGORITHM     auto, direct, ring, butterfly, hierarchical or naive
-    HPSEARCH_COMM_TRANSPORT     auto or tcp
-    HPSEARCH_COMM_STREAMS       TCP connections between two ranks of different hosts
-    HPSEARCH_COMM_CUDA          auto, nccl or host: how CUDA tensors travel
-    HPSEARCH_COMM_NCCL          the NCCL library to load, in place of the one that is found
-    HPSEARCH_COMM_TIMELINE      file for a trace
+    RANK, WORLD_SIZE                this process's number and how many there are; without them, a group of one
+    MASTER_ADDR, MASTER_PORT        where rank 0 is, and a port of its host that is free, or that torchrun holds itself
+    LOCAL_RANK                      this process's number on its host, for the script's own use
+    HPSEARCH_COMM_SECRET            64 hexadecimal digits, the same on every rank; not needed by one user on one host
+    HPSEARCH_COMM_INTERFACE         the interface, address or network to be reached by, in place of the route to rank 0
+    HPSEARCH_COMM_HOST              a name that splits one machine into several hosts
+    HPSEARCH_COMM_TIMEOUT           seconds without progress after which an operation fails
+    HPSEARCH_COMM_START_TIMEOUT     seconds in which all ranks must have come
+    HPSEARCH_COMM_HEARTBEAT_TIMEOUT seconds for which another host may answer nothing before its ranks count as dead
+    HPSEARCH_COMM_ALGORITHM         auto, direct, ring, butterfly, hierarchical or naive
+    HPSEARCH_COMM_TRANSPORT         auto or tcp
+    HPSEARCH_COMM_STREAMS           TCP connections between two ranks of different hosts
+    HPSEARCH_COMM_CUDA              auto, nccl or host: how CUDA tensors travel
+    HPSEARCH_COMM_NCCL              the NCCL library to load, in place of the one that is found
+    HPSEARCH_COMM_TIMELINE          path of a trace, beside which each rank writes its part
 
-Under torchrun (TORCHELASTIC_USE_AGENT_STORE) the ranks meet in its store, otherwise at rank 0 on MASTER_PORT.
+Under torchrun (TORCHELASTIC_USE_AGENT_STORE) the ranks meet in its store, otherwise at rank 0 on MASTER_PORT. Under
+mpirun, mpiexec and srun their own variables stand for RANK, WORLD_SIZE and LOCAL_RANK.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.formation.interface import resolve
 from hpsearch_comm.formation.rendezvous import MasterRendezvous, StoreRendezvous
 from hpsearch_comm.formation.secret import agree_on_secret, parse_secret
+from hpsearch_comm.launchers import with_launcher
 
 if TYPE_CHECKING:
     from hpsearch_comm.group import Group
@@ -49,6 +52,7 @@ VARIABLES = tuple(
         "HOST",
         "TIMEOUT",
         "START_TIMEOUT",
+        "HEARTBEAT_TIMEOUT",
         "ALGORITHM",
         "TRANSPORT",
         "STREAMS",
@@ -60,11 +64,6 @@ VARIABLES = tuple(
 """This package's own variables."""
 
 _RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_OTHER_LAUNCHERS = {
-    "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",
-    "PMI_SIZE": "PMI_RANK",
-    "SLURM_STEP_NUM_TASKS": "SLURM_PROCID",
-}
 _ALGORITHMS = ("auto", "direct", "ring", "butterfly", "hierarchical", "naive")
 _TRANSPORTS = ("auto", "tcp")
 _CUDA_WAYS = ("auto", "nccl", "host")
@@ -160,8 +159,8 @@ def read_environment(env: Mapping[str, str]) -> Arguments:
     env = {name: value.strip() for name, value in env.items() if value.strip()}
     _warn_of_strangers(env)
     options = _read_options(env)
+    env = with_launcher(env)
     if not any(name in env for name in (*_RENDEZVOUS, "LOCAL_RANK")):
-        _warn_of_other_launchers(env)
         return Arguments(options=options)
     _require(env, ("RANK", "WORLD_SIZE"))
     size = _whole(env, "WORLD_SIZE", 1, _MOST_RANKS)
@@ -190,7 +189,7 @@ def _read_options(env: Mapping[str, str]) -> dict[str, Any]:
         for name in (_PREFIX + text for text in ("INTERFACE", "HOST", "TIMELINE"))
         if name in env
     }
-    for name in (_PREFIX + "TIMEOUT", _PREFIX + "START_TIMEOUT"):
+    for name in (_PREFIX + text for text in ("TIMEOUT", "START_TIMEOUT", "HEARTBEAT_TIMEOUT")):
         if name in env:
             options[name.removeprefix(_PREFIX).lower()] = _seconds(env, name)
     if _PREFIX + "ALGORITHM" in env:
@@ -253,7 +252,7 @@ def _seconds(env: Mapping[str, str], name: str) -> float:
         seconds = math.nan
     if math.isfinite(seconds) and seconds > 0:
         return seconds
-    raise ConfigurationError(f"expected {name} to be a number of seconds above 0, such as 30, got {env[name]!r}")
+    raise ConfigurationError(f"expected {name} to be a number of seconds above 0, such as 300, got {env[name]!r}")
 
 
 def _choice(env: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
@@ -274,18 +273,3 @@ def _warn_of_strangers(env: Mapping[str, str]) -> None:
     for name in sorted(env):
         if name.startswith(_PREFIX) and name not in VARIABLES:
             _log.warning("%s is no variable of hpsearch_comm%s", name, _nearest(name, VARIABLES))
-
-
-def _warn_of_other_launchers(env: Mapping[str, str]) -> None:
-    for size, rank in _OTHER_LAUNCHERS.items():
-        if env.get(size, "1") != "1":
-            _log.warning(
-                "%s is %s, but none of RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT is set: this process trains by "
-                "itself, in a group of one. To join the others, set RANK=$%s WORLD_SIZE=$%s and the address and a free "
-                "port of rank 0's host",
-                size,
-                env[size],
-                rank,
-                size,
-            )
-            return

@@ -43,8 +43,10 @@ class Group:
         name: Tells groups with one secret apart.
         listener: The socket by which others reach this rank, where its address had to be known before; the group
             closes it. `interface` and `host` are the listener's then.
-        timeout: Seconds without progress after which an operation gives up.
+        timeout: Seconds without progress after which an operation gives up; from 30 on, it logs whom it waits for.
         start_timeout: Seconds until all ranks must have come.
+        heartbeat_timeout: Seconds for which another host may answer nothing before its ranks count as dead. A process
+            that dies is seen at once.
         deadline: When all ranks must have come, in seconds of `time.monotonic()`, where some of start_timeout has
             passed already.
         algorithm: Of every allreduce: auto, direct, ring, butterfly, hierarchical or naive.
@@ -54,8 +56,9 @@ class Group:
         host: Splits one machine into several hosts, by a name for this one.
         streams: TCP connections between two ranks of different hosts.
         cuda: How CUDA tensors travel: nccl, host for pinned host memory, or auto: NCCL wherever all ranks can use it.
-        timeline: File for a trace of all operations, for chrome://tracing or Perfetto; or the timeline of another group
-            of the same ranks, which records those of both until that group is closed.
+        timeline: Path of a trace of all operations, for chrome://tracing or Perfetto, beside which each rank writes its
+            part; or the timeline of another group of the same ranks, which records those of both until that group is
+            closed.
 
     Raises:
         ConfigurationError: An argument can't be used, or doesn't fit those of other ranks.
@@ -73,8 +76,9 @@ class Group:
         epoch: int = 0,
         name: str = "",
         listener: Listener | None = None,
-        timeout: float = 30.0,
+        timeout: float = 300.0,
         start_timeout: float = 60.0,
+        heartbeat_timeout: float = 60.0,
         deadline: float | None = None,
         algorithm: str = "auto",
         transport: str = "auto",
@@ -95,6 +99,7 @@ class Group:
             name=name,
             timeout=timeout,
             start_timeout=start_timeout,
+            heartbeat_timeout=heartbeat_timeout,
             deadline=deadline,
             algorithm=algorithm,
             transport=transport,
@@ -124,8 +129,9 @@ class Group:
         self._release = release_at_exit(self, rank, parts, self._turns, leave)
         try:
             self._prepare = Preparation(HostCollectives(parts.sharing, parts.arena, parts.mesh, algorithm))
-            if self._own_timeline and self._timeline.on and len(self.hosts) > 1:
-                self._timeline.set_clock(clock_offset(self.allgather_object, rank))
+            if self._own_timeline and self._timeline.on:  # ranks of one host share a clock
+                apart = len(self.hosts) > 1
+                self._timeline.set_clock(clock_offset(self.allgather_object, rank) if apart else 0)
         except BaseException as error:
             self.close(error)
             raise
@@ -197,8 +203,6 @@ class Group:
         self._turns.check_outside()
         if error is not None and not self._turns.inherited:
             self._fate.break_off(self.rank, error)
-        elif self._own_timeline and self._timeline.on and self._fate.error is None:
-            self._timeline.gather(self)
         self._release()
 
     # Operations.
@@ -321,6 +325,7 @@ class Group:
             name=name,
             timeout=options.timeout,
             start_timeout=options.start_timeout,
+            heartbeat_timeout=options.heartbeat_timeout,
             algorithm=options.algorithm,
             transport=options.transport,
             interface=options.interface,

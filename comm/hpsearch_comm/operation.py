@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -12,7 +13,12 @@ from hpsearch_comm.errors import CommTimeoutError, MismatchError, UsageError
 from hpsearch_comm.fate import Fate
 from hpsearch_comm.signature import Signature, header, unpack_tail
 
-__all__ = ["Operation", "Wait", "disagreement"]
+__all__ = ["Operation", "Reminder", "Wait", "disagreement"]
+
+_FIRST_REMINDER = 30.0
+"""Seconds of waiting that a user should know of; the next reminders come after twice as long each."""
+
+_log = logging.getLogger(__name__)
 
 _QUIET: Callable[[str], AbstractContextManager[None]] = lambda _name: contextlib.nullcontext()  # noqa: E731
 
@@ -87,21 +93,52 @@ def disagreement(rank: int, ours: bytes | memoryview, peer: int, theirs: bytes |
     )
 
 
+class Reminder:
+    """Logs that a wait lasts long: first after 30 s, then ever more rarely.
+
+    Attributes:
+        due: Seconds of the wait after which it is logged next.
+    """
+
+    __slots__ = ("due",)
+
+    def __init__(self) -> None:
+        self.due = _FIRST_REMINDER
+
+    def look(self, waited: float, timeout: float, rank: int, peers: str, what: Callable[[], object]) -> None:
+        """Log it if that is due.
+
+        Args:
+            waited: Seconds so far.
+            timeout: Seconds after which the wait gives up.
+            rank: Who waits.
+            peers: Whom it waits for.
+            what: Gives the operation.
+        """
+        if waited < self.due:
+            return
+        while self.due <= waited:
+            self.due *= 2
+        said = "rank %d has waited %.0f s for %s in %s, without any progress; it gives up after %g s"
+        _log.warning(said, rank, waited, peers, what(), timeout)
+
+
 class Wait:
     """A wait within an operation: its deadline starts afresh with every bit of progress.
 
     It is made where waiting starts, so that the fast path, which never waits, pays nothing.
     """
 
-    __slots__ = ("_operation", "_since")
+    __slots__ = ("_operation", "_reminder", "_since")
 
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
-        self._since = time.monotonic()
+        self.progressed()
 
     def progressed(self) -> None:
         """Start the deadline afresh."""
         self._since = time.monotonic()
+        self._reminder = Reminder()
 
     def check(self, awaited: Iterable[int]) -> None:
         """Raise if the group has ended, an awaited peer has left, or nothing has moved for too long.
@@ -115,9 +152,12 @@ class Wait:
                 fate.check(peer)
             fate.check()
         waited = time.monotonic() - self._since
-        if waited < operation.timeout:
+        if waited < operation.timeout and waited < self._reminder.due:
             return
         peers = " and ".join(f"rank {peer}" for peer in awaited)
+        if waited < operation.timeout:
+            self._reminder.look(waited, operation.timeout, operation.rank, peers, lambda: operation.signature)
+            return
         error = CommTimeoutError(
             f"rank {operation.rank} waited {waited:.1f} s for {peers} in {operation.signature}, without any progress: "
             f"{peers} may be stuck, or doing something else. If it is only slow, raise the group's timeout "

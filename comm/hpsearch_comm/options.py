@@ -33,6 +33,7 @@ class Options:
     name: str
     timeout: float
     start_timeout: float
+    heartbeat_timeout: float
     deadline: float | None
     algorithm: str
     transport: str
@@ -46,7 +47,7 @@ class Options:
             raise ConfigurationError(f"size must be a number of ranks from 1, got {self.size!r}")
         if not _whole(self.rank) or not 0 <= self.rank < self.size:
             raise ConfigurationError(f"rank must be from 0 to {self.size - 1}, got {self.rank!r}")
-        for name in ("timeout", "start_timeout"):
+        for name in ("timeout", "start_timeout", "heartbeat_timeout"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise ConfigurationError(f"{name} must be a number of seconds above 0, got {value!r}")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from hpsearch.worker.gang import PATIENCE_SECONDS, RankInfo
+from hpsearch.worker.gang import RankInfo
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -27,6 +26,7 @@ _ALONE = {
     "LOCAL_WORLD_SIZE": "1",
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "0",  # a script that meets nobody takes any free one
+    "TORCHELASTIC_RUN_ID": "hpsearch",  # counts before what mpirun or srun has said to the process that began all this
 }
 
 
@@ -106,7 +106,6 @@ class GangStore:
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
             "HPSEARCH_COMM_SECRET": rank_info.secret.hex(),
-            "HPSEARCH_COMM_TIMEOUT": os.environ.get("HPSEARCH_COMM_TIMEOUT", str(PATIENCE_SECONDS)),
         }
         if self._node:
             environment["HPSEARCH_COMM_HOST"] = self._node

@@ -21,6 +21,8 @@ LOOPBACK = "127.0.0.1"
 PATIENCE = 60.0
 """Seconds that a test waits at most for what should take milliseconds."""
 
+HEARTBEAT_TIMEOUT = 60.0
+
 Outcome = Connections | Exception
 
 
@@ -35,12 +37,20 @@ def listeners(size: int, hosts: Sequence[str] | None = None) -> list[Listener]:
 class Forming:
     """Ranks that connect, each in a thread; `outcomes` waits for what came of them."""
 
-    def __init__(self, group: Sequence[Listener], credentials: Credentials, streams: int = 2, tcp_only: bool = False):
+    def __init__(
+        self,
+        group: Sequence[Listener],
+        credentials: Credentials,
+        streams: int = 2,
+        tcp_only: bool = False,
+        heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
+    ):
         self.listeners = group
         self.addresses = [listener.address for listener in group]
         self.credentials = credentials
         self._streams = streams
         self._tcp_only = tcp_only
+        self._heartbeat_timeout = heartbeat_timeout
         self._pool = concurrent.futures.ThreadPoolExecutor(len(group))
         self._ranks: dict[int, concurrent.futures.Future[Connections]] = {}
 
@@ -61,6 +71,7 @@ class Forming:
             credentials or self.credentials,
             streams=streams or self._streams,
             tcp_only=self._tcp_only,
+            heartbeat_timeout=self._heartbeat_timeout,
             deadline=time.monotonic() + seconds,
         )
 
@@ -112,8 +123,9 @@ def forming(
     credentials: Credentials | None = None,
     streams: int = 2,
     tcp_only: bool = False,
+    heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
 ) -> Iterator[Forming]:
-    group = Forming(listeners(size, hosts), credentials or new_credentials(), streams, tcp_only)
+    group = Forming(listeners(size, hosts), credentials or new_credentials(), streams, tcp_only, heartbeat_timeout)
     try:
         yield group
     finally:

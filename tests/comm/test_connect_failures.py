@@ -27,6 +27,7 @@ from hpsearch_comm.formation.handshake import (
 )
 from hpsearch_comm.formation.listener import Listener
 from tests.comm.forming import (
+    HEARTBEAT_TIMEOUT,
     LOOPBACK,
     PATIENCE,
     Forming,
@@ -84,7 +85,14 @@ def test_a_second_process_of_the_same_rank_is_refused():
             RefusedError, match=r"rank 0 refused.*two processes may have been started with the same rank"
         ):
             connect(
-                1, addresses, second, group.credentials, streams=2, tcp_only=False, deadline=time.monotonic() + PATIENCE
+                1,
+                addresses,
+                second,
+                group.credentials,
+                streams=2,
+                tcp_only=False,
+                heartbeat_timeout=HEARTBEAT_TIMEOUT,
+                deadline=time.monotonic() + PATIENCE,
             )
         group.start(2)
         check_pairs(group.connections(), lambda rank, peer: False)
@@ -382,6 +390,7 @@ def test_arguments_that_do_not_fit_are_refused_and_the_listener_is_closed(argume
             new_credentials(),
             streams=arguments.get("streams", 1),
             tcp_only=False,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
             deadline=time.monotonic() + PATIENCE,
         )
     assert own.sockets == ()

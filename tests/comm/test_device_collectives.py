@@ -334,6 +334,6 @@ def test_a_recorded_operation_lasts_until_the_gpu_has_done_it(tmp_path):
         for handle in handles:
             handle.wait()
 
-    trace = tmp_path / "trace.json"
-    run_ranks(2, work, timeline=str(trace))
-    assert "nccl" in json.dumps(json.loads(trace.read_text()))
+    run_ranks(2, work, timeline=str(tmp_path / "trace.json"))
+    for rank in range(2):
+        assert "nccl" in json.dumps(json.loads((tmp_path / f"trace.rank{rank}.json").read_text()))

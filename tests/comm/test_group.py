@@ -24,6 +24,7 @@ import hpsearch_comm as comm
 from hpsearch_comm.algorithms import butterfly
 from hpsearch_comm.engine import Engine
 from hpsearch_comm.operation import Operation
+from hpsearch_comm.timeline.merging import merge
 from hpsearch_comm.turns import Prepared
 from tests.comm.leftovers import shared_memory_files
 from tests.comm.thread_ranks import SECRET, run_ranks
@@ -554,9 +555,8 @@ def test_a_timeline_of_all_ranks(tmp_path):
             group.allreduce_async(torch.ones(100_000)).wait()
 
     run_ranks(3, work, timeline=str(trace), hosts=["a", "a", "b"], algorithm="hierarchical")
-    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
-    content = json.loads(trace.read_text())
-    events = content["traceEvents"] if isinstance(content, dict) else content
+    assert merge(trace, list(tmp_path.iterdir())) == []
+    events = json.loads(trace.read_text())["traceEvents"]
     operations = [event for event in events if event.get("name") == "allreduce"]
     assert {event["pid"] for event in operations} == {0, 1, 2}
     assert len(operations) == 6

@@ -15,7 +15,7 @@ from hpsearch_comm.fate import Fate
 from hpsearch_comm.links.link import Combine, Link, Transfer
 from hpsearch_comm.links.mesh import Mesh
 from hpsearch_comm.memory.words import Bell, Words
-from hpsearch_comm.operation import Operation
+from hpsearch_comm.operation import Operation, Wait
 from tests.comm.link_world import PATIENCE, SIGNATURE
 
 
@@ -200,6 +200,32 @@ def test_several_awaited_peers_are_named_once_each(fate: Fate) -> None:
             [(1, torch.zeros(1)), (2, torch.zeros(1))],
             [(1, torch.zeros(1), None), (2, torch.zeros(1), None)],
         )
+
+
+def test_a_long_wait_says_whom_it_waits_for_and_then_ever_more_rarely(
+    fate: Fate, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("hpsearch_comm.operation.time.monotonic", lambda: now)
+    wait = Wait(Operation(0, SIGNATURE, 300.0, fate))
+
+    def until(end: float) -> list[str]:
+        nonlocal now
+        caplog.clear()
+        while now < end:
+            wait.check([1, 2])
+            now += 0.5
+        return [record.getMessage().partition(" for rank 1 and rank 2 in allreduce 7 ")[0] for record in caplog.records]
+
+    assert until(30.0) == []
+    assert until(299.0) == [f"rank 0 has waited {seconds} s" for seconds in (30, 60, 120, 240)]
+    assert "without any progress; it gives up after 300 s" in caplog.text
+    wait.progressed()
+    assert until(329.0) == []
+    assert until(340.0) == ["rank 0 has waited 30 s"]
+    now += 300
+    with pytest.raises(CommTimeoutError):
+        wait.check([1])
 
 
 def test_an_interrupt_ends_the_group(fate: Fate) -> None:

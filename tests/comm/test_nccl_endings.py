@@ -91,6 +91,14 @@ def test_peer_that_never_comes_is_given_up(make_world):
         world.communicators[0].broadcast(torch.zeros(4, dtype=torch.uint8), 0)
 
 
+def test_a_long_wait_for_a_peer_is_told_before_it_is_given_up(make_world, monkeypatch, caplog):
+    monkeypatch.setattr("hpsearch_comm.operation._FIRST_REMINDER", 0.05)
+    world = make_world(2, timeout=0.5)
+    with pytest.raises(CommTimeoutError):
+        world.communicators[0].broadcast(torch.zeros(4, dtype=torch.uint8), 0)
+    assert re.search(r"rank 0 has waited \d+ s for its peers in broadcast \(uint8 .*gives up after 0.5 s", caplog.text)
+
+
 def test_wait_with_a_timeout_of_its_own_leaves_the_operation_alone(make_world):
     world = make_world(1)
     world.nccl[0].busy = True

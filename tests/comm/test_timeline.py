@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpsearch_comm import timeline as timeline_module
 from hpsearch_comm.errors import PeerLost
-from hpsearch_comm.timeline import NoTimeline, Timeline, open_timeline
-from tests.comm.traces import Exchanging, load, named
+from hpsearch_comm.timeline import NoTimeline, Timeline, open_timeline, recorder
+from tests.comm.traces import load, named
 
 
 @pytest.fixture
@@ -162,19 +161,21 @@ def test_engines_of_several_groups_have_rows_of_their_own(tmp_path: Path) -> Non
     assert operations == [("engine", None), ("engine of /1", "/1"), ("engine of /1", "/1")]
 
 
-def test_the_clock_is_rank_0s(tmp_path: Path, clock: list[int]) -> None:
+def test_times_are_this_ranks_and_the_offset_to_rank_0s_stands_beside_them(tmp_path: Path, clock: list[int]) -> None:
     timeline = Timeline(tmp_path / "trace.json", 1, 2)
     timeline.set_clock(-500_000)
     clock[0] = 2_000_000
     with timeline.phase("reduce"):
         pass
     timeline.close()
-    assert named(load(tmp_path / "trace.rank1.json"), "reduce")[0]["ts"] == 1500.0
+    events = load(tmp_path / "trace.rank1.json")
+    assert named(events, "reduce")[0]["ts"] == 2000.0
+    assert named(events, "clock")[0]["args"] == {"nanoseconds": -500_000}
 
 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline_module, "_PENDING", 8)
-    monkeypatch.setattr(timeline_module, "_FLUSH_SECONDS", 3600)
+    monkeypatch.setattr(recorder, "_PENDING", 8)
+    monkeypatch.setattr(recorder, "_FLUSH_SECONDS", 3600)
     timeline = Timeline(tmp_path / "trace.json", 0, 2)
     for _ in range(100):
         with timeline.phase("reduce"):
@@ -185,7 +186,7 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_events_of_many_threads_all_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline_module, "_FLUSH_SECONDS", 0.001)
+    monkeypatch.setattr(recorder, "_FLUSH_SECONDS", 0.001)
     timeline = Timeline(tmp_path / "trace.json", 0, 2)
 
     def work() -> None:
@@ -212,7 +213,6 @@ def test_no_timeline_does_nothing() -> None:
     timeline.end_backward()
     timeline.engine_thread("/1")
     timeline.set_clock(3)
-    timeline.gather(Exchanging(1).rank(0))
     timeline.close()
     assert timeline.summary() == {}
     assert not timeline.on
@@ -220,7 +220,7 @@ def test_no_timeline_does_nothing() -> None:
 
 def test_both_timelines_have_the_same_calls() -> None:
     public = {name for name in vars(Timeline) if not name.startswith("_")}
-    assert public - {"merge"} == {name for name in vars(NoTimeline) if not name.startswith("_")} - {"on"}
+    assert public == {name for name in vars(NoTimeline) if not name.startswith("_")} - {"on"}
 
 
 def test_closing_ends_the_writer_and_may_be_repeated(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpsearch_comm.timeline.merging import merge
 from tests.comm.process_ranks import ProcessRanks
 from tests.comm.traced_ranks import STEPS
 
@@ -26,15 +26,16 @@ def trace(
     path = tmp_path_factory.mktemp("trace") / "trace.json"
     outcomes = ranks.call(2, "steps", hosts=request.param, timeline=str(path))
     assert [(outcome.code, outcome.error) for outcome in outcomes] == [(0, "")] * 2, outcomes
-    assert [entry.name for entry in Path(path.parent).iterdir()] == ["trace.json"]
+    parts = sorted(path.parent.iterdir())
+    assert [part.name for part in parts] == ["trace.rank0.json", "trace.rank1.json"]
+    assert merge(path, parts) == []
     content: dict[str, Any] = json.loads(path.read_text())
     return content
 
 
-def test_the_file_is_an_object_of_events_and_metadata(trace):
-    assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
+def test_the_file_is_an_object_of_events(trace):
+    assert set(trace) == {"traceEvents", "displayTimeUnit"}
     assert trace["displayTimeUnit"] in ("ms", "ns")
-    assert set(trace["otherData"]) == {"rank 0", "rank 1"}
 
 
 def test_every_event_has_the_fields_of_its_phase(trace):
@@ -102,4 +103,5 @@ def test_times_are_microseconds_of_one_clock(trace):
         assert mine["ts"] <= theirs["ts"] + theirs["dur"] + near
         assert theirs["ts"] <= mine["ts"] + mine["dur"] + near
     backward = sum(event["dur"] for event in trace["traceEvents"] if (event["name"], event["pid"]) == ("backward", 0))
-    assert backward / 1e6 == pytest.approx(trace["otherData"]["rank 0"]["backward_seconds"])
+    summary = next(event for event in trace["traceEvents"] if (event["name"], event["pid"]) == ("summary", 0))
+    assert backward / 1e6 == pytest.approx(summary["args"]["backward_seconds"])

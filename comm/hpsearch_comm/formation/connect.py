@@ -84,6 +84,7 @@ def connect(
     *,
     streams: int,
     tcp_only: bool,
+    heartbeat_timeout: float,
     deadline: float,
 ) -> Connections:
     """Connect this rank with all others of its group.
@@ -97,6 +98,7 @@ def connect(
         credentials: The group's.
         streams: TCP connections between two ranks of different hosts.
         tcp_only: Whether ranks of one host go over TCP as well.
+        heartbeat_timeout: Seconds for which a rank's host may answer nothing before the rank counts as dead.
         deadline: When to give up, in seconds of `time.monotonic()`.
 
     Raises:
@@ -112,7 +114,9 @@ def connect(
         _check_addresses(rank, addresses, listener.address)
         topology = Topology.of(rank, [address.host for address in addresses])
         try:
-            with _Formation(topology, addresses, listener, credentials, streams, tcp_only) as formation:
+            with _Formation(
+                topology, addresses, listener, credentials, streams, tcp_only, heartbeat_timeout
+            ) as formation:
                 formation.run(deadline)
                 return formation.connections()
         except OSError as error:
@@ -144,6 +148,7 @@ class _Formation:
         credentials: Credentials,
         streams: int,
         tcp_only: bool,
+        heartbeat_timeout: float,
     ) -> None:
         self._topology = topology
         self._rank = topology.rank
@@ -157,7 +162,8 @@ class _Formation:
         self._idle: list[Outgoing] = []
         """What this rank has yet to start, the last first."""
         self._under_way: set[Outgoing] = set()
-        self._watch = Watch(self._sentinel)
+        self._heartbeat_timeout = heartbeat_timeout
+        self._watch = Watch(self._sentinel, heartbeat_timeout)
         self._watched_by: dict[int, socket.socket] = {}
         """Connections by which lower ranks see that this one is there."""
         self._selector = selectors.DefaultSelector()
@@ -283,7 +289,7 @@ class _Formation:
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if hello.kind is Kind.CONTROL:
-                tell_when_gone(sock)
+                tell_when_gone(sock, self._heartbeat_timeout)
 
     def _controls(self) -> list[tuple[int, socket.socket]]:
         return [(peer, sock) for (peer, kind, _), sock in self._made.items() if kind is Kind.CONTROL]

@@ -30,10 +30,12 @@ class Watch:
 
     Args:
         make: Makes the connection to a rank, given what says of a failed try whether another one is of no use.
+        heartbeat_timeout: Seconds for which a rank's host may answer nothing.
     """
 
-    def __init__(self, make: Callable[[int, Callable[[OSError], bool]], Outgoing]) -> None:
+    def __init__(self, make: Callable[[int, Callable[[OSError], bool]], Outgoing], heartbeat_timeout: float) -> None:
         self._make = make
+        self._heartbeat_timeout = heartbeat_timeout
         self._sentinels: dict[int, _Sentinel] = {}
 
     def over(self, missing: set[int]) -> None:
@@ -54,7 +56,7 @@ class Watch:
         """Go on with one of the connections after the selector has woken."""
         sock = outgoing.advance()
         if sock is not None:
-            tell_when_gone(sock)
+            tell_when_gone(sock, self._heartbeat_timeout)
             self._sentinels[outgoing.hello.target].held = sock
 
     def held(self) -> Iterator[tuple[int, socket.socket]]:

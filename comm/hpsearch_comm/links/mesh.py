@@ -28,7 +28,7 @@ _SLICE = 0.05
 _SHORTEST, _LONGEST = 50e-6, 2e-3
 """Sleep in seconds on the bell between two looks at the sockets, where a step waits for both: it doubles."""
 
-_GRACE = 5.0
+_GRACE = 60.0
 """Seconds without progress that data of a peer which has left may still take to come through the network."""
 
 

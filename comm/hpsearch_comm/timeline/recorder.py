@@ -1,13 +1,7 @@
-"""What a rank did when: operations, their phases and the backward pass, as a trace for Chrome's viewer or Perfetto.
+"""Records what a rank does.
 
-    with Group(..., timeline="trace.json") as group: ...
-
-Each rank appends to a part file of its own (`trace.rank3.json`). An event costs the caller a tuple in a queue; a thread
-turns the queue into text and writes it twice a second. At the orderly close rank 0 joins the parts into `trace.json`;
-those that it can't see, on other hosts, are sent through the group. After a crash the parts are there, and load as
-they are.
-
-In the trace a rank is a process, with a row for each thread that calls operations, and one for each engine that runs
+An event costs the caller a tuple in a queue; a thread turns the queue into text and writes it twice a second. In the
+trace a rank is a process, with a row for each thread that calls operations, and one for each engine that runs
 asynchronous ones. A group and its duplicates share a timeline; the duplicates' operations have their group's name.
 An operation has its bytes, algorithm and rates in its `args`, and, if it was asynchronous, how long it was queued and
 how much of it lay within the backward pass. (A blocking one hides behind nothing: it holds the backward pass up.)
@@ -18,7 +12,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import itertools
-import logging
 import os
 import socket
 import threading
@@ -29,22 +22,20 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from hpsearch_comm.errors import CommError
-from hpsearch_comm.trace_event import (
+from hpsearch_comm.timeline.part_file import PartFile
+from hpsearch_comm.timeline.trace_event import (
+    clock_event,
     counter_event,
     label_event,
     name_event,
     operation_event,
     order_event,
-    row_event,
+    part_event,
     span_event,
     summary_event,
 )
-from hpsearch_comm.trace_file import Exchange, PartFile, Sources, bring, holds, merge_parts, part_path
 
 __all__ = ["NoTimeline", "Timeline", "open_timeline"]
-
-_log = logging.getLogger(__name__)
 
 _FLUSH_SECONDS = 0.5
 _AT_ONCE = 32
@@ -59,22 +50,20 @@ class Timeline:
     """Records what one rank does. Safe between threads.
 
     Args:
-        path: The trace to write. Its directory must exist on each host.
+        path: The part lies beside it, as `trace.rank3.json`. Its directory must exist on each host.
         rank: This rank.
         size: The number of ranks, for the bus bandwidth.
 
     Raises:
-        ConfigurationError: The path can't be written.
+        ConfigurationError: The part can't be written.
     """
 
     def __init__(self, path: str | os.PathLike[str], rank: int, size: int) -> None:
         self.on = True
         """Whether events are recorded: until it is closed."""
-        self.path = Path(path)
         self.rank = rank
         self.size = size
         self._process = os.getpid()
-        self._offset = 0
         self._rows = itertools.count(_CALLER + 1)
         self._threads = {threading.get_ident(): _CALLER}
         self._engines: dict[str, int] = {}
@@ -87,12 +76,13 @@ class Timeline:
         self._writing = threading.Lock()
         self._closing = threading.Event()
         self._part = PartFile(
-            self.path,
+            Path(path),
             rank,
             [
-                name_event("process_name", rank, 0, f"rank {rank} on {socket.gethostname()}"),
+                part_event(rank, size),
+                name_event(rank, "process_name", 0, f"rank {rank} on {socket.gethostname()}"),
                 order_event(rank),
-                name_event("thread_name", rank, _CALLER, "caller"),
+                name_event(rank, "thread_name", _CALLER, "caller"),
             ],
         )
         self._writer = threading.Thread(target=self._keep_writing, name=f"timeline of rank {rank}", daemon=True)
@@ -153,8 +143,8 @@ class Timeline:
         self._threads[threading.get_ident()] = row
 
     def set_clock(self, offset: int) -> None:
-        """Set the nanoseconds to add to this host's monotonic clock to have rank 0's; see `clock.clock_offset`."""
-        self._offset = offset
+        """Note the nanoseconds to add to this host's monotonic clock to have rank 0's; see `clock.clock_offset`."""
+        self._add((clock_event, offset))
 
     def summary(self) -> dict[str, float]:
         """Give this rank's totals so far.
@@ -182,49 +172,7 @@ class Timeline:
         totals = self.summary()
         label = f"{totals['hidden_share']:.0%} of {totals['asynchronous_seconds']:.3f} s hidden behind backward"
         self._part.append([label_event(self.rank, label)])
-        self._part.close(summary_event(self.rank, self._offset, _CALLER, time.monotonic_ns(), totals))
-
-    def gather(self, group: Exchange) -> None:
-        """Join the parts of all ranks into the one trace; every rank calls it at the orderly close of its group.
-
-        What is recorded from here on is dropped. If the trace can't be written, or the group ends on the way, the parts
-        stay where they are, and a warning says so.
-
-        Args:
-            group: Carries the parts of hosts with other disks.
-        """
-        self.close()
-        try:
-            claims = group.allgather_object([str(self._part.path.absolute()), self._part.token, self.summary()])
-            seen = group.broadcast_object([holds(Path(path), token) for path, token, _ in claims], root=0)
-            parts = [Path(path) for path, _, _ in claims]
-            whole = True
-            for sender in (rank for rank, is_seen in enumerate(seen) if not is_seen):
-                parts[sender] = part_path(self.path, sender)
-                whole &= bring(group, self.rank, sender, self._part.path, parts[sender])
-            if self.rank == 0:
-                totals = {f"rank {rank}": totals for rank, (_, _, totals) in enumerate(claims)}
-                whole = whole and self.merge(parts, totals)
-            if group.broadcast_object(whole, root=0):
-                for part in parts if self.rank == 0 else [self._part.path]:
-                    part.unlink(missing_ok=True)
-        except CommError as error:
-            _log.warning("the timeline's parts, such as %s, weren't joined into one: %s", self._part.path, error)
-
-    def merge(self, parts: Sources, summaries: dict[str, Any] | None = None) -> bool:
-        """Write the one trace; False, and a warning, if that fails.
-
-        Args:
-            parts: Of all ranks: their files, their texts, or their lists of events.
-            summaries: Of the ranks, for the trace's metadata.
-        """
-        try:
-            merge_parts(self.path, parts, summaries or {})
-        except OSError as error:
-            every = part_path(self.path, self.rank).with_stem(f"{self.path.stem}.rank*")
-            _log.warning("the timeline %s couldn't be written (%s); the parts %s load too", self.path, error, every)
-            return False
-        return True
+        self._part.close(summary_event(self.rank, _CALLER, time.monotonic_ns(), totals))
 
     def _thread(self) -> int:
         ident = threading.get_ident()
@@ -235,11 +183,11 @@ class Timeline:
 
     def _new_row(self, name: str) -> int:
         row = next(self._rows)
-        self._add((row_event, row, name))
+        self._add((name_event, "thread_name", row, name))
         return row
 
     def _add(self, event: tuple[Any, ...]) -> None:
-        """Queue an event: a function of `trace_event`, and its arguments after rank and offset."""
+        """Queue an event: a function of `trace_event`, and its arguments after the rank."""
         if self.on:
             self._queue.append(event)
             if len(self._queue) >= _PENDING:
@@ -272,7 +220,7 @@ class Timeline:
                 batch = [queue.popleft() for _ in range(min(_AT_ONCE, len(queue)))]
                 for event in batch:
                     self._count(*event)
-                self._part.append([event[0](self.rank, self._offset, *event[1:]) for event in batch])
+                self._part.append([event[0](self.rank, *event[1:]) for event in batch])
 
     def _count(self, what: object, *fields: Any) -> None:
         """Add an event to the totals: here rather than where it is recorded, so that only one thread does it."""
@@ -368,9 +316,6 @@ class NoTimeline:
         return {}
 
     def close(self) -> None:
-        """Do nothing."""
-
-    def gather(self, _: Exchange) -> None:
         """Do nothing."""
 
 
