@@ -149,7 +149,7 @@ class Executioner:
     def attach(self) -> None:
         """Put a moment before everything that others could notice."""
         for owner, name in (
-            (Barrier, "wait"),
+            (Barrier, "arrive"),
             (Segment, "receive"),
             (Segment, "map"),
             (Bell, "ring"),
