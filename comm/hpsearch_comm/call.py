@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -32,12 +32,20 @@ class Call:
     tail: bytes
     """Of the packed signature, behind the sequence number."""
     reduction: Reduction | None = None
+    carry: Callable[..., Any] | None = None
+    """Of an allreduce of tensors in this machine's memory: what carries it out."""
 
     @classmethod
-    def of(cls, signature: Signature, nbytes: int, reduction: Reduction | None = None) -> Call:
+    def of(
+        cls,
+        signature: Signature,
+        nbytes: int,
+        reduction: Reduction | None = None,
+        carry: Callable[..., Any] | None = None,
+    ) -> Call:
         """Describe the call that this signature stands for, whatever its sequence number."""
         packed = signature.pack()
-        return cls(signature.operation, signature.algorithm, nbytes, packed[:16], packed[24:], reduction)
+        return cls(signature.operation, signature.algorithm, nbytes, packed[:16], packed[24:], reduction, carry)
 
     def packed(self, sequence: int) -> bytes:
         """Give the signature of the call with this number."""

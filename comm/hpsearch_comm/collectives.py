@@ -80,15 +80,23 @@ class HostCollectives:
         self, operation: Operation, algorithm: str, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor
     ) -> None:
         """Reduce the ranks' tensors into everybody's `out`, which may be the tensor itself."""
+        self.bind_allreduce(algorithm, reduction, tensor.numel())(operation, tensor, out)
+
+    def bind_allreduce(self, algorithm: str, reduction: Reduction, numel: int) -> direct.Carry:
+        """Give what `allreduce` does with tensors of this kind and length, with nothing left to choose."""
         if algorithm == "direct":
-            direct.allreduce(self.arena, operation, tensor, reduction, out)
-            return
-        if out is not tensor:
-            out.copy_(tensor)
-        if algorithm == "hierarchical":
-            hierarchical.allreduce(self.arena, self._mesh, operation, self.topology, out, reduction)
-        else:
-            _OVER_LINKS[algorithm](self._mesh, operation, self._members, out, reduction)
+            return direct.bind(self.arena, reduction, numel)
+        mesh, members = self._mesh, self._members
+
+        def over_links(operation: Operation, tensor: torch.Tensor, out: torch.Tensor) -> None:
+            if out is not tensor:
+                out.copy_(tensor)
+            if algorithm == "hierarchical":
+                hierarchical.allreduce(self.arena, mesh, operation, self.topology, out, reduction)
+            else:
+                _OVER_LINKS[algorithm](mesh, operation, members, out, reduction)
+
+        return over_links
 
     def broadcast(self, operation: Operation, algorithm: str, tensor: torch.Tensor, root: int) -> None:
         """Copy the root's tensor into everybody's."""

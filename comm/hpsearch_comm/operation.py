@@ -13,9 +13,9 @@ from hpsearch_comm.errors import CommTimeoutError, MismatchError, UsageError
 from hpsearch_comm.fate import Fate
 from hpsearch_comm.signature import Signature, header, unpack_tail
 
-__all__ = ["Operation", "Reminder", "Wait", "disagreement"]
+__all__ = ["FIRST_REMINDER", "Operation", "Wait", "disagreement", "remind"]
 
-_FIRST_REMINDER = 30.0
+FIRST_REMINDER = 30.0
 """Seconds of waiting that a user should know of; the next reminders come after twice as long each."""
 
 _log = logging.getLogger(__name__)
@@ -93,34 +93,20 @@ def disagreement(rank: int, ours: bytes | memoryview, peer: int, theirs: bytes |
     )
 
 
-class Reminder:
-    """Logs that a wait lasts long: first after 30 s, then ever more rarely.
+def remind(due: float, waited: float, timeout: float, rank: int, peers: str, what: object) -> float:
+    """Log that a wait lasts long; say after how many seconds of it to do so again.
 
-    Attributes:
-        due: Seconds of the wait after which it is logged next.
+    Args:
+        due: Seconds of the wait after which it was to be logged.
+        waited: Seconds so far.
+        timeout: Seconds after which the wait gives up.
+        rank: Who waits.
+        peers: Whom it waits for.
+        what: The operation.
     """
-
-    __slots__ = ("due",)
-
-    def __init__(self) -> None:
-        self.due = _FIRST_REMINDER
-
-    def look(self, waited: float, timeout: float, rank: int, peers: str, what: Callable[[], object]) -> None:
-        """Log it if that is due.
-
-        Args:
-            waited: Seconds so far.
-            timeout: Seconds after which the wait gives up.
-            rank: Who waits.
-            peers: Whom it waits for.
-            what: Gives the operation.
-        """
-        if waited < self.due:
-            return
-        while self.due <= waited:
-            self.due *= 2
-        said = "rank %d has waited %.0f s for %s in %s, without any progress; it gives up after %g s"
-        _log.warning(said, rank, waited, peers, what(), timeout)
+    said = "rank %d has waited %.0f s for %s in %s, without any progress; it gives up after %g s"
+    _log.warning(said, rank, waited, peers, what, timeout)
+    return max(2 * due, waited)
 
 
 class Wait:
@@ -129,16 +115,17 @@ class Wait:
     It is made where waiting starts, so that the fast path, which never waits, pays nothing.
     """
 
-    __slots__ = ("_operation", "_reminder", "_since")
+    __slots__ = ("_due", "_operation", "_since")
 
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
-        self.progressed()
+        self._since = time.monotonic()
+        self._due = FIRST_REMINDER
 
     def progressed(self) -> None:
         """Start the deadline afresh."""
         self._since = time.monotonic()
-        self._reminder = Reminder()
+        self._due = FIRST_REMINDER
 
     def check(self, awaited: Iterable[int]) -> None:
         """Raise if the group has ended, an awaited peer has left, or nothing has moved for too long.
@@ -152,11 +139,11 @@ class Wait:
                 fate.check(peer)
             fate.check()
         waited = time.monotonic() - self._since
-        if waited < operation.timeout and waited < self._reminder.due:
+        if waited < operation.timeout and waited < self._due:
             return
         peers = " and ".join(f"rank {peer}" for peer in awaited)
         if waited < operation.timeout:
-            self._reminder.look(waited, operation.timeout, operation.rank, peers, lambda: operation.signature)
+            self._due = remind(self._due, waited, operation.timeout, operation.rank, peers, operation.signature)
             return
         error = CommTimeoutError(
             f"rank {operation.rank} waited {waited:.1f} s for {peers} in {operation.signature}, without any progress: "

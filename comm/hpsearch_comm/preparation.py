@@ -54,13 +54,13 @@ class Preparation:
         else:
             target = check_out("allreduce", out, source, source.shape, source)
         result = tensor if out is None else out
-        host, algorithm, reduction = self._host, call.algorithm, call.reduction
-        assert reduction is not None
+        carry = call.carry
+        assert carry is not None
 
         def work(operation: Operation) -> torch.Tensor:
             mine = flat(source)
             to = mine if target is source else flat(target)
-            host.allreduce(operation, algorithm, mine, reduction, to)
+            carry(operation, mine, to)
             put_back(to, target)
             return result
 
@@ -222,7 +222,8 @@ class Preparation:
             algorithm = self._algorithm(operation, tensor.nbytes, reduction.name, tensor.dtype)
             shape, device = tuple(tensor.shape), self._device
             signature = Signature(0, operation, algorithm, tensor.dtype, shape, reduction.name, device=device)
-            call = self._remember(key, Call.of(signature, tensor.nbytes, reduction))
+            carry = self._host.bind_allreduce(algorithm, reduction, tensor.numel())
+            call = self._remember(key, Call.of(signature, tensor.nbytes, reduction, carry))
         return call
 
     def _call(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -15,7 +16,7 @@ from hpsearch_comm.call import Call
 from hpsearch_comm.engine import Engine
 from hpsearch_comm.errors import CommError, GroupClosedError, UsageError
 from hpsearch_comm.fate import Fate
-from hpsearch_comm.handle import Handle, LaunchHandle, UnderWay
+from hpsearch_comm.handle import Handle, LaunchHandle
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.recent import Recent
 from hpsearch_comm.timeline import NoTimeline, Timeline
@@ -25,7 +26,7 @@ __all__ = ["Prepared", "Turns", "used_within"]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Prepared(Generic[T]):
     """An operation whose arguments have been checked: what ranks must agree on, and what is to be done."""
 
@@ -60,12 +61,12 @@ class Turns:
         name: str = "",
     ) -> None:
         self.last_algorithm = "none"
-        self._rank = rank
-        self._fate = fate
-        self._recent = recent
-        self._timeline = timeline
-        self._timeout = timeout
-        self._name = name
+        self.rank = rank
+        self.fate = fate
+        self.recent = recent
+        self.timeline = timeline
+        self.timeout = timeout
+        self.name = name
         # One that its owner may take again: a signal handler that does so is told, in place of waiting for itself.
         self._lock = threading.RLock()
         self._inside = 0  # the thread that is in a call, by its number
@@ -92,7 +93,10 @@ class Turns:
             self._inside = threading.get_ident()
             try:
                 if self._engine is None or self._engine.idle:
-                    result: Any = self._run(prepared, self._number(), spin=True)
+                    with _Run(self, prepared.call, self._number(), spin=True) as operation:
+                        result: Any = prepared.work(operation)
+                        if prepared.launches:  # the next operation's ranks meet when the GPU has done this one
+                            result.wait()
                 else:
                     handle = self._submit(prepared, blocking=True)
             finally:
@@ -143,8 +147,8 @@ class Turns:
                 "process that uses it, for example in a data loader's parent only"
             )
         self.check_outside()
-        if self._fate.error is not None:
-            self._fate.check()
+        if self.fate.error is not None:
+            self.fate.check()
 
     def _number(self) -> int:
         sequence = self._sequence
@@ -154,48 +158,79 @@ class Turns:
     def _submit(self, prepared: Prepared[T], *, blocking: bool = False) -> Handle[T]:
         sequence = self._number()
         if self._engine is None:
-            name, timeline = self._name, self._timeline
-            self._engine = Engine(f"hpsearch-comm-engine-{self._rank}", lambda: timeline.engine_thread(name))
-        queued = time.monotonic_ns() if self._timeline.on and not blocking else 0
+            name, timeline = self.name, self.timeline
+            self._engine = Engine(f"hpsearch-comm-engine-{self.rank}", lambda: timeline.engine_thread(name))
+        queued = time.monotonic_ns() if self.timeline.on and not blocking else 0
         title = f"{prepared.call.operation} {sequence}"
-        handle = self._engine.submit(title, lambda: self._run(prepared, sequence, spin=False, queued=queued))
+        handle = self._engine.submit(title, lambda: self._run(prepared, sequence, queued))
         return LaunchHandle(handle) if prepared.launches else handle
 
-    def _run(self, prepared: Prepared[T], sequence: int, *, spin: bool, queued: int = 0) -> T:
+    def _run(self, prepared: Prepared[T], sequence: int, queued: int) -> T:
+        with _Run(self, prepared.call, sequence, spin=False, queued=queued) as operation:
+            result: Any = prepared.work(operation)
+            if prepared.launches and self.timeline.on:
+                result.wait()  # its time is to be recorded
+        return result  # type: ignore[no-any-return]
+
+
+class _Run:
+    """The time in which an operation runs. An error of it ends the group.
+
+    Args:
+        turns: The group's.
+        call: What runs.
+        sequence: The operation's number.
+        spin: Whether its waits may hold a core.
+        queued: When it was queued, in nanoseconds of `time.monotonic_ns`; 0 for one that wasn't.
+    """
+
+    __slots__ = ("_call", "_operation", "_queued", "_sequence", "_spin", "_turns", "_within")
+
+    def __init__(self, turns: Turns, call: Call, sequence: int, *, spin: bool, queued: int = 0) -> None:
+        self._turns = turns
+        self._call = call
+        self._sequence = sequence
+        self._spin = spin
+        self._queued = queued
+        self._within: contextlib.ExitStack | None = None
+
+    def __enter__(self) -> Operation:
+        turns, call, sequence = self._turns, self._call, self._sequence
         # What this one waited behind may have ended the group. It must send and write nothing then: a peer that is
         # still in the torn operation might take it for the rest of that.
-        if self._fate.error is not None:
-            self._fate.check()
-        call, work, timeline = prepared.call, prepared.work, self._timeline
-        if prepared.launches and (spin or timeline.on):
-            # In the engine too, where the operation's time is to be recorded. Without that, the next operation's ranks
-            # meet while the GPU is still busy with this one.
-            work = _to_its_end(work)
-        self.last_algorithm = call.algorithm
+        if turns.fate.error is not None:
+            turns.fate.check()
+        turns.last_algorithm = call.algorithm
         packed = call.packed(sequence)
-        self._recent.begin(sequence, packed)
-        operation = Operation(
-            self._rank, None, self._timeout, self._fate, packed=packed, spin=spin, phase=timeline.phase
+        turns.recent.begin(sequence, packed)
+        if turns.timeline.on or torch.is_inference_mode_enabled():
+            self._within = self._surroundings()
+        operation = self._operation = Operation(
+            turns.rank, None, turns.timeout, turns.fate, packed=packed, spin=self._spin, phase=turns.timeline.phase
         )
-        try:
-            if torch.is_inference_mode_enabled():  # what is made in it couldn't be changed by operations outside of it
-                work = torch.inference_mode(False)(work)
-            if not timeline.on:
-                result = work(operation)
-            else:
-                with timeline.operation(call.operation, call.nbytes, call.algorithm, sequence, queued, self._name):
-                    result = work(operation)
-        except CommError as error:
-            self._fate.fail(error)
-            raise
-        except BaseException as error:
-            self._fate.break_off(self._rank, error)
-            raise
-        finally:
-            self._recent.running = None
-        if operation.complaint is not None:
-            raise operation.complaint
-        return result
+        return operation
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        turns = self._turns
+        if self._within is not None:
+            self._within.__exit__(kind, error, trace)
+        turns.recent.running = None
+        if isinstance(error, CommError):
+            turns.fate.fail(error)
+        elif error is not None:
+            turns.fate.break_off(turns.rank, error)
+        elif self._operation.complaint is not None:
+            raise self._operation.complaint
+
+    def _surroundings(self) -> contextlib.ExitStack:
+        turns, call = self._turns, self._call
+        within = contextlib.ExitStack()
+        if torch.is_inference_mode_enabled():  # what is made in it couldn't be changed by operations outside of it
+            within.enter_context(torch.inference_mode(False))
+        if turns.timeline.on:
+            what = call.operation, call.nbytes, call.algorithm
+            within.enter_context(turns.timeline.operation(*what, self._sequence, self._queued, turns.name))
+        return within
 
 
 def used_within() -> UsageError:
@@ -204,12 +239,3 @@ def used_within() -> UsageError:
         "a group can't be used or closed within one of its own operations, as a signal handler does that calls it: "
         "raise an exception there, such as SystemExit, which ends the operation on every rank"
     )
-
-
-def _to_its_end(launch: Callable[[Operation], Any]) -> Callable[[Operation], Any]:
-    def work(operation: Operation) -> UnderWay:
-        under_way: UnderWay = launch(operation)
-        under_way.wait()
-        return under_way
-
-    return work

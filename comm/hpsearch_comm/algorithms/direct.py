@@ -23,16 +23,18 @@ from collections.abc import Sequence
 import torch
 
 from hpsearch_comm.algorithms.course import Course, meet, spans_of
-from hpsearch_comm.algorithms.direct_allreduce import allreduce
+from hpsearch_comm.algorithms.direct_allreduce import Carry, allreduce, bind
 from hpsearch_comm.memory.arena import Arena
 from hpsearch_comm.memory.copying import copy
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.reduction import Reduction
 
 __all__ = [
+    "Carry",
     "allgather",
     "allreduce",
     "barrier",
+    "bind",
     "broadcast",
     "gather_parts",
     "reduce_parts",

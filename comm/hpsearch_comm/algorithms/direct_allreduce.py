@@ -35,6 +35,7 @@ way: all ranks get the same bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -47,7 +48,7 @@ from hpsearch_comm.memory.copying import copy
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.reduction import Reduction
 
-__all__ = ["ONE_SHOT", "allreduce"]
+__all__ = ["ONE_SHOT", "Carry", "allreduce", "bind"]
 
 SHORT = 512 << 10
 """Bytes of a tensor, times the square of the number of ranks, up to which an allreduce takes one shot even where the
@@ -58,6 +59,8 @@ ONE_SHOT = 2 << 20
 divided by the number of ranks, but with more barriers."""
 
 Step = Callable[[], object]
+Carry = Callable[[Operation, torch.Tensor, torch.Tensor], None]
+"""Reduces the second argument over the ranks into the third, which may be the second, or else lies apart from it."""
 
 
 def allreduce(
@@ -77,26 +80,44 @@ def allreduce(
         PeerLost: A rank has died.
         CommTimeoutError: A rank didn't come.
     """
-    if tensor.dtype is not reduction.computed:
-        same, tensor = out is tensor, reduction.view(tensor)
-        out = tensor if same else reduction.view(out)
+    bind(arena, reduction, tensor.numel())(operation, tensor, out)
+
+
+def bind(arena: Arena, reduction: Reduction, numel: int) -> Carry:
+    """Choose how tensors of this kind and length are reduced: once for all calls.
+
+    Args:
+        arena: The host's.
+        reduction: Made for the tensors' dtype.
+        numel: Their elements.
+    """
     if arena.size == 1:
-        copy(out, tensor)
-    elif tensor.nbytes * arena.size**2 <= SHORT and tensor.numel() <= SERIAL:
-        _one_shot(arena, operation, tensor, reduction, out)
-    else:
-        _where_it_lies(arena, operation, tensor, reduction, out)
+        return lambda _operation, tensor, out: copy(out, tensor)
+    little = numel * reduction.dtype.itemsize * arena.size**2 <= SHORT and numel <= SERIAL
+    carry = partial(_one_shot if little else _where_it_lies, arena, reduction)
+    if reduction.computed is reduction.dtype:
+        return carry
+
+    def carry_signed(operation: Operation, tensor: torch.Tensor, out: torch.Tensor) -> None:
+        signed = reduction.view(tensor)
+        carry(operation, signed, signed if out is tensor else reduction.view(out))
+
+    return carry_signed
 
 
 def _one_shot(
-    arena: Arena, operation: Operation, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor
+    arena: Arena, reduction: Reduction, operation: Operation, tensor: torch.Tensor, out: torch.Tensor
 ) -> None:
-    results = arena.results
+    results, barrier = arena.results, arena.barrier
     turn = results.turn
     results.turn = turn + 1
     row = results.row(turn, tensor.dtype, tensor.numel())
     copy(row[arena.index], tensor)
-    arena.meet(operation)
+    # `arena.meet`, without a frame of its own.
+    arena.sign(operation)
+    barrier.arrive()
+    barrier.pass_by(operation)
+    arena.compare(operation)
     if reduction.widens:
         fold(arena, reduction, row, out, finish=True)
         return
@@ -107,7 +128,7 @@ def _one_shot(
 
 
 def _where_it_lies(
-    arena: Arena, operation: Operation, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor
+    arena: Arena, reduction: Reduction, operation: Operation, tensor: torch.Tensor, out: torch.Tensor
 ) -> None:
     """Reduce in place if all tensors lie in a shared buffer, and otherwise by the way that suits the length."""
     place = arena.find(tensor) if tensor.data_ptr() == out.data_ptr() else None

@@ -137,15 +137,21 @@ class Arena:
             MismatchError: A member is in another operation.
             CommError: Of the wait.
         """
+        self.sign(operation)
+        self.barrier.wait(operation)
+        self.compare(operation)
+
+    def sign(self, operation: Operation) -> None:
+        """Do what comes in `meet` before the barrier."""
         turn = self._turn = 1 - self._turn
+        self._own[turn][:] = operation.packed
+
+    def compare(self, operation: Operation) -> None:
+        """Do what comes in `meet` behind the barrier."""
         packed = operation.packed
-        barrier = self.barrier
-        self._own[turn][:] = packed
-        barrier.arrive()
-        barrier.pass_by(operation)
-        for signature in self._theirs[turn]:
+        for signature in self._theirs[self._turn]:
             if signature.tobytes() != packed:
-                self._disagree(operation, turn)
+                self._disagree(operation, self._turn)
 
     def meet_at(self, operation: Operation, place: tuple[SharedBuffer, int] | None) -> list[tuple[int, int]]:
         """Do as `meet`, and tell each other where the tensors lie.
