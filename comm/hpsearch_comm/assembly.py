@@ -12,8 +12,8 @@ from hpsearch_comm.fate import Fate
 from hpsearch_comm.formation.address import read_addresses
 from hpsearch_comm.formation.connect import Connections, connect
 from hpsearch_comm.formation.listener import Listener
-from hpsearch_comm.links.link import Link
 from hpsearch_comm.links.mesh import Mesh
+from hpsearch_comm.links.shared_link import links_within
 from hpsearch_comm.links.tcp_link import TcpLink
 from hpsearch_comm.memory.arena import Arena
 from hpsearch_comm.options import Options
@@ -90,7 +90,7 @@ def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembl
         patience = max(1.0, deadline - time.monotonic())
         arena = Arena(rank, sharing.local_ranks, connections.descriptors, fate, timeout=patience)
         undo.callback(arena.close)
-        links: dict[int, Link] = arena.links()
+        links = links_within(arena)
         for peer, streams_to_peer in connections.streams.items():
             links[peer] = TcpLink(peer, streams_to_peer)
         mesh = Mesh(rank, links, arena.bell)

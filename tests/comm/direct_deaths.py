@@ -27,6 +27,7 @@ from hpsearch_comm.algorithms.parts import split
 from hpsearch_comm.errors import PeerLost
 from hpsearch_comm.fate import Fate
 from hpsearch_comm.links.mesh import Mesh
+from hpsearch_comm.links.shared_link import links_within
 from hpsearch_comm.memory.arena import Arena
 from hpsearch_comm.memory.segment import Segment
 from hpsearch_comm.memory.slots import SLOT
@@ -110,7 +111,7 @@ def reduce_in_place(arena: Arena, fate: Fate) -> None:
 
 
 def around_links(arena: Arena, fate: Fate) -> None:
-    mesh = Mesh(arena.index, arena.links(), arena.bell)
+    mesh = Mesh(arena.index, links_within(arena), arena.bell)
     sent, received = torch.ones(LONG), torch.empty(LONG)
     following, previous = (arena.index + 1) % SIZE, (arena.index - 1) % SIZE
     with contextlib.closing(mesh):

@@ -16,6 +16,7 @@ from hpsearch_comm.errors import CommError
 from hpsearch_comm.fate import Fate
 from hpsearch_comm.links.link import Link
 from hpsearch_comm.links.mesh import Mesh
+from hpsearch_comm.links.shared_link import links_within
 from hpsearch_comm.links.tcp_link import TcpLink
 from hpsearch_comm.memory.arena import Arena
 from hpsearch_comm.operation import Operation
@@ -93,7 +94,7 @@ def shared_world(size: int, sharing: Callable[[int, int], bool]) -> Iterator[Lin
             making = [pool.submit(Arena, rank, range(size), descriptors[rank], fates[rank]) for rank in range(size)]
         arenas = [opened.enter_context(contextlib.closing(arena.result())) for arena in making]
         for rank, arena in enumerate(arenas):
-            through_memory = {peer: link for peer, link in arena.links().items() if sharing(rank, peer)}
+            through_memory = {peer: link for peer, link in links_within(arena).items() if sharing(rank, peer)}
             links[rank] = through_memory | links[rank]
         meshes = [Mesh(rank, links[rank], arenas[rank].bell) for rank in range(size)]
         yield LinkWorld([opened.enter_context(contextlib.closing(mesh)) for mesh in meshes], fates)

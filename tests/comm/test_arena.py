@@ -16,6 +16,7 @@ import torch
 from hpsearch_comm.algorithms import direct
 from hpsearch_comm.errors import CommError, CommTimeoutError, MismatchError, PeerLost, RefusedError
 from hpsearch_comm.fate import Fate
+from hpsearch_comm.links.shared_link import links_within
 from hpsearch_comm.memory.arena import Arena
 from hpsearch_comm.memory.segment import Segment
 from hpsearch_comm.operation import Operation
@@ -98,7 +99,7 @@ def test_a_group_that_has_only_small_things_to_say_takes_little_memory():
     before = resident()
     with ArenaWorld(4) as world:
         world.run(lambda rank: allreduce(world, rank, torch.ones(256)))
-        world.run(lambda rank: world.arenas[rank].links())
+        world.run(lambda rank: links_within(world.arenas[rank]))
         # Each of the four threads has its own mapping: pages that are shared count four times.
         assert resident() - before <= 4 * 16 * os.sysconf("SC_PAGESIZE")
 
@@ -220,7 +221,7 @@ def test_an_arena_of_one_needs_nobody():
         direct.allgather(arena, world.operation(3), [tensor])
         direct.barrier(arena, world.operation(3))
         assert distinct(out) == [2]
-        assert arena.links() == {}
+        assert links_within(arena) == {}
 
 
 def test_the_end_of_the_group_wakes_those_who_wait():

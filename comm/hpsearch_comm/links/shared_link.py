@@ -16,46 +16,19 @@ import torch
 
 from hpsearch_comm.links.link import Combine, Link, Transfer
 from hpsearch_comm.memory import futex
+from hpsearch_comm.memory.arena import Arena
 from hpsearch_comm.memory.copying import copy
-from hpsearch_comm.memory.words import LINE, Bell, Words
+from hpsearch_comm.memory.message_slots import SLOT_BYTES, SLOTS, MessageSlots
+from hpsearch_comm.memory.words import LINE, Bell
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.signature import HEADER_BYTES
 
-__all__ = ["SharedLink"]
+__all__ = ["SharedLink", "links_within"]
 
-_SLOTS = 4
-_SLOT_BYTES = 128 << 10
 _MOST_ELEMENTS = (1 << 15) - LINE
 """Of a chunk: from 32768 elements on torch would start threads, and a thread beside the caller's must not."""
 
-_WRITTEN, _TAKEN, _HEADERS, _CONTENT = 0, 2 * LINE, 4 * LINE, 4096
 _MASK = 0xFFFFFFFF
-_VIEWS = 64
-
-
-class _Slots:
-    """One direction of a link, as both ends see it."""
-
-    __slots__ = ("content", "headers", "octets", "taken", "view", "views", "written")
-
-    def __init__(self, words: Words, start: int) -> None:
-        self.view = words.view
-        self.octets = words.octets
-        self.written = (start + _WRITTEN) // 4
-        self.taken = (start + _TAKEN) // 4
-        self.headers = start + _HEADERS
-        self.content = [words.memory[start + _CONTENT + slot * _SLOT_BYTES :][:_SLOT_BYTES] for slot in range(_SLOTS)]
-        self.views: dict[tuple[int, torch.dtype, int], torch.Tensor] = {}
-
-    def chunk(self, slot: int, dtype: torch.dtype, numel: int) -> torch.Tensor:
-        """Give the first elements of a slot."""
-        key = (slot, dtype, numel)
-        found = self.views.get(key)
-        if found is None:
-            if len(self.views) >= _VIEWS:
-                self.views.clear()
-            found = self.views[key] = self.content[slot][: numel * dtype.itemsize].view(dtype)
-        return found
 
 
 class _SharedTransfer(Transfer):
@@ -63,7 +36,7 @@ class _SharedTransfer(Transfer):
 
     __slots__ = ("_bell", "_chunk", "_header", "_moved", "_operation", "_payload", "_slots", "done", "peer")
 
-    def __init__(self, link: SharedLink, slots: _Slots, operation: Operation, payload: torch.Tensor) -> None:
+    def __init__(self, link: SharedLink, slots: MessageSlots, operation: Operation, payload: torch.Tensor) -> None:
         self.peer = link.peer
         self.done = False
         self._slots = slots
@@ -72,7 +45,7 @@ class _SharedTransfer(Transfer):
         self._payload = payload
         self._header: bytes | None = operation.header(payload.nbytes)
         self._moved = 0
-        self._chunk = min(_SLOT_BYTES // payload.dtype.itemsize, _MOST_ELEMENTS)
+        self._chunk = min(SLOT_BYTES // payload.dtype.itemsize, _MOST_ELEMENTS)
 
     def _piece(self) -> torch.Tensor:
         payload, start = self._payload, self._moved
@@ -94,9 +67,9 @@ class _Send(_SharedTransfer):
         view = slots.view
         while not self.done:
             written = view[slots.written]
-            if (written - view[slots.taken]) & _MASK >= _SLOTS:
+            if (written - view[slots.taken]) & _MASK >= SLOTS:
                 break
-            slot = written % _SLOTS
+            slot = written % SLOTS
             if self._header is not None:
                 start = slots.headers + slot * HEADER_BYTES
                 slots.octets[start : start + HEADER_BYTES] = self._header
@@ -115,7 +88,12 @@ class _Receive(_SharedTransfer):
     __slots__ = ("_combine",)
 
     def __init__(
-        self, link: SharedLink, slots: _Slots, operation: Operation, payload: torch.Tensor, combine: Combine | None
+        self,
+        link: SharedLink,
+        slots: MessageSlots,
+        operation: Operation,
+        payload: torch.Tensor,
+        combine: Combine | None,
     ) -> None:
         super().__init__(link, slots, operation, payload)
         self._combine = combine
@@ -129,7 +107,7 @@ class _Receive(_SharedTransfer):
                 break
             if not futex.ORDERED:
                 self._bell.ring()
-            slot = taken % _SLOTS
+            slot = taken % SLOTS
             if self._header is not None:
                 start = slots.headers + slot * HEADER_BYTES
                 theirs = slots.octets[start : start + HEADER_BYTES].tobytes()
@@ -155,19 +133,16 @@ class SharedLink(Link):
 
     Args:
         peer: The other rank.
-        words: The shared mapping.
-        outgoing: Byte offset of the slots that this rank writes, `NBYTES` long; zero when the mapping is new.
-        incoming: The same for those that the peer writes.
+        outgoing: What this rank writes.
+        incoming: What the peer writes.
         bell: The peer's.
     """
 
-    NBYTES = _CONTENT + _SLOTS * _SLOT_BYTES
-
-    def __init__(self, peer: int, words: Words, outgoing: int, incoming: int, bell: Bell) -> None:
+    def __init__(self, peer: int, outgoing: MessageSlots, incoming: MessageSlots, bell: Bell) -> None:
         self.peer = peer
         self.bell = bell
-        self._outgoing: _Slots | None = _Slots(words, outgoing)
-        self._incoming: _Slots | None = _Slots(words, incoming)
+        self._outgoing: MessageSlots | None = outgoing
+        self._incoming: MessageSlots | None = incoming
 
     def send(self, operation: Operation, payload: torch.Tensor) -> Transfer:
         """Begin a message to the peer."""
@@ -182,3 +157,13 @@ class SharedLink(Link):
     def close(self) -> None:
         """Let go of the memory."""
         self._outgoing = self._incoming = None
+
+
+def links_within(arena: Arena) -> dict[int, Link]:
+    """Give a link to each other member of an arena, by rank."""
+    return {
+        peer: SharedLink(peer, arena.messages(arena.index, member), arena.messages(member, arena.index), bell)
+        for member, peer in enumerate(arena.members)
+        if member != arena.index
+        for bell in [arena.bell_of(member)]
+    }

@@ -1,4 +1,4 @@
-"""What the ranks of one host share: words to meet by, signatures to compare, staging memory, buffers, links."""
+"""What the ranks of one host share: words to meet by, signatures to compare, staging memory, buffers, message slots."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from pathlib import Path
 import torch
 
 from hpsearch_comm.fate import Fate
-from hpsearch_comm.links.link import Link
-from hpsearch_comm.links.shared_link import SharedLink
 from hpsearch_comm.memory import futex
 from hpsearch_comm.memory.buffers import BufferTable, SharedBuffer, stride_of
 from hpsearch_comm.memory.cores import core_quota, usable_cores
+from hpsearch_comm.memory.message_slots import MessageSlots
 from hpsearch_comm.memory.segment import Segment, tensor_over
 from hpsearch_comm.memory.slots import Slots
 from hpsearch_comm.memory.staging import CHUNK, Staging
@@ -105,8 +104,8 @@ class Arena:
         inputs = (1 + size) * _PAGE
         results = inputs + Staging.nbytes(size, size, CHUNK)
         slots = results + Staging.nbytes(size, 1, CHUNK)
-        self._links_start = slots + Slots.nbytes(size)
-        nbytes = self._links_start + size * size * SharedLink.NBYTES
+        self._messages_start = slots + Slots.nbytes(size)
+        nbytes = self._messages_start + size * size * MessageSlots.NBYTES
         with contextlib.closing(self._share(forming, nbytes)) as segment:
             mapping = segment.map()
         self._memory = tensor_over(mapping, 0, nbytes)
@@ -203,14 +202,14 @@ class Arena:
             self._scratch = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         return self._scratch[:nbytes].view(dtype)
 
-    def links(self) -> dict[int, Link]:
-        """Give a link to each other member."""
-        return {
-            peer: SharedLink(peer, self._words, self._link(self.index, member), self._link(member, self.index), bell)
-            for member, peer in enumerate(self.members)
-            if member != self.index
-            for bell in [Bell(self._words, _page(member) + _BELL)]
-        }
+    def messages(self, sender: int, receiver: int) -> MessageSlots:
+        """Give the slots through which messages go from one member to another."""
+        start = self._messages_start + (sender * self.size + receiver) * MessageSlots.NBYTES
+        return MessageSlots(self._words, start)
+
+    def bell_of(self, member: int) -> Bell:
+        """Give another member's bell, to ring it."""
+        return Bell(self._words, _page(member) + _BELL)
 
     def close(self) -> None:
         """Give the sockets back, and the memory as far as no tensor of the user's lies in it."""
@@ -262,9 +261,6 @@ class Arena:
     def _packed(self, member: int, turn: int) -> memoryview:
         start = _signature(member, turn)
         return self._bytes[start : start + SIGNATURE_BYTES]
-
-    def _link(self, sender: int, receiver: int) -> int:
-        return self._links_start + (sender * self.size + receiver) * SharedLink.NBYTES
 
 
 def _page(member: int) -> int:
