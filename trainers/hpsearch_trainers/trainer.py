@@ -99,8 +99,8 @@ class Trainer(ABC):
         others = sum(id(parameter) not in known for parameter in _parameters(self.optimizer))
         if others > 0:
             raise ConfigurationError(
-                f"optimizer must have parameters of the model alone, got {others} others, which would be neither "
-                "averaged over workers nor saved: make them a part of the model"
+                f"optimizer must have parameters of the model alone, got {others} that it doesn't have, which would "
+                "be neither averaged over workers nor saved: make them a part of the model"
             )
         self._rates = Rates(self.optimizer)
         self._average = None
