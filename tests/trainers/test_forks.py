@@ -118,6 +118,14 @@ def test_a_fork_with_other_groups_begins_anew(states, capsys):
     trainer.step()
 
 
+def test_a_moving_average_begins_with_the_model_of_a_parent_without_one(states):
+    trainer = Small(FakeTrial({"average": 0.9}, parent=0))
+    trainer.load_state_dict(copy.deepcopy(states["SGD"]))
+    parent = made(torch.optim.SGD)
+    parent.load_state_dict(copy.deepcopy(states["SGD"]))
+    assert trainer.validate() == parent.validate()
+
+
 def test_a_trials_own_state_is_of_its_own_optimizer(states):
     with pytest.raises(
         ConfigurationError, match="must be of the class that its state was saved with, Adam, got SGD: put"

@@ -200,8 +200,10 @@ class Trainer(ABC):
         self.model.load_state_dict(state["model"])
         self._load_optimizer(state)
         self._rates = Rates(self.optimizer)
-        if self._average is not None:
+        if self._average is not None and "average" in state:
             self._average.load_state_dict(state["average"])
+        elif self._average is not None:  # a fork from a trial without one: it begins with the model, as any does
+            self._average.module.load_state_dict(state["model"])
         self.epoch = state["epoch"]
         self._stages = [Stage(float(epoch), float(target)) for epoch, target in state["stages"]]
         if self._stages[-1].target != self._target:
