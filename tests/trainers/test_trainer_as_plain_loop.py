@@ -32,7 +32,10 @@ OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], str]] = {
     "sgd": (lambda groups, lr: torch.optim.SGD(groups, lr=lr), "linear"),
     "nesterov": (lambda groups, lr: torch.optim.SGD(groups, lr=lr, momentum=0.9, nesterov=True), "linear"),
     "adamw": (lambda groups, lr: torch.optim.AdamW(groups, lr=lr, eps=1e-3), "sqrt"),
-    "amsgrad": (lambda groups, lr: torch.optim.Adam(groups, lr=torch.tensor(lr), eps=1e-3, amsgrad=True), "sqrt"),
+    "amsgrad": (
+        lambda groups, lr: torch.optim.Adam(groups, lr=torch.tensor(lr, dtype=torch.float64), eps=1e-3, amsgrad=True),
+        "sqrt",
+    ),
     "rmsprop": (lambda groups, lr: torch.optim.RMSprop(groups, lr=lr, eps=1e-3, centered=True, momentum=0.5), "sqrt"),
     "adagrad": (lambda groups, lr: torch.optim.Adagrad(groups, lr=lr, eps=1e-3), "none"),
     "lars": (lambda groups, lr: LARS(groups, lr=lr, trust=0.1), "linear"),
@@ -222,7 +225,7 @@ def plain(setting: Setting) -> tuple[list[dict[str, float]], dict[str, Tensor]]:
                 done = 1.0 if setting.warmup == 0 else min((moment - began) / setting.warmup, 1.0)
                 rate = lr * (start + (goal - start) * done) * schedule(moment)
                 for group in optimizer.param_groups:
-                    group["lr"] = torch.tensor(rate) if isinstance(group["lr"], Tensor) else rate
+                    group["lr"] = torch.tensor(rate, dtype=torch.float64) if isinstance(group["lr"], Tensor) else rate
                 if setting.optimizer == "lars" and before is not None:  # Goyal et al. 2017, remark 2
                     for kept in optimizer.state.values():
                         kept["momentum_buffer"] *= rate / before
