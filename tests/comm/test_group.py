@@ -10,6 +10,7 @@ import os
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -294,6 +295,28 @@ def open_files() -> int:
 
 def mapped() -> int:
     return len(Path("/proc/self/maps").read_text().splitlines())
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("close", [True, False])
+def test_a_duplicate_keeps_nothing_of_its_parent(size, close):
+    def work(group: comm.Group) -> None:
+        parent = group.duplicate()
+        duplicate = parent.duplicate()
+        parent.allreduce(torch.ones(3))
+        gone = weakref.ref(parent)
+        if close:
+            parent.close()
+        del parent
+        gc.collect()
+        assert gone() is None
+        with duplicate.duplicate() as another:
+            assert another.allreduce(torch.ones(3), "sum").tolist() == [size] * 3
+        assert duplicate.allreduce(torch.ones(3), "sum").tolist() == [size] * 3
+        duplicate.close()
+        assert group.allreduce(torch.ones(3), "sum").tolist() == [size] * 3
+
+    run_ranks(size, work)
 
 
 @pytest.mark.parametrize("options", [{}, {"transport": "tcp"}, {"hosts": ["a", "a", "b"]}])
