@@ -38,7 +38,7 @@ import torch
 from hpsearch_comm.algorithms import butterfly, chain, direct_allreduce, tree
 from hpsearch_comm.errors import ConfigurationError, UsageError
 from hpsearch_comm.memory.slots import SLOT
-from hpsearch_comm.memory.staging import CHUNK
+from hpsearch_comm.memory.staging import CHUNK, piece_bytes
 from hpsearch_comm.topology import Topology
 
 __all__ = ["CostModel", "Measurement", "counts"]
@@ -239,7 +239,7 @@ def _direct(n: float, topology: Topology) -> dict[str, float]:
         long = n * (chunks + p - 1) / chunks
         return {"sigma": 1, "shared_beta": long, "gamma": long}
     others = n * (p - 1) / p
-    return {"sigma": math.ceil(n / p / CHUNK) + 1, "shared_beta": 2 * others, "gamma": others}
+    return {"sigma": math.ceil(n / p / piece_bytes(CHUNK, p)) + 1, "shared_beta": 2 * others, "gamma": others}
 
 
 def _hierarchical(n: float, topology: Topology) -> dict[str, float]:
@@ -252,7 +252,7 @@ def _hierarchical(n: float, topology: Topology) -> dict[str, float]:
     moved = {"tcp_alpha": messages, "tcp_beta": sent * owners, "gamma": reduced + within}
     if most == 1:
         return moved
-    return moved | {"sigma": 2 * max(1, math.ceil(part / CHUNK)), "shared_beta": 2 * n}
+    return moved | {"sigma": 2 * max(1, math.ceil(part / piece_bytes(CHUNK, most))), "shared_beta": 2 * n}
 
 
 def _crowd(topology: Topology) -> int:

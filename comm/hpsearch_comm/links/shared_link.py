@@ -21,10 +21,12 @@ from hpsearch_comm.memory.words import LINE, Bell, Words
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.signature import HEADER_BYTES
 
-__all__ = ["SharedLink"]
+__all__ = ["SLOT_BYTES", "SharedLink"]
 
 _SLOTS = 4
-_SLOT_BYTES = 128 << 10
+SLOT_BYTES = 128 << 10
+"""Of a slot between few ranks; see `piece_bytes`."""
+
 _MOST_ELEMENTS = (1 << 15) - LINE
 """Of a chunk: from 32768 elements on torch would start threads, and a thread beside the caller's must not."""
 
@@ -36,15 +38,16 @@ _VIEWS = 64
 class _Slots:
     """One direction of a link, as both ends see it."""
 
-    __slots__ = ("content", "headers", "octets", "taken", "view", "views", "written")
+    __slots__ = ("content", "headers", "nbytes", "octets", "taken", "view", "views", "written")
 
-    def __init__(self, words: Words, start: int) -> None:
+    def __init__(self, words: Words, start: int, nbytes: int) -> None:
+        self.nbytes = nbytes
         self.view = words.view
         self.octets = words.octets
         self.written = (start + _WRITTEN) // 4
         self.taken = (start + _TAKEN) // 4
         self.headers = start + _HEADERS
-        self.content = [words.memory[start + _CONTENT + slot * _SLOT_BYTES :][:_SLOT_BYTES] for slot in range(_SLOTS)]
+        self.content = [words.memory[start + _CONTENT + slot * nbytes :][:nbytes] for slot in range(_SLOTS)]
         self.views: dict[tuple[int, torch.dtype, int], torch.Tensor] = {}
 
     def chunk(self, slot: int, dtype: torch.dtype, numel: int) -> torch.Tensor:
@@ -72,7 +75,7 @@ class _SharedTransfer(Transfer):
         self._payload = payload
         self._header: bytes | None = operation.header(payload.nbytes)
         self._moved = 0
-        self._chunk = min(_SLOT_BYTES // payload.dtype.itemsize, _MOST_ELEMENTS)
+        self._chunk = min(slots.nbytes // payload.dtype.itemsize, _MOST_ELEMENTS)
 
     def _piece(self) -> torch.Tensor:
         payload, start = self._payload, self._moved
@@ -156,18 +159,22 @@ class SharedLink(Link):
     Args:
         peer: The other rank.
         words: The shared mapping.
-        outgoing: Byte offset of the slots that this rank writes, `NBYTES` long; zero when the mapping is new.
+        outgoing: Byte offset of the slots that this rank writes, `nbytes` long; zero when the mapping is new.
         incoming: The same for those that the peer writes.
         bell: The peer's.
+        slot_bytes: Of each slot.
     """
 
-    NBYTES = _CONTENT + _SLOTS * _SLOT_BYTES
-
-    def __init__(self, peer: int, words: Words, outgoing: int, incoming: int, bell: Bell) -> None:
+    def __init__(self, peer: int, words: Words, outgoing: int, incoming: int, bell: Bell, slot_bytes: int) -> None:
         self.peer = peer
         self.bell = bell
-        self._outgoing: _Slots | None = _Slots(words, outgoing)
-        self._incoming: _Slots | None = _Slots(words, incoming)
+        self._outgoing: _Slots | None = _Slots(words, outgoing, slot_bytes)
+        self._incoming: _Slots | None = _Slots(words, incoming, slot_bytes)
+
+    @staticmethod
+    def nbytes(slot_bytes: int) -> int:
+        """Give how much memory one direction takes."""
+        return _CONTENT + _SLOTS * slot_bytes
 
     def send(self, operation: Operation, payload: torch.Tensor) -> Transfer:
         """Begin a message to the peer."""

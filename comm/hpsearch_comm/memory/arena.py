@@ -14,13 +14,13 @@ import torch
 
 from hpsearch_comm.fate import Fate
 from hpsearch_comm.links.link import Link
-from hpsearch_comm.links.shared_link import SharedLink
+from hpsearch_comm.links.shared_link import SLOT_BYTES, SharedLink
 from hpsearch_comm.memory import futex
 from hpsearch_comm.memory.buffers import BufferTable, SharedBuffer, stride_of
 from hpsearch_comm.memory.cores import core_quota, usable_cores
 from hpsearch_comm.memory.segment import Segment, tensor_over
 from hpsearch_comm.memory.slots import Slots
-from hpsearch_comm.memory.staging import CHUNK, Staging
+from hpsearch_comm.memory.staging import CHUNK, Staging, piece_bytes
 from hpsearch_comm.memory.words import LINE, Barrier, Bell, Words
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.signature import SIGNATURE_BYTES, Signature
@@ -48,8 +48,8 @@ _PROCESS = struct.Struct(f"<QQd{_MOST_CORES // 8}s")  # namespace and number of 
 class Arena:
     """This rank's end of what the ranks of one host share. All members make it together, and make the same calls.
 
-    One piece of memory holds it: a page for all, a page for each member, staging memory and link slots. Room is taken
-    only by those pages that are used.
+    One piece of memory holds it: a page for all, a page for each member, staging memory and link slots, less than
+    16 MiB for each member. Room is taken only by those pages that have been used, until the last member has closed.
 
     Args:
         rank: This rank.
@@ -103,11 +103,12 @@ class Arena:
 
     def _make(self, forming: Operation) -> None:
         size, index = self.size, self.index
+        block, self._slot_bytes = piece_bytes(CHUNK, size), piece_bytes(SLOT_BYTES, size)
         inputs = (1 + size) * _PAGE
-        results = inputs + Staging.nbytes(size, size, CHUNK)
-        slots = results + Staging.nbytes(size, 1, CHUNK)
+        results = inputs + Staging.nbytes(size, size, block)
+        slots = results + Staging.nbytes(size, 1, block)
         self._links_start = slots + Slots.nbytes(size)
-        nbytes = self._links_start + size * size * SharedLink.NBYTES
+        nbytes = self._links_start + size * size * SharedLink.nbytes(self._slot_bytes)
         with contextlib.closing(self._share(forming, nbytes)) as segment:
             mapping = segment.map()
         self._memory = tensor_over(mapping, 0, nbytes)
@@ -116,8 +117,8 @@ class Arena:
         trial = _page(index) + _TRIAL
         futex.check_works(self._words.base + trial, self._words.view, trial // 4)
         self.bell = Bell(self._words, _page(index) + _BELL)
-        self.inputs = Staging(self._memory, inputs, size, size, CHUNK)
-        self.results = Staging(self._memory, results, size, 1, CHUNK)
+        self.inputs = Staging(self._memory, inputs, size, size, block)
+        self.results = Staging(self._memory, results, size, 1, block)
         arrivals = [_page(member) + _ARRIVALS for member in range(size)]
         self.barrier = Barrier(self._words, arrivals, _COUNTERS, index, self.members)
         added, copied = ([_page(member) + offset for member in range(size)] for offset in (_ADDED, _COPIED))
@@ -223,7 +224,14 @@ class Arena:
     def links(self) -> dict[int, Link]:
         """Give a link to each other member."""
         return {
-            peer: SharedLink(peer, self._words, self._link(self.index, member), self._link(member, self.index), bell)
+            peer: SharedLink(
+                peer,
+                self._words,
+                self._link(self.index, member),
+                self._link(member, self.index),
+                bell,
+                self._slot_bytes,
+            )
             for member, peer in enumerate(self.members)
             if member != self.index
             for bell in [Bell(self._words, _page(member) + _BELL)]
@@ -289,7 +297,7 @@ class Arena:
         return said if count and count % 2 == 0 and self._words[start] == count else None
 
     def _link(self, sender: int, receiver: int) -> int:
-        return self._links_start + (sender * self.size + receiver) * SharedLink.NBYTES
+        return self._links_start + (sender * self.size + receiver) * SharedLink.nbytes(self._slot_bytes)
 
 
 def _page(member: int) -> int:
