@@ -29,7 +29,8 @@ class Group:
     """Ranks that compute together. Every rank calls the same operations in the same order.
 
     An operation that can't be finished ends the group on every rank: what had arrived of it can't be told from what
-    hadn't. Make a new group then. Errors of usage, raised before anything travels, leave it as it is.
+    hadn't. Make a new group then. Errors of usage, raised before anything travels but for one of `allgather`'s, leave
+    it as it is.
 
     Every operation may be called from any thread; the order between threads is the program's to keep. Operations whose
     name ends in `_async` run in a thread of the group, in the order of the calls; a blocking call waits behind them.
@@ -211,7 +212,8 @@ class Group:
         """Reduce the ranks' tensors; every rank gets the result, the same bits everywhere.
 
         Args:
-            tensor: Of the same shape and dtype on every rank. float16, bfloat16 and float8 are summed in float32.
+            tensor: Of the same shape and dtype on every rank. float16, bfloat16 and float8 are summed in float32, but
+                through NCCL, which adds float16 and bfloat16 in the dtype itself.
             op: sum, mean, min, max or product.
             out: Where the result goes, in place of the tensor itself.
 
@@ -240,7 +242,9 @@ class Group:
         Args:
             tensor: First dimensions may differ between ranks; the others, and the dtype, may not. A tensor without
                 dimensions counts as one with one element.
-            out: Where the result goes, in place of a new tensor. Its shape must fit.
+            out: Where the result goes, in place of a new tensor. Its shape must fit. Whether it is long enough shows
+                only when the ranks have said how many rows each gives: a rank whose `out` isn't takes part, and
+                raises UsageError then.
         """
         return self._turns.now(self._preparation(tensor).allgather(tensor, out))
 

@@ -128,7 +128,7 @@ class Turns:
 
     def check_outside(self) -> None:
         """Raise UsageError in a thread that is in one of these calls already, as a signal handler's may be."""
-        if self._inside == threading.get_ident():
+        if self._inside and self._inside == threading.get_ident():
             raise used_within()
 
     def check(self) -> None:

@@ -104,6 +104,30 @@ def test_a_group_that_has_only_small_things_to_say_takes_little_memory():
         assert resident() - before <= 4 * 16 * os.sysconf("SC_PAGESIZE")
 
 
+@pytest.mark.parametrize("size", [2, 8, 12])
+def test_the_memory_of_a_group_grows_with_the_number_of_its_ranks_and_no_faster(size):
+    before = mapped()
+
+    def work(world: ArenaWorld, rank: int) -> None:
+        arena, length = world.arenas[rank], 90_001
+        assert distinct(allreduce(world, rank, torch.full((size * 110_001,), float(rank)))) == [sum(range(size))]
+        # One operation may have several steps, each of which begins with a meeting.
+        operation, mine = world.operation(rank), torch.full((size, length), float(rank))
+        parts = [(member * length, (member + 1) * length) for member in range(size)]
+        direct.reduce_scatter(arena, operation, mine.view(-1), parts, SUM, share := torch.empty(length))
+        assert distinct(share) == [sum(range(size))]
+        direct.allgather(arena, operation, list(mine))
+        assert [distinct(row) for row in mine] == [[member] for member in range(size)]
+        direct.broadcast(arena, operation, share.fill_(rank), 1)
+        assert distinct(share) == [1]
+
+    with ArenaWorld(size) as world:
+        # Each thread has its own mapping of all of it.
+        assert (mapped() - before) // size <= size * 16 << 20
+        world.run(lambda rank: work(world, rank))
+    assert mapped() == before
+
+
 def test_a_tensor_outlives_its_group():
     with ArenaWorld(2) as world:
         tensors = world.run(lambda rank: empty(world, rank, 1000).fill_(7))

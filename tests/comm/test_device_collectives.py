@@ -303,6 +303,29 @@ def test_close_finishes_what_the_gpu_was_given():
     assert [ranks.log(rank) for rank in range(2)] == [["init", "ncclAllReduce", "finalize", "destroy"]] * 2
 
 
+def test_a_signals_handler_that_calls_while_the_ranks_agree_on_a_device_is_told(monkeypatch):
+    ranks = DeviceRanks(1)
+    refused: list[str] = []
+
+    def work(group: comm.Group) -> float:
+        ranks.join(group)
+        take = group._devices._take_into_use
+
+        def interrupted(*arguments: Any) -> Any:
+            try:
+                group.allreduce(torch.ones(1))
+            except comm.UsageError as error:
+                refused.append(str(error))
+            return take(*arguments)
+
+        monkeypatch.setattr(group._devices, "_take_into_use", interrupted)
+        return group.allreduce(torch.ones(1)).item()
+
+    assert run_ranks(1, work) == [1.0]
+    assert len(refused) == 1
+    assert "within one of its own operations" in refused[0]
+
+
 def test_after_close_it_says_so():
     ranks = DeviceRanks(2)
     groups = ranks.run(lambda group: [group, group.allreduce(torch.ones(1))][0])

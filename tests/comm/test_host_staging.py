@@ -128,6 +128,15 @@ def test_any_collective_is_carried_whole(fate):
     assert len(staged.allocated) == 1
     staged.staging.whole([torch.zeros(3 * 2**21)], [], lambda _given, _wanted: None)
     assert staged.allocated == [4 * 2**20, 32 * 2**20]
+    staged.staging.whole(inputs, outputs, collective)
+    assert len(staged.allocated) == 2
+    # What takes more is given back when it is done, and the next one has memory again.
+    long = [torch.zeros(2**24 + 1)]
+    staged.staging.whole(long, [], lambda _given, _wanted: None)
+    assert staged.allocated[2:] == [128 * 2**20]
+    assert staged.staging._slab.numel() == 0
+    staged.staging.whole(inputs, outputs, collective)
+    assert torch.equal(outputs[1], torch.arange(6.0).reshape(2, 3))
     staged.staging.close()
     staged.staging.whole([], [], lambda given, wanted: None)
 

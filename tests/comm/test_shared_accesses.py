@@ -119,7 +119,6 @@ def short_chunks() -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         for module, name, nbytes in (
             (arenas, "CHUNK", CHUNK),
-            (course, "CHUNK", CHUNK),
             (slots, "SLOT", CHUNK),
             (chain, "SLOT", CHUNK),
             (direct, "LITTLE", CHUNK // 4),

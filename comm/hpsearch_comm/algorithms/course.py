@@ -18,7 +18,6 @@ from hpsearch_comm.algorithms.pieces import Pieces
 from hpsearch_comm.memory.arena import Arena
 from hpsearch_comm.memory.buffers import SharedBuffer
 from hpsearch_comm.memory.copying import copy
-from hpsearch_comm.memory.staging import CHUNK
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.reduction import Reduction
 
@@ -44,7 +43,7 @@ class Course:
         longest = max(span.numel() for span in spans)
         self._arena = arena
         self._operation = operation
-        self._count = count = -(-longest * itemsize // CHUNK)
+        self._count = count = -(-longest * itemsize // arena.results.capacity)
         self._length = -(-longest * itemsize // (max(count, 1) * LINE)) * LINE // itemsize
         self._input_turn = arena.inputs.turn
         self.result_turn = arena.results.turn

@@ -34,6 +34,10 @@ __all__ = ["HostStaging", "chunks", "layout"]
 
 CHUNK_BYTES = 4 * 2**20
 SLOTS = 3
+KEPT_BYTES = 64 * 2**20
+"""What a collective that is carried whole may leave for the next one; longer memory is given back, since pinned memory
+is no other process's while it is kept."""
+
 _ALIGNMENT = 512
 _WIDEST = 16  # complex128
 
@@ -126,6 +130,8 @@ class HostStaging:
     ) -> None:
         """Carry out any collective: allgather, reduce_scatter, alltoall. It takes host memory for all of the tensors.
 
+        Up to 64 MiB of that are kept for the next one.
+
         Args:
             inputs: What this rank gives; of any shape and layout, on the device.
             outputs: Where the results go.
@@ -156,14 +162,20 @@ class HostStaging:
         with self._up.scope():
             for host, tensor in zip(host_outputs, outputs, strict=True):
                 tensor.detach().copy_(host, non_blocking=True)
-            self._slab_up = self._up.record()
-        self._end(self._slab_up, ready)
+            done = self._slab_up = self._up.record()
+        if self._slab.numel() > KEPT_BYTES:
+            self._forget_slab()
+        self._end(done, ready)
 
     def close(self) -> None:
         """Give the host memory back; torch keeps it until the copies that are under way have ended."""
         self._slots = []
-        self._slab = torch.empty(0, dtype=torch.uint8, device="cpu")
         self._last_up = [None] * SLOTS
+        self._forget_slab()
+
+    def _forget_slab(self) -> None:
+        """Give it to torch, which keeps it until the copies that are under way have ended."""
+        self._slab = torch.empty(0, dtype=torch.uint8, device="cpu")
         self._slab_up = None
 
     def _pipeline(

@@ -18,7 +18,7 @@ from hpsearch_comm.links.link import Combine, Link, Transfer
 from hpsearch_comm.memory import futex
 from hpsearch_comm.memory.arena import Arena
 from hpsearch_comm.memory.copying import copy
-from hpsearch_comm.memory.message_slots import SLOT_BYTES, SLOTS, MessageSlots
+from hpsearch_comm.memory.message_slots import SLOTS, MessageSlots
 from hpsearch_comm.memory.words import LINE, Bell
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.signature import HEADER_BYTES
@@ -45,7 +45,7 @@ class _SharedTransfer(Transfer):
         self._payload = payload
         self._header: bytes | None = operation.header(payload.nbytes)
         self._moved = 0
-        self._chunk = min(SLOT_BYTES // payload.dtype.itemsize, _MOST_ELEMENTS)
+        self._chunk = min(slots.slot_bytes // payload.dtype.itemsize, _MOST_ELEMENTS)
 
     def _piece(self) -> torch.Tensor:
         payload, start = self._payload, self._moved

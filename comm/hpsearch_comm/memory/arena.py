@@ -16,10 +16,10 @@ from hpsearch_comm.fate import Fate
 from hpsearch_comm.memory import futex
 from hpsearch_comm.memory.buffers import BufferTable, SharedBuffer, stride_of
 from hpsearch_comm.memory.cores import core_quota, usable_cores
-from hpsearch_comm.memory.message_slots import MessageSlots
+from hpsearch_comm.memory.message_slots import SLOT_BYTES, MessageSlots
 from hpsearch_comm.memory.segment import Segment, tensor_over
 from hpsearch_comm.memory.slots import Slots
-from hpsearch_comm.memory.staging import CHUNK, Staging
+from hpsearch_comm.memory.staging import CHUNK, Staging, piece_bytes
 from hpsearch_comm.memory.words import LINE, Barrier, Bell, Words
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.signature import SIGNATURE_BYTES, Signature
@@ -46,8 +46,8 @@ _PROCESS = struct.Struct(f"<QQd{_MOST_CORES // 8}s")  # namespace and number of 
 class Arena:
     """This rank's end of what the ranks of one host share. All members make it together, and make the same calls.
 
-    One piece of memory holds it: a page for all, a page for each member, staging memory and link slots. Room is taken
-    only by those pages that are used.
+    One piece of memory holds it: a page for all, a page for each member, staging memory and link slots, less than
+    16 MiB for each member. Room is taken only by those pages that have been used, until the last member has closed.
 
     Args:
         rank: This rank.
@@ -101,11 +101,12 @@ class Arena:
 
     def _make(self, forming: Operation) -> None:
         size, index = self.size, self.index
+        block, self._slot_bytes = piece_bytes(CHUNK, size), piece_bytes(SLOT_BYTES, size)
         inputs = (1 + size) * _PAGE
-        results = inputs + Staging.nbytes(size, size, CHUNK)
-        slots = results + Staging.nbytes(size, 1, CHUNK)
+        results = inputs + Staging.nbytes(size, size, block)
+        slots = results + Staging.nbytes(size, 1, block)
         self._messages_start = slots + Slots.nbytes(size)
-        nbytes = self._messages_start + size * size * MessageSlots.NBYTES
+        nbytes = self._messages_start + size * size * MessageSlots.nbytes(self._slot_bytes)
         with contextlib.closing(self._share(forming, nbytes)) as segment:
             mapping = segment.map()
         self._memory = tensor_over(mapping, 0, nbytes)
@@ -114,8 +115,8 @@ class Arena:
         trial = _page(index) + _TRIAL
         futex.check_works(self._words.base + trial, self._words.view, trial // 4)
         self.bell = Bell(self._words, _page(index) + _BELL)
-        self.inputs = Staging(self._memory, inputs, size, size, CHUNK)
-        self.results = Staging(self._memory, results, size, 1, CHUNK)
+        self.inputs = Staging(self._memory, inputs, size, size, block)
+        self.results = Staging(self._memory, results, size, 1, block)
         arrivals = [_page(member) + _ARRIVALS for member in range(size)]
         self.barrier = Barrier(self._words, arrivals, _COUNTERS, index, self.members)
         added, copied = ([_page(member) + offset for member in range(size)] for offset in (_ADDED, _COPIED))
@@ -204,8 +205,8 @@ class Arena:
 
     def messages(self, sender: int, receiver: int) -> MessageSlots:
         """Give the slots through which messages go from one member to another."""
-        start = self._messages_start + (sender * self.size + receiver) * MessageSlots.NBYTES
-        return MessageSlots(self._words, start)
+        start = self._messages_start + (sender * self.size + receiver) * MessageSlots.nbytes(self._slot_bytes)
+        return MessageSlots(self._words, start, self._slot_bytes)
 
     def bell_of(self, member: int) -> Bell:
         """Give another member's bell, to ring it."""

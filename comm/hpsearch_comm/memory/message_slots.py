@@ -10,6 +10,8 @@ __all__ = ["SLOTS", "SLOT_BYTES", "MessageSlots"]
 
 SLOTS = 4
 SLOT_BYTES = 128 << 10
+"""Of a slot between few ranks; see `piece_bytes`."""
+
 _WRITTEN, _TAKEN, _HEADERS, _CONTENT = 0, 2 * LINE, 4 * LINE, 4096
 _VIEWS = 64
 
@@ -19,26 +21,32 @@ class MessageSlots:
 
     Args:
         words: The shared mapping.
-        start: Byte offset of the slots, which are `NBYTES` long; zero when the mapping is new.
+        start: Byte offset of the slots, whose memory is zero when the mapping is new.
+        slot_bytes: Of each slot.
 
     Attributes:
+        slot_bytes: Of each slot.
         written: Index of the word that counts the chunks written.
         taken: Index of the word that counts those taken out.
         headers: Byte offset of the headers, one beside each slot.
     """
 
-    NBYTES = _CONTENT + SLOTS * SLOT_BYTES
+    __slots__ = ("content", "headers", "octets", "slot_bytes", "taken", "view", "views", "written")
 
-    __slots__ = ("content", "headers", "octets", "taken", "view", "views", "written")
-
-    def __init__(self, words: Words, start: int) -> None:
+    def __init__(self, words: Words, start: int, slot_bytes: int) -> None:
+        self.slot_bytes = slot_bytes
         self.view = words.view
         self.octets = words.octets
         self.written = (start + _WRITTEN) // 4
         self.taken = (start + _TAKEN) // 4
         self.headers = start + _HEADERS
-        self.content = [words.memory[start + _CONTENT + slot * SLOT_BYTES :][:SLOT_BYTES] for slot in range(SLOTS)]
+        self.content = [words.memory[start + _CONTENT + slot * slot_bytes :][:slot_bytes] for slot in range(SLOTS)]
         self.views: dict[tuple[int, torch.dtype, int], torch.Tensor] = {}
+
+    @staticmethod
+    def nbytes(slot_bytes: int) -> int:
+        """Give how much memory one direction takes."""
+        return _CONTENT + SLOTS * slot_bytes
 
     def chunk(self, slot: int, dtype: torch.dtype, numel: int) -> torch.Tensor:
         """Give the first elements of a slot."""

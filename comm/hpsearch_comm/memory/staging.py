@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["CHUNK", "Staging"]
+__all__ = ["CHUNK", "Staging", "piece_bytes"]
 
 CHUNK = 512 << 10
 """Bytes of a block: with its like from a peer and the result it stays in a core's own cache."""
 
+_FULL = 8
+"""Members up to which each has pieces of full length for all others."""
+
+_PAGE = 4096
 _MOST_VIEWS = 4096
+
+
+def piece_bytes(full: int, members: int) -> int:
+    """Give the bytes of what each member has for each: fewer for many, so that it all grows as they, not as p squared.
+
+    Args:
+        full: Bytes where they are few.
+        members: How many they are.
+    """
+    return full if members <= _FULL else max(_PAGE, full * _FULL // members // _PAGE * _PAGE)
 
 
 class Staging:
