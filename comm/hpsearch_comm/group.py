@@ -10,7 +10,7 @@ import torch
 
 from hpsearch_comm.algorithms.cost_model import CostModel
 from hpsearch_comm.assembly import Assembly, assemble
-from hpsearch_comm.clock import clock_offset
+from hpsearch_comm.clock import compare_clocks
 from hpsearch_comm.collectives import HostCollectives
 from hpsearch_comm.cuda.devices import Devices
 from hpsearch_comm.ending import release_at_exit
@@ -58,8 +58,8 @@ class Group:
         streams: TCP connections between two ranks of different hosts.
         cuda: How CUDA tensors travel: nccl, host for pinned host memory, or auto: NCCL wherever all ranks can use it.
         timeline: Path of a trace of all operations, for chrome://tracing or Perfetto, beside which each rank writes its
-            part; or the timeline of another group of the same ranks, which records those of both until that group is
-            closed.
+            part, given on all of them; or the timeline of another group of the same ranks, which records those of both
+            until that group is closed.
         cost_model: What `auto` predicts with: a model, its costs by name, or a JSON file with them. Rank 0's counts.
 
     Raises:
@@ -136,9 +136,9 @@ class Group:
             if size > 1:
                 self._model = CostModel.from_dict(self.broadcast_object(self._model.to_dict()))
                 self._prepare = self._with_model(parts)
-            if self._own_timeline and self._timeline.on:  # ranks of one host share a clock
-                apart = len(self.hosts) > 1
-                self._timeline.set_clock(clock_offset(self.allgather_object, rank) if apart else 0)
+            if self._own_timeline and self._timeline.on:
+                offset, start = compare_clocks(self.allgather_object, rank)
+                self._timeline.set_clock(offset if len(self.hosts) > 1 else 0, start)  # one host has one clock
         except BaseException as error:
             self.close(error)
             raise
