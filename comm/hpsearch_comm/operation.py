@@ -13,10 +13,10 @@ from hpsearch_comm.errors import CommTimeoutError, MismatchError
 from hpsearch_comm.fate import Fate
 from hpsearch_comm.signature import Signature, header, unpack_tail
 
-__all__ = ["Operation", "Reminder", "Wait", "disagreement"]
+__all__ = ["FIRST_REMINDER", "Operation", "Wait", "disagreement", "remind"]
 
-_FIRST_REMINDER = 30.0
-"""Seconds of waiting that a user should know of; the next reminders come after twice as long each."""
+FIRST_REMINDER = 30.0
+"""Seconds of waiting that a user should know of."""
 
 _log = logging.getLogger(__name__)
 
@@ -88,30 +88,22 @@ def disagreement(rank: int, ours: bytes | memoryview, peer: int, theirs: bytes |
     )
 
 
-class Reminder:
-    """Logs that a wait lasts long: first after 30 s, then ever more rarely."""
+def remind(waited: float, timeout: float, rank: int, peers: str, operation: object) -> float:
+    """Log that a wait lasts long.
 
-    __slots__ = ("_due",)
+    Args:
+        waited: Seconds so far.
+        timeout: Seconds after which it gives up.
+        rank: Who waits.
+        peers: Whom it waits for.
+        operation: What it waits in.
 
-    def __init__(self) -> None:
-        self._due = _FIRST_REMINDER
-
-    def look(self, waited: float, timeout: float, rank: int, peers: str, what: Callable[[], object]) -> None:
-        """Log it if that is due.
-
-        Args:
-            waited: Seconds so far.
-            timeout: Seconds after which the wait gives up.
-            rank: Who waits.
-            peers: Whom it waits for.
-            what: Gives the operation.
-        """
-        if waited < self._due:
-            return
-        while self._due <= waited:
-            self._due *= 2
-        said = "rank %d has waited %.0f s for %s in %s, without any progress; it gives up after %g s"
-        _log.warning(said, rank, waited, peers, what(), timeout)
+    Returns:
+        Seconds of waiting after which to say it again: ever more rarely.
+    """
+    said = "rank %d has waited %.0f s for %s in %s, without any progress; it gives up after %g s"
+    _log.warning(said, rank, waited, peers, operation, timeout)
+    return 2 * waited
 
 
 class Wait:
@@ -120,7 +112,7 @@ class Wait:
     It is made where waiting starts, so that the fast path, which never waits, pays nothing.
     """
 
-    __slots__ = ("_operation", "_reminder", "_since")
+    __slots__ = ("_due", "_operation", "_since")
 
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
@@ -129,7 +121,7 @@ class Wait:
     def progressed(self) -> None:
         """Start the deadline afresh."""
         self._since = time.monotonic()
-        self._reminder = Reminder()
+        self._due = FIRST_REMINDER
 
     def check(self, awaited: Iterable[int]) -> float:
         """Raise if the group has ended, an awaited peer has left, or nothing has moved for too long.
@@ -145,9 +137,11 @@ class Wait:
             operation.fate.check(peer)
         operation.fate.check()
         waited = time.monotonic() - self._since
+        if waited < min(self._due, operation.timeout):
+            return operation.timeout - waited
         peers = " and ".join(f"rank {peer}" for peer in awaited)
         if waited < operation.timeout:
-            self._reminder.look(waited, operation.timeout, operation.rank, peers, lambda: operation.signature)
+            self._due = remind(waited, operation.timeout, operation.rank, peers, operation.signature)
             return operation.timeout - waited
         error = CommTimeoutError(
             f"rank {operation.rank} waited {waited:.1f} s for {peers} in {operation.signature}, without any progress: "
