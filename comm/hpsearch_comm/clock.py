@@ -17,18 +17,24 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["clock_offset", "offset_from"]
+__all__ = ["compare_clocks", "offset_from"]
 
 _ROUNDS = 8
 
 
-def clock_offset(exchange: Callable[[Any], list[Any]], rank: int, now: Callable[[], int] = time.monotonic_ns) -> int:
-    """Give the nanoseconds to add to this rank's clock to have rank 0's. Every rank of the group calls it.
+def compare_clocks(
+    exchange: Callable[[Any], list[Any]], rank: int, now: Callable[[], int] = time.monotonic_ns
+) -> tuple[int, int]:
+    """Compare this rank's clock with that of rank 0. Every rank of the group calls it.
 
     Args:
         exchange: Gives each rank's value to every rank, by rank: a group's `allgather_object`.
         rank: This rank.
         now: The clock.
+
+    Returns:
+        The nanoseconds to add to this rank's clock to have rank 0's; and what that showed when they began, the same
+        number on every rank.
     """
     stamps: list[tuple[int, int]] = []
     for _ in range(_ROUNDS):
@@ -36,7 +42,7 @@ def clock_offset(exchange: Callable[[Any], list[Any]], rank: int, now: Callable[
         exchange(0)
         stamps.append((begin, now()))
     of_all = exchange(stamps)
-    return offset_from(stamps, of_all[0]) if rank else 0
+    return offset_from(stamps, of_all[0]) if rank else 0, of_all[0][0][0]
 
 
 def offset_from(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> int:

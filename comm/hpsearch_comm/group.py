@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hpsearch_comm.assembly import assemble
-from hpsearch_comm.clock import clock_offset
+from hpsearch_comm.clock import compare_clocks
 from hpsearch_comm.collectives import HostCollectives
 from hpsearch_comm.cuda.devices import Devices
 from hpsearch_comm.ending import release_at_exit
@@ -58,8 +58,8 @@ class Group:
         streams: TCP connections between two ranks of different hosts.
         cuda: How CUDA tensors travel: nccl, host for pinned host memory, or auto: NCCL wherever all ranks can use it.
         timeline: Path of a trace of all operations, for chrome://tracing or Perfetto, beside which each rank writes its
-            part; or the timeline of another group of the same ranks, which records those of both until that group is
-            closed.
+            part, given on all of them; or the timeline of another group of the same ranks, which records those of both
+            until that group is closed.
 
     Raises:
         ConfigurationError: An argument can't be used, or doesn't fit those of other ranks.
@@ -130,9 +130,9 @@ class Group:
         self._release = release_at_exit(self, rank, parts, self._turns, leave)
         try:
             self._prepare = Preparation(HostCollectives(parts.sharing, parts.arena, parts.mesh, algorithm))
-            if self._own_timeline and self._timeline.on:  # ranks of one host share a clock
-                apart = len(self.hosts) > 1
-                self._timeline.set_clock(clock_offset(self.allgather_object, rank) if apart else 0)
+            if self._own_timeline and self._timeline.on:
+                offset, start = compare_clocks(self.allgather_object, rank)
+                self._timeline.set_clock(offset if len(self.hosts) > 1 else 0, start)  # one host has one clock
         except BaseException as error:
             self.close(error)
             raise

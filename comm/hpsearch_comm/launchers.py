@@ -60,7 +60,7 @@ _LAUNCHERS = (
 def with_launcher(env: dict[str, str]) -> dict[str, str]:
     """Give the environment with RANK, WORLD_SIZE and LOCAL_RANK, where a launcher has set others in their place.
 
-    What torchrun has set counts: another launcher may have started one torchrun on each host.
+    What torchrun has set for several ranks counts: another launcher may have started one torchrun on each host.
 
     Raises:
         ConfigurationError: The launcher's ranks are others than RANK and WORLD_SIZE say, or can't find each other.
@@ -69,7 +69,7 @@ def with_launcher(env: dict[str, str]) -> dict[str, str]:
     if launcher is None:
         _warn_outside_of_srun(env)
         return env
-    if "TORCHELASTIC_RUN_ID" in env:
+    if "TORCHELASTIC_RUN_ID" in env and env.get("WORLD_SIZE", "1") != "1":
         return env
     if launcher.rank not in env:
         raise ConfigurationError(f"expected {launcher.rank} to be set, since {launcher.size}={env[launcher.size]} is")

@@ -16,7 +16,7 @@ from hpsearch_comm.signature import Signature, header, unpack_tail
 __all__ = ["FIRST_REMINDER", "Operation", "Wait", "disagreement", "remind"]
 
 FIRST_REMINDER = 30.0
-"""Seconds of waiting that a user should know of; the next reminders come after twice as long each."""
+"""Seconds of waiting that a user should know of."""
 
 _log = logging.getLogger(__name__)
 
@@ -93,20 +93,22 @@ def disagreement(rank: int, ours: bytes | memoryview, peer: int, theirs: bytes |
     )
 
 
-def remind(due: float, waited: float, timeout: float, rank: int, peers: str, what: object) -> float:
-    """Log that a wait lasts long; say after how many seconds of it to do so again.
+def remind(waited: float, timeout: float, rank: int, peers: str, operation: object) -> float:
+    """Log that a wait lasts long.
 
     Args:
-        due: Seconds of the wait after which it was to be logged.
         waited: Seconds so far.
-        timeout: Seconds after which the wait gives up.
+        timeout: Seconds after which it gives up.
         rank: Who waits.
         peers: Whom it waits for.
-        what: The operation.
+        operation: What it waits in.
+
+    Returns:
+        Seconds of waiting after which to say it again: ever more rarely.
     """
     said = "rank %d has waited %.0f s for %s in %s, without any progress; it gives up after %g s"
-    _log.warning(said, rank, waited, peers, what, timeout)
-    return max(2 * due, waited)
+    _log.warning(said, rank, waited, peers, operation, timeout)
+    return 2 * waited
 
 
 class Wait:
@@ -139,11 +141,11 @@ class Wait:
                 fate.check(peer)
             fate.check()
         waited = time.monotonic() - self._since
-        if waited < operation.timeout and waited < self._due:
+        if waited < min(self._due, operation.timeout):
             return
         peers = " and ".join(f"rank {peer}" for peer in awaited)
         if waited < operation.timeout:
-            self._due = remind(self._due, waited, operation.timeout, operation.rank, peers, operation.signature)
+            self._due = remind(waited, operation.timeout, operation.rank, peers, operation.signature)
             return
         error = CommTimeoutError(
             f"rank {operation.rank} waited {waited:.1f} s for {peers} in {operation.signature}, without any progress: "

@@ -14,7 +14,10 @@ from hpsearch.worker.gang import RankInfo
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-__all__ = ["Board", "Ending", "GangStore", "StoreLostError"]
+__all__ = ["LAUNCHERS", "Board", "Ending", "GangStore", "StoreLostError"]
+
+LAUNCHERS = frozenset({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
+"""What mpirun or srun has set if it started the backend's processes: their number, which isn't that of a trial's."""
 
 _PATIENCE = timedelta(seconds=10)
 """For one answer of the store."""
@@ -26,7 +29,6 @@ _ALONE = {
     "LOCAL_WORLD_SIZE": "1",
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "0",  # a script that meets nobody takes any free one
-    "TORCHELASTIC_RUN_ID": "hpsearch",  # counts before what mpirun or srun has said to the process that began all this
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
+import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -98,6 +99,8 @@ class HostNccl:
         self.state = SUCCESS
         self.busy = False
         self.max_ctas: int | None = None
+        self.interfaces: list[str | None] = []
+        """NCCL_SOCKET_IFNAME, at each moment of its start at which it may look there."""
         self._sequence = 0
         self._group: list[Call] | None = None
 
@@ -108,12 +111,14 @@ class HostNccl:
         return HostQueue(lambda: self.busy)
 
     def unique_id(self) -> bytes:
+        self.interfaces.append(os.environ.get("NCCL_SOCKET_IFNAME"))
         if "ncclGetUniqueId" in self.fails:
             raise self.error("ncclGetUniqueId", self.fails["ncclGetUniqueId"])
         return bytes(range(128))
 
     def init_rank(self, size: int, identity: bytes, rank: int, max_ctas: int | None = None) -> int:
         assert (size, rank, len(identity)) == (self.world.size, self.rank, 128)
+        self.interfaces.append(os.environ.get("NCCL_SOCKET_IFNAME"))
         if "ncclCommInitRankConfig" in self.fails:
             raise self.error("ncclCommInitRankConfig", self.fails["ncclCommInitRankConfig"])
         self.max_ctas = max_ctas
@@ -182,6 +187,8 @@ class HostNccl:
         if everyone is None:
             return
         carry_out(everyone, self.rank)
+        if calls[0][0] == "init":
+            self.interfaces.append(os.environ.get("NCCL_SOCKET_IFNAME"))
         self.state = SUCCESS
 
 

@@ -25,7 +25,7 @@ class Ranks:
         self.nccl = [HostNccl(self.host, rank) for rank in range(size)]
         self.gathering = Gathering(size)
 
-    def communicator(self, rank: int, start_timeout: float = 60.0) -> NcclCommunicator:
+    def communicator(self, rank: int, start_timeout: float = 60.0, interface: str | None = None) -> NcclCommunicator:
         """Make a rank's communicator, in its thread."""
         nccl = self.nccl[rank]
         return NcclCommunicator(
@@ -36,6 +36,7 @@ class Ranks:
             self.fates[rank],
             self.timeout,
             start_timeout=start_timeout,
+            interface=interface,
             library=nccl.as_library(),
             queue=nccl.queue(),
         )

@@ -92,7 +92,7 @@ def test_peer_that_never_comes_is_given_up(make_world):
 
 
 def test_a_long_wait_for_a_peer_is_told_before_it_is_given_up(make_world, monkeypatch, caplog):
-    monkeypatch.setattr("hpsearch_comm.operation.FIRST_REMINDER", 0.05)
+    monkeypatch.setattr("hpsearch_comm.cuda.nccl_session.FIRST_REMINDER", 0.05)
     world = make_world(2, timeout=0.5)
     with pytest.raises(CommTimeoutError):
         world.communicators[0].broadcast(torch.zeros(4, dtype=torch.uint8), 0)

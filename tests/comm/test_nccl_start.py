@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
 
+import pytest
+import torch
+
+from hpsearch_comm.cuda import devices
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
 from hpsearch_comm.errors import NcclError, PeerLost
+from hpsearch_comm.group import Group
+from hpsearch_comm.nccl_wheels import installed_nccl_wheels
 from tests.comm.host_nccl import HostNccl, HostWorld, run_ranks
 from tests.comm.nccl_world import Ranks
 
@@ -78,3 +88,68 @@ def test_a_group_that_fails_meanwhile_ends_the_start(ranks):
 
     assert run_ranks(3, work) == ["told", "told", "died"]
     assert [nccl.log for nccl in ranks.nccl[:2]] == [["init", "abort"]] * 2
+
+
+@pytest.mark.parametrize("before", [None, ""])
+def test_nccls_sockets_use_the_groups_interface_until_it_has_started(ranks, monkeypatch, before):
+    if before is None:
+        monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    else:
+        monkeypatch.setenv("NCCL_SOCKET_IFNAME", before)
+    run_ranks(3, lambda rank: ranks.communicator(rank, interface="eth7"))
+    assert [nccl.interfaces for nccl in ranks.nccl] == [["=eth7"] * 3, ["=eth7"] * 2, ["=eth7"] * 2]
+    assert os.environ.get("NCCL_SOCKET_IFNAME") == before
+
+
+def test_a_start_that_fails_puts_the_environment_back(ranks, monkeypatch):
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    ranks.nccl[1].fails["ncclCommInitRankConfig"] = 1
+
+    def failing(rank: int) -> None:
+        with pytest.raises(NcclError):
+            ranks.communicator(rank, interface="eth7")
+
+    run_ranks(3, failing)
+    assert "NCCL_SOCKET_IFNAME" not in os.environ
+
+
+@pytest.mark.parametrize(("interface", "found"), [("eth7", "ib"), (None, "ib"), (None, None)])
+def test_what_the_user_says_to_nccl_itself_counts(ranks, monkeypatch, interface, found):
+    if found is None:
+        monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    else:
+        monkeypatch.setenv("NCCL_SOCKET_IFNAME", found)
+    run_ranks(3, lambda rank: ranks.communicator(rank, interface=interface))
+    assert {seen for nccl in ranks.nccl for seen in nccl.interfaces} == {found}
+    assert os.environ.get("NCCL_SOCKET_IFNAME") == found
+
+
+@pytest.mark.parametrize(
+    ("interface", "name"),
+    [("lo", "lo"), ("127.0.0.1", "lo"), ("127.0.0.0/8", "lo"), (None, None), ("127.0.0.3", None), ("nosuch0", None)],
+)
+def test_nccl_is_given_the_name_of_the_interface_that_the_user_has_chosen(monkeypatch, caplog, interface, name):
+    given = {}
+    monkeypatch.setattr(devices, "NcclCommunicator", lambda *_, **named: given.update(named))
+    with Group(0, 1) as group:
+        options = replace(group._options, interface=interface)
+        devices.CudaParts().communicator(options, torch.device("cpu"), lambda value: [value], group._fate, None)
+    assert given["interface"] == name
+    assert ("set NCCL_SOCKET_IFNAME" in caplog.text) == (interface is not None and name is None)
+
+
+def test_nccl_itself_listens_on_the_interface_that_it_is_given():
+    if not any(wheel.libraries for wheel in installed_nccl_wheels()):
+        pytest.skip("no nvidia-nccl wheel is installed")
+    script = (
+        "from hpsearch_comm.cuda.nccl_interface import bound_to\n"
+        "from hpsearch_comm.cuda.nccl_library import load_nccl\n"
+        "with bound_to('lo'):\n"
+        "    print(load_nccl().unique_id().hex())"
+    )
+    env = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
+    ran = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=120, check=True
+    )
+    # The id holds the address at which rank 0 waits for the others.
+    assert socket.inet_aton("127.0.0.1") in bytes.fromhex(ran.stdout)

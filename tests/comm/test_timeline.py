@@ -163,14 +163,14 @@ def test_engines_of_several_groups_have_rows_of_their_own(tmp_path: Path) -> Non
 
 def test_times_are_this_ranks_and_the_offset_to_rank_0s_stands_beside_them(tmp_path: Path, clock: list[int]) -> None:
     timeline = Timeline(tmp_path / "trace.json", 1, 2)
-    timeline.set_clock(-500_000)
+    timeline.set_clock(-500_000, 12)
     clock[0] = 2_000_000
     with timeline.phase("reduce"):
         pass
     timeline.close()
     events = load(tmp_path / "trace.rank1.json")
     assert named(events, "reduce")[0]["ts"] == 2000.0
-    assert named(events, "clock")[0]["args"] == {"nanoseconds": -500_000}
+    assert named(events, "clock")[0]["args"] == {"nanoseconds": -500_000, "start": 12}
 
 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ def test_no_timeline_does_nothing() -> None:
     timeline.begin_backward()
     timeline.end_backward()
     timeline.engine_thread("/1")
-    timeline.set_clock(3)
+    timeline.set_clock(3, 4)
     timeline.close()
     assert timeline.summary() == {}
     assert not timeline.on

@@ -24,12 +24,12 @@ from hpsearch_comm.timeline.part_file import part_path
 from tests.comm.traces import load, named
 
 
-def parts_of(path: Path, *offsets: int | None) -> list[Path]:
+def parts_of(path: Path, *offsets: int | None, start: int = 7) -> list[Path]:
     """Write the parts of as many ranks, each with an operation and its offset to rank 0's clock."""
     for rank, offset in enumerate(offsets):
         timeline = Timeline(path, rank, len(offsets))
         if offset is not None:
-            timeline.set_clock(offset)
+            timeline.set_clock(offset, start)
         with timeline.operation("allreduce", 8, "direct", 0):
             pass
         timeline.close()
@@ -121,8 +121,9 @@ def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path, capsys: p
     out = tmp_path / "one.json"
     of_two = parts_of(tmp_path / "trace.json", 0, 0)
     of_three = parts_of(tmp_path / "other.json", 0, 0, None)
+    earlier = parts_of(tmp_path / "earlier.json", 0, 0, start=6)
     assert "got two of rank 0" in refused(out, of_two[0], of_three[0])
-    assert "one was left by an earlier run" in refused(out, of_two[0], of_three[1])
+    assert "one was left by an earlier run" in refused(out, of_two[0], earlier[1])
     assert "before the ranks had compared their clocks" in refused(out, *of_three)
     assert "the first path must be that of the trace to write" in refused(*of_two)
     assert "No such file" in refused(out, tmp_path / "none.json")

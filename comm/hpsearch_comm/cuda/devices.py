@@ -20,6 +20,7 @@ from hpsearch_comm.cuda.queue import Caller, CudaCaller, check_capture
 from hpsearch_comm.cuda.staging import HostStaging
 from hpsearch_comm.errors import ConfigurationError, NcclError, UsageError
 from hpsearch_comm.fate import Fate
+from hpsearch_comm.formation.interface import interface_name
 from hpsearch_comm.operation import Operation
 from hpsearch_comm.options import Options
 from hpsearch_comm.preparation import Preparation
@@ -68,6 +69,7 @@ class CudaParts:
             options.timeout,
             start_timeout=options.start_timeout,
             max_ctas=max_ctas,
+            interface=_nccls_interface(options),
         )
 
     def staging(self, device: torch.device, fate: Fate) -> HostStaging:
@@ -212,3 +214,17 @@ class Devices:
             return made[0]
 
         return way
+
+
+def _nccls_interface(options: Options) -> str | None:
+    """Name the interface that the user has chosen, for NCCL."""
+    if not options.interface:
+        return None
+    name = interface_name(options.interface, None if options.rendezvous is None else options.rendezvous.host)
+    if name is None:
+        _log.warning(
+            "rank %d: it isn't known to which interface %s belongs, so NCCL chooses one: set NCCL_SOCKET_IFNAME",
+            options.rank,
+            options.interface,
+        )
+    return name

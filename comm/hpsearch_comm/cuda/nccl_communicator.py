@@ -87,6 +87,7 @@ class NcclCommunicator:
         timeout: Seconds after which an operation that doesn't end is given up.
         start_timeout: Seconds that making the communicator may take.
         max_ctas: Thread blocks that each kernel may take at most, the same on every rank; see `most_ctas`.
+        interface: Name of the interface that NCCL's sockets are to use; None leaves the choice to NCCL.
         library: In place of the one that is found.
         queue: In place of a new stream of the device.
 
@@ -106,6 +107,7 @@ class NcclCommunicator:
         *,
         start_timeout: float = 60.0,
         max_ctas: int | None = None,
+        interface: str | None = None,
         library: NcclLibrary | None = None,
         queue: Queue | None = None,
     ) -> None:
@@ -116,7 +118,7 @@ class NcclCommunicator:
         self._queue: Queue = CudaQueue(device) if queue is None else queue
         self._last: tuple[Event, Event] | None = None
         with self._queue.scope():
-            start(self._session, gather, start_timeout, max_ctas)
+            start(self._session, gather, start_timeout, max_ctas, interface)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Make room for a result, on the stream that will write it; to be lent to the caller's stream."""

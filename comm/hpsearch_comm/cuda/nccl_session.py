@@ -18,7 +18,6 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 
-from hpsearch_comm import operation
 from hpsearch_comm.cuda.nccl_library import (
     IN_PROGRESS,
     INVALID_ARGUMENT,
@@ -29,6 +28,7 @@ from hpsearch_comm.cuda.nccl_library import (
 from hpsearch_comm.cuda.queue import Event, wait_until
 from hpsearch_comm.errors import CommError, CommTimeoutError, GroupClosedError, PeerLost
 from hpsearch_comm.fate import Fate
+from hpsearch_comm.operation import FIRST_REMINDER, remind
 
 __all__ = ["Call", "NcclSession"]
 
@@ -239,7 +239,7 @@ class _Guard:
         self._begun = time.monotonic()
         self._until = None if patience is None else self._begun + patience
         self._left: float | None = None
-        self._due = operation.FIRST_REMINDER
+        self._due = FIRST_REMINDER
 
     def check(self) -> None:
         session = self._session
@@ -259,9 +259,8 @@ class _Guard:
             raise CommTimeoutError(f"{self._what()} is still under way; it goes on: wait again", -1)
         if now - self._begun > session.timeout:
             self._give_up(now)
-        if now - self._begun >= self._due:
-            waited = now - self._begun
-            self._due = operation.remind(self._due, waited, session.timeout, session.rank, "its peers", self._what())
+        if now - self._begun > self._due:
+            self._due = remind(now - self._begun, session.timeout, session.rank, "its peers", self._what())
 
     def _check_left(self, now: float) -> None:
         """A peer that has left may have done its part; an operation that still doesn't end needs more of it."""

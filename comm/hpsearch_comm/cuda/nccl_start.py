@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from hpsearch_comm.cuda.nccl_interface import bound_to
 from hpsearch_comm.cuda.nccl_library import IN_PROGRESS, SUCCESS
 from hpsearch_comm.cuda.nccl_session import NcclSession
 from hpsearch_comm.cuda.queue import wait_until
@@ -33,7 +34,9 @@ LOOK_SECONDS = 0.02
 """How long a rank waits for its own NCCL before it looks at the others'."""
 
 
-def start(session: NcclSession, gather: Gather, timeout: float, max_ctas: int | None = None) -> None:
+def start(
+    session: NcclSession, gather: Gather, timeout: float, max_ctas: int | None = None, interface: str | None = None
+) -> None:
     """Make the communicator on the current CUDA device, together with all other ranks.
 
     Args:
@@ -41,23 +44,25 @@ def start(session: NcclSession, gather: Gather, timeout: float, max_ctas: int | 
         gather: By which the ranks tell each other what they see.
         timeout: Seconds that NCCL may take.
         max_ctas: Thread blocks that each kernel may take at most.
+        interface: Name of the interface that NCCL's sockets are to use; None leaves the choice to NCCL.
 
     Raises:
         NcclError: NCCL hasn't started on some rank. Every rank raises it, and none has a communicator then.
         PeerLost, CommTimeoutError: Not all ranks have come.
     """
     try:
-        identity = _shared_identity(session, gather)
-        problem = _begin(session, identity, max_ctas)
-        until = time.monotonic() + timeout
-        running = problem is None
-        while True:
-            if running:
-                running, problem = _look(session, until, timeout)
-            everyone = gather([running, problem])
-            _raise_first([problem for _, problem in everyone])
-            if not any(running for running, _ in everyone):
-                return
+        with bound_to(interface):
+            identity = _shared_identity(session, gather)
+            problem = _begin(session, identity, max_ctas)
+            until = time.monotonic() + timeout
+            running = problem is None
+            while True:
+                if running:
+                    running, problem = _look(session, until, timeout)
+                everyone = gather([running, problem])
+                _raise_first([problem for _, problem in everyone])
+                if not any(running for running, _ in everyone):
+                    return
     except BaseException:
         session.abort()
         raise
@@ -96,7 +101,7 @@ def _look(session: NcclSession, until: float, timeout: float) -> tuple[bool, str
     if state == IN_PROGRESS and time.monotonic() > until:
         return False, (
             f"it was still waiting for its peers after {timeout:g} s: can they reach each other by the interface that "
-            "NCCL chooses? See NCCL_SOCKET_IFNAME, and NCCL_DEBUG=INFO for what it does"
+            "NCCL chooses? See HPSEARCH_COMM_INTERFACE, NCCL_SOCKET_IFNAME, and NCCL_DEBUG=INFO for what it does"
         )
     return state == IN_PROGRESS, None
 

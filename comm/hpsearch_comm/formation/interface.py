@@ -19,6 +19,7 @@ from hpsearch_comm.errors import ConfigurationError
 __all__ = [
     "InterfaceAddress",
     "interface_addresses",
+    "interface_name",
     "is_local",
     "is_own_name",
     "local_address",
@@ -79,6 +80,15 @@ def local_address(towards: str | None = None, interface: str | None = None) -> s
         f"expected a route to the host of rank 0, {towards!r} ({', '.join(addresses)}), found none: check MASTER_ADDR, "
         f"or set {_VARIABLE} to the interface that leads there. {surroundings()}"
     )
+
+
+def interface_name(interface: str, towards: str | None = None) -> str | None:
+    """Give the name of the interface that `local_address` takes by the user's choice; None where that isn't known."""
+    try:
+        address = local_address(towards, interface)
+        return next((entry.interface for entry in interface_addresses() if str(entry.address) == address), None)
+    except (ConfigurationError, OSError):
+        return None
 
 
 def resolve(host: str, deadline: float | None = None) -> tuple[str, ...]:

@@ -23,8 +23,8 @@ class _Part:
     rank: int
     size: int
     """Of the group."""
-    offset: int | None
-    """Nanoseconds from this rank's clock to rank 0's; None where the rank ended before it knew."""
+    clock: tuple[int, int] | None
+    """Nanoseconds from this rank's clock to rank 0's, and when that was found; None where the rank ended before."""
 
 
 def merge(target: Path, paths: Sequence[Path]) -> list[int]:
@@ -75,10 +75,10 @@ def _read(path: Path) -> _Part:
         rank, size = int(first["pid"]), int(first["args"]["size"])
         # Others may have this name, too, but not as metadata.
         clocks = (event for event in events if (event["name"], event["ph"]) == (CLOCK, "M"))
-        offset = next((int(clock["args"]["nanoseconds"]) for clock in clocks), None)
+        told = [(int(clock["args"]["nanoseconds"]), int(clock["args"]["start"])) for clock in clocks]
     except (KeyError, TypeError, ValueError):
         raise ConfigurationError(f"{path} must be the part of a rank, as a timeline writes it") from None
-    return _Part(path, rank, size, offset)
+    return _Part(path, rank, size, told[0] if told else None)
 
 
 def _check(parts: Sequence[_Part]) -> None:
@@ -87,23 +87,23 @@ def _check(parts: Sequence[_Part]) -> None:
             raise ConfigurationError(
                 f"a rank must have one part, got two of rank {part.rank}: {part.path}, {other.path}"
             )
-        if part.size != other.size:
+        if part.clock is None or other.clock is None:
+            late = part if part.clock is None else other
             raise ConfigurationError(
-                f"the parts must be those of one group, got {part.path} of {part.size} ranks and {other.path} of "
-                f"{other.size}: one was left by an earlier run"
-            )
-    for part in parts:
-        if part.offset is None and len(parts) > 1:
-            raise ConfigurationError(
-                f"{part.path} can't be set beside the others: rank {part.rank} ended before the ranks had compared "
+                f"{late.path} can't be set beside the others: rank {late.rank} ended before the ranks had compared "
                 "their clocks. Leave it out, or load it by itself"
+            )
+        if part.clock[1] != other.clock[1]:
+            raise ConfigurationError(
+                f"the parts must be those of one run, got others in {part.path} and {other.path}: one was left by an "
+                "earlier run"
             )
 
 
 def _on_one_clock(part: _Part) -> Iterator[dict[str, Any]]:
     for event in _events(part.path):
         if "ts" in event:
-            event["ts"] = round(event["ts"] + (part.offset or 0) / 1e3, 3)
+            event["ts"] = round(event["ts"] + (part.clock[0] if part.clock else 0) / 1e3, 3)
         yield event
 
 

@@ -142,9 +142,14 @@ class Timeline:
             row = self._engines[group] = self._new_row(f"engine of {group}" if group else "engine")
         self._threads[threading.get_ident()] = row
 
-    def set_clock(self, offset: int) -> None:
-        """Note the nanoseconds to add to this host's monotonic clock to have rank 0's; see `clock.clock_offset`."""
-        self._add((clock_event, offset))
+    def set_clock(self, offset: int, start: int) -> None:
+        """Note the nanoseconds to add to this host's monotonic clock to have rank 0's; see `clock.compare_clocks`.
+
+        Args:
+            offset: The nanoseconds.
+            start: When that was found, on rank 0's clock: the same on every rank, and another one in each run.
+        """
+        self._add((clock_event, offset, start))
 
     def summary(self) -> dict[str, float]:
         """Give this rank's totals so far.
@@ -308,7 +313,7 @@ class NoTimeline:
     def engine_thread(self, _: str = "") -> None:
         """Do nothing."""
 
-    def set_clock(self, _: int) -> None:
+    def set_clock(self, _: int, __: int) -> None:
         """Do nothing."""
 
     def summary(self) -> dict[str, float]:

@@ -38,9 +38,9 @@ def part_event(rank: int, size: int) -> str:
     return json.dumps({"name": PART, "ph": "M", "pid": rank, "args": {"size": size}})
 
 
-def clock_event(rank: int, offset: int) -> str:
-    """Say how many nanoseconds to add to this part's times to have them on rank 0's clock."""
-    return json.dumps({"name": CLOCK, "ph": "M", "pid": rank, "args": {"nanoseconds": offset}})
+def clock_event(rank: int, offset: int, start: int) -> str:
+    """Say how many nanoseconds to add to this part's times to have them on rank 0's clock, and when that was found."""
+    return json.dumps({"name": CLOCK, "ph": "M", "pid": rank, "args": {"nanoseconds": offset, "start": start}})
 
 
 def name_event(rank: int, what: str, thread: int, name: str) -> str:
