@@ -10,6 +10,9 @@ it have been sent, its reduction is called, so that every rank calls them in the
 the backward pass ends, and all are waited for: after `loss.backward()`, `parameter.grad` is the mean over the ranks.
 Where that hides nothing (`overlap`), all of it happens at the end.
 
+Other hooks of the same parameter may run behind ours, and change the gradient. So it counts when the next one arrives
+on its device, whose thread is through with all of them then.
+
 What is averaged is whatever lies in `parameter.grad`: gradients accumulated before are part of it. A parameter without
 a gradient counts as zero if another rank has one for it; where no rank has, it stays None.
 """
@@ -98,6 +101,8 @@ class GradientReducer:
         self._seen: Arrivals | None = None
         """What is seen of a backward pass for which there are no buckets yet."""
         self._broken = False
+        self.newest: dict[torch.device, Bucket] = {}
+        """By device, the bucket of the gradient that has arrived, but doesn't count yet."""
         self._lock = threading.Lock()  # a model on several GPUs has a thread for each of them in its backward pass
         self._arrivals: list[_Arrival] = []
         self._hooks: list[Any] = []
@@ -243,6 +248,7 @@ class GradientReducer:
     # Steps of both. ------------------------------------------------------------------------------------------------
 
     def _expect(self) -> None:
+        self.newest.clear()
         if self._buckets.planned:
             self._seen = None
         else:
@@ -300,6 +306,9 @@ class _Arrival:
         if bucket is None:
             reducer.note(self.index)
             return
-        bucket.missing -= 1
-        if not bucket.missing and reducer.synchronising:
-            reducer.note_complete(bucket)
+        before = reducer.newest.get(bucket.device)
+        reducer.newest[bucket.device] = bucket
+        if before is not None:
+            before.missing -= 1
+            if not before.missing and reducer.synchronising:
+                reducer.note_complete(before)
