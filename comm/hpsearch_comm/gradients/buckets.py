@@ -1,13 +1,13 @@
 """The gradients of a model in buckets, which every rank reduces in the same order.
 
 Buckets are planned together, at the end of the first backward pass that is averaged, and anew when a parameter has got
-another dtype or device. Each is sent when it and all before it are complete; the last one, which says who used what,
-when the backward pass is over.
+another dtype, device, shape or layout. Each is sent when it and all before it are complete; the last one, which says
+who used what, when the backward pass is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 
@@ -53,7 +53,7 @@ class Buckets:
         """Whether buckets are sent while the backward pass still runs."""
         self.timely: dict[int, Bucket] = {}
         """By a parameter's index, the bucket that is complete when its gradient and all others of it have arrived."""
-        self._kinds: list[tuple[torch.dtype, int]] = []
+        self._kinds: list[Hashable] = []
         self._in_order: list[Bucket] = []
         self._bucket_of: dict[int, Bucket] = {}
         self._large: list[LargeGradient] = []
@@ -175,5 +175,6 @@ class Buckets:
         assert isinstance(last, SmallGradients)
         return last
 
-    def _kinds_now(self) -> list[tuple[torch.dtype, int]]:
-        return [(parameter.dtype, parameter.get_device()) for parameter in self._parameters]
+    def _kinds_now(self) -> list[Hashable]:
+        """Give all that a bucket's memory depends on."""
+        return [(p.dtype, p.get_device(), p.shape, p.stride()) for p in self._parameters]

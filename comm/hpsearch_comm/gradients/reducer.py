@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from hpsearch_comm.errors import CommError, UsageError
+from hpsearch_comm.gradients.agreement import check_agreement, describe_layouts
 from hpsearch_comm.gradients.backward_end import BackwardEnd
 from hpsearch_comm.gradients.bucket import Bucket
 from hpsearch_comm.gradients.bucket_plan import Arrivals
@@ -260,6 +261,7 @@ class GradientReducer:
     def _finish(self, share: float) -> None:
         with torch.no_grad():
             if self._seen is not None:
+                check_agreement(self.group, "the model", describe_layouts(self._named))
                 self._buckets.plan(self._seen)
                 self._connect()
             self._buckets.finish(share)
