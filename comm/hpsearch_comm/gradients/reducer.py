@@ -32,7 +32,7 @@ from hpsearch_comm.gradients.bucket import Bucket
 from hpsearch_comm.gradients.bucket_plan import Arrivals
 from hpsearch_comm.gradients.buckets import Buckets
 from hpsearch_comm.gradients.compression import check_compression
-from hpsearch_comm.gradients.shares import Shares
+from hpsearch_comm.gradients.shares import Share, Shares
 from hpsearch_comm.group import Group
 
 __all__ = ["GradientReducer"]
@@ -233,7 +233,7 @@ class GradientReducer:
     def shadow(self) -> None:
         """Do what the other ranks' backward pass makes them do together, with nothing to add; a collective."""
         self._expect()
-        self._finish(0.0)
+        self._finish(self._share())
         for _, parameter in self._named:
             parameter.grad = None
 
@@ -244,7 +244,7 @@ class GradientReducer:
                 "with weighted=True and SyncBatchNorm, set_weight(rows) must be called before the first of the "
                 "backward passes whose gradients are accumulated"
             )
-        return self._share()
+        return self._share().own
 
     # Steps of both. ------------------------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class GradientReducer:
             self._connect()
         self._buckets.expect()
 
-    def _finish(self, share: float) -> None:
+    def _finish(self, share: Share) -> None:
         with torch.no_grad():
             if self._seen is not None:
                 check_agreement(self.group, "the model", describe_layouts(self._named))
@@ -273,8 +273,8 @@ class GradientReducer:
         for arrival in self._arrivals:
             arrival.bucket = self._buckets.timely.get(arrival.index)
 
-    def _share(self) -> float:
-        return self.shares.share() if self.weighted or self.joining else 1.0
+    def _share(self) -> Share:
+        return self.shares.share() if self.weighted or self.joining else self.shares.even
 
     def _check_frozen(self) -> None:
         for name, parameter in self._frozen:
