@@ -63,6 +63,17 @@ def compare(make: Callable[[], nn.Module], loss: Callable[..., Any], size: int =
                     assert_close(step, expected, **tolerance)
 
 
+def reduce_at_once(group: Group) -> None:
+    """Let asynchronous reductions end before their call returns: at the worst moment for who shares their memory."""
+
+    def allreduce_async(*args: Any, **kwargs: Any) -> Any:
+        handle = Group.allreduce_async(group, *args, **kwargs)
+        handle.wait()
+        return handle
+
+    vars(group)["allreduce_async"] = allreduce_async
+
+
 def inputs_of(rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(rank)).to(dtype)
 

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 from hpsearch_comm.errors import MismatchError, UsageError
 from hpsearch_comm.group import Group
 
-__all__ = ["check_agreement", "describe_tensors"]
+__all__ = ["check_agreement", "describe_layouts", "describe_tensors"]
 
 
 def describe_tensors(kind: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
@@ -30,6 +30,15 @@ def describe_tensors(kind: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> 
         frozen = " without gradient" if kind == "parameter" and not tensor.requires_grad else ""
         lines.append(f"{kind} {name} {dtype} {list(tensor.shape)}{frozen}")
     return lines
+
+
+def describe_layouts(parameters: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
+    """Give a line for each parameter: what the memory of its gradient depends on, in words."""
+    lines = describe_tensors("parameter", parameters := list(parameters))
+    return [
+        line if parameter.is_contiguous() else f"{line} of strides {list(parameter.stride())}"
+        for line, (_, parameter) in zip(lines, parameters, strict=True)
+    ]
 
 
 def check_agreement(group: Group, what: str, lines: Sequence[str]) -> None:

@@ -49,8 +49,6 @@ class Plan:
 
     buckets: list[list[int]]
     """The last one is of small gradients. It may be empty."""
-    large: set[int]
-    """Parameters that are a bucket of their own, even if there are others that are small."""
     late: set[int]
     """Parameters that may be in a bucket only when the backward pass has ended."""
     sparse: dict[int, int]
@@ -98,7 +96,7 @@ def plan_buckets(
         small = [bucket for bucket in buckets if large.isdisjoint(bucket)]
         ending = small[-1] if small else []
         buckets = [bucket for bucket in buckets if bucket is not ending] + [ending]
-    return Plan(buckets, large, late, sparse)
+    return Plan(buckets, late, sparse)
 
 
 def _fill(

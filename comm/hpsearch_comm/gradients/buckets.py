@@ -1,20 +1,21 @@
 """The gradients of a model in buckets, which every rank reduces in the same order.
 
 Buckets are planned together, at the end of the first backward pass that is averaged, and anew when a parameter has got
-another dtype or device. Each is sent when it and all before it are complete; the last one, which says who used what,
-when the backward pass is over.
+another dtype, device, shape or layout. Each is sent when it and all before it are complete; the last one, which says
+who used what, when the backward pass is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 
-from hpsearch_comm.gradients.bucket import Bucket, LargeGradient, SmallGradients
-from hpsearch_comm.gradients.bucket_building import build_buckets, share_large_gradients
+from hpsearch_comm.gradients.bucket import Bucket
+from hpsearch_comm.gradients.bucket_building import build_buckets
 from hpsearch_comm.gradients.bucket_plan import LARGE, Arrivals, plan_buckets
 from hpsearch_comm.gradients.overlap import describe_cores, pays_to_overlap
+from hpsearch_comm.gradients.shares import Share
 from hpsearch_comm.gradients.sparse import SparseGradient
 from hpsearch_comm.group import Group
 from hpsearch_comm.handle import Handle
@@ -53,10 +54,9 @@ class Buckets:
         """Whether buckets are sent while the backward pass still runs."""
         self.timely: dict[int, Bucket] = {}
         """By a parameter's index, the bucket that is complete when its gradient and all others of it have arrived."""
-        self._kinds: list[tuple[torch.dtype, int]] = []
+        self._kinds: list[Hashable] = []
         self._in_order: list[Bucket] = []
         self._bucket_of: dict[int, Bucket] = {}
-        self._large: list[LargeGradient] = []
         self._sparse: list[SparseGradient] = []
         self._next = 0
         self._unused: list[int] = []
@@ -82,7 +82,7 @@ class Buckets:
 
     def forget(self) -> None:
         """Have no buckets until they are planned anew."""
-        self._kinds, self._in_order, self._large, self._sparse = [], [], [], []
+        self._kinds, self._in_order, self._sparse = [], [], []
         self.timely, self._bucket_of = {}, {}
 
     def plan(self, seen: Arrivals) -> None:
@@ -109,7 +109,6 @@ class Buckets:
         for bucket, indices in zip(self._in_order, plan.buckets, strict=True):
             self._bucket_of.update(dict.fromkeys(indices, bucket))
         self.timely = {index: bucket for index, bucket in self._bucket_of.items() if index not in plan.late}
-        self._large = [bucket for bucket in self._in_order if isinstance(bucket, LargeGradient)]
         self._sparse = [
             SparseGradient(parameters[index], dimensions, self._group) for index, dimensions in plan.sparse.items()
         ]
@@ -127,28 +126,27 @@ class Buckets:
         """
         return self._next < len(self._in_order) - 1 and not self._in_order[self._next].missing
 
-    def send(self, share: float) -> None:
+    def send(self, share: Share) -> None:
         """Reduce the next bucket, or begin to; a collective.
 
         Args:
-            share: What to multiply this rank's gradients by before they are averaged. 0 leaves them out.
+            share: What to multiply this rank's gradients by before they are averaged.
         """
         bucket = self._in_order[self._next]
         values = bucket.fill(share, self._unused)
         bucket.sent = True
         self._next += 1
         if self.overlap:
-            self._under_way.append(self._group.allreduce_async(values, op="mean"))
+            self._under_way.append(self._group.allreduce_async(values, "mean", bucket.mean))
         else:
-            self._group.allreduce(values, op="mean")
+            self._group.allreduce(values, "mean", bucket.mean)
 
-    def finish(self, share: float) -> None:
+    def finish(self, share: Share) -> None:
         """Send what is left, wait for everything, and hand the gradients over; a collective."""
         while self._next < len(self._in_order) - 1:
             self.send(share)
-        keeps = any(gradient.kept for gradient in self._large)
-        if self._in_order:
-            self._group.allreduce(self._last.fill(share, self._unused, keeps), op="mean")
+        for last in self._in_order[-1:]:
+            self._group.allreduce(last.fill(share, self._unused), "mean", last.mean)
         for gradient in self._sparse:
             gradient.send(share)
         for operation in self._under_way:
@@ -156,24 +154,17 @@ class Buckets:
         self._under_way = []
         for bucket in self._in_order:
             bucket.finish()
-        if self._unused or keeps:
-            self._settle(keeps)
+        if self._unused:
+            self._settle()
         for gradient in self._sparse:
-            gradient.finish()
+            gradient.finish(share)
 
-    def _settle(self, keeps: bool) -> None:
-        """Find out what other ranks had where this one had nothing, and whether all keep large gradients."""
-        uses = self._last.uses.tolist()
+    def _settle(self) -> None:
+        """Find out what other ranks had where this one had nothing."""
+        uses = self._in_order[-1].uses.tolist()
         for index in self._unused:
             self._bucket_of[index].give(index, uses[index] != 0)
-        if keeps and uses[-1] == 1:
-            share_large_gradients(self._large, self._group)  # by every rank, since every rank has read the same
 
-    @property
-    def _last(self) -> SmallGradients:
-        last = self._in_order[-1]
-        assert isinstance(last, SmallGradients)
-        return last
-
-    def _kinds_now(self) -> list[tuple[torch.dtype, int]]:
-        return [(parameter.dtype, parameter.get_device()) for parameter in self._parameters]
+    def _kinds_now(self) -> list[Hashable]:
+        """Give all that a bucket's memory depends on."""
+        return [(p.dtype, p.get_device(), p.shape, p.stride()) for p in self._parameters]

@@ -10,6 +10,9 @@ it have been sent, its reduction is called, so that every rank calls them in the
 the backward pass ends, and all are waited for: after `loss.backward()`, `parameter.grad` is the mean over the ranks.
 Where that hides nothing (`overlap`), all of it happens at the end.
 
+Other hooks of the same parameter may run behind ours, and change the gradient. So it counts when the next one arrives
+on its device, whose thread is through with all of them then.
+
 What is averaged is whatever lies in `parameter.grad`: gradients accumulated before are part of it. A parameter without
 a gradient counts as zero if another rank has one for it; where no rank has, it stays None.
 """
@@ -23,12 +26,13 @@ from typing import Any
 import torch
 
 from hpsearch_comm.errors import CommError, UsageError
+from hpsearch_comm.gradients.agreement import check_agreement, describe_layouts
 from hpsearch_comm.gradients.backward_end import BackwardEnd
 from hpsearch_comm.gradients.bucket import Bucket
 from hpsearch_comm.gradients.bucket_plan import Arrivals
 from hpsearch_comm.gradients.buckets import Buckets
 from hpsearch_comm.gradients.compression import check_compression
-from hpsearch_comm.gradients.shares import Shares
+from hpsearch_comm.gradients.shares import Share, Shares
 from hpsearch_comm.group import Group
 
 __all__ = ["GradientReducer"]
@@ -98,6 +102,8 @@ class GradientReducer:
         self._seen: Arrivals | None = None
         """What is seen of a backward pass for which there are no buckets yet."""
         self._broken = False
+        self.newest: dict[torch.device, Bucket] = {}
+        """By device, the bucket of the gradient that has arrived, but doesn't count yet."""
         self._lock = threading.Lock()  # a model on several GPUs has a thread for each of them in its backward pass
         self._arrivals: list[_Arrival] = []
         self._hooks: list[Any] = []
@@ -227,7 +233,7 @@ class GradientReducer:
     def shadow(self) -> None:
         """Do what the other ranks' backward pass makes them do together, with nothing to add; a collective."""
         self._expect()
-        self._finish(0.0)
+        self._finish(self._share())
         for _, parameter in self._named:
             parameter.grad = None
 
@@ -238,11 +244,12 @@ class GradientReducer:
                 "with weighted=True and SyncBatchNorm, set_weight(rows) must be called before the first of the "
                 "backward passes whose gradients are accumulated"
             )
-        return self._share()
+        return self._share().own
 
     # Steps of both. ------------------------------------------------------------------------------------------------
 
     def _expect(self) -> None:
+        self.newest.clear()
         if self._buckets.planned:
             self._seen = None
         else:
@@ -251,9 +258,10 @@ class GradientReducer:
             self._connect()
         self._buckets.expect()
 
-    def _finish(self, share: float) -> None:
+    def _finish(self, share: Share) -> None:
         with torch.no_grad():
             if self._seen is not None:
+                check_agreement(self.group, "the model", describe_layouts(self._named))
                 self._buckets.plan(self._seen)
                 self._connect()
             self._buckets.finish(share)
@@ -265,8 +273,8 @@ class GradientReducer:
         for arrival in self._arrivals:
             arrival.bucket = self._buckets.timely.get(arrival.index)
 
-    def _share(self) -> float:
-        return self.shares.share() if self.weighted or self.joining else 1.0
+    def _share(self) -> Share:
+        return self.shares.share() if self.weighted or self.joining else self.shares.even
 
     def _check_frozen(self) -> None:
         for name, parameter in self._frozen:
@@ -300,6 +308,9 @@ class _Arrival:
         if bucket is None:
             reducer.note(self.index)
             return
-        bucket.missing -= 1
-        if not bucket.missing and reducer.synchronising:
-            reducer.note_complete(bucket)
+        before = reducer.newest.get(bucket.device)
+        reducer.newest[bucket.device] = bucket
+        if before is not None:
+            before.missing -= 1
+            if not before.missing and reducer.synchronising:
+                reducer.note_complete(before)

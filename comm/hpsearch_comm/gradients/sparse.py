@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from hpsearch_comm.gradients.shares import Share
 from hpsearch_comm.group import Group
 from hpsearch_comm.handle import Handle
 
@@ -34,13 +35,13 @@ class SparseGradient:
         self._indices: Handle[torch.Tensor] | None = None
         self._values: Handle[torch.Tensor] | None = None
 
-    def send(self, share: float) -> None:
+    def send(self, share: Share) -> None:
         """Begin to gather; a collective.
 
         Args:
-            share: What to multiply the gradient by before it is averaged. 0 leaves it out.
+            share: How much it counts. 0 leaves it out.
         """
-        gradient = None if share == 0.0 else self._parameter.grad
+        gradient = self._parameter.grad if share.own else None
         header = torch.zeros(1, self._dimensions, dtype=torch.int64, device=self._parameter.device)
         if gradient is None:
             values = self._parameter.new_empty((0, *self._parameter.shape[self._dimensions :]))
@@ -49,30 +50,37 @@ class SparseGradient:
             if gradient.layout is not torch.sparse_coo:
                 gradient = gradient.to_sparse(self._dimensions)
             gradient = gradient.coalesce()
-            values = gradient.values() if share == 1.0 else gradient.values() * share
+            values = gradient.values()
             header.fill_(1 + values.shape[0])
             indices = torch.cat((header, gradient.indices().t()))
         self._indices = self._group.allgather_async(indices)
         self._values = self._group.allgather_async(values.contiguous())
 
-    def finish(self) -> None:
-        """Wait for all ranks' values and give the parameter their mean, coalesced."""
+    def finish(self, share: Share) -> None:
+        """Wait for all ranks' values and give the parameter their mean, coalesced.
+
+        Args:
+            share: How much each rank's count.
+        """
         assert self._indices is not None
         assert self._values is not None
         rows, values = self._indices.wait(), self._values.wait()
         self._indices = self._values = None
         headers = rows[:, 0].cpu()
         keep = torch.ones(len(rows), dtype=torch.bool, device="cpu")
-        used, start = False, 0
+        counts: list[int] = []
+        start = 0
         for _ in range(self._group.size):
-            count = int(headers[start])
+            counts.append(int(headers[start]))
             keep[start] = False
-            used = used or count > 0
-            start += max(count, 1)
-        if not used:
+            start += max(counts[-1], 1)
+        if not any(counts):
             self._parameter.grad = None
             return
         wide = values.float() if values.dtype in _SHORT else values
+        if not share.even:
+            factors = [factor for factor, count in zip(share.of_all, counts, strict=True) for _ in range(count - 1)]
+            wide *= torch.tensor(factors, dtype=wide.dtype, device=wide.device).view(-1, *[1] * (wide.dim() - 1))
         # Coalescing adds up the values of equal indices.
         total = torch.sparse_coo_tensor(
             rows[keep.to(rows.device)].t(),
