@@ -9,18 +9,18 @@ from typing import Any
 import torch
 
 from hpsearch_comm.assembly import assemble
-from hpsearch_comm.clock import compare_clocks
-from hpsearch_comm.collectives import HostCollectives
+from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.cuda.devices import Devices
-from hpsearch_comm.ending import release_at_exit
+from hpsearch_comm.finalizer import release_at_exit
 from hpsearch_comm.formation.listener import Listener
 from hpsearch_comm.formation.rendezvous import Rendezvous
-from hpsearch_comm.handle import Handle
-from hpsearch_comm.kinship import GroupRendezvous, related_secret
+from hpsearch_comm.operations.host_operations import HostOperations
+from hpsearch_comm.operations.work import Handle
+from hpsearch_comm.operations.work_queue import WorkQueue
 from hpsearch_comm.options import Options
-from hpsearch_comm.preparation import Preparation
+from hpsearch_comm.subgroup import GroupRendezvous, related_secret
 from hpsearch_comm.timeline import NoTimeline, Timeline, open_timeline
-from hpsearch_comm.turns import Turns
+from hpsearch_comm.timeline.clock import compare_clocks
 
 __all__ = ["Group"]
 
@@ -121,15 +121,15 @@ class Group:
             if self._own_timeline:
                 self._timeline.close()
             raise
-        self._fate = parts.fate
+        self._abort_state = parts.abort_state
         self._topology = parts.topology
-        self._devices = Devices(self._options, parts.fate)
-        self._turns = Turns(rank, parts.fate, parts.recent, self._timeline, float(timeout), name)
+        self._devices = Devices(self._options, parts.abort_state)
+        self._work_queue = WorkQueue(rank, parts.abort_state, parts.history, self._timeline, float(timeout), name)
         # Devices before the goodbye, since NCCL's peers take leave of each other together.
         leave = [self._timeline.close, self._devices.close] if self._own_timeline else [self._devices.close]
-        self._release = release_at_exit(self, rank, parts, self._turns, leave)
+        self._release = release_at_exit(self, rank, parts, self._work_queue, leave)
         try:
-            self._prepare = Preparation(HostCollectives(parts.sharing, parts.arena, parts.mesh, algorithm))
+            self._prepare = HostOperations(HostCollectives(parts.sharing, parts.shm, parts.mesh, algorithm))
             if self._own_timeline and self._timeline.on:
                 offset, start = compare_clocks(self.allgather_object, rank)
                 self._timeline.set_clock(offset if len(self.hosts) > 1 else 0, start)  # one host has one clock
@@ -157,12 +157,12 @@ class Group:
     @property
     def closed(self) -> bool:
         """Whether `close` has been called."""
-        return self._turns.closed
+        return self._work_queue.closed
 
     @property
     def last_algorithm(self) -> str:
         """The algorithm that carried the last operation."""
-        return self._turns.last_algorithm
+        return self._work_queue.last_algorithm
 
     @property
     def device_path(self) -> str | None:
@@ -179,7 +179,7 @@ class Group:
         return self._timeline
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else "ended" if self._fate.error is not None else "open"
+        state = "closed" if self.closed else "ended" if self._abort_state.error is not None else "open"
         return f"<Group {self._options.name!r}: rank {self.rank} of {self.size}, {state}>"
 
     def __enter__(self) -> Group:
@@ -201,9 +201,9 @@ class Group:
         """
         if self.closed:
             return
-        self._turns.check_outside()
-        if error is not None and not self._turns.inherited:
-            self._fate.break_off(self.rank, error)
+        self._work_queue.check_outside()
+        if error is not None and not self._work_queue.inherited:
+            self._abort_state.break_off(self.rank, error)
         self._release()
 
     # Operations.
@@ -220,21 +220,21 @@ class Group:
         Returns:
             The tensor, or `out`.
         """
-        return self._turns.now(self._preparation(tensor).allreduce(tensor, op, out))
+        return self._work_queue.now(self._preparation(tensor).allreduce(tensor, op, out))
 
     def allreduce_async(
         self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None
     ) -> Handle[torch.Tensor]:
         """Do as `allreduce`, in the background: the tensor may be used again when the handle's `wait` returns."""
-        return self._turns.later(self._preparation(tensor).allreduce(tensor, op, out))
+        return self._work_queue.later(self._preparation(tensor).allreduce(tensor, op, out))
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
         """Copy the root's tensor into that of every other rank, which has the same shape and dtype."""
-        return self._turns.now(self._preparation(tensor).broadcast(tensor, root))
+        return self._work_queue.now(self._preparation(tensor).broadcast(tensor, root))
 
     def broadcast_async(self, tensor: torch.Tensor, root: int = 0) -> Handle[torch.Tensor]:
         """Do as `broadcast`, in the background."""
-        return self._turns.later(self._preparation(tensor).broadcast(tensor, root))
+        return self._work_queue.later(self._preparation(tensor).broadcast(tensor, root))
 
     def allgather(self, tensor: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Give every rank the tensors of all, one behind the other along the first dimension, in the order of ranks.
@@ -246,11 +246,11 @@ class Group:
                 only when the ranks have said how many rows each gives: a rank whose `out` isn't takes part, and
                 raises UsageError then.
         """
-        return self._turns.now(self._preparation(tensor).allgather(tensor, out))
+        return self._work_queue.now(self._preparation(tensor).allgather(tensor, out))
 
     def allgather_async(self, tensor: torch.Tensor, out: torch.Tensor | None = None) -> Handle[torch.Tensor]:
         """Do as `allgather`, in the background."""
-        return self._turns.later(self._preparation(tensor).allgather(tensor, out))
+        return self._work_queue.later(self._preparation(tensor).allgather(tensor, out))
 
     def reduce_scatter(self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None) -> torch.Tensor:
         """Reduce the ranks' tensors, and give each rank its share of the result's rows.
@@ -261,13 +261,13 @@ class Group:
             op: sum, mean, min, max or product.
             out: Where this rank's rows go, in place of a new tensor.
         """
-        return self._turns.now(self._preparation(tensor).reduce_scatter(tensor, op, out))
+        return self._work_queue.now(self._preparation(tensor).reduce_scatter(tensor, op, out))
 
     def reduce_scatter_async(
         self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None
     ) -> Handle[torch.Tensor]:
         """Do as `reduce_scatter`, in the background."""
-        return self._turns.later(self._preparation(tensor).reduce_scatter(tensor, op, out))
+        return self._work_queue.later(self._preparation(tensor).reduce_scatter(tensor, op, out))
 
     def alltoall(self, tensor: torch.Tensor, splits: Sequence[int] | None = None) -> Any:
         """Send some rows to each rank, and get some from each.
@@ -279,28 +279,28 @@ class Group:
         Returns:
             The rows that came, in the order of ranks; with `splits`, a pair of that and the number from each rank.
         """
-        rows, coming = self._turns.now(self._preparation(tensor).alltoall(tensor, splits))
+        rows, coming = self._work_queue.now(self._preparation(tensor).alltoall(tensor, splits))
         return rows if splits is None else (rows, coming)
 
     def alltoall_async(self, tensor: torch.Tensor, splits: Sequence[int] | None = None) -> Handle[Any]:
         """Do as `alltoall` with splits, in the background: the handle gives (rows, number from each rank)."""
-        return self._turns.later(self._preparation(tensor).alltoall(tensor, splits))
+        return self._work_queue.later(self._preparation(tensor).alltoall(tensor, splits))
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
-        self._turns.now(self._prepare.barrier())
+        self._work_queue.now(self._prepare.barrier())
 
     def barrier_async(self) -> Handle[None]:
         """Do as `barrier`, in the background."""
-        return self._turns.later(self._prepare.barrier())
+        return self._work_queue.later(self._prepare.barrier())
 
     def allgather_object(self, value: Any) -> list[Any]:
         """Give every rank the value of each, by rank: of dicts, lists, text, numbers, booleans and None."""
-        return self._turns.now(self._prepare.allgather_object(value))
+        return self._work_queue.now(self._prepare.allgather_object(value))
 
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
         """Give every rank the root's value, which consists of dicts, lists, text, numbers, booleans and None."""
-        return self._turns.now(self._prepare.broadcast_object(value, root))
+        return self._work_queue.now(self._prepare.broadcast_object(value, root))
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Make a tensor of zeros in memory that the ranks of this host share. Every rank calls it with the same shape.
@@ -309,14 +309,14 @@ class Group:
         rank's own: what the others see of it, they see only within an operation. It lies on the CPU; there is no such
         memory for CUDA tensors.
         """
-        return self._turns.now(self._prepare.empty(shape, dtype))
+        return self._work_queue.now(self._prepare.empty(shape, dtype))
 
     def duplicate(self) -> Group:
         """Make another group of the same ranks, whose operations may interleave with this one's in any order.
 
         It stands in this group's timeline, until this group is closed.
         """
-        self._turns.check()  # a call that is refused doesn't count, since the ranks would count differently
+        self._work_queue.check()  # a call that is refused doesn't count, since the ranks would count differently
         self._duplicates += 1
         options = self._options
         name = f"{options.name}/{self._duplicates}"
@@ -339,14 +339,14 @@ class Group:
             timeline=self._timeline,
         )
 
-    def _preparation(self, tensor: torch.Tensor) -> Preparation:
+    def _preparation(self, tensor: torch.Tensor) -> HostOperations:
         """Give what prepares operations where the tensor lies."""
         try:
             if tensor.is_cpu:  # much quicker than to ask for tensor.device.type
                 return self._prepare
         except AttributeError:  # it isn't a tensor, which is found out there
             return self._prepare
-        return self._devices.preparation(tensor.device, self._turns, self._prepare)
+        return self._devices.preparation(tensor.device, self._work_queue, self._prepare)
 
     @property
     def _towards(self) -> str | None:

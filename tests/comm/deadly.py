@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from hpsearch_comm import Group
-from hpsearch_comm.links.mesh import Mesh
-from hpsearch_comm.memory.words import Barrier
+from hpsearch_comm.shm.barrier import Barrier
+from hpsearch_comm.transport.mesh import Mesh
 
 COUNT = 30_000
 OPERATIONS = ("allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "barrier", "allgather_object")
@@ -137,7 +137,7 @@ def _raise_alarm() -> None:
 
 def _await_end(group: Group) -> None:
     """Do something else until the group has ended, and then find out why."""
-    while group._fate.error is None:
+    while group._abort_state.error is None:
         signal.sigtimedwait([], 0.02)
     group.barrier()
 

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import hpsearch_comm as comm
+from hpsearch_comm.collectives.reduction import reduction_for
 from hpsearch_comm.cuda.eligibility import DeviceFacts, can_use_nccl, local_facts, most_ctas
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
 from hpsearch_comm.cuda.staging import HostStaging
-from hpsearch_comm.fate import Fate
-from hpsearch_comm.reduction import reduction_for
+from hpsearch_comm.failure.abort import AbortState
 from tests.comm.thread_ranks import SECRET
 
 PATIENCE = 120.0
@@ -52,12 +52,12 @@ class Pair(Rank):
 
     def __init__(self, rank: int, other: Connection, timeout: float) -> None:
         super().__init__(rank, other)
-        self.fate = Fate()
-        self.staging = HostStaging(self.device, self.fate)
+        self.abort_state = AbortState()
+        self.staging = HostStaging(self.device, self.abort_state)
         self.nccl: NcclCommunicator | None = None
         if self.reason is None:
             ctas = most_ctas(self.facts)
-            self.nccl = NcclCommunicator(rank, 2, self.device, self.gather, self.fate, timeout, max_ctas=ctas)
+            self.nccl = NcclCommunicator(rank, 2, self.device, self.gather, self.abort_state, timeout, max_ctas=ctas)
 
     def exchange(self, chunk: torch.Tensor) -> torch.Tensor:
         """Give the other rank's chunk; rank 0 sends first, so that neither waits for room in the pipe."""
@@ -89,7 +89,7 @@ class Pair(Rank):
         self.staging.close()
         if self.nccl is not None:
             self.nccl.close()
-        self.fate.close()
+        self.abort_state.close()
 
 
 class Groups(Rank):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hpsearch_comm import Group
-from hpsearch_comm.gradients import DataParallel
+from hpsearch_comm.data_parallel import DataParallel
 from tests.comm.thread_ranks import run_ranks
 
 Gradients = list[torch.Tensor | None]
@@ -57,7 +57,7 @@ def compare(make: Callable[[], nn.Module], loss: Callable[..., Any], size: int =
 
         with pytest.MonkeyPatch.context() as patch:
             if large is not None:
-                patch.setattr("hpsearch_comm.gradients.buckets.LARGE", large)
+                patch.setattr("hpsearch_comm.data_parallel.buckets.LARGE", large)
             for seen in run_ranks(size, work):
                 for step in seen:
                     assert_close(step, expected, **tolerance)

@@ -16,7 +16,7 @@ from hpsearch_comm.cuda.eligibility import DeviceFacts
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
 from hpsearch_comm.cuda.nccl_start import Gather
 from hpsearch_comm.cuda.staging import HostStaging
-from hpsearch_comm.fate import Fate
+from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.options import Options
 from tests.comm.host_nccl import HostEvent, HostNccl, HostQueue, HostWorld
 from tests.comm.thread_ranks import run_ranks
@@ -68,7 +68,7 @@ class HostParts(CudaParts):
         options: Options,
         device: torch.device,
         gather: Gather,
-        fate: Fate,
+        abort_state: AbortState,
         max_ctas: int | None,
     ) -> NcclCommunicator:
         nccl = self._left.pop(0)
@@ -77,7 +77,7 @@ class HostParts(CudaParts):
             options.size,
             CPU,
             gather,
-            fate,
+            abort_state,
             options.timeout,
             start_timeout=options.start_timeout,
             max_ctas=max_ctas,
@@ -85,10 +85,10 @@ class HostParts(CudaParts):
             queue=nccl.queue(),
         )
 
-    def staging(self, device: torch.device, fate: Fate) -> HostStaging:
+    def staging(self, device: torch.device, abort_state: AbortState) -> HostStaging:
         return HostStaging(
             CPU,
-            fate,
+            abort_state,
             chunk_bytes=CHUNK_BYTES,
             allocate=lambda nbytes: torch.empty(nbytes, dtype=torch.uint8),
             queues=(HostQueue(), HostQueue()),
@@ -118,7 +118,7 @@ class DeviceRanks:
             device = pick(tensor)
             if device == CPU:
                 return group._prepare
-            return devices.preparation(device, group._turns, group._prepare)
+            return devices.preparation(device, group._work_queue, group._prepare)
 
         group._preparation = preparation  # type: ignore[method-assign]
 

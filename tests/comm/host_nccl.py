@@ -280,11 +280,11 @@ class Gathering:
         self._rounds: dict[int, dict[int, str]] = {}
 
     def of(self, rank: int) -> Callable[[Any], list[Any]]:
-        turns = itertools.count()
+        work_queue = itertools.count()
 
         def gather(value: Any) -> list[Any]:
             with self._condition:
-                values = self._rounds.setdefault(next(turns), {})
+                values = self._rounds.setdefault(next(work_queue), {})
                 values[rank] = json.dumps(value)
                 self._condition.notify_all()
                 assert self._condition.wait_for(lambda: len(values) == self._size, 30)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
-from hpsearch_comm.fate import Fate
+from hpsearch_comm.failure.abort import AbortState
 from tests.comm.host_nccl import Gathering, HostNccl, HostWorld, run_ranks
 
 CPU = torch.device("cpu")
@@ -20,7 +20,7 @@ class Ranks:
     def __init__(self, size: int, timeout: float = 30.0) -> None:
         self.size = size
         self.timeout = timeout
-        self.fates = [Fate() for _ in range(size)]
+        self.abort_states = [AbortState() for _ in range(size)]
         self.host = HostWorld(size)
         self.nccl = [HostNccl(self.host, rank) for rank in range(size)]
         self.gathering = Gathering(size)
@@ -33,7 +33,7 @@ class Ranks:
             self.size,
             CPU,
             self.gathering.of(rank),
-            self.fates[rank],
+            self.abort_states[rank],
             self.timeout,
             start_timeout=start_timeout,
             interface=interface,
@@ -44,8 +44,8 @@ class Ranks:
     def close(self) -> None:
         """End the threads that wait for a rank."""
         self.host.abort()
-        for fate in self.fates:
-            fate.close()
+        for abort_state in self.abort_states:
+            abort_state.close()
 
 
 class World(Ranks):

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from hpsearch_comm import MismatchError, RefusedError, UsageError
-from hpsearch_comm.gradients import broadcast_optimizer_state, broadcast_parameters
-from hpsearch_comm.gradients.agreement import check_agreement
-from hpsearch_comm.gradients.broadcast import _describe_groups
+from hpsearch_comm.data_parallel import broadcast_optimizer_state, broadcast_parameters
+from hpsearch_comm.data_parallel.agreement import check_agreement
+from hpsearch_comm.data_parallel.broadcast import _describe_groups
 from tests.comm.thread_ranks import run_ranks
 
 

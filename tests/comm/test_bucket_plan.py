@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hpsearch_comm.gradients.bucket_plan import Arrivals, plan_buckets
+from hpsearch_comm.data_parallel.bucket_plan import Arrivals, plan_buckets
 
 
 def plan(*arrivals: Arrivals, kinds="aaaa", sizes=(4, 4, 4, 4), first=4, full=8, large=1000):

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from hpsearch_comm import Group, MismatchError, UsageError
-from hpsearch_comm.gradients import DataParallel, DistributedOptimizer
-from hpsearch_comm.gradients.reducer import GradientReducer
+from hpsearch_comm.data_parallel import DataParallel, DistributedOptimizer
+from hpsearch_comm.data_parallel.reducer import GradientReducer
 from tests.comm.gradient_checks import assert_close, gradients, inputs_of, make_layers, seeded
 from tests.comm.thread_ranks import run_ranks
 
@@ -124,7 +124,7 @@ def test_a_model_may_move_after_it_was_wrapped_with_its_gradients(change):
 @pytest.mark.parametrize("large", [1, 1 << 20], ids=["large", "small"])
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_model_may_change_its_layout_after_it_was_wrapped_whoever_has_gradients_then(large, overlap, monkeypatch):
-    monkeypatch.setattr("hpsearch_comm.gradients.buckets.LARGE", large)
+    monkeypatch.setattr("hpsearch_comm.data_parallel.buckets.LARGE", large)
 
     def work(group):
         model: Any = seeded(lambda: nn.Conv2d(3, 4, 3))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from hpsearch_comm.clock import compare_clocks, offset_from
+from hpsearch_comm.timeline.clock import compare_clocks, offset_from
 
 
 def test_the_middle_of_what_all_rounds_leave_possible() -> None:

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hpsearch_comm as comm
-from hpsearch_comm.reduction import reduction_for
-from hpsearch_comm.signature import DTYPES, REDUCTIONS
+from hpsearch_comm.collectives.reduction import reduction_for
+from hpsearch_comm.header import DTYPES, REDUCTIONS
 from tests.comm.pairwise import Row, every_combination, pairwise
 from tests.comm.thread_ranks import run_ranks
 

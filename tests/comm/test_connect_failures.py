@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hpsearch_comm.control import NOTICE_BYTES, pack_notice, unpack_notice
 from hpsearch_comm.errors import CommError, ConfigurationError, RefusedError, RendezvousError
+from hpsearch_comm.failure.detector import NOTICE_BYTES, pack_notice, unpack_notice
 from hpsearch_comm.formation import watch
 from hpsearch_comm.formation.connect import connect
 from hpsearch_comm.formation.handshake import (

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import hpsearch_comm as comm
-from hpsearch_comm.signature import REDUCTIONS
+from hpsearch_comm.header import REDUCTIONS
 from tests.comm.thread_ranks import run_ranks
 
 WAYS = [{}, {"transport": "tcp"}, {"transport": "tcp", "algorithm": "naive"}, {"hosts": ["a", "a", "b"]}]
@@ -84,7 +84,7 @@ import torch
 torch.set_default_device("meta")
 torch.set_default_dtype(torch.float64)
 import hpsearch_comm as comm
-from hpsearch_comm.reduction import reduction_for
+from hpsearch_comm.collectives.reduction import reduction_for
 for op in ("sum", "mean", "min", "max", "product"):
     for dtype in (torch.float32, torch.float16, torch.float8_e5m2):
         reduction = reduction_for(op, dtype)

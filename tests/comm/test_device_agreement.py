@@ -11,7 +11,7 @@ import torch
 import hpsearch_comm as comm
 from hpsearch_comm.cuda.devices import CudaParts
 from hpsearch_comm.cuda.queue import CudaCaller
-from hpsearch_comm.signature import Signature
+from hpsearch_comm.header import Signature
 from tests.comm.host_devices import DeviceRanks, errors_of
 from tests.comm.thread_ranks import run_ranks
 
@@ -157,8 +157,8 @@ def test_a_rank_that_does_not_come_to_agree_is_told():
 
     for error in errors_of(2, work):
         assert isinstance(error, comm.MismatchError)
-        assert "rank 0 calls first_cuda_use 1 (direct)" in str(error)
-        assert "rank 1 calls allreduce 1 (sum of float32 [5], 20 bytes, direct)" in str(error)
+        assert "rank 0 calls first_cuda_use 0 (direct)" in str(error)
+        assert "rank 1 calls allreduce 0 (sum of float32 [5], 20 bytes, direct)" in str(error)
 
 
 def test_ranks_that_mean_different_devices_are_told():

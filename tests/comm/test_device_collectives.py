@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hpsearch_comm as comm
-from hpsearch_comm.signature import DTYPES
+from hpsearch_comm.header import DTYPES
 from tests.comm.host_devices import CPU, DEVICE, DeviceRanks, errors_of, wait_for, wait_for_abort
 from tests.comm.thread_ranks import run_ranks
 

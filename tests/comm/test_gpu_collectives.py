@@ -155,7 +155,7 @@ def die_while_the_other_waits(pair: Pair) -> str:
         try:
             pair.other.recv_bytes()
         except (EOFError, OSError):
-            pair.fate.fail(PeerLost("rank 1 has died", 1))
+            pair.abort_state.fail(PeerLost("rank 1 has died", 1))
 
     threading.Thread(target=watch, daemon=True).start()
     try:

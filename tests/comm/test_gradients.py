@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from hpsearch_comm import Group, UsageError
-from hpsearch_comm.gradients import DataParallel
+from hpsearch_comm.data_parallel import DataParallel
 from tests.comm.gradient_checks import (
     assert_close,
     compare,
@@ -230,7 +230,7 @@ def test_gradients_accumulate_without_being_averaged_within_no_sync():
 
 @pytest.mark.parametrize("large", [1, 1 << 20], ids=["large", "small"])
 def test_a_gradient_with_a_history_is_averaged_without_it(large, monkeypatch):
-    monkeypatch.setattr("hpsearch_comm.gradients.buckets.LARGE", large)
+    monkeypatch.setattr("hpsearch_comm.data_parallel.buckets.LARGE", large)
 
     def work(group):
         model: Any = nn.Linear(2, 1, bias=False)
@@ -273,7 +273,7 @@ def enlarge_what_arrives(parameter: Any, factor: float) -> None:
 def test_what_hooks_make_of_gradients_is_averaged_whenever_they_were_registered(
     overlap, large, change, steps_before, monkeypatch
 ):
-    monkeypatch.setattr("hpsearch_comm.gradients.buckets.LARGE", large)
+    monkeypatch.setattr("hpsearch_comm.data_parallel.buckets.LARGE", large)
 
     def work(group):
         reduce_at_once(group)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import hpsearch_comm as comm
-from hpsearch_comm.algorithms import butterfly
+from hpsearch_comm.collectives import halving_doubling
 from hpsearch_comm.timeline.merging import merge
 from tests.comm.leftovers import shared_memory_files
 from tests.comm.thread_ranks import SECRET, run_ranks
@@ -58,7 +58,7 @@ def test_the_choice_of_an_algorithm_is_reported_and_can_be_forced():
 def test_where_the_ranks_are_and_how_much_it_is_choose_the_algorithm(ranks, options, little, much):
     def work(group: comm.Group) -> tuple[str, ...]:
         taken = []
-        for nbytes in (4, butterfly.SHORT, butterfly.SHORT + 4):
+        for nbytes in (4, halving_doubling.SHORT, halving_doubling.SHORT + 4):
             group.allreduce(torch.ones(nbytes // 4))
             taken.append(group.last_algorithm)
         return tuple(taken)

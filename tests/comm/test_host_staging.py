@@ -6,24 +6,24 @@ import torch
 from hpsearch_comm.cuda.queue import wait_until
 from hpsearch_comm.cuda.staging import HostStaging, chunks, layout
 from hpsearch_comm.errors import PeerLost, UsageError
-from hpsearch_comm.fate import Fate
-from hpsearch_comm.signature import DTYPES
+from hpsearch_comm.failure.abort import AbortState
+from hpsearch_comm.header import DTYPES
 from tests.comm.host_nccl import HostQueue
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def fate():
-    fate = Fate()
-    yield fate
-    fate.close()
+def abort_state():
+    abort_state = AbortState()
+    yield abort_state
+    abort_state.close()
 
 
 class Staged:
     """Staging on the CPU, with a record of what it asked for."""
 
-    def __init__(self, fate: Fate, chunk_bytes: int = 64) -> None:
+    def __init__(self, abort_state: AbortState, chunk_bytes: int = 64) -> None:
         self.down, self.up = HostQueue(), HostQueue()
         self.allocated: list[int] = []
 
@@ -31,7 +31,9 @@ class Staged:
             self.allocated.append(nbytes)
             return torch.full((nbytes,), 0xAB, dtype=torch.uint8)
 
-        self.staging = HostStaging(CPU, fate, chunk_bytes=chunk_bytes, allocate=allocate, queues=(self.down, self.up))
+        self.staging = HostStaging(
+            CPU, abort_state, chunk_bytes=chunk_bytes, allocate=allocate, queues=(self.down, self.up)
+        )
 
 
 @pytest.mark.parametrize("numel", [0, 1, 15, 16, 17, 100, 1000])
@@ -59,8 +61,8 @@ def test_layout_keeps_blocks_aligned_and_apart():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("numel", [0, 1, 63, 200])
-def test_each_element_goes_down_through_the_collective_and_up(fate, dtype, numel):
-    staged = Staged(fate)
+def test_each_element_goes_down_through_the_collective_and_up(abort_state, dtype, numel):
+    staged = Staged(abort_state)
     values = torch.arange(numel).remainder(2).to(dtype)
     seen = []
 
@@ -79,8 +81,8 @@ def test_each_element_goes_down_through_the_collective_and_up(fate, dtype, numel
     assert len(seen) == len(chunks(numel, dtype.itemsize, 64))
 
 
-def test_strides_out_and_gradients_are_kept(fate):
-    staged = Staged(fate, 16)
+def test_strides_out_and_gradients_are_kept(abort_state):
+    staged = Staged(abort_state, 16)
     strided = torch.arange(24.0).reshape(4, 6)[:, ::2]
     before = strided.clone()
     out = torch.zeros(3, 4).t()
@@ -94,8 +96,8 @@ def test_strides_out_and_gradients_are_kept(fate):
     assert parameter.tolist() == [2.0] * 5
 
 
-def test_slots_are_reused_and_waited_for_in_the_gpu(fate):
-    staged = Staged(fate, 16)
+def test_slots_are_reused_and_waited_for_in_the_gpu(abort_state):
+    staged = Staged(abort_state, 16)
     tensor = torch.arange(40.0)
     for _ in range(3):
         staged.staging.elementwise(tensor, lambda chunk: chunk.add_(1))
@@ -107,8 +109,8 @@ def test_slots_are_reused_and_waited_for_in_the_gpu(fate):
     assert len(staged.up.released) == 3
 
 
-def test_any_collective_is_carried_whole(fate):
-    staged = Staged(fate)
+def test_any_collective_is_carried_whole(abort_state):
+    staged = Staged(abort_state)
     inputs = [torch.arange(6.0).reshape(2, 3).t(), torch.tensor(7, dtype=torch.int16), torch.zeros(0, 3)]
     outputs = [torch.zeros(2, 2, dtype=torch.bfloat16), torch.zeros(3, 2).t(), torch.zeros(0)]
 
@@ -141,8 +143,8 @@ def test_any_collective_is_carried_whole(fate):
     staged.staging.whole([], [], lambda given, wanted: None)
 
 
-def test_call_from_another_thread_waits_for_everything_on_the_host(fate):
-    staged = Staged(fate)
+def test_call_from_another_thread_waits_for_everything_on_the_host(abort_state):
+    staged = Staged(abort_state)
     ready = staged.staging.mark()
     tensor = torch.ones(100)
     staged.staging.elementwise(tensor, lambda chunk: chunk.mul_(5), ready=ready)
@@ -152,8 +154,8 @@ def test_call_from_another_thread_waits_for_everything_on_the_host(fate):
     assert torch.equal(tensor, torch.full((100,), 5.0))
 
 
-def test_error_of_the_collective_comes_through_and_the_staging_goes_on(fate):
-    staged = Staged(fate, 16)
+def test_error_of_the_collective_comes_through_and_the_staging_goes_on(abort_state):
+    staged = Staged(abort_state, 16)
     tensor = torch.ones(40)
 
     def fail(chunk: torch.Tensor) -> None:
@@ -167,8 +169,8 @@ def test_error_of_the_collective_comes_through_and_the_staging_goes_on(fate):
 
 
 @pytest.mark.parametrize("way", ["elementwise", "whole"])
-def test_memory_is_kept_for_the_copies_before_anything_can_go_wrong(fate, way):
-    staged = Staged(fate)
+def test_memory_is_kept_for_the_copies_before_anything_can_go_wrong(abort_state, way):
+    staged = Staged(abort_state)
     tensor, out = torch.ones(40), torch.zeros(80)[::2]
 
     def fail(*_arguments: object) -> None:
@@ -187,8 +189,8 @@ def test_memory_is_kept_for_the_copies_before_anything_can_go_wrong(fate, way):
             assert any(kept is used for kept in queue.kept)
 
 
-def test_conjugated_tensors_are_carried_by_value(fate):
-    staged = Staged(fate)
+def test_conjugated_tensors_are_carried_by_value(abort_state):
+    staged = Staged(abort_state)
     tensor = torch.tensor([1 + 2j, 3 - 1j])
     out = torch.zeros(2, dtype=torch.complex64)
     staged.staging.whole([tensor.conj()], [out.conj()], lambda given, wanted: wanted[0].copy_(given[0] * 2))
@@ -197,23 +199,23 @@ def test_conjugated_tensors_are_carried_by_value(fate):
     assert tensor.tolist() == [2 - 1j, -1 - 3j]
 
 
-def test_closing_waits_for_no_gpu(fate):
-    staged = Staged(fate)
+def test_closing_waits_for_no_gpu(abort_state):
+    staged = Staged(abort_state)
     staged.up.busy = lambda: True  # the copies up don't end
     staged.staging.elementwise(torch.ones(3), lambda chunk: None)
     staged.staging.close()
 
 
-def test_failed_group_ends_the_wait_for_the_gpu(fate):
-    staged = Staged(fate)
+def test_failed_group_ends_the_wait_for_the_gpu(abort_state):
+    staged = Staged(abort_state)
     staged.down.busy = lambda: True
-    fate.fail(PeerLost("rank 1 has died", 1))
+    abort_state.fail(PeerLost("rank 1 has died", 1))
     with pytest.raises(PeerLost, match="rank 1 has died"):
         staged.staging.elementwise(torch.ones(3), lambda chunk: None)
 
 
-def test_wrong_tensors_are_refused(fate):
-    staging = Staged(fate).staging
+def test_wrong_tensors_are_refused(abort_state):
+    staging = Staged(abort_state).staging
     with pytest.raises(UsageError, match=r"tensors must lie on cpu, .* got one on meta"):
         staging.elementwise(torch.zeros(2, device="meta"), lambda chunk: None)
     with pytest.raises(UsageError, match=r"out must have the tensor's shape \[2\], got \[3\]"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hpsearch_comm import Group
-from hpsearch_comm.gradients import DataParallel
+from hpsearch_comm.data_parallel import DataParallel
 from tests.comm.gradient_checks import Gradients, assert_close, gradients, inputs_of, reduce_at_once
 from tests.comm.thread_ranks import run_ranks
 
@@ -122,7 +122,7 @@ def test_random_graphs_give_the_mean_of_what_each_rank_has_alone(steps, squared,
     by_rank = [alone(steps, rank, squared) for rank in range(2)]
     expected = mean([of_parameters for of_parameters, _ in by_rank])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hpsearch_comm.gradients.buckets.LARGE", large)
+        patch.setattr("hpsearch_comm.data_parallel.buckets.LARGE", large)
         for (seen, local), (_, of_rank) in zip(run_ranks(2, work), by_rank, strict=True):
             for step in seen:
                 assert_close(step, expected)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpsearch_comm.cuda.nccl_candidates import candidates, loaded_copies, wheel_conflict
-from hpsearch_comm.nccl_wheels import NcclWheel
+from hpsearch_comm.cuda.nccl_wheels import NcclWheel
 
 LIBRARY = "nvidia/nccl/lib/libnccl.so.2"
 

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
+from hpsearch_comm.collectives.reduction import reduction_for
 from hpsearch_comm.errors import UsageError
-from hpsearch_comm.reduction import reduction_for
-from hpsearch_comm.signature import DTYPES
+from hpsearch_comm.header import DTYPES
 from tests.comm.host_nccl import HostEvent, HostQueue, run_ranks
 from tests.comm.nccl_world import worlds
 

@@ -6,7 +6,7 @@ import torch
 from hpsearch_comm.cuda.nccl_library import DATATYPES, OPERATORS
 from hpsearch_comm.cuda.nccl_reduction import lower, unsupported
 from hpsearch_comm.errors import UsageError
-from hpsearch_comm.signature import DTYPES
+from hpsearch_comm.header import DTYPES
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int8, torch.uint64])

@@ -13,9 +13,9 @@ import torch
 
 from hpsearch_comm.cuda import devices
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
+from hpsearch_comm.cuda.nccl_wheels import installed_nccl_wheels
 from hpsearch_comm.errors import NcclError, PeerLost
 from hpsearch_comm.group import Group
-from hpsearch_comm.nccl_wheels import installed_nccl_wheels
 from tests.comm.host_nccl import HostNccl, HostWorld, run_ranks
 from tests.comm.nccl_world import Ranks
 
@@ -46,7 +46,7 @@ def test_where_one_rank_cannot_begin_all_are_told_and_abort(ranks):
     said = "NCCL hasn't started on rank 1: ncclCommInitRankConfig failed: 1"
     assert run_ranks(3, lambda rank: start(ranks, rank)) == [said] * 3
     assert [nccl.log for nccl in ranks.nccl] == [["init", "abort"], [], ["init", "abort"]]
-    assert all(fate.error is None for fate in ranks.fates)
+    assert all(abort_state.error is None for abort_state in ranks.abort_states)
 
 
 def test_where_it_fails_in_the_background_on_one_rank_all_are_told_and_abort(ranks):
@@ -79,8 +79,8 @@ def test_a_group_that_fails_meanwhile_ends_the_start(ranks):
     def work(rank: int) -> str:
         if rank == 2:
             ranks.gathering.of(2)([None, None])
-            for fate in ranks.fates:
-                fate.fail(lost)
+            for abort_state in ranks.abort_states:
+                abort_state.fail(lost)
             return "died"
         with pytest.raises(PeerLost, match="rank 2 has died"):
             ranks.communicator(rank)
@@ -133,7 +133,7 @@ def test_nccl_is_given_the_name_of_the_interface_that_the_user_has_chosen(monkey
     monkeypatch.setattr(devices, "NcclCommunicator", lambda *_, **named: given.update(named))
     with Group(0, 1) as group:
         options = replace(group._options, interface=interface)
-        devices.CudaParts().communicator(options, torch.device("cpu"), lambda value: [value], group._fate, None)
+        devices.CudaParts().communicator(options, torch.device("cpu"), lambda value: [value], group._abort_state, None)
     assert given["interface"] == name
     assert ("set NCCL_SOCKET_IFNAME" in caplog.text) == (interface is not None and name is None)
 

@@ -158,10 +158,10 @@ def test_a_rank_0_that_says_nothing_is_given_up(false_rank_0, monkeypatch):
 
 def test_a_refusal_is_told_with_the_end_that_follows():
     def meet(soon: float) -> Exception:
-        turns = itertools.chain([RefusedError("the secrets differ")], itertools.repeat(OSError("nobody listens")))
+        work_queue = itertools.chain([RefusedError("the secrets differ")], itertools.repeat(OSError("nobody listens")))
 
         def connect() -> socket.socket:
-            raise next(turns)
+            raise next(work_queue)
 
         with pytest.raises(CommError) as caught:
             answering(connect, 1, 2, soon)

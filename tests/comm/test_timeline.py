@@ -118,7 +118,7 @@ def test_threads_have_rows_of_their_own(tmp_path: Path) -> None:
     timeline = Timeline(tmp_path / "trace.json", 0, 2)
 
     def engine() -> None:
-        timeline.engine_thread()
+        timeline.queue_thread()
         with timeline.phase("in the engine"):
             pass
 
@@ -146,11 +146,11 @@ def test_engines_of_several_groups_have_rows_of_their_own(tmp_path: Path) -> Non
     timeline = Timeline(tmp_path / "trace.json", 0, 2)
 
     def engine(group: str) -> None:
-        timeline.engine_thread(group)
+        timeline.queue_thread(group)
         with timeline.operation("allreduce", 8, "direct", 0, 1, group):
             pass
 
-    for group in ("", "/1", "/1"):  # the second engine of a name takes the place of the first
+    for group in ("", "/1", "/1"):  # the second queue of a name takes the place of the first
         thread = threading.Thread(target=engine, args=(group,))
         thread.start()
         thread.join()
@@ -211,7 +211,7 @@ def test_no_timeline_does_nothing() -> None:
         timeline.counter("queue", length=1)
     timeline.begin_backward()
     timeline.end_backward()
-    timeline.engine_thread("/1")
+    timeline.queue_thread("/1")
     timeline.set_clock(3, 4)
     timeline.close()
     assert timeline.summary() == {}

@@ -114,11 +114,12 @@ def test_the_duplicates_of_a_group_without_a_timeline_have_none() -> None:
 
 def test_a_blocking_operation_behind_an_asynchronous_one_hides_nothing(tmp_path: Path) -> None:
     with Group(0, 1, timeline=tmp_path / "trace.json") as group:
-        under_way = threading.Event()
+        begun, under_way = threading.Event(), threading.Event()
         group.allgather_async(torch.ones(3))
-        waiting = group._turns._engine
+        waiting = group._work_queue._thread
         assert waiting is not None
-        waiting.submit("a pause", under_way.wait)
+        waiting.submit("a pause", lambda: begun.set() or under_way.wait())
+        begun.wait()  # from now on nothing but the caller's is queued
         caller = threading.Thread(target=group.allreduce, args=(torch.ones(3),))
         caller.start()
         while waiting._tasks.empty():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hpsearch_comm import CommError, Group, UsageError
-from hpsearch_comm.gradients import DataParallel, convert_sync_batchnorm
+from hpsearch_comm.data_parallel import DataParallel, convert_sync_batchnorm
 from tests.comm.branching_model import FEATURES, BranchingModel
 from tests.comm.thread_ranks import run_ranks
 
@@ -133,7 +133,7 @@ def test_weighted_means_are_exact_but_for_rounding_in_every_dtype(given, nothing
     # Compressed values are rounded twice and then enlarged, by the number of ranks at most; others are rounded once.
     bound = 2 * facts.eps * magnitude + len(weights) * facts.tiny * facts.eps
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hpsearch_comm.gradients.buckets.LARGE", large)
+        patch.setattr("hpsearch_comm.data_parallel.buckets.LARGE", large)
         for seen in run_ranks(len(weights), work):
             for result in seen:
                 error = (result.double() - expected[: len(result)]).abs()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hpsearch_comm import Group, SyncBatchNorm
-from hpsearch_comm.gradients.broadcast import broadcast_tensors
+from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
 from hpsearch_trainers.normalization import normalizations
 
 __all__ = ["buffers_kept", "synchronize_buffers"]

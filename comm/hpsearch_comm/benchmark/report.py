@@ -3,7 +3,7 @@
 A time is the median of a turn's repetitions, and then of the rounds. A ratio is taken within a round, of turns that lay
 side by side, so that both met the same neighbours; of the ratios of all rounds min, median and max are shown; the
 efficiencies of `--model` are ratios of short turns, several in each round. In the row of gloo, a ratio of 5 says that
-gloo took 5 times as long. For the rates see `hpsearch_comm.bandwidth`.
+gloo took 5 times as long. For the rates see `hpsearch_comm.timeline.bandwidth`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from statistics import median
 
 import torch
 
-from hpsearch_comm.bandwidth import algorithm_bandwidth, bus_bandwidth
 from hpsearch_comm.benchmark.bare_memory import BARE
 from hpsearch_comm.benchmark.block import Turn
 from hpsearch_comm.benchmark.launch import Outcome
 from hpsearch_comm.benchmark.sizes import parse_sizes
 from hpsearch_comm.benchmark.training import NO_AVERAGING
+from hpsearch_comm.timeline.bandwidth import algorithm_bandwidth, bus_bandwidth
 
 __all__ = ["geometric_mean", "machine", "ratios", "render", "summary", "table"]
 

@@ -9,21 +9,21 @@ from typing import Any, cast
 
 import torch
 
-from hpsearch_comm.call import Call, check_out, check_root, check_target, check_tensor
-from hpsearch_comm.collectives import HostCollectives
+from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.cuda.device_ways import Flight, Turn, Way
 from hpsearch_comm.cuda.nccl_reduction import unsupported
 from hpsearch_comm.cuda.queue import Caller
 from hpsearch_comm.cuda.staging import CHUNK_BYTES
 from hpsearch_comm.errors import UsageError
-from hpsearch_comm.operation import Operation
-from hpsearch_comm.preparation import Preparation, check_gathered, gathered_fits
-from hpsearch_comm.turns import Prepared
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.operations.arguments import Call, check_out, check_root, check_target, check_tensor
+from hpsearch_comm.operations.host_operations import HostOperations, check_gathered, gathered_fits
+from hpsearch_comm.operations.work_queue import Prepared
 
-__all__ = ["DeviceCollectives"]
+__all__ = ["DeviceOperations"]
 
 
-class DeviceCollectives(Preparation):
+class DeviceOperations(HostOperations):
     """Prepares operations on tensors of one CUDA device.
 
     Args:

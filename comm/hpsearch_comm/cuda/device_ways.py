@@ -1,6 +1,6 @@
 """The ways that a collective of CUDA tensors can take: through NCCL, through host memory, or nowhere in a group of one.
 
-Every operation on every way is run in the group's turn, be it in the caller's thread or in the engine's. So there is
+Every operation on every way is run in the group's turn, be it in the caller's thread or in the queue's. So there is
 one order of all operations, on the CPU and on GPUs, the same on every rank, and nothing can wait in a circle: the first
 operation that isn't finished everywhere is one that every rank comes to, since what lies before it has ended, or is
 with the GPUs, which need nothing more from the host. The caller's stream comes along as a `Caller`.
@@ -15,13 +15,13 @@ from typing import Any, Protocol
 
 import torch
 
-from hpsearch_comm.call import Call
-from hpsearch_comm.collectives import HostCollectives
+from hpsearch_comm.collectives.host_collectives import HostCollectives
+from hpsearch_comm.collectives.reduction import Reduction
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
 from hpsearch_comm.cuda.queue import Caller
 from hpsearch_comm.cuda.staging import HostStaging
-from hpsearch_comm.operation import Operation
-from hpsearch_comm.reduction import Reduction
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.operations.arguments import Call
 
 __all__ = ["Alone", "Landed", "ThroughHost", "ThroughNccl", "Turn", "Way"]
 
@@ -103,7 +103,7 @@ class ThroughNccl:
     They meet before every operation, not only before the first of its kind. NCCL compares nothing: where counts differ
     it writes past the end of a tensor or hangs, and ranks that agreed on a kind of call once can still call two of them
     in different orders. A meeting takes 5 to 50 us of the host's time, as long as NCCL's own launch; asynchronous
-    operations spend it in the engine's thread, while the GPU computes. In return no kernel is launched that spins on
+    operations spend it in the queue's thread, while the GPU computes. In return no kernel is launched that spins on
     the GPU for a peer who never comes.
 
     Args:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from hpsearch_comm.nccl_wheels import NcclWheel, nccl_required_by_torch, shared_files
+from hpsearch_comm.cuda.nccl_wheels import NcclWheel, nccl_required_by_torch, shared_files
 
 __all__ = ["VARIABLE", "NcclCandidate", "candidates", "loaded_copies", "wheel_conflict"]
 

@@ -21,15 +21,15 @@ from typing import Generic, TypeVar
 import torch
 from torch.autograd.graph import increment_version
 
-from hpsearch_comm.call import check_device
 from hpsearch_comm.cuda.nccl_library import NcclLibrary, load_nccl
 from hpsearch_comm.cuda.nccl_reduction import lower
 from hpsearch_comm.cuda.nccl_session import Call, NcclSession
 from hpsearch_comm.cuda.nccl_start import Gather, start
 from hpsearch_comm.cuda.queue import CudaQueue, Event, Queue
 from hpsearch_comm.errors import CommError, UsageError
-from hpsearch_comm.fate import Fate
-from hpsearch_comm.layout import flat, is_plain, put_back
+from hpsearch_comm.failure.abort import AbortState
+from hpsearch_comm.operations.arguments import check_device
+from hpsearch_comm.operations.contiguous import flat, is_plain, put_back
 
 __all__ = ["NcclCommunicator", "NcclWork"]
 
@@ -83,7 +83,7 @@ class NcclCommunicator:
         size: The number of ranks.
         device: The CUDA device of all tensors, with its number.
         gather: By which the ranks start NCCL together.
-        fate: The group's. When it fails, the communicator is aborted.
+        abort_state: The group's. When it fails, the communicator is aborted.
         timeout: Seconds after which an operation that doesn't end is given up.
         start_timeout: Seconds that making the communicator may take.
         max_ctas: Thread blocks that each kernel may take at most, the same on every rank; see `most_ctas`.
@@ -102,7 +102,7 @@ class NcclCommunicator:
         size: int,
         device: torch.device,
         gather: Gather,
-        fate: Fate,
+        abort_state: AbortState,
         timeout: float,
         *,
         start_timeout: float = 60.0,
@@ -114,7 +114,7 @@ class NcclCommunicator:
         self.rank = rank
         self.size = size
         self.device = device
-        self._session = NcclSession(rank, size, library or load_nccl(), fate, timeout)
+        self._session = NcclSession(rank, size, library or load_nccl(), abort_state, timeout)
         self._queue: Queue = CudaQueue(device) if queue is None else queue
         self._last: tuple[Event, Event] | None = None
         with self._queue.scope():

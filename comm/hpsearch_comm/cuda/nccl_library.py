@@ -25,8 +25,8 @@ from typing import Any
 import torch
 
 from hpsearch_comm.cuda.nccl_candidates import VARIABLE, NcclCandidate, candidates, loaded_copies, wheel_conflict
+from hpsearch_comm.cuda.nccl_wheels import installed_nccl_wheels
 from hpsearch_comm.errors import NcclError
-from hpsearch_comm.nccl_wheels import installed_nccl_wheels
 
 __all__ = [
     "DATATYPES",

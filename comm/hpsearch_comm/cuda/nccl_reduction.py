@@ -24,9 +24,9 @@ from functools import lru_cache
 
 import torch
 
+from hpsearch_comm.collectives.reduction import reduction_for
 from hpsearch_comm.cuda.nccl_library import DATATYPES, OPERATORS
 from hpsearch_comm.errors import UsageError
-from hpsearch_comm.reduction import reduction_for
 
 __all__ = ["NcclReduction", "lower", "unsupported"]
 

@@ -4,7 +4,7 @@ Each C call returns at once (see `nccl_library`), so a lock around it lets an ab
 all waiting is done outside the lock, by looking. What ends a wait:
 
     the GPU has finished           all is well
-    the group has failed           PeerLost and so on, from the fate; the communicator is aborted in the background
+    the group has failed           PeerLost and so on; the communicator is aborted in the background
     NCCL reports an error          NcclError; a dying peer is often seen here first, so the group's watcher is given a
                                    moment to say who it was
     no end for `timeout` seconds   CommTimeoutError; counted from where this rank's own earlier kernels were done
@@ -27,8 +27,8 @@ from hpsearch_comm.cuda.nccl_library import (
 )
 from hpsearch_comm.cuda.queue import Event, wait_until
 from hpsearch_comm.errors import CommError, CommTimeoutError, GroupClosedError, PeerLost
-from hpsearch_comm.fate import Fate
-from hpsearch_comm.operation import FIRST_REMINDER, remind
+from hpsearch_comm.failure.abort import AbortState
+from hpsearch_comm.failure.operation import FIRST_REMINDER, remind
 
 __all__ = ["Call", "NcclSession"]
 
@@ -46,7 +46,7 @@ class NcclSession:
         rank: This rank, from 0 to size - 1.
         size: The number of ranks.
         library: NCCL.
-        fate: The group's. When it fails, the communicator is aborted.
+        abort_state: The group's. When it fails, the communicator is aborted.
         timeout: Seconds after which an operation that doesn't end is given up.
     """
 
@@ -55,13 +55,13 @@ class NcclSession:
         rank: int,
         size: int,
         library: NcclLibrary,
-        fate: Fate,
+        abort_state: AbortState,
         timeout: float,
     ) -> None:
         self.rank = rank
         self.size = size
         self.library = library
-        self.fate = fate
+        self.abort_state = abort_state
         self.timeout = timeout
         self.aborted = False
         """Whether the communicator was given up; what its operations wrote is then not to be trusted."""
@@ -82,7 +82,7 @@ class NcclSession:
         """
         self._comm = self.library.init_rank(self.size, identity, self.rank, max_ctas)
         me = weakref.ref(self)
-        self.fate.on_change(lambda: _abort_if_failed(me))
+        self.abort_state.on_change(lambda: _abort_if_failed(me))
 
     @property
     def usable(self) -> bool:
@@ -153,11 +153,11 @@ class NcclSession:
         with self._lock:
             if self._comm is None:
                 return
-            state = self.library.ncclCommFinalize(self._comm) if self.fate.error is None else IN_PROGRESS
+            state = self.library.ncclCommFinalize(self._comm) if self.abort_state.error is None else IN_PROGRESS
         until = time.monotonic() + timeout
 
         def check() -> None:
-            if time.monotonic() > until or self.fate.error is not None:
+            if time.monotonic() > until or self.abort_state.error is not None:
                 raise TimeoutError
 
         if state == IN_PROGRESS:
@@ -178,7 +178,7 @@ class NcclSession:
     def gone(self) -> CommError:
         """Give the error of a call that comes after the end."""
         try:
-            self.fate.check()
+            self.abort_state.check()
         except CommError as error:
             return error
         return GroupClosedError("the NCCL communicator is closed: make a new group")
@@ -212,13 +212,13 @@ class NcclSession:
             wait_until(lambda: time.monotonic() > until, self._check_peers)
         except CommError as better:
             error = better
-        self.fate.fail(error)
+        self.abort_state.fail(error)
         return error
 
     def _check_peers(self) -> None:
-        self.fate.check()
-        for peer in list(self.fate.left):
-            self.fate.check(peer)
+        self.abort_state.check()
+        for peer in list(self.abort_state.left):
+            self.abort_state.check(peer)
 
 
 class _Guard:
@@ -243,7 +243,7 @@ class _Guard:
 
     def check(self) -> None:
         session = self._session
-        session.fate.check()
+        session.abort_state.check()
         state = session.state()
         if state not in (SUCCESS, IN_PROGRESS):
             raise session._failed("ncclCommGetAsyncError", state, self._what())
@@ -253,7 +253,7 @@ class _Guard:
             self._begun = now
             if self._started.query():
                 self._started = None
-        elif session.fate.left:
+        elif session.abort_state.left:
             self._check_left(now)
         if self._until is not None and now > self._until:
             raise CommTimeoutError(f"{self._what()} is still under way; it goes on: wait again", -1)
@@ -267,7 +267,7 @@ class _Guard:
         if self._left is None:
             self._left = now
         elif now - self._left > GRACE_SECONDS:
-            peer = min(self._session.fate.left)
+            peer = min(self._session.abort_state.left)
             self._fail(
                 PeerLost(
                     f"rank {peer} has closed the group while rank {self._session.rank} is still in {self._what()}: "
@@ -288,14 +288,14 @@ class _Guard:
         )
 
     def _fail(self, error: CommError) -> None:
-        self._session.fate.fail(error)
+        self._session.abort_state.fail(error)
         raise error
 
 
 def _abort_if_failed(reference: weakref.ref[NcclSession]) -> None:
     """Called in whatever thread saw the end of the group, which must not wait for NCCL."""
     session = reference()
-    if session is None or session.aborted or session.fate.error is None:
+    if session is None or session.aborted or session.abort_state.error is None:
         return
     session.aborted = True
     threading.Thread(target=session.abort, name="hpsearch_comm nccl abort", daemon=True).start()

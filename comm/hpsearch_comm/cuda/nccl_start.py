@@ -93,8 +93,8 @@ def _begin(session: NcclSession, identity: bytes, max_ctas: int | None) -> str |
 def _look(session: NcclSession, until: float, timeout: float) -> tuple[bool, str | None]:
     """Wait a moment for NCCL, and say whether it is still starting, and what has gone wrong."""
     look = time.monotonic() + LOOK_SECONDS
-    wait_until(lambda: session.state() != IN_PROGRESS or time.monotonic() > look, session.fate.check)
-    session.fate.check()
+    wait_until(lambda: session.state() != IN_PROGRESS or time.monotonic() > look, session.abort_state.check)
+    session.abort_state.check()
     state = session.state()
     if state not in (SUCCESS, IN_PROGRESS):
         return False, str(session.library.error("ncclCommInitRankConfig", state))

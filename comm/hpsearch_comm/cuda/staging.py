@@ -14,7 +14,7 @@ one up.
 
 Which streams wait for which: the copies begin when the GPU has done what the caller's current stream was given before
 the call, and what that stream is given after the call begins when the copies up are done. For a call in the thread of
-an engine, which has a current stream of its own, `ready` stands for the caller's stream, and the call returns when the
+an queue, which has a current stream of its own, `ready` stands for the caller's stream, and the call returns when the
 GPU has done everything.
 """
 
@@ -24,11 +24,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from hpsearch_comm.call import check_device
 from hpsearch_comm.cuda.queue import CudaQueue, Event, Queue, wait_until
 from hpsearch_comm.errors import UsageError
-from hpsearch_comm.fate import Fate
-from hpsearch_comm.layout import flat, is_plain
+from hpsearch_comm.failure.abort import AbortState
+from hpsearch_comm.operations.arguments import check_device
+from hpsearch_comm.operations.contiguous import flat, is_plain
 
 __all__ = ["HostStaging", "chunks", "layout"]
 
@@ -47,7 +47,7 @@ class HostStaging:
 
     Args:
         device: The CUDA device of all tensors, with its number.
-        fate: The group's; its end ends the waits for the GPU.
+        abort_state: The group's; its end ends the waits for the GPU.
         chunk_bytes: Bytes that are copied at once; every rank must have the same.
         allocate: Gives host memory of so many bytes, in place of pinned memory from torch.
         queues: For the copies down and up, in place of two new streams of the device.
@@ -56,14 +56,14 @@ class HostStaging:
     def __init__(
         self,
         device: torch.device,
-        fate: Fate,
+        abort_state: AbortState,
         *,
         chunk_bytes: int = CHUNK_BYTES,
         allocate: Callable[[int], torch.Tensor] | None = None,
         queues: tuple[Queue, Queue] | None = None,
     ) -> None:
         self.device = device
-        self._fate = fate
+        self._abort_state = abort_state
         self._chunk_bytes = max(chunk_bytes, _WIDEST)
         self._allocate = _pinned if allocate is None else allocate
         self._down, self._up = (CudaQueue(device), CudaQueue(device)) if queues is None else queues
@@ -230,7 +230,7 @@ class HostStaging:
             self._wait(done)
 
     def _wait(self, event: Event) -> None:
-        wait_until(event.query, self._fate.check)
+        wait_until(event.query, self._abort_state.check)
 
 
 def chunks(numel: int, itemsize: int, chunk_bytes: int) -> list[tuple[int, int]]:

@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpsearch_comm.control import NOTICE_BYTES, foretell, pack_notice
 from hpsearch_comm.errors import CommError, ConfigurationError, RendezvousError
+from hpsearch_comm.failure.detector import NOTICE_BYTES, foretell, pack_notice
 from hpsearch_comm.formation.address import Address
 from hpsearch_comm.formation.handshake import Credentials, Hello, Kind, Verdict
 from hpsearch_comm.formation.keepalive import tell_when_gone

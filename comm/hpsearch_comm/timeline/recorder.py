@@ -1,7 +1,7 @@
 """Records what a rank does.
 
 An event costs the caller a tuple in a queue; a thread turns the queue into text and writes it twice a second. In the
-trace a rank is a process, with a row for each thread that calls operations, and one for each engine that runs
+trace a rank is a process, with a row for each thread that calls operations, and one for each queue that runs
 asynchronous ones. A group and its duplicates share a timeline; the duplicates' operations have their group's name.
 An operation has its bytes, algorithm and rates in its `args`, and, if it was asynchronous, how long it was queued and
 how much of it lay within the backward pass. (A blocking one hides behind nothing: it holds the backward pass up.)
@@ -122,7 +122,7 @@ class Timeline:
         """Mark the end of the backward pass. Does nothing outside of one."""
         since, now = self._backward_since, time.monotonic_ns()
         if since:
-            self._backwards.append((since, now))  # first: the engine must not miss the pass between the two lines
+            self._backwards.append((since, now))  # first: the queue must not miss the pass between the two lines
             self._backward_since = 0
             self._add((span_event, self._thread(), "backward", "backward", since, now))
 
@@ -135,8 +135,8 @@ class Timeline:
         finally:
             self.end_backward()
 
-    def engine_thread(self, group: str = "") -> None:
-        """Say that the calling thread is the engine of the group with this name. Each of them has a row of its own."""
+    def queue_thread(self, group: str = "") -> None:
+        """Say that the calling thread is the queue of the group with this name. Each of them has a row of its own."""
         row = self._engines.get(group)
         if row is None:
             row = self._engines[group] = self._new_row(f"engine of {group}" if group else "engine")
@@ -310,7 +310,7 @@ class NoTimeline:
         """Do nothing."""
         return _NOTHING
 
-    def engine_thread(self, _: str = "") -> None:
+    def queue_thread(self, _: str = "") -> None:
         """Do nothing."""
 
     def set_clock(self, _: int, __: int) -> None:

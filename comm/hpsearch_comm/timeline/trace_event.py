@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Protocol
 
-from hpsearch_comm.bandwidth import algorithm_bandwidth, bus_bandwidth
+from hpsearch_comm.timeline.bandwidth import algorithm_bandwidth, bus_bandwidth
 
 __all__ = [
     "CLOCK",

@@ -1,0 +1,1 @@
+"""What a user calls: arguments checked, turns given, results handed back."""
