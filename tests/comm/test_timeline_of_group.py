@@ -118,8 +118,11 @@ def test_a_blocking_operation_behind_an_asynchronous_one_hides_nothing(tmp_path:
         group.allgather_async(torch.ones(3))
         waiting = group._work_queue._thread
         assert waiting is not None
-        waiting.submit("a pause", lambda: begun.set() or under_way.wait())
-        begun.wait()  # from now on nothing but the caller's is queued
+        waiting.submit("a beginning", begun.set)
+        waiting.submit("a pause", under_way.wait)
+        begun.wait()
+        while not waiting._tasks.empty():  # until the pause is under way, and nothing else is queued
+            threading.Event().wait(0.01)
         caller = threading.Thread(target=group.allreduce, args=(torch.ones(3),))
         caller.start()
         while waiting._tasks.empty():
