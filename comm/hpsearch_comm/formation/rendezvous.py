@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import errno
+import ipaddress
 import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
-from hpsearch_comm.formation.dial import dial, socket_for
-from hpsearch_comm.formation.handshake import PROOF_BYTES, Challenge, Credentials, Hello, Kind, Verdict, prove
+from hpsearch_comm.errors import ConfigurationError, RendezvousError
+from hpsearch_comm.formation.address import Address
+from hpsearch_comm.formation.connector import Place, family_of
+from hpsearch_comm.formation.exchange import Venue, check_text, gather, join
+from hpsearch_comm.formation.handshake import Credentials
 from hpsearch_comm.formation.inheritance import close_in_children
 from hpsearch_comm.formation.interface import is_local, is_own_name, local_address, resolve, surroundings
-from hpsearch_comm.formation.roll_call import TEXT_BYTES, Admission, RollCall, answer_roll_call
-from hpsearch_comm.formation.store_exchange import exchange_through_store
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 __all__ = ["KnownAddresses", "MasterRendezvous", "Rendezvous", "StoreRendezvous"]
 
@@ -23,10 +29,10 @@ _ADVICE = (
     "Start all ranks within start_timeout of each other, with the same MASTER_ADDR, MASTER_PORT, WORLD_SIZE and "
     "HPSEARCH_COMM_SECRET, and see whether the missing ones have failed before"
 )
-_TRY_SECONDS = 5.0
-"""For one attempt to connect, and for the handshake that follows."""
 _BIND_SECONDS = 3.0
 """How long a taken port is tried again: another group of this process may be about to leave it."""
+_QUEUE = 4096
+_LONGEST_SECONDS = 2e6  # what a TCPStore takes as a time-out
 
 
 class Rendezvous(ABC):
@@ -93,30 +99,17 @@ class MasterRendezvous(Rendezvous):
             raise ConfigurationError(f"expected MASTER_PORT from 1 to 65535, got {port}")
         self.host: str = host
         self.port = port
-        self._place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
         """Meet the others at rank 0."""
-        text = _encode(mine)
+        check_text(mine)
         if size == 1:
             return [mine]
+        place = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        venue = Venue(size, credentials, deadline, place, _ADVICE)
         if rank == 0:
-            roll_call = RollCall(
-                self._listen(deadline),
-                size,
-                deadline,
-                self._place,
-                _ADVICE,
-                lambda _sock: _admit(credentials),
-            )
-            texts = [text, *roll_call.take(lambda texts: [text, *texts])]
-        else:
-            texts = answer_roll_call(
-                lambda end: self._connect(rank, credentials, end), rank, size, text, deadline, self._place, _ADVICE
-            )
-        if len(texts) != size or texts[rank] != text:
-            raise RendezvousError(f"expected {size} addresses of which number {rank} is this rank's, got {len(texts)}")
-        return [text.decode("utf-8", "replace") for text in texts]
+            return gather(venue, self._listen(deadline), mine)
+        return join(venue, rank, lambda: [(ip, self.port) for ip in resolve(self.host, deadline)], mine)
 
     def _listen(self, deadline: float) -> list[socket.socket]:
         addresses = list(resolve(self.host, deadline))
@@ -130,22 +123,15 @@ class MasterRendezvous(Rendezvous):
             )
         patience = min(deadline, time.monotonic() + _BIND_SECONDS)
         with contextlib.ExitStack() as opened:
-            listeners = [opened.enter_context(self._bind(address, patience)) for address in local]
+            listening = [opened.enter_context(self._bind(address, patience)) for address in local]
             opened.pop_all()
-        return listeners
+        return listening
 
     def _bind(self, address: str, patience: float) -> socket.socket:
         while True:
-            listener = close_in_children(socket_for(address))
             try:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if listener.family == socket.AF_INET6:
-                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                listener.bind((address, self.port))
-                listener.listen(4096)
-                return listener
+                return _listening((address, self.port))
             except OSError as error:
-                listener.close()
                 if error.errno != errno.EADDRINUSE or time.monotonic() >= patience:
                     raise ConfigurationError(
                         f"rank 0 can't listen on MASTER_PORT {self.port} of {address}: {error.strerror}. Take another "
@@ -153,36 +139,13 @@ class MasterRendezvous(Rendezvous):
                     ) from None
             time.sleep(0.05)
 
-    def _connect(self, rank: int, credentials: Credentials, deadline: float) -> socket.socket:
-        failures: dict[str, OSError] = {}
-        refusal: RefusedError | None = None
-        for address in resolve(self.host, deadline):
-            end = min(deadline, time.monotonic() + _TRY_SECONDS)
-            with contextlib.ExitStack() as opened:
-                try:
-                    sock = opened.enter_context(dial(address, self.port, end))
-                    prove(sock, credentials, Hello(rank, 0, Kind.RENDEZVOUS), end)
-                except OSError as error:
-                    failures[address] = error
-                    continue
-                except RefusedError as error:
-                    refusal = error
-                    continue
-                opened.pop_all()
-                return sock
-        if refusal is not None:
-            raise refusal
-        # What was tried, and what came of it: the name may stand for an address that isn't meant.
-        reason = "; ".join(f"{address}: {error.strerror or error}" for address, error in failures.items())
-        raise OSError(reason)
-
 
 class StoreRendezvous(Rendezvous):
-    """The store that torchrun keeps at MASTER_ADDR:MASTER_PORT, used as a client.
+    """Rank 0 listens on a port of its own, which it writes into the store that torchrun keeps; the others come to it.
 
-    Of torch.distributed only `TCPStore` is used. Anyone who reaches the store may write to it, so every entry is signed
-    with the group's secret, and is good for one start of the group only. What is kept there doesn't grow as groups
-    come and go.
+    Of torch.distributed only `TCPStore` is used, as a client. Anyone who reaches the store may write to it, so nothing
+    that is read there is trusted: it only says where to look for a rank 0 that proves the group's secret. There is one
+    key for each name of a group, overwritten by every start.
 
     Args:
         host: MASTER_ADDR.
@@ -196,29 +159,84 @@ class StoreRendezvous(Rendezvous):
         self.prefix = prefix
 
     def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
-        """Meet the others in the store."""
-        text = _encode(mine)
+        """Meet the others at the place of rank 0 that the store names. Rank 0 listens on the address that is `mine`."""
+        check_text(mine)
         if size == 1:
             return [mine]
-        texts = exchange_through_store(self.host, self.port, self.prefix, rank, size, text, credentials, deadline)
-        return [text.decode("utf-8", "replace") for text in texts]
+        place = f"the store at {self.host}:{self.port}"
+        venue = Venue(size, credentials, deadline, place, _ADVICE)
+        key = f"{self.prefix}/{credentials.digest.hex()[:16]}"
+        try:
+            with contextlib.closing(_Notice(_open_store(self.host, self.port, deadline), key)) as notice:
+                if rank > 0:
+                    return join(venue, rank, notice.read, mine)
+                listening = _listening((Address.from_text(mine).ip, 0))
+                return gather(venue, [listening], mine, lambda: notice.keep(listening))
+        except RuntimeError as error:  # what every failure of a TCPStore is
+            reason = str(error).strip().partition("\n")[0]
+            raise RendezvousError(
+                f"rank {rank} of {size} can't use {place}: {reason}. torchrun keeps it, and may have ended; otherwise "
+                "check MASTER_ADDR and MASTER_PORT"
+            ) from None
 
 
-def _admit(credentials: Credentials) -> Admission:
-    challenge = Challenge(credentials, 0)
-    yield challenge.nonce
-    proof = yield PROOF_BYTES
-    judgement = challenge.judge(
-        proof, lambda hello: Verdict.ACCEPTED if hello.kind is Kind.RENDEZVOUS else Verdict.UNEXPECTED
-    )
-    yield judgement.answer
-    if judgement.verdict is not Verdict.ACCEPTED or judgement.hello is None:
-        raise RefusedError(judgement.verdict.reason)
-    return judgement.hello.sender
+class _Notice:
+    """Where rank 0 listens, in a store: its address, a space and its port."""
+
+    def __init__(self, store: TCPStore, key: str) -> None:
+        self._store = store
+        self._key = key
+
+    def close(self) -> None:
+        """Disconnect: that is what a TCPStore does at its end, which the traceback of an error would put off."""
+        del self._store
+
+    def keep(self, listening: socket.socket) -> None:
+        """Write it wherever it isn't there: the store confirms nothing, and an earlier start may write later."""
+        ip, port, *_ = listening.getsockname()
+        if self._text() != f"{ip} {port}":
+            self._store.set(self._key, f"{ip} {port}")
+
+    def read(self) -> list[Place]:
+        """Give the place; none where nothing is written, or something else."""
+        ip, _, port = self._text().partition(" ")
+        try:
+            place = str(ipaddress.ip_address(ip)), int(port)
+        except ValueError:
+            return []
+        return [place] if 1 <= place[1] <= 65535 else []
+
+    def _text(self) -> str:
+        # Asking for a key that isn't there would wait for it.
+        return self._store.get(self._key).decode("utf-8", "replace") if self._store.check([self._key]) else ""
 
 
-def _encode(mine: str) -> bytes:
-    text = mine.encode()
-    if len(text) > TEXT_BYTES:
-        raise ConfigurationError(f"expected an address of at most {TEXT_BYTES} bytes, got {len(text)}")
-    return text
+def _listening(place: tuple[str, int]) -> socket.socket:
+    """Listen at a place.
+
+    Raises:
+        OSError: It is taken, or isn't of this host.
+    """
+    sock = close_in_children(socket.socket(family_of(place), socket.SOCK_STREAM))
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sock.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(place)
+        sock.listen(_QUEUE)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _open_store(host: str, port: int, deadline: float) -> TCPStore:
+    try:
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    except ImportError:
+        raise ConfigurationError(
+            "expected a torch that is built with torch.distributed, since torchrun's store is asked for the addresses: "
+            "start the ranks without torchrun (unset TORCHELASTIC_USE_AGENT_STORE)"
+        ) from None
+    left = datetime.timedelta(seconds=min(_LONGEST_SECONDS, max(1.0, deadline - time.monotonic())))
+    return TCPStore(host, port, None, False, left, wait_for_workers=False)
