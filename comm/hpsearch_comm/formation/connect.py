@@ -163,14 +163,13 @@ class _Bootstrap:
         self._made: dict[_Key, socket.socket] = {}
         self._awaited: set[_Key] = set()
         """What the higher ranks have yet to connect."""
-        self._idle: list[Connector] = []
-        """What this rank has yet to start, in this order."""
-        self._under_way: set[Connector] = set()
+        self._outgoing: dict[_Key, Connector] = {}
+        """What this rank has yet to connect, in this order."""
         self._watching: dict[int, Connector] = {}
         """To the higher ranks that have yet to connect."""
         self._watched: dict[int, socket.socket] = {}
         """Connections by which this rank sees that these are there."""
-        self._watched_by: dict[int, socket.socket] = {}
+        self._watched_by: list[socket.socket] = []
         """Connections by which lower ranks see that this one is there."""
         self._selector = selectors.DefaultSelector()
         self._acceptor = Acceptor(listener.sockets, self._rank, credentials, self._admit, self._welcome)
@@ -178,7 +177,7 @@ class _Bootstrap:
         self._heard = time.monotonic()
         # Each rank begins with the one right below it, so that not all come to rank 0 first.
         for peer in range(self._rank - 1, -1, -1):
-            self._idle += [self._connector(*key) for key in _plan(peer, peer in self._local, streams)]
+            self._outgoing |= {key: self._connector(*key) for key in _plan(peer, peer in self._local, streams)}
         for peer in range(self._rank + 1, topology.size):
             self._awaited.update(_plan(peer, peer in self._local, streams))
             self._watching[peer] = self._connector(peer, Kind.PRESENCE, 0)
@@ -189,20 +188,20 @@ class _Bootstrap:
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         self._acceptor.close()
-        for connector in self._under_way:
+        for connector in self._outgoing.values():
             connector.close()
         for peer in list(self._watching):
             self._watch_no_more(peer)
         self._selector.close()
         if error is not None:
             self._give_up(error)
-        for sock in self._watched_by.values():
+        for sock in self._watched_by:
             sock.close()
 
     def run(self, deadline: float) -> None:
         """Go on until every connection is made."""
         try:
-            while self._awaited or self._idle or self._under_way:
+            while self._awaited or self._outgoing:
                 self._step(deadline)
         except RendezvousError:
             # A peer that listens no more may have said why.
@@ -243,10 +242,9 @@ class _Bootstrap:
 
     def _start(self, now: float) -> None:
         """Start what is due, as long as there is room."""
-        due = [connector for connector in self._idle if connector.due <= now]
-        for connector in due[: _UNDER_WAY - len(self._under_way)]:
-            self._idle.remove(connector)
-            self._under_way.add(connector)
+        idle = [connector for connector in self._outgoing.values() if not connector.under_way]
+        room = _UNDER_WAY - len(self._outgoing) + len(idle)
+        for connector in [connector for connector in idle if connector.due <= now][:room]:
             connector.start()
             self._settle(connector, None)
 
@@ -254,13 +252,10 @@ class _Bootstrap:
         """Keep a connection that is made, or look at why it isn't."""
         hello = connector.hello
         if sock is not None:
-            self._under_way.discard(connector)
+            self._outgoing.pop((hello.target, hello.kind, hello.stream), None)
             self._keep(hello.target, hello, sock)
-        elif not connector.under_way and hello.kind is not Kind.PRESENCE:
-            self._under_way.discard(connector)
-            self._idle.append(connector)
-            if not connector.may_pass:
-                self._fail(connector)
+        elif hello.kind is not Kind.PRESENCE and not connector.under_way and not connector.may_pass:
+            self._fail(connector)
 
     def _watch(self, now: float) -> None:
         """See whether the ranks that have yet to connect are still there; called now and then."""
@@ -293,10 +288,7 @@ class _Bootstrap:
 
     def _welcome(self, hello: Hello, sock: socket.socket) -> None:
         if hello.kind is Kind.PRESENCE:
-            earlier = self._watched_by.pop(hello.sender, None)
-            if earlier is not None:
-                earlier.close()
-            self._watched_by[hello.sender] = sock
+            self._watched_by.append(sock)
             return
         self._awaited.remove((hello.sender, hello.kind, hello.stream))
         self._keep(hello.sender, hello, sock)
@@ -337,7 +329,7 @@ class _Bootstrap:
         """Tell those that have been reached why, and close everything."""
         told = error if isinstance(error, CommError) else CommError(f"rank {self._rank} failed: {error!r}")
         notice = pack_notice(told)
-        for sock in (*(control for _, control in self._controls()), *self._watched_by.values()):
+        for sock in (*(control for _, control in self._controls()), *self._watched_by):
             with contextlib.suppress(OSError):
                 sock.send(notice, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
         for sock in self._made.values():
@@ -364,7 +356,7 @@ class _Bootstrap:
         missing = sorted(self._missing())
         if missing:
             lines.append(f"{self._names(missing)} didn't connect to {self._own.ip}, port {self._own.port}")
-        unreached = {connector.hello.target: connector for connector in (*self._under_way, *self._idle)}
+        unreached = {connector.hello.target: connector for connector in self._outgoing.values()}
         for peer in sorted(unreached)[:_NAMED]:
             trouble = unreached[peer].trouble or "no answer"
             lines.append(f"{self._name(peer)} can't be reached at {unreached[peer].place} ({trouble})")

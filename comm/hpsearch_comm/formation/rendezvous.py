@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import errno
 import ipaddress
 import socket
 import time
@@ -14,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
 from hpsearch_comm.formation.address import Address
-from hpsearch_comm.formation.connector import Place, family_of
+from hpsearch_comm.formation.connector import Place
 from hpsearch_comm.formation.exchange import Venue, check_text, gather, join
 from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.inheritance import close_in_children
 from hpsearch_comm.formation.interface import is_local, is_own_name, local_address, resolve, surroundings
+from hpsearch_comm.formation.listener import listen
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -31,7 +30,6 @@ _ADVICE = (
 )
 _BIND_SECONDS = 3.0
 """How long a taken port is tried again: another group of this process may be about to leave it."""
-_QUEUE = 4096
 _LONGEST_SECONDS = 2e6  # what a TCPStore takes as a time-out
 
 
@@ -123,21 +121,15 @@ class MasterRendezvous(Rendezvous):
             )
         patience = min(deadline, time.monotonic() + _BIND_SECONDS)
         with contextlib.ExitStack() as opened:
-            listening = [opened.enter_context(self._bind(address, patience)) for address in local]
+            try:
+                listening = [opened.enter_context(listen((address, self.port), patience)) for address in local]
+            except OSError as error:
+                raise ConfigurationError(
+                    f"rank 0 can't listen on MASTER_PORT {self.port} of {' or '.join(local)}: {error.strerror}. Take "
+                    "another port on every rank, or end what holds it (`ss -ltnp` shows it)"
+                ) from None
             opened.pop_all()
         return listening
-
-    def _bind(self, address: str, patience: float) -> socket.socket:
-        while True:
-            try:
-                return _listening((address, self.port))
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE or time.monotonic() >= patience:
-                    raise ConfigurationError(
-                        f"rank 0 can't listen on MASTER_PORT {self.port} of {address}: {error.strerror}. Take another "
-                        "port on every rank, or end what holds it (`ss -ltnp` shows it)"
-                    ) from None
-            time.sleep(0.05)
 
 
 class StoreRendezvous(Rendezvous):
@@ -170,7 +162,7 @@ class StoreRendezvous(Rendezvous):
             with contextlib.closing(_Notice(_open_store(self.host, self.port, deadline), key)) as notice:
                 if rank > 0:
                     return join(venue, rank, notice.read, mine)
-                listening = _listening((Address.from_text(mine).ip, 0))
+                listening = listen((Address.from_text(mine).ip, 0))
                 return gather(venue, [listening], mine, lambda: notice.keep(listening))
         except RuntimeError as error:  # what every failure of a TCPStore is
             reason = str(error).strip().partition("\n")[0]
@@ -209,25 +201,6 @@ class _Notice:
     def _text(self) -> str:
         # Asking for a key that isn't there would wait for it.
         return self._store.get(self._key).decode("utf-8", "replace") if self._store.check([self._key]) else ""
-
-
-def _listening(place: tuple[str, int]) -> socket.socket:
-    """Listen at a place.
-
-    Raises:
-        OSError: It is taken, or isn't of this host.
-    """
-    sock = close_in_children(socket.socket(family_of(place), socket.SOCK_STREAM))
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if sock.family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.bind(place)
-        sock.listen(_QUEUE)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
 
 
 def _open_store(host: str, port: int, deadline: float) -> TCPStore:

@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import socket
-import time
 
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
 from hpsearch_comm.formation.acceptor import peer_uid
@@ -22,6 +21,7 @@ from hpsearch_comm.formation.exchange import Venue, gather, join
 from hpsearch_comm.formation.handshake import Credentials
 from hpsearch_comm.formation.inheritance import close_in_children
 from hpsearch_comm.formation.interface import is_local, resolve
+from hpsearch_comm.formation.listener import listen
 
 __all__ = ["SECRET_BYTES", "agree_on_secret", "meeting_address", "new_secret", "parse_secret"]
 
@@ -38,7 +38,6 @@ _ADVICE = (
     "Start all ranks within start_timeout of each other, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and "
     f"see whether the missing ones have failed before. {_SET_IT}"
 )
-_RETRY_SECONDS = 0.1
 
 
 def new_secret() -> bytes:
@@ -109,22 +108,15 @@ def meeting_address(name: str) -> str:
 
 
 def _listen(address: str, deadline: float, place: str) -> socket.socket:
-    while True:
-        listener = close_in_children(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        try:
-            listener.bind(address)
-            listener.listen(4096)
-            return listener
-        except OSError as error:
-            listener.close()
-            if time.monotonic() >= deadline:
-                raise RendezvousError(
-                    f"rank 0 could not open {place}: {error}. Another group with the same MASTER_ADDR, MASTER_PORT and "
-                    "name is starting, or two processes have RANK=0"
-                ) from None
-        # The name may be held by another group that is about to be complete, or by somebody else: then this raises.
-        _check_owner(address)
-        time.sleep(_RETRY_SECONDS)
+    # The name may be held by another group that is about to be complete, or by another user.
+    _check_owner(address)
+    try:
+        return listen(address, deadline)
+    except OSError as error:
+        raise RendezvousError(
+            f"rank 0 could not open {place}: {error}. Another group with the same MASTER_ADDR, MASTER_PORT and name is "
+            "starting, or two processes have RANK=0"
+        ) from None
 
 
 def _check_owner(address: str) -> None:
