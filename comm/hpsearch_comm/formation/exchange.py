@@ -34,7 +34,7 @@ from hpsearch_comm.formation.acceptor import Acceptor, are_readable
 from hpsearch_comm.formation.connector import Connector, Place
 from hpsearch_comm.formation.handshake import MAC_BYTES, PAYLOAD_BYTES, Credentials, Hello, Kind, Refusal, Verdict
 
-__all__ = ["Venue", "gather", "join", "name_ranks"]
+__all__ = ["Venue", "check_text", "gather", "join", "name_ranks"]
 
 _ENTRY = struct.Struct("<IQ")
 _TEXT_BYTES = PAYLOAD_BYTES - _ENTRY.size
@@ -86,7 +86,7 @@ def gather(
     Args:
         venue: The same on every rank, but for the deadline.
         listening: Listening sockets; closed as soon as all ranks are here or the deadline has passed.
-        text: Rank 0's own; at most 8192 bytes, as all of them.
+        text: Rank 0's own, of which `check_text` has been asked, as of all of them.
         announce: Called ten times a second while ranks are missing.
 
     Returns:
@@ -94,9 +94,7 @@ def gather(
 
     Raises:
         RendezvousError: A deadline passed; names the ranks that never came. Those that did come are told.
-        ConfigurationError: The text is too long.
     """
-    check_text(text)
     with _Gathering(venue, listening) as gathering:
         members = gathering.wait(announce)
         texts = [text, *(members[rank].text for rank in range(1, venue.size))]
@@ -126,6 +124,7 @@ class _Gathering:
         self._selector.close()
 
     def wait(self, announce: Callable[[], None]) -> dict[int, _Member]:
+        """Wait until every other rank is here."""
         while len(self._members) < self._venue.size - 1:
             announce()
             now = time.monotonic()
@@ -218,7 +217,7 @@ def join(venue: Venue, rank: int, where: Callable[[], Sequence[Place]], text: st
         venue: The same on every rank, but for the deadline.
         rank: This rank.
         where: Gives the places at which rank 0 may be, and is asked again for every try.
-        text: This rank's; at most 8192 bytes.
+        text: This rank's, of which `check_text` has been asked.
 
     Returns:
         The texts by rank.
@@ -226,9 +225,7 @@ def join(venue: Venue, rank: int, where: Callable[[], Sequence[Place]], text: st
     Raises:
         RendezvousError: Rank 0 or others never came, or rank 0 refused this rank.
         RefusedError: What answers there doesn't belong to this group.
-        ConfigurationError: The text is too long.
     """
-    check_text(text)
     began = time.monotonic()
     deadline = min(venue.deadline, began + _LONGEST_SECONDS)
     refused_since: float | None = None
@@ -239,7 +236,7 @@ def join(venue: Venue, rank: int, where: Callable[[], Sequence[Place]], text: st
             return _try(venue, rank, where(), text, deadline)
         except (OSError, RefusedError) as error:
             failure = error
-        now, reason = time.monotonic(), str(failure)
+        now, reason = time.monotonic(), getattr(failure, "strerror", None) or str(failure)
         if not isinstance(failure, RefusedError):
             refused_since = None
         elif refused_since is None:
@@ -248,7 +245,8 @@ def join(venue: Venue, rank: int, where: Callable[[], Sequence[Place]], text: st
             reasons = [*reasons[-1:], reason]
             if refused_since is not None:
                 _log.warning("rank %d of %d was refused, and tries again: %s", rank, venue.size, reason)
-        final = refused_since is not None and not _may_pass(failure) and now - refused_since >= _REFUSED_SECONDS
+        may_pass = isinstance(failure, Refusal) and failure.verdict.may_pass
+        final = refused_since is not None and not may_pass and now - refused_since >= _REFUSED_SECONDS
         if final or now >= deadline:
             break
         time.sleep(min(pause, deadline - now))
@@ -258,10 +256,6 @@ def join(venue: Venue, rank: int, where: Callable[[], Sequence[Place]], text: st
         f"{'; before that, '.join(reversed(reasons))}. {venue.advice}"
     )
     raise RefusedError(sentence) if isinstance(failure, RefusedError) else RendezvousError(sentence)
-
-
-def _may_pass(error: Exception) -> bool:
-    return isinstance(error, Refusal) and error.verdict.may_pass
 
 
 def _try(venue: Venue, rank: int, places: Sequence[Place], text: str, deadline: float) -> list[str]:
