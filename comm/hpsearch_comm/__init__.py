@@ -9,6 +9,9 @@ with comm.init() as group:                # RANK, WORLD_SIZE, MASTER_ADDR, MASTE
 from __future__ import annotations
 
 from hpsearch_comm.algorithms.cost_model import CostModel
+from hpsearch_comm.bootstrap.listener import Listener
+from hpsearch_comm.bootstrap.rendezvous import KnownAddresses, MasterRendezvous, Rendezvous, StoreRendezvous
+from hpsearch_comm.bootstrap.secret import new_secret, parse_secret
 from hpsearch_comm.environment import init
 from hpsearch_comm.errors import (
     CommError,
@@ -22,9 +25,6 @@ from hpsearch_comm.errors import (
     RendezvousError,
     UsageError,
 )
-from hpsearch_comm.formation.listener import Listener
-from hpsearch_comm.formation.rendezvous import KnownAddresses, MasterRendezvous, Rendezvous, StoreRendezvous
-from hpsearch_comm.formation.secret import new_secret, parse_secret
 from hpsearch_comm.gradients import (
     DataParallel,
     DistributedOptimizer,

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hpsearch_comm.bootstrap.address import read_addresses
+from hpsearch_comm.bootstrap.connect import Connections, connect
+from hpsearch_comm.bootstrap.listener import Listener
 from hpsearch_comm.control import Control
 from hpsearch_comm.fate import Fate
-from hpsearch_comm.formation.address import read_addresses
-from hpsearch_comm.formation.connect import Connections, connect
-from hpsearch_comm.formation.listener import Listener
 from hpsearch_comm.links.link import Link
 from hpsearch_comm.links.mesh import Mesh
 from hpsearch_comm.links.tcp_link import TcpLink

@@ -10,12 +10,12 @@ import torch
 
 from hpsearch_comm.algorithms.cost_model import CostModel
 from hpsearch_comm.assembly import Assembly, assemble
+from hpsearch_comm.bootstrap.listener import Listener
+from hpsearch_comm.bootstrap.rendezvous import Rendezvous
 from hpsearch_comm.clock import clock_offset
 from hpsearch_comm.collectives import HostCollectives
 from hpsearch_comm.cuda.devices import Devices
 from hpsearch_comm.ending import release_at_exit
-from hpsearch_comm.formation.listener import Listener
-from hpsearch_comm.formation.rendezvous import Rendezvous
 from hpsearch_comm.handle import Handle
 from hpsearch_comm.kinship import GroupRendezvous, related_secret
 from hpsearch_comm.options import Options, read_cost_model

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch_comm.algorithms.cost_model import CostModel
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.rendezvous import Rendezvous
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.rendezvous import Rendezvous
 
 __all__ = ["Options", "read_cost_model"]
 

@@ -12,9 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from hpsearch_comm.formation.address import Address
-from hpsearch_comm.formation.connect import Connections, connect
-from hpsearch_comm.formation.handshake import (
+from hpsearch_comm.bootstrap.address import Address
+from hpsearch_comm.bootstrap.connect import Connections, connect
+from hpsearch_comm.bootstrap.handshake import (
     ANSWER_BYTES,
     NONCE_BYTES,
     PROOF_BYTES,
@@ -24,7 +24,7 @@ from hpsearch_comm.formation.handshake import (
     Proof,
     Verdict,
 )
-from hpsearch_comm.formation.listener import Listener
+from hpsearch_comm.bootstrap.listener import Listener
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 60.0

@@ -17,9 +17,9 @@ from typing import TypeVar
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from hpsearch_comm.formation.address import Address
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.rendezvous import Rendezvous
+from hpsearch_comm.bootstrap.address import Address
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.rendezvous import Rendezvous
 from tests.comm.forming import LOOPBACK, PATIENCE, new_credentials, open_files, wait_until
 
 SOON = 0.5

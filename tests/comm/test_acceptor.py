@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch_comm.errors import RendezvousError
-from hpsearch_comm.formation import acceptor as acceptor_module
-from hpsearch_comm.formation.acceptor import Acceptor
-from hpsearch_comm.formation.handshake import (
+from hpsearch_comm.bootstrap import acceptor as acceptor_module
+from hpsearch_comm.bootstrap.acceptor import Acceptor
+from hpsearch_comm.bootstrap.handshake import (
     ANSWER_BYTES,
     NONCE_BYTES,
     PROOF_BYTES,
@@ -27,7 +26,8 @@ from hpsearch_comm.formation.handshake import (
     Proof,
     Verdict,
 )
-from hpsearch_comm.formation.listener import Listener
+from hpsearch_comm.bootstrap.listener import Listener
+from hpsearch_comm.errors import RendezvousError
 from tests.comm.forming import LOOPBACK, PATIENCE, dial, leaking_nothing, new_credentials, read, read_to_end
 from tests.comm.other_user import as_nobody
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from hpsearch_comm.formation.address import Address
-from hpsearch_comm.formation.handshake import (
+from hpsearch_comm.bootstrap.address import Address
+from hpsearch_comm.bootstrap.handshake import (
     NONCE_BYTES,
     PROOF_BYTES,
     Hello,

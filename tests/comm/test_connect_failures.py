@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from hpsearch_comm.control import NOTICE_BYTES, pack_notice, unpack_notice
-from hpsearch_comm.errors import CommError, ConfigurationError, RefusedError, RendezvousError
-from hpsearch_comm.formation import connect as connect_module
-from hpsearch_comm.formation.connect import connect
-from hpsearch_comm.formation.handshake import (
+from hpsearch_comm.bootstrap import connect as connect_module
+from hpsearch_comm.bootstrap.connect import connect
+from hpsearch_comm.bootstrap.handshake import (
     NONCE_BYTES,
     PROOF_BYTES,
     Hello,
     Kind,
     Verdict,
 )
-from hpsearch_comm.formation.listener import Listener
+from hpsearch_comm.bootstrap.listener import Listener
+from hpsearch_comm.control import NOTICE_BYTES, pack_notice, unpack_notice
+from hpsearch_comm.errors import CommError, ConfigurationError, RefusedError, RendezvousError
 from tests.comm.forming import (
     LOOPBACK,
     PATIENCE,

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from hpsearch_comm.bootstrap import exchange
+from hpsearch_comm.bootstrap.connector import Place
+from hpsearch_comm.bootstrap.exchange import Venue, gather, join
+from hpsearch_comm.bootstrap.handshake import Hello
 from hpsearch_comm.errors import CommError, RefusedError, RendezvousError
-from hpsearch_comm.formation import exchange
-from hpsearch_comm.formation.connector import Place
-from hpsearch_comm.formation.exchange import Venue, gather, join
-from hpsearch_comm.formation.handshake import Hello
 from tests.comm.forming import LOOPBACK, PATIENCE, new_credentials, read_to_end, verify
 from tests.comm.meeting import given_time, leaving_nothing, outcomes
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch_comm.errors import ConfigurationError, RefusedError
-from hpsearch_comm.formation.handshake import (
+from hpsearch_comm.bootstrap.handshake import (
     ANSWER_BYTES,
     NONCE_BYTES,
     PAYLOAD_BYTES,
@@ -23,6 +22,7 @@ from hpsearch_comm.formation.handshake import (
     Refusal,
     Verdict,
 )
+from hpsearch_comm.errors import ConfigurationError, RefusedError
 from tests.comm.forming import new_credentials
 
 CREDENTIALS = new_credentials("group", 3)

@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from hpsearch_comm.bootstrap import exchange
+from hpsearch_comm.bootstrap.connector import Connector
+from hpsearch_comm.bootstrap.handshake import Hello, Kind
+from hpsearch_comm.bootstrap.interface import is_local
+from hpsearch_comm.bootstrap.rendezvous import MasterRendezvous
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
-from hpsearch_comm.formation import exchange
-from hpsearch_comm.formation.connector import Connector
-from hpsearch_comm.formation.handshake import Hello, Kind
-from hpsearch_comm.formation.interface import is_local
-from hpsearch_comm.formation.rendezvous import MasterRendezvous
 from tests.comm.forming import LOOPBACK, PATIENCE, new_credentials, prove, wait_until
 from tests.comm.meeting import (
     Meeting,

@@ -9,11 +9,11 @@ from multiprocessing.connection import Connection
 
 import pytest
 
+from hpsearch_comm.bootstrap import exchange
+from hpsearch_comm.bootstrap.exchange import name_ranks
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.rendezvous import KnownAddresses, MasterRendezvous, Rendezvous, StoreRendezvous
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
-from hpsearch_comm.formation import exchange
-from hpsearch_comm.formation.exchange import name_ranks
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.rendezvous import KnownAddresses, MasterRendezvous, Rendezvous, StoreRendezvous
 from tests.comm.forked import forked
 from tests.comm.forming import LOOPBACK, PATIENCE, new_credentials
 from tests.comm.meeting import (

@@ -11,9 +11,9 @@ from multiprocessing.connection import Connection
 
 import pytest
 
+from hpsearch_comm.bootstrap import exchange
+from hpsearch_comm.bootstrap.secret import SECRET_BYTES, agree_on_secret, meeting_address, new_secret, parse_secret
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
-from hpsearch_comm.formation import exchange
-from hpsearch_comm.formation.secret import SECRET_BYTES, agree_on_secret, meeting_address, new_secret, parse_secret
 from tests.comm.forked import forked
 from tests.comm.forming import PATIENCE, leaking_nothing, read_to_end, wait_until
 from tests.comm.meeting import all_said, awaited, given_time, outcomes, uninvited

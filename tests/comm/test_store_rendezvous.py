@@ -10,10 +10,10 @@ from multiprocessing.connection import Connection
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from hpsearch_comm.bootstrap import exchange
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.rendezvous import Rendezvous, StoreRendezvous
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
-from hpsearch_comm.formation import exchange
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.rendezvous import Rendezvous, StoreRendezvous
 from tests.comm.forked import forked
 from tests.comm.forming import LOOPBACK, PATIENCE, wait_until
 from tests.comm.meeting import (

@@ -20,9 +20,9 @@ import torch
 import torch.distributed
 
 import hpsearch_comm as comm
+from hpsearch_comm.bootstrap.address import Address
+from hpsearch_comm.bootstrap.handshake import Credentials
 from hpsearch_comm.environment import read_environment
-from hpsearch_comm.formation.address import Address
-from hpsearch_comm.formation.handshake import Credentials
 
 
 def block_torch_distributed() -> None:

@@ -29,10 +29,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from hpsearch_comm.bootstrap.acceptor import Acceptor, are_readable
+from hpsearch_comm.bootstrap.connector import Connector, Place
+from hpsearch_comm.bootstrap.handshake import MAC_BYTES, PAYLOAD_BYTES, Credentials, Hello, Kind, Refusal, Verdict
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
-from hpsearch_comm.formation.acceptor import Acceptor, are_readable
-from hpsearch_comm.formation.connector import Connector, Place
-from hpsearch_comm.formation.handshake import MAC_BYTES, PAYLOAD_BYTES, Credentials, Hello, Kind, Refusal, Verdict
 
 __all__ = ["Venue", "check_text", "gather", "join", "name_ranks"]
 

@@ -9,10 +9,10 @@ import selectors
 import socket
 import time
 
+from hpsearch_comm.bootstrap.acceptor import RESET, peer_uid
+from hpsearch_comm.bootstrap.handshake import ANSWER_BYTES, NONCE_BYTES, Credentials, Hello, Proof
+from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.errors import RefusedError
-from hpsearch_comm.formation.acceptor import RESET, peer_uid
-from hpsearch_comm.formation.handshake import ANSWER_BYTES, NONCE_BYTES, Credentials, Hello, Proof
-from hpsearch_comm.formation.inheritance import close_in_children
 
 __all__ = ["Connector", "Place", "family_of"]
 

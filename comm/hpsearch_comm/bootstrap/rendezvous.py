@@ -11,13 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hpsearch_comm.bootstrap.address import Address
+from hpsearch_comm.bootstrap.connector import Place
+from hpsearch_comm.bootstrap.exchange import Venue, check_text, gather, join
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.interface import is_local, is_own_name, local_address, resolve, surroundings
+from hpsearch_comm.bootstrap.listener import listen
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
-from hpsearch_comm.formation.address import Address
-from hpsearch_comm.formation.connector import Place
-from hpsearch_comm.formation.exchange import Venue, check_text, gather, join
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.interface import is_local, is_own_name, local_address, resolve, surroundings
-from hpsearch_comm.formation.listener import listen
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]

@@ -21,9 +21,9 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 
+from hpsearch_comm.bootstrap.handshake import Challenge, Credentials, Hello, Verdict
+from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.errors import RendezvousError
-from hpsearch_comm.formation.handshake import Challenge, Credentials, Hello, Verdict
-from hpsearch_comm.formation.inheritance import close_in_children
 
 __all__ = ["RESET", "Acceptor", "are_readable", "peer_uid"]
 

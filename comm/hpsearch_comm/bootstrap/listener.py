@@ -9,11 +9,11 @@ import secrets
 import socket
 import time
 
+from hpsearch_comm.bootstrap.address import Address, host_identity
+from hpsearch_comm.bootstrap.connector import Place, family_of
+from hpsearch_comm.bootstrap.inheritance import close_in_children
+from hpsearch_comm.bootstrap.interface import local_address
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_comm.formation.address import Address, host_identity
-from hpsearch_comm.formation.connector import Place, family_of
-from hpsearch_comm.formation.inheritance import close_in_children
-from hpsearch_comm.formation.interface import local_address
 
 __all__ = ["Listener", "listen"]
 

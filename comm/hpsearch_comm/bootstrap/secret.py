@@ -15,13 +15,13 @@ import re
 import secrets
 import socket
 
+from hpsearch_comm.bootstrap.acceptor import peer_uid
+from hpsearch_comm.bootstrap.exchange import Venue, gather, join
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.inheritance import close_in_children
+from hpsearch_comm.bootstrap.interface import is_local, resolve
+from hpsearch_comm.bootstrap.listener import listen
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
-from hpsearch_comm.formation.acceptor import peer_uid
-from hpsearch_comm.formation.exchange import Venue, gather, join
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.inheritance import close_in_children
-from hpsearch_comm.formation.interface import is_local, resolve
-from hpsearch_comm.formation.listener import listen
 
 __all__ = ["SECRET_BYTES", "agree_on_secret", "meeting_address", "new_secret", "parse_secret"]
 

@@ -24,14 +24,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from hpsearch_comm.bootstrap.acceptor import Acceptor
+from hpsearch_comm.bootstrap.address import Address
+from hpsearch_comm.bootstrap.connector import Connector, Place
+from hpsearch_comm.bootstrap.handshake import Credentials, Hello, Kind, Verdict
+from hpsearch_comm.bootstrap.keepalive import tell_when_gone
+from hpsearch_comm.bootstrap.listener import Listener
 from hpsearch_comm.control import NOTICE_BYTES, foretell, pack_notice
 from hpsearch_comm.errors import CommError, ConfigurationError, RendezvousError
-from hpsearch_comm.formation.acceptor import Acceptor
-from hpsearch_comm.formation.address import Address
-from hpsearch_comm.formation.connector import Connector, Place
-from hpsearch_comm.formation.handshake import Credentials, Hello, Kind, Verdict
-from hpsearch_comm.formation.keepalive import tell_when_gone
-from hpsearch_comm.formation.listener import Listener
 from hpsearch_comm.topology import Topology
 
 __all__ = ["MOST_STREAMS", "Connections", "connect"]
