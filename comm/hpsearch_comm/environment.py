@@ -32,10 +32,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hpsearch_comm.bootstrap.interface import resolve
+from hpsearch_comm.bootstrap.rendezvous import MasterRendezvous, StoreRendezvous
+from hpsearch_comm.bootstrap.secret import agree_on_secret, parse_secret
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_comm.formation.interface import resolve
-from hpsearch_comm.formation.rendezvous import MasterRendezvous, StoreRendezvous
-from hpsearch_comm.formation.secret import agree_on_secret, parse_secret
 from hpsearch_comm.launchers import with_launcher
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from hpsearch_comm.assembly import assemble
+from hpsearch_comm.bootstrap.listener import Listener
+from hpsearch_comm.bootstrap.rendezvous import Rendezvous
 from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.cuda.devices import Devices
 from hpsearch_comm.finalizer import release_at_exit
-from hpsearch_comm.formation.listener import Listener
-from hpsearch_comm.formation.rendezvous import Rendezvous
 from hpsearch_comm.operations.host_operations import HostOperations
 from hpsearch_comm.operations.work import Handle
 from hpsearch_comm.operations.work_queue import WorkQueue

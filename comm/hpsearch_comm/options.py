@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.rendezvous import Rendezvous
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.rendezvous import Rendezvous
 
 __all__ = ["Options"]
 

@@ -16,8 +16,8 @@ import torch
 import hpsearch_comm as comm
 from hpsearch_comm import ConfigurationError, Group, RendezvousError
 from hpsearch_comm import environment as environment_module
+from hpsearch_comm.bootstrap.rendezvous import KnownAddresses, MasterRendezvous, StoreRendezvous
 from hpsearch_comm.environment import VARIABLES, Arguments, init, read_environment
-from hpsearch_comm.formation.rendezvous import KnownAddresses, MasterRendezvous, StoreRendezvous
 from tests.comm.forked import forked
 from tests.comm.forming import PATIENCE
 from tests.comm.launched import launched, under_torchrun

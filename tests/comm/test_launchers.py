@@ -12,8 +12,8 @@ import pytest
 
 import hpsearch_comm as comm
 from hpsearch_comm import ConfigurationError
+from hpsearch_comm.bootstrap.rendezvous import MasterRendezvous, StoreRendezvous
 from hpsearch_comm.environment import Arguments, read_environment
-from hpsearch_comm.formation.rendezvous import MasterRendezvous, StoreRendezvous
 from tests.comm.launched import launched, under_torchrun
 from tests.comm.meeting import free_port
 

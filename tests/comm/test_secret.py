@@ -11,8 +11,9 @@ from multiprocessing.connection import Connection
 
 import pytest
 
+from hpsearch_comm.bootstrap import exchange
+from hpsearch_comm.bootstrap.secret import SECRET_BYTES, agree_on_secret, meeting_address, new_secret, parse_secret
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
-from hpsearch_comm.formation.secret import SECRET_BYTES, agree_on_secret, meeting_address, new_secret, parse_secret
 from tests.comm.forked import forked
 from tests.comm.forming import PATIENCE, leaking_nothing, read_to_end, wait_until
 from tests.comm.meeting import all_said, awaited, given_time, outcomes, uninvited
@@ -179,7 +180,8 @@ def test_another_user_learns_nothing_and_hinders_nobody(name):
         assert ranks(1)() == rank_0.result(PATIENCE)
 
 
-def test_ranks_do_not_trust_another_users_socket(name):
+def test_ranks_do_not_trust_another_users_socket(name, monkeypatch):
+    monkeypatch.setattr(exchange, "_REFUSED_SECONDS", 0.1)
     address = meeting_address(name)
 
     def take_the_name() -> socket.socket:
