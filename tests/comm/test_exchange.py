@@ -161,7 +161,7 @@ def test_an_outcome_that_cannot_be_is_not_taken(false_rank_0, monkeypatch, messa
 
 def test_who_passes_on_everything_but_a_text_is_found_out(monkeypatch):
     # As a stranger may who has written a place of its own into the store.
-    monkeypatch.setattr(exchange, "_REFUSED_SECONDS", 0.1)
+    monkeypatch.setattr(exchange, "_REFUSED_SECONDS", 0.0)
 
     def pass_on(door: socket.socket, rank_0: tuple[str, int]) -> None:
         with contextlib.suppress(OSError):
