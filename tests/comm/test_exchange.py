@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import select
 import socket
 import struct
 import threading
@@ -10,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hpsearch_comm.bootstrap import exchange
 from hpsearch_comm.bootstrap.connector import Place
@@ -43,6 +46,17 @@ def test_everybody_gets_all_texts():
         futures = [pool.submit(gather, venue(3), [listener], texts[0])]
         futures += [pool.submit(joining, place, rank, 3) for rank in (1, 2)]
         assert [future.result(PATIENCE) for future in futures] == [texts] * 3
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=2, max_size=4))
+def test_texts_arrive_as_they_are(texts):
+    size = len(texts)
+    with ThreadPoolExecutor(size) as pool:
+        listener, place = listening()
+        futures = [pool.submit(gather, venue(size), [listener], texts[0])]
+        futures += [pool.submit(join, venue(size), rank, lambda: [place], texts[rank]) for rank in range(1, size)]
+        assert [future.result(PATIENCE) for future in futures] == [texts] * size
 
 
 @pytest.mark.parametrize("rank", [0, 3, 2**31 - 1])
@@ -143,6 +157,40 @@ def test_an_outcome_that_cannot_be_is_not_taken(false_rank_0, monkeypatch, messa
 
     place = false_rank_0(message)
     assert reason in str(given_time(meet, lambda error: reason in str(error)))
+
+
+def test_who_passes_on_everything_but_a_text_is_found_out(monkeypatch):
+    # As a stranger may who has written a place of its own into the store.
+    monkeypatch.setattr(exchange, "_REFUSED_SECONDS", 0.0)
+
+    def pass_on(door: socket.socket, rank_0: tuple[str, int]) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = door.accept()
+                with client, contextlib.suppress(OSError), socket.create_connection(rank_0) as server:
+                    while True:
+                        source = select.select([client, server], [], [], PATIENCE)[0][0]
+                        if not (chunk := source.recv(1 << 16)):
+                            break
+                        (server if source is client else client).sendall(chunk.replace(b"text of 0", b"text of 9"))
+
+    def meet(soon: float) -> dict[int, list[str] | Exception]:
+        listener, rank_0 = listening()
+        with socket.create_server((LOOPBACK, 0)) as door:
+            thread = threading.Thread(target=pass_on, args=(door, rank_0))
+            thread.start()
+            place = door.getsockname()
+            found = outcomes(
+                {0: lambda: gather(venue(2), [listener], "text of 0"), 1: lambda: joining(place, 1, 2, soon)}
+            )
+            door.shutdown(socket.SHUT_RDWR)
+            thread.join()
+        return found
+
+    with leaving_nothing():
+        found = given_time(meet, lambda found: "somebody has altered it" in str(found[1]))
+    assert isinstance(found[1], CommError)
+    assert "somebody has altered it" in str(found[1])
 
 
 def test_a_rank_0_that_says_nothing_is_given_up(false_rank_0, monkeypatch):

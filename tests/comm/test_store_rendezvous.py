@@ -85,10 +85,10 @@ def test_what_others_left_in_the_store_is_passed_over(store, monkeypatch):
 
 
 def test_a_place_that_a_stranger_names_is_not_believed(store, monkeypatch):
-    # It knows the protocol, but not the secret, and passes on what it can.
+    # It knows the protocol, but not the secret.
     monkeypatch.setattr(exchange, "_REFUSED_SECONDS", 0.1)
     meeting = Meeting(StoreRendezvous(LOOPBACK, store.port, "start"))
-    [strangers] = [Meeting(StoreRendezvous(LOOPBACK, store.port, "start"))]
+    strangers = Meeting(StoreRendezvous(LOOPBACK, store.port, "start"))
     with ThreadPoolExecutor(3) as pool:
         false_rank_0 = pool.submit(strangers.rank(0, 2, seconds=SOON))
         wait_until(lambda: bool(keys(store)))
