@@ -134,9 +134,7 @@ def read_environment(env: Mapping[str, str]) -> Arguments:
     """
     env = {name: value.strip() for name, value in env.items() if value.strip()}
     _warn_of_strangers(env)
-    options = {
-        name.removeprefix(_PREFIX).lower(): read(env, name) for name, read in _OPTIONS.items() if name in env
-    }
+    options = {name.removeprefix(_PREFIX).lower(): read(env, name) for name, read in _OPTIONS.items() if name in env}
     env = with_launcher(env)
     if not any(name in env for name in (*_RENDEZVOUS, "LOCAL_RANK")):
         return Arguments(options=options)

@@ -14,7 +14,16 @@ from hpsearch_comm.errors import UsageError
 from hpsearch_comm.header import DTYPES, Signature
 from hpsearch_comm.operations.contiguous import is_plain, may_share_elements
 
-__all__ = ["Call", "check_device", "check_out", "check_root", "check_target", "check_tensor", "whole_number"]
+__all__ = [
+    "Call",
+    "check_device",
+    "check_out",
+    "check_root",
+    "check_rows",
+    "check_target",
+    "check_tensor",
+    "whole_number",
+]
 
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
 
@@ -79,6 +88,18 @@ def check_tensor(name: str, tensor: object) -> torch.Tensor:
     if tensor.is_inference():
         tensor = _normal(tensor)
     return tensor.detach() if tensor.requires_grad else tensor
+
+
+def check_rows(name: str, tensor: object) -> torch.Tensor:
+    """Do as `check_tensor`, of an operation that shares out rows.
+
+    Raises:
+        UsageError: No collective can take the tensor, or it has no rows.
+    """
+    source = check_tensor(name, tensor)
+    if source.dim() == 0:
+        raise UsageError(f"{name} shares out the rows of a tensor, got one without dimensions")
+    return source
 
 
 def check_target(name: str, tensor: torch.Tensor) -> torch.Tensor:
