@@ -17,7 +17,7 @@ TRANSPORTS = ("auto", "tcp")
 CUDA_WAYS = ("auto", "nccl", "host")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Options:
     """What a group was asked for; `Group` documents each.
 
