@@ -21,10 +21,10 @@ def build_buckets(
     """Make the buckets of a plan, in its order; a collective. The last one has the uses."""
     members = [{index: parameters[index] for index in indices} for indices in plan.buckets]
     kinds = [parameters[indices[0] if indices else 0] for indices in plan.buckets]
-    uses = [0] * (len(members) - 1) + [len(parameters)]
+    uses = [len(parameters) if some is members[-1] else 0 for some in members]
     wanted = [
         (lay_out(some.values())[-1] + more, wire_dtype(compression, kind.dtype), kind.device)
-        for some, kind, more in zip(members, kinds, uses, strict=False)
+        for some, kind, more in zip(members, kinds, uses, strict=True)
     ]
     return [
         Bucket(some, kind.dtype, wire)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -140,7 +141,7 @@ class GradientReducer:
                 return
             synchronise = self.enabled and self._passed + 1 >= self._passes
             self._begin(synchronise)
-            BackwardEnd(self)
+            BackwardEnd(self._finish_backward, partial(self._abandon_backward, self.number))
 
     def _begin(self, synchronise: bool) -> None:
         if self._broken:
@@ -186,8 +187,8 @@ class GradientReducer:
             while self._buckets.next_is_complete():
                 self._buckets.send(self._share())
 
-    def finish_backward(self) -> None:
-        """Send what is left, wait for everything, and hand the gradients over. Called at the backward pass's end."""
+    def _finish_backward(self) -> None:
+        """Send what is left, wait for everything, and hand the gradients over."""
         self._timeline.end_backward()
         try:
             self._passed += 1
@@ -201,8 +202,10 @@ class GradientReducer:
         finally:
             self.following = False
 
-    def abandon_backward(self) -> None:
-        """Forget a backward pass that raised."""
+    def _abandon_backward(self, number: int) -> None:
+        """Forget a backward pass that raised, unless the next one has begun."""
+        if number != self.number:
+            return
         self._timeline.end_backward()
         self.following = False
         self._give_up()

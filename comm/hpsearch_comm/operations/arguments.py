@@ -40,20 +40,14 @@ class Call:
     """Of the packed signature, before the sequence number."""
     tail: bytes
     """Of the packed signature, behind the sequence number."""
-    reduction: Reduction | None = None
-    carry: Callable[..., Any] | None = None
+    reduction: Reduction | None
+    carry: Callable[..., Any] | None
     """Of an allreduce of tensors in this machine's memory: what carries it out."""
 
     @classmethod
-    def of(
-        cls,
-        signature: Signature,
-        nbytes: int,
-        reduction: Reduction | None = None,
-        carry: Callable[..., Any] | None = None,
-    ) -> Call:
+    def of(cls, signature: Signature, reduction: Reduction | None, carry: Callable[..., Any] | None) -> Call:
         """Describe the call that this signature stands for, whatever its sequence number."""
-        packed = signature.pack()
+        packed, nbytes = signature.pack(), signature.nbytes
         return cls(signature.operation, signature.algorithm, nbytes, packed[:16], packed[24:], reduction, carry)
 
     def packed(self, sequence: int) -> bytes:

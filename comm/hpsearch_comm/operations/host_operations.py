@@ -215,12 +215,11 @@ class HostOperations:
             if len(self._calls) >= _MOST_CALLS:
                 self._calls.clear()
             numel = prod(shape)
-            nbytes = numel * dtype.itemsize
             op = "none" if reduction is None else reduction.name
-            algorithm = self._algorithm(as_ or operation, nbytes, op, dtype)
+            algorithm = self._algorithm(as_ or operation, numel * dtype.itemsize, op, dtype)
             signature = Signature(0, operation, algorithm, dtype, tuple(shape), op, root, self._device)
             carry = None if reduction is None else self._host.bind_allreduce(algorithm, reduction, numel)
-            call = self._calls[key] = Call.of(signature, nbytes, reduction, carry)
+            call = self._calls[key] = Call.of(signature, reduction, carry)
         return call
 
     def _splits(self, rows: int, splits: Sequence[int] | None) -> list[int]:

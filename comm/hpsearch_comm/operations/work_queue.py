@@ -53,6 +53,7 @@ class WorkQueue:
 
     Attributes:
         last_algorithm: Of the operation that began last.
+        closed: Whether nothing more is taken.
     """
 
     def __init__(
@@ -77,12 +78,7 @@ class WorkQueue:
         self._numbers = itertools.count()
         self._thread: QueueThread | None = None
         self._process = os.getpid()
-        self._closed = False
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing more is taken."""
-        return self._closed
+        self.closed = False
 
     @property
     def inherited(self) -> bool:
@@ -119,11 +115,11 @@ class WorkQueue:
     def close(self) -> None:
         """Finish what was submitted, and take nothing more."""
         if self.inherited:
-            self._closed = True
+            self.closed = True
             return
         with self._lock:
             self.check_outside()
-            self._closed = True
+            self.closed = True
         if self._thread is not None:
             self._thread.close()
 
@@ -140,7 +136,7 @@ class WorkQueue:
             UsageError: This is a forked child, or a thread that is in an operation already.
             CommError: The group has ended.
         """
-        if self._closed:
+        if self.closed:
             raise GroupClosedError("the group is closed on this rank: make a new one, or close it later")
         if self.inherited:
             raise UsageError(
