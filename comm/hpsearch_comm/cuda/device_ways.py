@@ -9,51 +9,20 @@ with the GPUs, which need nothing more from the host. The caller's stream comes 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from hpsearch_comm.collectives.host_collectives import HostCollectives
-from hpsearch_comm.collectives.reduction import Reduction
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
-from hpsearch_comm.cuda.queue import Caller
 from hpsearch_comm.cuda.staging import HostStaging
-from hpsearch_comm.failure.operation import Operation
-from hpsearch_comm.operations.arguments import Call
+from hpsearch_comm.operations.way import Turn
+from hpsearch_comm.operations.work import UnderWay
 
-__all__ = ["Alone", "Landed", "ThroughHost", "ThroughNccl", "Turn", "Way"]
+__all__ = ["Alone", "Landed", "ThroughHost", "ThroughNccl"]
 
 Part = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """An operation in its turn."""
-
-    operation: Operation
-    call: Call
-    caller: Caller
-
-    @property
-    def reduction(self) -> Reduction:
-        """Of a call that has one."""
-        assert self.call.reduction is not None
-        return self.call.reduction
-
-
-class Flight(Protocol):
-    """An operation that has been given to the GPU."""
-
-    result: Any
-    """What it gives; may be replaced before anybody waits."""
-
-    def done(self) -> bool:
-        """Say whether it has ended, well or not."""
-
-    def wait(self, timeout: float | None = None) -> Any:
-        """Wait for its end and give its result."""
 
 
 class Landed:
@@ -65,36 +34,12 @@ class Landed:
         self.result = result
 
     def done(self) -> bool:
-        """See `Flight`."""
+        """See `UnderWay`."""
         return True
 
     def wait(self, _timeout: float | None = None) -> Any:
-        """See `Flight`."""
+        """See `UnderWay`."""
         return self.result
-
-
-class Way(Protocol):
-    """Carries out collectives. Tensors lie on the device and have any layout; parts are runs of elements, by rank."""
-
-    def empty(self, turn: Turn, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-        """Make room for a result, for the caller's stream to use."""
-
-    def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> Flight:
-        """Reduce the ranks' tensors into everybody's `out`, which may be the tensor."""
-
-    def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> Flight:
-        """Copy the root's tensor into everybody's."""
-
-    def allgather(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> Flight:
-        """Copy the ranks' tensors into everybody's `out`. The ranks have exchanged their sizes."""
-
-    def reduce_scatter(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> Flight:
-        """Reduce the ranks' tensors, and give each its part in `out`."""
-
-    def alltoall(
-        self, turn: Turn, rows: torch.Tensor, splits: Sequence[int], out: torch.Tensor, coming: Sequence[int]
-    ) -> Flight:
-        """Send some rows to each rank, and get some from each. The ranks have exchanged the numbers."""
 
 
 class ThroughNccl:
@@ -122,21 +67,21 @@ class ThroughNccl:
         turn.caller.lend(tensor)
         return tensor
 
-    def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> Flight:
+    def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> UnderWay:
         """See `Way`."""
         self._host.barrier(turn.operation, self._meeting)
         return self._communicator.allreduce(tensor, turn.reduction.name, out, ready=turn.caller.ready)
 
-    def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> Flight:
+    def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> UnderWay:
         """See `Way`."""
         self._host.barrier(turn.operation, self._meeting)
         return self._communicator.broadcast(tensor, root, ready=turn.caller.ready)
 
-    def allgather(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> Flight:
+    def allgather(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> UnderWay:
         """See `Way`. The exchange of sizes was the meeting."""
         return self._communicator.allgather(tensor, out, _lengths(parts), ready=turn.caller.ready)
 
-    def reduce_scatter(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> Flight:
+    def reduce_scatter(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> UnderWay:
         """See `Way`."""
         self._host.barrier(turn.operation, self._meeting)
         op = turn.reduction.name
@@ -144,7 +89,7 @@ class ThroughNccl:
 
     def alltoall(
         self, turn: Turn, rows: torch.Tensor, splits: Sequence[int], out: torch.Tensor, coming: Sequence[int]
-    ) -> Flight:
+    ) -> UnderWay:
         """See `Way`. The exchange of numbers was the meeting."""
         sends, receives = _runs_of_rows(rows, splits), _runs_of_rows(out, coming)
         return self._communicator.alltoall(sends, receives, ready=turn.caller.ready)
@@ -168,7 +113,7 @@ class ThroughHost:
         turn.caller.lend(tensor)
         return tensor
 
-    def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> Flight:
+    def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> UnderWay:
         """See `Way`."""
         host, operation, algorithm, reduction = self._host, turn.operation, turn.call.algorithm, turn.reduction
 
@@ -177,7 +122,7 @@ class ThroughHost:
 
         return Landed(self._staging.elementwise(tensor, collective, out=out, ready=turn.caller.ready))
 
-    def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> Flight:
+    def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> UnderWay:
         """See `Way`."""
         host, operation, algorithm = self._host, turn.operation, turn.call.algorithm
 
@@ -186,7 +131,7 @@ class ThroughHost:
 
         return Landed(self._staging.elementwise(tensor, collective, ready=turn.caller.ready))
 
-    def allgather(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> Flight:
+    def allgather(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> UnderWay:
         """See `Way`."""
         start, stop = parts[turn.operation.rank]
 
@@ -198,7 +143,7 @@ class ThroughHost:
         self._staging.whole([tensor], [out], collective, ready=turn.caller.ready)
         return Landed(out)
 
-    def reduce_scatter(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> Flight:
+    def reduce_scatter(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> UnderWay:
         """See `Way`."""
 
         def collective(given: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
@@ -210,7 +155,7 @@ class ThroughHost:
 
     def alltoall(
         self, turn: Turn, rows: torch.Tensor, splits: Sequence[int], out: torch.Tensor, coming: Sequence[int]
-    ) -> Flight:
+    ) -> UnderWay:
         """See `Way`."""
 
         def collective(given: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
@@ -228,29 +173,29 @@ class Alone:
         with turn.caller.scope():
             return like.new_empty(tuple(shape))
 
-    def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> Flight:
+    def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> UnderWay:
         """See `Way`."""
         return self._copy(turn, tensor, out)
 
-    def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> Flight:
+    def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> UnderWay:
         """See `Way`."""
         return Landed(tensor)
 
-    def allgather(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> Flight:
+    def allgather(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> UnderWay:
         """See `Way`."""
         return self._copy(turn, tensor, out)
 
-    def reduce_scatter(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> Flight:
+    def reduce_scatter(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> UnderWay:
         """See `Way`."""
         return self._copy(turn, tensor, out)
 
     def alltoall(
         self, turn: Turn, rows: torch.Tensor, splits: Sequence[int], out: torch.Tensor, coming: Sequence[int]
-    ) -> Flight:
+    ) -> UnderWay:
         """See `Way`."""
         return self._copy(turn, rows, out)
 
-    def _copy(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> Flight:
+    def _copy(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> UnderWay:
         if out is not tensor:
             with turn.caller.scope():
                 out.copy_(tensor)

@@ -13,7 +13,7 @@ import torch
 
 from hpsearch_comm.bootstrap.interface import interface_name
 from hpsearch_comm.cuda.device_collectives import DeviceOperations
-from hpsearch_comm.cuda.device_ways import Alone, ThroughHost, ThroughNccl, Way
+from hpsearch_comm.cuda.device_ways import Alone, ThroughHost, ThroughNccl
 from hpsearch_comm.cuda.eligibility import DeviceFacts, can_use_nccl, local_facts, most_ctas
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
 from hpsearch_comm.cuda.nccl_start import Gather
@@ -23,6 +23,7 @@ from hpsearch_comm.errors import ConfigurationError, NcclError, UsageError
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.operations.host_operations import HostOperations
+from hpsearch_comm.operations.way import Way
 from hpsearch_comm.operations.work_queue import WorkQueue, used_within
 from hpsearch_comm.options import Options
 
