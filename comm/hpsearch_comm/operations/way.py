@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -17,8 +17,9 @@ from hpsearch_comm.operations.contiguous import flat, is_plain, put_back
 from hpsearch_comm.operations.work import UnderWay
 from hpsearch_comm.shm.copying import copy
 
-__all__ = ["ThroughMemory", "Turn", "Way"]
+__all__ = ["ThroughMemory", "Turn", "Way", "allreduce"]
 
+T = TypeVar("T")
 Part = tuple[int, int]
 
 
@@ -83,12 +84,7 @@ class ThroughMemory:
 
     def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> None:
         """See `Way`."""
-        carry = turn.call.carry
-        assert carry is not None
-        mine = flat(tensor)
-        to = mine if out is tensor else flat(out)
-        carry(turn.operation, mine, to)
-        put_back(to, out)
+        allreduce(turn.call, tensor, out, None, turn.operation)
 
     def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> None:
         """See `Way`."""
@@ -118,6 +114,17 @@ class ThroughMemory:
         width = prod(rows.shape[1:])
         mine, to = flat(rows).view(len(rows), width), out.view(len(out), width)
         self._host.exchange_rows(turn.operation, mine, splits, to, coming)
+
+
+def allreduce(call: Call, tensor: torch.Tensor, out: torch.Tensor, result: T, operation: Operation) -> T:
+    """Reduce the ranks' tensors, in this machine's memory, into everybody's `out`, and give the result on."""
+    carry = call.carry
+    assert carry is not None
+    mine = flat(tensor)
+    to = mine if out is tensor else flat(out)
+    carry(operation, mine, to)
+    put_back(to, out)
+    return result
 
 
 def _room(out: torch.Tensor) -> torch.Tensor:
