@@ -1,4 +1,11 @@
-"""Checks the arguments of an operation on CUDA tensors, and says what is to be done with them, and on which way."""
+"""Checks the arguments of an operation on CUDA tensors, and says what is to be done with them, and on which way.
+
+Before an operation goes through NCCL, the ranks meet on the CPU and compare what they call: before every one, not only
+before the first of its kind. NCCL compares nothing: where counts differ it writes past the end of a tensor or hangs,
+and ranks that agreed on a kind of call once can still call two of them in different orders. A meeting takes 5 to 50 us
+of the host's time, as long as NCCL's own launch; asynchronous operations spend it in the work queue's thread, while the
+GPU computes. In return no kernel is launched that spins on the GPU for a peer who never comes.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +17,10 @@ from typing import Any, cast
 import torch
 
 from hpsearch_comm.collectives.host_collectives import HostCollectives
-from hpsearch_comm.cuda.device_ways import Flight, Turn, Way
-from hpsearch_comm.cuda.nccl_reduction import unsupported
-from hpsearch_comm.cuda.queue import Caller
+from hpsearch_comm.cuda.device_ways import Flight, Part, Turn, Way
+from hpsearch_comm.cuda.nccl_reduction import supports
 from hpsearch_comm.cuda.staging import CHUNK_BYTES
+from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.operations.arguments import Call, check_out, check_root, check_target, check_tensor
@@ -29,23 +36,24 @@ class DeviceOperations(HostOperations):
     Args:
         host: Carries out what ranks have to tell each other on the CPU.
         device: The device's number among those that the group has used, from 1.
-        caller: Gives the current stream, called in the caller's thread.
+        current: Gives the current stream, called in the caller's thread.
         nccl: The way through NCCL, where the ranks have agreed on it.
-        otherwise: Gives the way of all other operations; called in the operation's turn.
+        otherwise: The way of all other operations.
     """
 
     def __init__(
         self,
         host: HostCollectives,
         device: int,
-        caller: Callable[[], Caller],
+        current: Callable[[], CudaStream],
         nccl: Way | None,
-        otherwise: Callable[[], Way],
+        otherwise: Way,
     ) -> None:
         super().__init__(host, device)
-        self._caller = caller
+        self._current = current
         self._nccl = nccl
         self._otherwise = otherwise
+        self._meeting = host.algorithm("barrier", 0)
 
     def allreduce(self, tensor: torch.Tensor, op: str, out: torch.Tensor | None) -> Prepared[torch.Tensor]:
         """Prepare `Group.allreduce`."""
@@ -89,10 +97,10 @@ class DeviceOperations(HostOperations):
             parts = _parts([count for (count,) in counts], prod(rest))
             shape = (sum(count for (count,) in counts), *rest)
             fits = target is not None and gathered_fits(turn.operation, target, rows, shape)
-            to = target if target is not None and fits else way.empty(turn, shape, rows)
+            to = target if target is not None and fits else _empty(way, turn, shape, rows)
             return _giving(to if out is None else out, way.allgather(turn, rows, to, parts))
 
-        return self._prepared(call, work)
+        return self._prepared(call, work, meets=True)
 
     def reduce_scatter(self, tensor: torch.Tensor, op: str, out: torch.Tensor | None) -> Prepared[torch.Tensor]:
         """Prepare `Group.reduce_scatter`."""
@@ -108,7 +116,7 @@ class DeviceOperations(HostOperations):
         target = None if out is None else check_out("reduce_scatter", out, source, shape)
 
         def work(way: Way, turn: Turn) -> Flight:
-            to = way.empty(turn, shape, source) if target is None else target
+            to = _empty(way, turn, shape, source) if target is None else target
             return _giving(to if out is None else out, way.reduce_scatter(turn, source, to, parts))
 
         return self._prepared(call, work)
@@ -124,24 +132,30 @@ class DeviceOperations(HostOperations):
 
         def work(way: Way, turn: Turn) -> Flight:
             coming = self._host.coming_rows(turn.operation, counts)
-            to = way.empty(turn, (sum(coming), *rest), source)
-            return _giving((to, coming), way.alltoall(turn, source, counts, to, coming))
+            to = _empty(way, turn, (sum(coming), *rest), source)
+            return _giving((to, coming), way.alltoall(turn, source, to, counts, coming))
 
-        return self._prepared(call, work)
+        return self._prepared(call, work, meets=True)
 
     def _algorithm(self, operation: str, nbytes: int, reduction: str, dtype: torch.dtype) -> str:
-        if self._nccl is not None and (reduction == "none" or unsupported(reduction, dtype) is None):
+        if self._nccl is not None and supports(reduction, dtype):
             return "nccl"
         # Through host memory these go in chunks, one after the other.
         chunked = operation in ("allreduce", "broadcast")
         return self._host.algorithm(operation, min(nbytes, CHUNK_BYTES) if chunked else nbytes)
 
-    def _prepared(self, call: Call, work: Callable[[Way, Turn], Flight]) -> Prepared[Any]:
-        caller = self._caller()
+    def _prepared(self, call: Call, work: Callable[[Way, Turn], Flight], *, meets: bool = False) -> Prepared[Any]:
+        """Prepare the work; `meets` says that the ranks meet in it, before it goes on its way."""
+        stream = self._current()
+        ready = stream.record()
 
         def launch(operation: Operation) -> Flight:
-            way = self._nccl if call.algorithm == "nccl" and self._nccl is not None else self._otherwise()
-            return work(way, Turn(operation, call, caller))
+            way = self._otherwise
+            if self._nccl is not None and call.algorithm == "nccl":
+                way = self._nccl
+                if not meets:
+                    self._host.barrier(operation, self._meeting)
+            return work(way, Turn(operation, call, stream, ready))
 
         return Prepared(call, cast(Any, launch), launches=True)
 
@@ -152,6 +166,14 @@ def _giving(result: Any, flight: Flight) -> Flight:
     return flight
 
 
-def _parts(counts: Sequence[int], width: int) -> list[tuple[int, int]]:
+def _empty(way: Way, turn: Turn, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
+    """Make room for a result, on the stream that will write it, and lend it to the caller's stream."""
+    with (way.stream or turn.stream).scope():
+        result = like.new_empty(tuple(shape))
+    turn.stream.keep(result)
+    return result
+
+
+def _parts(counts: Sequence[int], width: int) -> list[Part]:
     """Give the runs of elements that so many rows of `width` each take, one behind the other."""
     return [((stop - count) * width, stop * width) for count, stop in zip(counts, accumulate(counts), strict=True)]

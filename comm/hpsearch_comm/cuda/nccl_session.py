@@ -25,7 +25,7 @@ from hpsearch_comm.cuda.nccl_library import (
     SUCCESS,
     NcclLibrary,
 )
-from hpsearch_comm.cuda.queue import Event, wait_until
+from hpsearch_comm.cuda.stream import Event, wait_until
 from hpsearch_comm.errors import CommError, CommTimeoutError, GroupClosedError, PeerLost
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import FIRST_REMINDER, remind

@@ -22,7 +22,7 @@ from typing import Any
 from hpsearch_comm.cuda.nccl_interface import bound_to
 from hpsearch_comm.cuda.nccl_library import IN_PROGRESS, SUCCESS
 from hpsearch_comm.cuda.nccl_session import NcclSession
-from hpsearch_comm.cuda.queue import wait_until
+from hpsearch_comm.cuda.stream import wait_until
 from hpsearch_comm.errors import NcclError
 
 __all__ = ["Gather", "start"]
