@@ -10,7 +10,7 @@ import torch
 
 import hpsearch_comm as comm
 from hpsearch_comm.cuda.devices import CudaParts
-from hpsearch_comm.cuda.queue import CudaCaller
+from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.header import Signature
 from tests.comm.host_devices import DeviceRanks, errors_of
 from tests.comm.thread_ranks import run_ranks
@@ -250,4 +250,4 @@ def test_a_cuda_graph_cannot_hold_a_collective(monkeypatch):
     with pytest.raises(comm.UsageError, match="can't be part of a CUDA graph"):
         CudaParts().check(torch.device("cuda", 0))
     with pytest.raises(comm.UsageError, match="can't be part of a CUDA graph"):
-        CudaCaller(torch.device("cuda", 0))
+        CudaStream.current(torch.device("cuda", 0))

@@ -88,7 +88,7 @@ class HostOperations:
             counts = self._counts(turn.operation, rows.shape[0])
             shape = (sum(counts), *rest)
             fits = target is not None and _gathered_fits(turn.operation, target, rows, shape)
-            to = target if target is not None and fits else way.empty(turn, shape, rows)
+            to = target if target is not None and fits else self._empty(way, turn, shape, rows)
             return to if out is None else out, way.allgather(turn, rows, to, _runs(counts, prod(rest)))
 
         return self._prepared(call, work)
@@ -106,7 +106,7 @@ class HostOperations:
         target = None if out is None else check_out("reduce_scatter", out, source, rows.shape, place)
 
         def work(way: Way, turn: Turn) -> tuple[torch.Tensor, UnderWay | None]:
-            to = way.empty(turn, rows.shape, source) if target is None else target
+            to = self._empty(way, turn, tuple(rows.shape), source) if target is None else target
             return to if out is None else out, way.reduce_scatter(turn, source, to, parts)
 
         return self._prepared(call, work)
@@ -120,8 +120,8 @@ class HostOperations:
 
         def work(way: Way, turn: Turn) -> tuple[tuple[torch.Tensor, list[int]], UnderWay | None]:
             coming = self._host.coming_rows(turn.operation, counts)
-            to = way.empty(turn, (sum(coming), *rest), source)
-            return (to, coming), way.alltoall(turn, source, counts, to, coming)
+            to = self._empty(way, turn, (sum(coming), *rest), source)
+            return (to, coming), way.alltoall(turn, source, to, counts, coming)
 
         return self._prepared(call, work)
 
@@ -189,6 +189,10 @@ class HostOperations:
     def _prepared(self, call: Call, work: Callable[[Way, Turn], tuple[T, UnderWay | None]]) -> Prepared[T]:
         """Put a call together with what carries it out, which gives its result, and what of it is still under way."""
         return Prepared(call, lambda operation: work(self._memory, Turn(operation, call))[0])
+
+    def _empty(self, way: Way, turn: Turn, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        """Make room for a result, for the caller to use."""
+        return like.new_empty(shape)
 
     def _counts(self, operation: Operation, mine: int) -> list[int]:
         """Tell the other ranks a number, and give that of each."""
