@@ -10,14 +10,13 @@ GPU computes. In return no kernel is launched that spins on the GPU for a peer w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from math import prod
 from typing import Any, cast
 
 import torch
 
 from hpsearch_comm.collectives.host_collectives import HostCollectives
-from hpsearch_comm.cuda.device_ways import Flight, Part, Turn, Way
+from hpsearch_comm.cuda.device_ways import Flight, Turn, Way, parts_of
 from hpsearch_comm.cuda.nccl_reduction import supports
 from hpsearch_comm.cuda.staging import CHUNK_BYTES
 from hpsearch_comm.cuda.stream import CudaStream
@@ -94,7 +93,7 @@ class DeviceOperations(HostOperations):
 
         def work(way: Way, turn: Turn) -> Flight:
             counts = self._host.allgather_numbers(turn.operation, telling, [rows.shape[0]])
-            parts = _parts([count for (count,) in counts], prod(rest))
+            parts = parts_of([count for (count,) in counts], prod(rest))
             shape = (sum(count for (count,) in counts), *rest)
             fits = target is not None and gathered_fits(turn.operation, target, rows, shape)
             to = target if target is not None and fits else _empty(way, turn, shape, rows)
@@ -172,8 +171,3 @@ def _empty(way: Way, turn: Turn, shape: Sequence[int], like: torch.Tensor) -> to
         result = like.new_empty(tuple(shape))
     turn.stream.keep(result)
     return result
-
-
-def _parts(counts: Sequence[int], width: int) -> list[Part]:
-    """Give the runs of elements that so many rows of `width` each take, one behind the other."""
-    return [((stop - count) * width, stop * width) for count, stop in zip(counts, accumulate(counts), strict=True)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 from typing import Any, Protocol
 
@@ -22,7 +23,7 @@ from hpsearch_comm.cuda.stream import CudaStream, Event
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.operations.arguments import Call
 
-__all__ = ["Alone", "Flight", "Part", "ThroughHost", "Turn", "Way"]
+__all__ = ["Alone", "Flight", "Part", "ThroughHost", "Turn", "Way", "parts_of"]
 
 Part = tuple[int, int]
 
@@ -178,3 +179,8 @@ class Alone:
     def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> Flight:
         """See `Way`."""
         return Flight()
+
+
+def parts_of(counts: Sequence[int], width: int) -> list[Part]:
+    """Give the runs of elements that so many rows of `width` each take, one behind the other."""
+    return [((stop - count) * width, stop * width) for count, stop in zip(counts, accumulate(counts), strict=True)]

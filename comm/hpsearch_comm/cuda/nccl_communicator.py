@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import accumulate
 from math import prod
 from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
 
-from hpsearch_comm.cuda.device_ways import Flight, Part, Turn
+from hpsearch_comm.cuda.device_ways import Flight, Part, Turn, parts_of
 from hpsearch_comm.cuda.nccl_library import NcclLibrary
 from hpsearch_comm.cuda.nccl_reduction import lower
 from hpsearch_comm.cuda.nccl_session import Call, NcclSession
@@ -193,7 +192,9 @@ class NcclCommunicator:
         """See `Way`."""
         with self._launch(turn, lambda: f"alltoall ({rows.nbytes:,} bytes sent)", rows, out) as work:
             width = prod(rows.shape[1:])
-            sends, receives = _runs(flat(rows), splits, width), _runs(flat(out), coming, width)
+            source, target = flat(rows), flat(out)
+            sends = [source[start:stop] for start, stop in parts_of(splits, width)]
+            receives = [target[start:stop] for start, stop in parts_of(coming, width)]
             receives[self._rank].copy_(sends[self._rank])
             calls: list[Call] = []
             for peer, (send, receive) in enumerate(zip(sends, receives, strict=True)):
@@ -244,12 +245,6 @@ class NcclCommunicator:
 
 def _share_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     return tensor.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
-
-
-def _runs(elements: torch.Tensor, counts: Sequence[int], width: int) -> list[torch.Tensor]:
-    """Cut so many rows of `width` elements each for every rank."""
-    stops = accumulate(counts)
-    return [elements[(stop - count) * width : stop * width] for count, stop in zip(counts, stops, strict=True)]
 
 
 def _describe(tensor: torch.Tensor) -> str:
