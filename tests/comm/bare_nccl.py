@@ -12,7 +12,7 @@ from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator, NcclWork
 from hpsearch_comm.cuda.stream import CudaStream, Event
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.operations.arguments import Call
-from hpsearch_comm.operations.way import Part, Turn
+from hpsearch_comm.operations.way import Turn, parts_of
 
 
 class BareNccl:
@@ -37,13 +37,13 @@ class BareNccl:
 
     def reduce_scatter(self, tensor: torch.Tensor, op: str, out: torch.Tensor, counts: Sequence[int]) -> NcclWork:
         turn = self._turn(op, tensor.dtype)
-        return giving(out, self.communicator.reduce_scatter(turn, tensor, out, parts_of(counts)))
+        return giving(out, self.communicator.reduce_scatter(turn, tensor, out, parts_of(counts, 1)))
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> NcclWork:
         return giving(tensor, self.communicator.broadcast(self._turn(), tensor, root))
 
     def allgather(self, tensor: torch.Tensor, out: torch.Tensor, counts: Sequence[int]) -> NcclWork:
-        return giving(out, self.communicator.allgather(self._turn(), tensor, out, parts_of(counts)))
+        return giving(out, self.communicator.allgather(self._turn(), tensor, out, parts_of(counts, 1)))
 
     def alltoall(self, rows: torch.Tensor, out: torch.Tensor, splits: Sequence[int], coming: Sequence[int]) -> NcclWork:
         return giving(out, self.communicator.alltoall(self._turn(), rows, out, splits, coming))
@@ -58,7 +58,3 @@ class BareNccl:
 def giving(result: Any, work: NcclWork) -> NcclWork:
     work.result = result
     return work
-
-
-def parts_of(counts: Sequence[int]) -> list[Part]:
-    return [(sum(counts[:rank]), sum(counts[: rank + 1])) for rank in range(len(counts))]

@@ -22,6 +22,9 @@ FABRICS: dict[str, dict[str, Any]] = {
 }
 
 
+WORLDS = [(2, "shared"), (3, "tcp-ring"), (3, "hosts"), (2, "hosts-butterfly")]
+
+
 def values(rank: int, length: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     generator = torch.Generator().manual_seed(10 * length + rank)
     if dtype is torch.bool:
@@ -77,9 +80,10 @@ def everything(group: comm.Group) -> list[torch.Tensor]:
     return results
 
 
-@pytest.mark.parametrize("fabric", FABRICS)
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("cuda", ["auto", "host"])
+@pytest.mark.parametrize(
+    ("cuda", "size", "fabric"),
+    [("auto", 1, "shared"), *((cuda, size, fabric) for cuda in ("auto", "host") for size, fabric in WORLDS)],
+)
 def test_they_give_what_those_of_cpu_tensors_give(cuda, size, fabric):
     ranks = DeviceRanks(size)
 

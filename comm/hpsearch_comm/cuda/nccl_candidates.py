@@ -33,7 +33,7 @@ def candidates(
     loaded: Sequence[str],
     wheels: Sequence[NcclWheel],
     torch_cuda: str | None,
-    torch_folder: Path | None = None,
+    torch_folder: Path,
 ) -> tuple[NcclCandidate, ...]:
     """Give the places to try, in order.
 
@@ -53,10 +53,7 @@ def candidates(
             for file in wheel.libraries
             if (wheel.folder / file).is_file()
         ]
-    if torch_folder is not None:
-        found += [
-            NcclCandidate(str(path), "torch's own") for path in sorted((torch_folder / "lib").glob("libnccl.so*"))
-        ]
+    found += [NcclCandidate(str(path), "torch's own") for path in sorted((torch_folder / "lib").glob("libnccl.so*"))]
     found.append(NcclCandidate("libnccl.so.2", "the system's"))
     first: dict[str, NcclCandidate] = {}
     for candidate in found:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -31,7 +30,7 @@ from hpsearch_comm.cuda.stream import CudaStream, Event
 from hpsearch_comm.errors import CommError
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.operations.contiguous import flat, is_plain, put_back
-from hpsearch_comm.operations.way import Part, Turn
+from hpsearch_comm.operations.way import Part, Turn, parts_of
 
 __all__ = ["NcclCommunicator", "NcclWork"]
 
@@ -194,7 +193,9 @@ class NcclCommunicator:
         """See `Way`."""
         with self._launch(turn, lambda: f"alltoall ({rows.nbytes:,} bytes sent)", rows, out) as work:
             width = prod(rows.shape[1:])
-            sends, receives = _runs(flat(rows), splits, width), _runs(flat(out), coming, width)
+            source, target = flat(rows), flat(out)
+            sends = [source[start:stop] for start, stop in parts_of(splits, width)]
+            receives = [target[start:stop] for start, stop in parts_of(coming, width)]
             receives[self._rank].copy_(sends[self._rank])
             calls: list[Call] = []
             for peer, (send, receive) in enumerate(zip(sends, receives, strict=True)):
@@ -245,12 +246,6 @@ class NcclCommunicator:
 
 def _share_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     return tensor.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
-
-
-def _runs(elements: torch.Tensor, counts: Sequence[int], width: int) -> list[torch.Tensor]:
-    """Cut so many rows of `width` elements each for every rank."""
-    stops = accumulate(counts)
-    return [elements[(stop - count) * width : stop * width] for count, stop in zip(counts, stops, strict=True)]
 
 
 def _describe(tensor: torch.Tensor) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from math import prod
 from typing import Any, TypeVar
 
@@ -25,7 +24,7 @@ from hpsearch_comm.operations.arguments import (
     whole_number,
 )
 from hpsearch_comm.operations.objects import decode, encode
-from hpsearch_comm.operations.way import ThroughMemory, Turn, Way
+from hpsearch_comm.operations.way import ThroughMemory, Turn, Way, parts_of
 from hpsearch_comm.operations.work import UnderWay
 from hpsearch_comm.operations.work_queue import Prepared
 
@@ -89,7 +88,7 @@ class HostOperations:
             shape = (sum(counts), *rest)
             fits = target is not None and _gathered_fits(turn.operation, target, rows, shape)
             to = target if target is not None and fits else self._empty(way, turn, shape, rows)
-            return to if out is None else out, way.allgather(turn, rows, to, _runs(counts, prod(rest)))
+            return to if out is None else out, way.allgather(turn, rows, to, parts_of(counts, prod(rest)))
 
         return self._prepared(call, work)
 
@@ -136,7 +135,7 @@ class HostOperations:
         call = self._call("allgather_object", as_="allgather")
 
         def work(operation: Operation) -> list[Any]:
-            parts = _runs(self._counts(operation, mine.numel()), 1)
+            parts = parts_of(self._counts(operation, mine.numel()), 1)
             everything = torch.empty(parts[-1][1], dtype=torch.uint8, device="cpu")
             start, stop = parts[self._rank]
             everything[start:stop].copy_(mine)
@@ -266,8 +265,3 @@ def _gathered_fits(operation: Operation, out: torch.Tensor, rows: torch.Tensor, 
     except UsageError as error:
         operation.complaint = error
     return operation.complaint is None
-
-
-def _runs(counts: Sequence[int], width: int) -> list[tuple[int, int]]:
-    """Give the runs of elements that so many rows of `width` each take, one behind the other."""
-    return [((stop - count) * width, stop * width) for count, stop in zip(counts, accumulate(counts), strict=True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from hpsearch_comm.operations.contiguous import flat, is_plain, put_back
 from hpsearch_comm.operations.work import UnderWay
 from hpsearch_comm.shm.copying import copy
 
-__all__ = ["Part", "ThroughMemory", "Turn", "Way"]
+__all__ = ["Part", "ThroughMemory", "Turn", "Way", "parts_of"]
 
 Part = tuple[int, int]
 
@@ -123,6 +124,11 @@ class ThroughMemory:
         width = prod(rows.shape[1:])
         mine, to = flat(rows).view(len(rows), width), out.view(len(out), width)
         self._host.exchange_rows(turn.operation, mine, splits, to, coming)
+
+
+def parts_of(counts: Sequence[int], width: int) -> list[Part]:
+    """Give the runs of elements that so many rows of `width` each take, one behind the other."""
+    return [((stop - count) * width, stop * width) for count, stop in zip(counts, accumulate(counts), strict=True)]
 
 
 def _room(out: torch.Tensor) -> torch.Tensor:
