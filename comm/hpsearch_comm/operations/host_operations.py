@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ from hpsearch_comm.operations.arguments import (
     whole_number,
 )
 from hpsearch_comm.operations.objects import decode, encode
-from hpsearch_comm.operations.way import ThroughMemory, Turn, Way, parts_of
+from hpsearch_comm.operations.way import ThroughMemory, Turn, Way, allreduce, parts_of
 from hpsearch_comm.operations.work import UnderWay
 from hpsearch_comm.operations.work_queue import Prepared
 
@@ -64,6 +65,8 @@ class HostOperations:
         else:
             target = check_out("allreduce", out, source, source.shape, source)
         result = tensor if out is None else out
+        if not self._device:  # with no more between the queue and the algorithm than there must be
+            return Prepared(call, partial(allreduce, call, source, target, result))
         return self._prepared(call, lambda way, turn: (result, way.allreduce(turn, source, target)))
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Prepared[torch.Tensor]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -18,8 +18,9 @@ from hpsearch_comm.operations.contiguous import flat, is_plain, put_back
 from hpsearch_comm.operations.work import UnderWay
 from hpsearch_comm.shm.copying import copy
 
-__all__ = ["Part", "ThroughMemory", "Turn", "Way", "parts_of"]
+__all__ = ["Part", "ThroughMemory", "Turn", "Way", "allreduce", "parts_of"]
 
+T = TypeVar("T")
 Part = tuple[int, int]
 
 
@@ -83,18 +84,14 @@ class ThroughMemory:
     """
 
     stream = None
+    """The caller's memory: none to be lent."""
 
     def __init__(self, host: HostCollectives) -> None:
         self._host = host
 
     def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> None:
         """See `Way`."""
-        carry = turn.call.carry
-        assert carry is not None
-        mine = flat(tensor)
-        to = mine if out is tensor else flat(out)
-        carry(turn.operation, mine, to)
-        put_back(to, out)
+        allreduce(turn.call, tensor, out, None, turn.operation)
 
     def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> None:
         """See `Way`."""
@@ -129,6 +126,17 @@ class ThroughMemory:
 def parts_of(counts: Sequence[int], width: int) -> list[Part]:
     """Give the runs of elements that so many rows of `width` each take, one behind the other."""
     return [((stop - count) * width, stop * width) for count, stop in zip(counts, accumulate(counts), strict=True)]
+
+
+def allreduce(call: Call, tensor: torch.Tensor, out: torch.Tensor, result: T, operation: Operation) -> T:
+    """Reduce the ranks' tensors, in this machine's memory, into everybody's `out`, and give the result on."""
+    carry = call.carry
+    assert carry is not None
+    mine = flat(tensor)
+    to = mine if out is tensor else flat(out)
+    carry(operation, mine, to)
+    put_back(to, out)
+    return result
 
 
 def _room(out: torch.Tensor) -> torch.Tensor:

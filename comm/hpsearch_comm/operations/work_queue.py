@@ -8,7 +8,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -26,8 +25,6 @@ from hpsearch_comm.timeline import NoTimeline, Timeline
 __all__ = ["Prepared", "WorkQueue", "used_within"]
 
 T = TypeVar("T")
-
-_NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
 
 
 @dataclass(slots=True)
@@ -66,12 +63,12 @@ class WorkQueue:
         name: str = "",
     ) -> None:
         self.last_algorithm = "none"
-        self._rank = rank
-        self._abort_state = abort_state
-        self._history = history
-        self._timeline = timeline
-        self._timeout = timeout
-        self._name = name
+        self.rank = rank
+        self.abort_state = abort_state
+        self.history = history
+        self.timeline = timeline
+        self.timeout = timeout
+        self.name = name
         # One that its owner may take again: a signal handler that does so is told, in place of waiting for itself.
         self._lock = threading.RLock()
         self._inside = 0  # the thread that is in a call, by its number
@@ -93,7 +90,10 @@ class WorkQueue:
             self._inside = threading.get_ident()
             try:
                 if self._thread is None or self._thread.idle:
-                    result: Any = self._run(prepared, next(self._numbers), spin=True)
+                    with _Run(self, prepared.call, next(self._numbers), spin=True) as operation:
+                        result: Any = prepared.work(operation)
+                        if prepared.launches:  # the ranks of the next one meet when the GPU has done this one
+                            result.wait()
                 else:
                     handle = self._submit(prepared, blocking=True)
             finally:
@@ -144,59 +144,90 @@ class WorkQueue:
                 "process that uses it, for example in a data loader's parent only"
             )
         self.check_outside()
-        self._abort_state.check()
+        self.abort_state.check()
 
     def _submit(self, prepared: Prepared[T], *, blocking: bool = False) -> Handle[T]:
         sequence = next(self._numbers)
         if self._thread is None:
-            name, timeline = self._name, self._timeline
-            self._thread = QueueThread(f"hpsearch-comm-queue-{self._rank}", lambda: timeline.queue_thread(name))
-        queued = time.monotonic_ns() if self._timeline.on and not blocking else 0
+            name, timeline = self.name, self.timeline
+            self._thread = QueueThread(f"hpsearch-comm-queue-{self.rank}", lambda: timeline.queue_thread(name))
+        queued = time.monotonic_ns() if self.timeline.on and not blocking else 0
         title = f"{prepared.call.operation} {sequence}"
-        handle = self._thread.submit(title, lambda: self._run(prepared, sequence, queued=queued))
+        handle = self._thread.submit(title, lambda: self._run(prepared, sequence, queued))
         return LaunchHandle(handle) if prepared.launches else handle
 
-    def _run(self, prepared: Prepared[T], sequence: int, *, spin: bool = False, queued: int = 0) -> T:
-        """Run an operation in its turn. An error of it ends the group.
+    def _run(self, prepared: Prepared[T], sequence: int, queued: int) -> T:
+        with _Run(self, prepared.call, sequence, queued=queued) as operation:
+            result: Any = prepared.work(operation)
+            if prepared.launches and self.timeline.on:  # its time is to be recorded
+                result.wait()
+        return result  # type: ignore[no-any-return]
 
-        Args:
-            prepared: What runs.
-            sequence: The operation's number.
-            spin: Whether its waits may hold a core, as in the caller's thread.
-            queued: When it was queued, in nanoseconds of `time.monotonic_ns`; 0 for one that wasn't.
-        """
+
+class _Run:
+    """The time in which an operation runs: an error of it ends the group. A context, not to be a frame of its own.
+
+    Args:
+        queue: The group's.
+        call: What runs.
+        sequence: The operation's number.
+        spin: Whether its waits may hold a core, as in the caller's thread.
+        queued: When it was queued, in nanoseconds of `time.monotonic_ns`; 0 for one that wasn't.
+    """
+
+    __slots__ = ("_call", "_operation", "_queue", "_queued", "_sequence", "_spin", "_within")
+
+    def __init__(self, queue: WorkQueue, call: Call, sequence: int, *, spin: bool = False, queued: int = 0) -> None:
+        self._queue = queue
+        self._call = call
+        self._sequence = sequence
+        self._spin = spin
+        self._queued = queued
+        self._within: contextlib.ExitStack | None = None
+
+    def __enter__(self) -> Operation:
+        queue, call, sequence = self._queue, self._call, self._sequence
         # What this one waited behind may have ended the group. It must send and write nothing then: a peer that is
         # still in the torn operation might take it for the rest of that.
-        if self._abort_state.error is not None:
-            self._abort_state.check()
-        call, timeline = prepared.call, self._timeline
-        self.last_algorithm = call.algorithm
+        if queue.abort_state.error is not None:
+            queue.abort_state.check()
+        queue.last_algorithm = call.algorithm
         packed = call.packed(sequence)
-        operation = Operation(
-            self._rank, None, self._timeout, self._abort_state, packed=packed, spin=spin, phase=timeline.phase
+        operation = self._operation = Operation(
+            queue.rank,
+            None,
+            queue.timeout,
+            queue.abort_state,
+            packed=packed,
+            spin=self._spin,
+            phase=queue.timeline.phase,
         )
-        # What is made in inference mode couldn't be changed by operations outside of it.
-        outside = torch.inference_mode(False) if torch.is_inference_mode_enabled() else _NOTHING
-        what = call.operation, call.nbytes, call.algorithm
-        record = timeline.operation(*what, sequence, queued, self._name) if timeline.on else _NOTHING
-        try:
-            self._history.begin(sequence, packed)
-            with outside, record:
-                result: Any = prepared.work(operation)
-                # The ranks of the next one meet when the GPU has done this one; or its time is to be recorded.
-                if prepared.launches and (spin or timeline.on):
-                    result.wait()
-        except CommError as error:
-            self._abort_state.fail(error)
-            raise
-        except BaseException as error:
-            self._abort_state.break_off(self._rank, error)
-            raise
-        finally:
-            self._history.running = None
-        if operation.complaint is not None:
-            raise operation.complaint
-        return result  # type: ignore[no-any-return]
+        if queue.timeline.on or torch.is_inference_mode_enabled():
+            self._within = self._surroundings()
+        queue.history.begin(sequence, packed)
+        return operation
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        queue = self._queue
+        queue.history.running = None
+        if self._within is not None:
+            self._within.__exit__(kind, error, trace)
+        if isinstance(error, CommError):
+            queue.abort_state.fail(error)
+        elif error is not None:
+            queue.abort_state.break_off(queue.rank, error)
+        elif self._operation.complaint is not None:
+            raise self._operation.complaint
+
+    def _surroundings(self) -> contextlib.ExitStack:
+        queue, call = self._queue, self._call
+        within = contextlib.ExitStack()
+        if torch.is_inference_mode_enabled():  # what is made in it couldn't be changed by operations outside of it
+            within.enter_context(torch.inference_mode(False))
+        if queue.timeline.on:
+            what = call.operation, call.nbytes, call.algorithm
+            within.enter_context(queue.timeline.operation(*what, self._sequence, self._queued, queue.name))
+        return within
 
 
 def used_within() -> UsageError:
