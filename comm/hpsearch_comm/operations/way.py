@@ -84,7 +84,7 @@ class ThroughMemory:
     """
 
     stream = None
-    """The caller's memory: none to be lent."""
+    """Results are the caller's own as they are made."""
 
     def __init__(self, host: HostCollectives) -> None:
         self._host = host
