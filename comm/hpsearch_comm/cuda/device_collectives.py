@@ -1,4 +1,11 @@
-"""Checks the arguments of an operation on CUDA tensors, and says what is to be done with them, and on which way."""
+"""Checks the arguments of an operation on CUDA tensors, and says what is to be done with them, and on which way.
+
+Before an operation goes through NCCL, the ranks meet on the CPU and compare what they call: before every one, not only
+before the first of its kind. NCCL compares nothing: where counts differ it writes past the end of a tensor or hangs,
+and ranks that agreed on a kind of call once can still call two of them in different orders. A meeting takes 5 to 50 us
+of the host's time, as long as NCCL's own launch; asynchronous operations spend it in the work queue's thread, while the
+GPU computes. In return no kernel is launched that spins on the GPU for a peer who never comes.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +15,10 @@ from typing import Any
 import torch
 
 from hpsearch_comm.collectives.host_collectives import HostCollectives
-from hpsearch_comm.cuda.device_ways import Landed
-from hpsearch_comm.cuda.nccl_reduction import unsupported
-from hpsearch_comm.cuda.queue import Caller
+from hpsearch_comm.cuda.device_ways import Flight
+from hpsearch_comm.cuda.nccl_reduction import supports
 from hpsearch_comm.cuda.staging import CHUNK_BYTES
+from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.operations.arguments import Call
 from hpsearch_comm.operations.host_operations import HostOperations
@@ -21,6 +28,9 @@ from hpsearch_comm.operations.work_queue import Prepared
 
 __all__ = ["DeviceOperations"]
 
+_MEETING = ("allgather", "alltoall")
+"""Operations whose ranks tell each other numbers first, and so have met."""
+
 
 class DeviceOperations(HostOperations):
     """Prepares operations on tensors of one CUDA device.
@@ -28,39 +38,52 @@ class DeviceOperations(HostOperations):
     Args:
         host: Carries out what ranks have to tell each other on the CPU.
         device: The device's number among those that the group has used, from 1.
-        caller: Gives the current stream, called in the caller's thread.
+        current: Gives the current stream, called in the caller's thread.
         nccl: The way through NCCL, where the ranks have agreed on it.
-        otherwise: Gives the way of all other operations; called in the operation's turn.
+        otherwise: The way of all other operations.
     """
 
     def __init__(
         self,
         host: HostCollectives,
         device: int,
-        caller: Callable[[], Caller],
+        current: Callable[[], CudaStream],
         nccl: Way | None,
-        otherwise: Callable[[], Way],
+        otherwise: Way,
     ) -> None:
         super().__init__(host, device)
-        self._caller = caller
+        self._current = current
         self._nccl = nccl
         self._otherwise = otherwise
+        self._meeting = host.algorithm("barrier", 0)
 
     def _algorithm(self, operation: str, nbytes: int, reduction: str, dtype: torch.dtype) -> str:
-        if self._nccl is not None and (reduction == "none" or unsupported(reduction, dtype) is None):
+        if self._nccl is not None and supports(reduction, dtype):
             return "nccl"
         # Through host memory these go in chunks, one after the other.
         chunked = operation in ("allreduce", "broadcast")
         return self._host.algorithm(operation, min(nbytes, CHUNK_BYTES) if chunked else nbytes)
 
     def _prepared(self, call: Call, work: Callable[[Way, Turn], tuple[Any, UnderWay | None]]) -> Prepared[Any]:
-        caller = self._caller()
+        stream = self._current()
+        ready = stream.record()
 
         def launch(operation: Operation) -> UnderWay:
-            way = self._nccl if call.algorithm == "nccl" and self._nccl is not None else self._otherwise()
-            result, under_way = work(way, Turn(operation, call, caller))
-            landing = Landed() if under_way is None else under_way
-            landing.result = result
-            return landing
+            way: Way = self._otherwise
+            if self._nccl is not None and call.algorithm == "nccl":
+                way = self._nccl
+                if call.operation not in _MEETING:
+                    self._host.barrier(operation, self._meeting)
+            result, under_way = work(way, Turn(operation, call, stream, ready))
+            flight = Flight() if under_way is None else under_way
+            flight.result = result
+            return flight
 
         return Prepared(call, launch, launches=True)
+
+    def _empty(self, way: Way, turn: Turn, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        # On the stream that will write it, and lent to the caller's.
+        with (way.stream or turn.stream).scope():
+            result = like.new_empty(shape)
+        turn.stream.keep(result)
+        return result

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate
 from math import prod
 from typing import Any, TypeVar
 
@@ -26,7 +25,7 @@ from hpsearch_comm.operations.arguments import (
     whole_number,
 )
 from hpsearch_comm.operations.objects import decode, encode
-from hpsearch_comm.operations.way import ThroughMemory, Turn, Way, allreduce
+from hpsearch_comm.operations.way import ThroughMemory, Turn, Way, allreduce, parts_of
 from hpsearch_comm.operations.work import UnderWay
 from hpsearch_comm.operations.work_queue import Prepared
 
@@ -91,8 +90,8 @@ class HostOperations:
             counts = self._counts(turn.operation, rows.shape[0])
             shape = (sum(counts), *rest)
             fits = target is not None and _gathered_fits(turn.operation, target, rows, shape)
-            to = target if target is not None and fits else way.empty(turn, shape, rows)
-            return to if out is None else out, way.allgather(turn, rows, to, _runs(counts, prod(rest)))
+            to = target if target is not None and fits else self._empty(way, turn, shape, rows)
+            return to if out is None else out, way.allgather(turn, rows, to, parts_of(counts, prod(rest)))
 
         return self._prepared(call, work)
 
@@ -109,7 +108,7 @@ class HostOperations:
         target = None if out is None else check_out("reduce_scatter", out, source, rows.shape, place)
 
         def work(way: Way, turn: Turn) -> tuple[torch.Tensor, UnderWay | None]:
-            to = way.empty(turn, rows.shape, source) if target is None else target
+            to = self._empty(way, turn, tuple(rows.shape), source) if target is None else target
             return to if out is None else out, way.reduce_scatter(turn, source, to, parts)
 
         return self._prepared(call, work)
@@ -123,8 +122,8 @@ class HostOperations:
 
         def work(way: Way, turn: Turn) -> tuple[tuple[torch.Tensor, list[int]], UnderWay | None]:
             coming = self._host.coming_rows(turn.operation, counts)
-            to = way.empty(turn, (sum(coming), *rest), source)
-            return (to, coming), way.alltoall(turn, source, counts, to, coming)
+            to = self._empty(way, turn, (sum(coming), *rest), source)
+            return (to, coming), way.alltoall(turn, source, to, counts, coming)
 
         return self._prepared(call, work)
 
@@ -139,7 +138,7 @@ class HostOperations:
         call = self._call("allgather_object", as_="allgather")
 
         def work(operation: Operation) -> list[Any]:
-            parts = _runs(self._counts(operation, mine.numel()), 1)
+            parts = parts_of(self._counts(operation, mine.numel()), 1)
             everything = torch.empty(parts[-1][1], dtype=torch.uint8, device="cpu")
             start, stop = parts[self._rank]
             everything[start:stop].copy_(mine)
@@ -192,6 +191,10 @@ class HostOperations:
     def _prepared(self, call: Call, work: Callable[[Way, Turn], tuple[T, UnderWay | None]]) -> Prepared[T]:
         """Put a call together with what carries it out, which gives its result, and what of it is still under way."""
         return Prepared(call, lambda operation: work(self._memory, Turn(operation, call))[0])
+
+    def _empty(self, way: Way, turn: Turn, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        """Make room for a result, for the caller to use."""
+        return like.new_empty(shape)
 
     def _counts(self, operation: Operation, mine: int) -> list[int]:
         """Tell the other ranks a number, and give that of each."""
@@ -265,8 +268,3 @@ def _gathered_fits(operation: Operation, out: torch.Tensor, rows: torch.Tensor, 
     except UsageError as error:
         operation.complaint = error
     return operation.complaint is None
-
-
-def _runs(counts: Sequence[int], width: int) -> list[tuple[int, int]]:
-    """Give the runs of elements that so many rows of `width` each take, one behind the other."""
-    return [((stop - count) * width, stop * width) for count, stop in zip(counts, accumulate(counts), strict=True)]

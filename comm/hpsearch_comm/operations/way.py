@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 from typing import Any, Protocol, TypeVar
 
@@ -17,7 +18,7 @@ from hpsearch_comm.operations.contiguous import flat, is_plain, put_back
 from hpsearch_comm.operations.work import UnderWay
 from hpsearch_comm.shm.copying import copy
 
-__all__ = ["ThroughMemory", "Turn", "Way", "allreduce"]
+__all__ = ["Part", "ThroughMemory", "Turn", "Way", "allreduce", "parts_of"]
 
 T = TypeVar("T")
 Part = tuple[int, int]
@@ -29,8 +30,10 @@ class Turn:
 
     operation: Operation
     call: Call
-    caller: Any = None
-    """Of tensors on a device: the caller's stream."""
+    stream: Any = None
+    """Of tensors on a device: the stream on which the caller computes, which another thread's current one isn't."""
+    ready: Any = None
+    """The point that the stream had come to at the call."""
 
     @property
     def reduction(self) -> Reduction:
@@ -42,14 +45,16 @@ class Turn:
 class Way(Protocol):
     """Carries out collectives. Tensors have any layout; parts are runs of elements, by rank.
 
+    Shapes, dtypes, devices and layouts of the tensors fit together: that has been checked with the call's arguments.
     What a GPU has been given to do is still under way when a method returns; None where all is done.
     """
 
-    def empty(self, turn: Turn, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-        """Make room for a result, for the caller to use."""
+    @property
+    def stream(self) -> Any:
+        """On which results are to be made, to be lent to the caller's stream; None for the caller's own."""
 
     def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> UnderWay | None:
-        """Reduce the ranks' tensors into everybody's `out`, which may be the tensor."""
+        """Reduce the ranks' tensors into everybody's `out`, which may be the tensor; the same bits on every rank."""
 
     def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> UnderWay | None:
         """Copy the root's tensor into everybody's."""
@@ -63,9 +68,12 @@ class Way(Protocol):
         """Reduce the ranks' tensors, and give each its part in `out`."""
 
     def alltoall(
-        self, turn: Turn, rows: torch.Tensor, splits: Sequence[int], out: torch.Tensor, coming: Sequence[int]
+        self, turn: Turn, rows: torch.Tensor, out: torch.Tensor, splits: Sequence[int], coming: Sequence[int]
     ) -> UnderWay | None:
-        """Send some rows to each rank, and get some from each. The ranks have exchanged the numbers."""
+        """Send some rows to each rank, and get some from each in `out`, which is contiguous.
+
+        The ranks have exchanged the numbers.
+        """
 
 
 class ThroughMemory:
@@ -75,12 +83,11 @@ class ThroughMemory:
         host: Carries them out, on elements in a row.
     """
 
+    stream = None
+    """Results are the caller's own as they are made."""
+
     def __init__(self, host: HostCollectives) -> None:
         self._host = host
-
-    def empty(self, turn: Turn, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-        """See `Way`."""
-        return like.new_empty(tuple(shape))
 
     def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> None:
         """See `Way`."""
@@ -108,12 +115,17 @@ class ThroughMemory:
         put_back(to, out)
 
     def alltoall(
-        self, turn: Turn, rows: torch.Tensor, splits: Sequence[int], out: torch.Tensor, coming: Sequence[int]
+        self, turn: Turn, rows: torch.Tensor, out: torch.Tensor, splits: Sequence[int], coming: Sequence[int]
     ) -> None:
-        """See `Way`; `out` is what `empty` gave."""
+        """See `Way`."""
         width = prod(rows.shape[1:])
         mine, to = flat(rows).view(len(rows), width), out.view(len(out), width)
         self._host.exchange_rows(turn.operation, mine, splits, to, coming)
+
+
+def parts_of(counts: Sequence[int], width: int) -> list[Part]:
+    """Give the runs of elements that so many rows of `width` each take, one behind the other."""
+    return [((stop - count) * width, stop * width) for count, stop in zip(counts, accumulate(counts), strict=True)]
 
 
 def allreduce(call: Call, tensor: torch.Tensor, out: torch.Tensor, result: T, operation: Operation) -> T:
