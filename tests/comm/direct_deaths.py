@@ -60,7 +60,7 @@ class Death:
 
 
 def begin(shm: ShmSegment, abort_state: AbortState, name: str) -> Operation:
-    return Operation(shm.members[shm.index], Signature(0, name, "direct"), 60.0, abort_state, spin=shm.may_spin)
+    return Operation(shm.members[shm.index], Signature(0, name, "direct").pack(), 60.0, abort_state, spin=shm.may_spin)
 
 
 def one_shot(shm: ShmSegment, abort_state: AbortState) -> None:

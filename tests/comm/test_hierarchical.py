@@ -162,7 +162,7 @@ def test_ranks_that_disagree_find_out(odd_one):
     def task(shm: ShmSegment, mesh: ThreadMesh, operation: Operation, topology: Topology) -> None:
         shape = (2, 5) if mesh.rank == odd_one else (10,)
         signature = Signature(0, "allreduce", "hierarchical", torch.float32, shape, "sum")
-        mine = Operation(mesh.rank, signature, operation.timeout, operation.abort_state)
+        mine = Operation(mesh.rank, signature.pack(), operation.timeout, operation.abort_state)
         hierarchical.allreduce(shm, mesh, mine, topology, torch.ones(10), reduction_for("sum", torch.float32))
 
     with pytest.raises(MismatchError, match=r"\[2, 5\].*\[10\]|\[10\].*\[2, 5\]"):

@@ -315,7 +315,7 @@ def test_a_descriptor_that_is_no_sealed_memory_is_refused(tmp_path):
     ends = socket_pairs([0, 1])
     abort_state = AbortState()
     before = descriptors()
-    operation = Operation(1, Signature(0, "barrier", "direct"), 10.0, abort_state)
+    operation = Operation(1, Signature(0, "barrier", "direct").pack(), 10.0, abort_state)
     honest = Memfd(1 << 20)
     honest._descriptor, memory = file.fileno(), honest._descriptor
     honest.send(ends[0][1], 1, 4, operation)

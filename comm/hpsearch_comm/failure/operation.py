@@ -28,8 +28,7 @@ class Operation:
 
     Args:
         rank: This rank.
-        signature: What every rank must agree on.
-        packed: The signature's 96 bytes, where the caller has them already.
+        packed: The 96 bytes of the signature, on which every rank must agree.
         timeout: Seconds without progress after which a wait gives up.
         abort_state: The group's.
         spin: Whether a wait may hold a core for some microseconds before it sleeps.
@@ -40,23 +39,20 @@ class Operation:
             to the end, so that all ranks stay in step, and the caller is told then.
     """
 
-    __slots__ = ("__dict__", "complaint", "fate", "packed", "phase", "rank", "spin", "step", "timeout")
+    __slots__ = ("__dict__", "abort_state", "complaint", "packed", "phase", "rank", "spin", "step", "timeout")
 
     def __init__(
         self,
         rank: int,
-        signature: Signature | None,
+        packed: bytes,
         timeout: float,
         abort_state: AbortState,
         *,
-        packed: bytes | None = None,
         spin: bool = False,
         phase: Callable[[str], AbstractContextManager[None]] = _QUIET,
     ) -> None:
-        if signature is not None:
-            self.signature = signature
-        self.packed = signature.pack() if packed is None and signature is not None else packed or b""
         self.rank = rank
+        self.packed = packed
         self.timeout = timeout
         self.abort_state = abort_state
         self.spin = spin

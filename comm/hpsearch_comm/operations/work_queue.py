@@ -207,10 +207,9 @@ class _Run:
             self._within = self._surroundings()
         operation = self._operation = Operation(
             work_queue.rank,
-            None,
+            packed,
             work_queue.timeout,
             work_queue.abort_state,
-            packed=packed,
             spin=self._spin,
             phase=work_queue.timeline.phase,
         )

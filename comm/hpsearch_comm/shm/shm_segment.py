@@ -94,7 +94,7 @@ class ShmSegment:
         self._made = 0
         self._turn = 0
         try:
-            self._make(Operation(rank, Signature(0, "barrier", "direct"), timeout, abort_state))
+            self._make(Operation(rank, Signature(0, "barrier", "direct").pack(), timeout, abort_state))
         except BaseException:
             self.close()
             raise

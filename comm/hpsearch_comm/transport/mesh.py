@@ -38,15 +38,10 @@ class Mesh:
     Args:
         rank: This rank.
         links: Peer → link.
-        bell: Rung by the peers whose links go through shared memory; None where there are none.
+        bell: Rung by the peers whose links go through shared memory.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        links: Mapping[int, Link],
-        bell: Bell | None = None,
-    ) -> None:
+    def __init__(self, rank: int, links: Mapping[int, Link], bell: Bell) -> None:
         self.rank = rank
         self._links = dict(links)
         self._bell = bell
@@ -96,7 +91,7 @@ class Mesh:
         for link in self._links.values():
             link.close()
         self._links.clear()
-        self._bell = None
+        vars(self).pop("_bell", None)
 
     def _drive(self, operation: Operation, pending: list[Transfer]) -> None:
         """Advance the transfers that their beginning left, until none is."""
@@ -104,7 +99,7 @@ class Mesh:
         sleeper: _Sleeper | None = None
         while True:
             # Before the transfers are tried: a ring that they miss ends the sleep at once.
-            mark = bell.mark() if bell is not None else 0
+            mark = bell.mark()
             moved = False
             for transfer in pending:
                 if transfer.advance():
@@ -124,7 +119,7 @@ class Mesh:
 class _Sleeper:
     """What to do while nothing moves: spin for a moment, look whether the group still stands, sleep."""
 
-    def __init__(self, operation: Operation, bell: Bell | None) -> None:
+    def __init__(self, operation: Operation, bell: Bell) -> None:
         self._operation = operation
         self._bell = bell
         self._wait = Wait(operation)
@@ -161,8 +156,6 @@ class _Sleeper:
                 events[descriptor] = events.get(descriptor, 0) | event
         if not shared:
             self._poll(events)
-        elif self._bell is None:
-            time.sleep(self._nap)
         else:
             # Sockets can't ring the bell: where both are awaited, look at them ever more rarely.
             self._bell.wait(mark, self._nap if events else _SLICE)
