@@ -41,7 +41,7 @@ import torch
 
 from hpsearch_comm.collectives.reduction import Reduction
 from hpsearch_comm.collectives.shm import chain
-from hpsearch_comm.collectives.shm.chunks import SERIAL, Chunks, fold
+from hpsearch_comm.collectives.shm.chunks import SERIAL, fold, piece_length
 from hpsearch_comm.collectives.shm.pipeline import LINE, Pipeline, meet, spans_of
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.shm.buffers import SharedBuffer
@@ -119,7 +119,7 @@ def _one_shot(
     barrier.pass_by(operation)
     shm.compare(operation)
     if reduction.widens:
-        fold(shm, reduction, row, out, finish=True)
+        fold(shm, operation, reduction, row, out, finish=True)
         return
     reduction.into(row[0], row[1], out)
     for theirs in row[2:]:
@@ -157,7 +157,7 @@ def _one_shot_through_staging(
 
     def run() -> None:
         row = shm.results.row(pipeline.result_turn, tensor.dtype, tensor.numel())
-        pipeline.chunks.fold(reduction, row, out, finish=True)
+        fold(shm, operation, reduction, row, out, finish=True)
 
     return lambda: pipeline.publish(0, tensor), run
 
@@ -196,13 +196,13 @@ def _in_place(
 ) -> None:
     dtype, itemsize = tensor.dtype, tensor.dtype.itemsize
     start, stop = _even_parts(tensor.numel(), shm.size, itemsize)[shm.index]
-    step = Chunks(shm, operation, itemsize).step(reduction)
+    step = piece_length(shm, operation, reduction)
     with operation.phase("in place"):
         for cut in range(start, stop, step):
             first, numel = cut * itemsize, min(step, stop - cut)
             slices = [buffer.part(member, offset + first, numel, dtype) for member, offset in enumerate(offsets)]
             own = slices[shm.index]
-            fold(shm, reduction, slices, own, finish=True)
+            fold(shm, operation, reduction, slices, own, finish=True)
             for other in slices:
                 if other is not own:
                     copy(other, own)
