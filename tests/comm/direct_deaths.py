@@ -150,14 +150,13 @@ class Executioner:
     def attach(self) -> None:
         """Put a moment before everything that others could notice."""
         for owner, name in (
-            (Barrier, "arrive"),
+            (Barrier, "wait"),
             (Memfd, "receive"),
             (Memfd, "map"),
             (Bell, "ring"),
             (chain, "copy"),
             (pipeline, "copy"),
-            (chunks, "fold"),
-            (direct_allreduce, "fold"),
+            (chunks, "_fold"),
             (direct_allreduce, "copy"),
             (direct, "copy"),
         ):

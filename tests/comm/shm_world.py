@@ -1,4 +1,4 @@
-"""Ranks of one host as threads of one process, which share an segment."""
+"""Ranks of one host as threads of one process, which share a segment."""
 
 from __future__ import annotations
 

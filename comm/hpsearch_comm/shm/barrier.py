@@ -157,19 +157,11 @@ class Barrier:
         Raises:
             CommError: The group has ended meanwhile, a peer has left, or the deadline is over.
         """
-        self.arrive()
-        self.pass_by(operation)
-
-    def arrive(self) -> None:
-        """Tell the others that this member has come; `pass_by` follows."""
         if not futex.ORDERED:
             self.fence()
         count = self._count = (self._count + 1) & _MASK
         self._view[self._own] = count
         self._arrive[count & 3]()
-
-    def pass_by(self, operation: Operation) -> None:
-        """Wait until all others have arrived; see `wait`."""
         if self._behind() and not (self.apart and look(self._all_here, self.may_spin and operation.spin)):
             self._sleep(operation)
         if not futex.ORDERED:

@@ -108,16 +108,12 @@ def bind(shm: ShmSegment, reduction: Reduction, numel: int) -> Carry:
 def _one_shot(
     shm: ShmSegment, reduction: Reduction, operation: Operation, tensor: torch.Tensor, out: torch.Tensor
 ) -> None:
-    results, barrier = shm.results, shm.barrier
+    results = shm.results
     turn = results.turn
     results.turn = turn + 1
     row = results.row(turn, tensor.dtype, tensor.numel())
     copy(row[shm.index], tensor)
-    # `segment.meet`, without a frame of its own.
-    shm.sign(operation)
-    barrier.arrive()
-    barrier.pass_by(operation)
-    shm.compare(operation)
+    shm.meet(operation)
     if reduction.widens:
         fold(shm, operation, reduction, row, out, finish=True)
         return
