@@ -1,4 +1,4 @@
-"""Allreduce on one host: in place where the tensors lie in a shared buffer, else in one shot, two shots or a chain.
+"""Allreduce on one host: in place where the results lie in a shared buffer, else in one shot, two shots or a chain.
 
 Two shots, of n bytes on p ranks. Every rank owns one part of n/p bytes. Three ranks, rank 1's view:
 
@@ -12,7 +12,8 @@ Two shots, of n bytes on p ranks. Every rank owns one part of n/p bytes. Three r
 
 Each rank reads n bytes and writes n bytes, whatever p is, and there are two barriers: one before, since all inputs must
 be there, and one after, since all results must be. No third: what a rank writes lies in its own part, which nobody else
-reads. This is the whole of it where the tensors lie in a shared buffer.
+reads. This is the whole of it where the tensors lie in a shared buffer. One that is reduced into a shared buffer from
+other memory is copied there first.
 
 For other memory the same happens through staging memory (see `pipeline`), in three stages. A rank stages only what
 others are to reduce, n (p-1)/p bytes, and copies as much of their results out. With stage, reduce and gather one chunk
