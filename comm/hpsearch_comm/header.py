@@ -38,9 +38,9 @@ __all__ = [
     "OPERATIONS",
     "REDUCTIONS",
     "SIGNATURE_BYTES",
+    "TAIL",
     "Signature",
     "dtype_named",
-    "header",
     "unpack_tail",
 ]
 
@@ -86,9 +86,10 @@ _MAGIC = int.from_bytes(b"HPSC", "little")
 _VERSION = 2
 _DIMENSIONS = 8
 _SIGNATURE = struct.Struct("<I7B5xqq8q")
-_TAIL = struct.Struct("<qq")
+TAIL = struct.Struct("<qq")
+"""Of a header, behind the signature: the message's number and the length of its payload."""
 assert _SIGNATURE.size == SIGNATURE_BYTES
-assert _SIGNATURE.size + _TAIL.size == HEADER_BYTES
+assert _SIGNATURE.size + TAIL.size == HEADER_BYTES
 _DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 _DTYPE_INDEX = {dtype: index for index, dtype in enumerate(DTYPES)}
 
@@ -199,12 +200,7 @@ def dtype_named(name: object) -> torch.dtype:
     return found
 
 
-def header(signature: bytes, step: int, nbytes: int) -> bytes:
-    """Put a message's number and length behind a packed signature: 112 bytes."""
-    return signature + _TAIL.pack(step, nbytes)
-
-
 def unpack_tail(header: bytes | memoryview) -> tuple[int, int]:
     """Read a message's number and the length of its payload from its header."""
-    step, nbytes = _TAIL.unpack_from(header, SIGNATURE_BYTES)
+    step, nbytes = TAIL.unpack_from(header, SIGNATURE_BYTES)
     return int(step), int(nbytes)

@@ -60,7 +60,7 @@ class Death:
 
 
 def begin(shm: ShmSegment, abort_state: AbortState, name: str) -> Operation:
-    return Operation(shm.members[shm.index], Signature(0, name, "direct"), 60.0, abort_state, spin=shm.may_spin)
+    return Operation(shm.members[shm.index], Signature(0, name, "direct").pack(), 60.0, abort_state, spin=shm.may_spin)
 
 
 def one_shot(shm: ShmSegment, abort_state: AbortState) -> None:
@@ -150,14 +150,13 @@ class Executioner:
     def attach(self) -> None:
         """Put a moment before everything that others could notice."""
         for owner, name in (
-            (Barrier, "arrive"),
+            (Barrier, "wait"),
             (Memfd, "receive"),
             (Memfd, "map"),
             (Bell, "ring"),
             (chain, "copy"),
             (pipeline, "copy"),
-            (chunks, "fold"),
-            (direct_allreduce, "fold"),
+            (chunks, "_fold"),
             (direct_allreduce, "copy"),
             (direct, "copy"),
         ):

@@ -16,6 +16,7 @@ from hpsearch_comm.errors import CommError
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import Signature
+from hpsearch_comm.shm.barrier import Bell, Words
 from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.transport.link import Link
 from hpsearch_comm.transport.mesh import Mesh
@@ -38,7 +39,7 @@ class LinkWorld:
 
     def operation(self, rank: int, signature: Signature = SIGNATURE, **options: Any) -> Operation:
         """Give what a rank needs for one operation."""
-        return Operation(rank, signature, options.pop("timeout", PATIENCE), self.abort_states[rank], **options)
+        return Operation(rank, signature.pack(), options.pop("timeout", PATIENCE), self.abort_states[rank], **options)
 
     def outcomes(self, *tasks: Callable[[], Any]) -> list[Any]:
         """Run every task in a thread of its own, and give their results, or the CommErrors that they raised."""
@@ -76,8 +77,15 @@ def tcp_world(size: int, streams: int) -> Iterator[LinkWorld]:
     with contextlib.ExitStack() as opened:
         abort_states = [opened.enter_context(contextlib.closing(AbortState())) for _ in range(size)]
         yield LinkWorld(
-            [opened.enter_context(contextlib.closing(Mesh(rank, links[rank]))) for rank in range(size)], abort_states
+            [opened.enter_context(contextlib.closing(Mesh(rank, links[rank], quiet_bell()))) for rank in range(size)],
+            abort_states,
         )
+
+
+def quiet_bell() -> Bell:
+    """Give a bell that nobody rings."""
+    memory = bytearray(4096)
+    return Bell(Words(torch.frombuffer(memory, dtype=torch.uint8), memoryview(memory)), 64)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Ranks of one host as threads of one process, which share an segment."""
+"""Ranks of one host as threads of one process, which share a segment."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ShmWorld:
     def operation(self, rank: int, timeout: float = PATIENCE, **fields: Any) -> Operation:
         """Give what a rank needs for one operation; fields of the signature may be set."""
         named: dict[str, Any] = {"sequence": self.sequence, "operation": "allreduce", "algorithm": "direct"}
-        return Operation(rank, Signature(**(named | fields)), timeout, self.abort_states[rank])
+        return Operation(rank, Signature(**(named | fields)).pack(), timeout, self.abort_states[rank])
 
     def outcomes(self, task: Callable[[int], Any]) -> dict[int, Any]:
         """Call `task` with every rank at once; give what came of it, an exception perhaps, by rank."""

@@ -146,7 +146,7 @@ def test_ranks_that_disagree_find_out_even_about_nothing(algorithm, length):
 
     def task(mesh: ThreadMesh, operation: Operation) -> None:
         signature = Signature(0, "allreduce", algorithm, torch.float32, (length, 1 + mesh.rank // 2))
-        theirs = Operation(mesh.rank, signature, operation.timeout, operation.abort_state)
+        theirs = Operation(mesh.rank, signature.pack(), operation.timeout, operation.abort_state)
         ALGORITHMS[algorithm](mesh, theirs, range(3), torch.zeros(length), reduction_for("sum", torch.float32))
 
     with pytest.raises(

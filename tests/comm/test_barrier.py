@@ -45,7 +45,7 @@ def barriers(words: Words, size: int) -> list[Barrier]:
 
 
 def operation(rank: int, abort_state: AbortState, timeout: float = 30.0, spin: bool = False) -> Operation:
-    return Operation(rank, Signature(0, "barrier", "direct"), timeout, abort_state, spin=spin)
+    return Operation(rank, Signature(0, "barrier", "direct").pack(), timeout, abort_state, spin=spin)
 
 
 def test_a_bell_that_rang_since_the_mark_does_not_wait(words):

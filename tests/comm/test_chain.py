@@ -55,9 +55,9 @@ def test_every_rank_gets_the_result_to_the_bit(world, op, dtype, out):
             return result
 
         expected = reduced(values, reduction)
-        work_queue = {shm.slots.turn for shm in world.segments.values()}
+        turns = {shm.slots.turn for shm in world.segments.values()}
         assert all(same_bits(result, expected) for result in world.run(on_rank))
-        assert {shm.slots.turn for shm in world.segments.values()} == {work_queue.pop() + world.size + (more > 0)}
+        assert {shm.slots.turn for shm in world.segments.values()} == {turns.pop() + world.size + (more > 0)}
 
 
 def test_tensors_that_lie_in_a_shared_buffer_on_some_ranks_only(world):

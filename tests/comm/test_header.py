@@ -15,8 +15,8 @@ from hpsearch_comm.header import (
     OPERATIONS,
     REDUCTIONS,
     SIGNATURE_BYTES,
+    TAIL,
     Signature,
-    header,
     unpack_tail,
 )
 
@@ -37,7 +37,7 @@ SIGNATURES = st.builds(
 def test_what_is_packed_is_unpacked(signature, step, nbytes):
     packed = signature.pack()
     assert len(packed) == SIGNATURE_BYTES
-    whole = header(packed, step, nbytes)
+    whole = packed + TAIL.pack(step, nbytes)
     assert len(whole) == HEADER_BYTES
     assert Signature.unpack(whole) == signature
     assert unpack_tail(whole) == (step, nbytes)

@@ -37,19 +37,19 @@ HOSTS: list[Hosts] = [
 
 
 def on_hosts(hosts: Hosts, task: Callable[[ShmSegment, ThreadMesh, Operation, Topology], Any]) -> ThreadWorld:
-    """Call `task` on every rank, a thread each, where the ranks of a host share an segment."""
+    """Call `task` on every rank, a thread each, where the ranks of a host share a segment."""
     world = ThreadWorld(sum(len(ranks) for ranks in hosts))
     descriptors: dict[int, dict[int, socket.socket]] = {rank: {} for rank in range(world.size)}
     for ranks in hosts:
         for one, other in combinations(ranks, 2):
             descriptors[one][other], descriptors[other][one] = socket.socketpair()
 
-    def with_arena(mesh: ThreadMesh, operation: Operation) -> None:
+    def with_segment(mesh: ThreadMesh, operation: Operation) -> None:
         topology = Topology(mesh.rank, hosts)
         with closing(ShmSegment(mesh.rank, topology.local_ranks, descriptors[mesh.rank], operation.abort_state)) as shm:
             task(shm, mesh, operation, topology)
 
-    world.run(with_arena, Signature(0, "allreduce", "hierarchical"))
+    world.run(with_segment, Signature(0, "allreduce", "hierarchical"))
     return world
 
 
@@ -162,7 +162,7 @@ def test_ranks_that_disagree_find_out(odd_one):
     def task(shm: ShmSegment, mesh: ThreadMesh, operation: Operation, topology: Topology) -> None:
         shape = (2, 5) if mesh.rank == odd_one else (10,)
         signature = Signature(0, "allreduce", "hierarchical", torch.float32, shape, "sum")
-        mine = Operation(mesh.rank, signature, operation.timeout, operation.abort_state)
+        mine = Operation(mesh.rank, signature.pack(), operation.timeout, operation.abort_state)
         hierarchical.allreduce(shm, mesh, mine, topology, torch.ones(10), reduction_for("sum", torch.float32))
 
     with pytest.raises(MismatchError, match=r"\[2, 5\].*\[10\]|\[10\].*\[2, 5\]"):

@@ -13,10 +13,10 @@ import torch
 from hpsearch_comm.errors import CommError, CommTimeoutError, PeerLost
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation, Wait
-from hpsearch_comm.shm.barrier import Bell, Words
+from hpsearch_comm.shm.barrier import Bell
 from hpsearch_comm.transport.link import Combine, Link, Transfer
 from hpsearch_comm.transport.mesh import Mesh
-from tests.comm.link_world import PATIENCE, SIGNATURE
+from tests.comm.link_world import PATIENCE, SIGNATURE, quiet_bell
 
 
 class HandTransfer(Transfer):
@@ -92,12 +92,11 @@ def stream() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def bell() -> Bell:
-    memory = bytearray(4096)
-    return Bell(Words(torch.frombuffer(memory, dtype=torch.uint8), memoryview(memory)), 64)
+    return quiet_bell()
 
 
 def receive(mesh: Mesh, abort_state: AbortState, peers: Sequence[int] = (1,), timeout: float = PATIENCE) -> None:
-    operation = Operation(0, SIGNATURE, timeout, abort_state)
+    operation = Operation(0, SIGNATURE.pack(), timeout, abort_state)
     mesh.exchange(operation, [], [(peer, torch.zeros(1), None) for peer in peers])
 
 
@@ -144,15 +143,6 @@ def test_memory_and_streams_are_awaited_together(abort_state: AbortState, bell: 
     assert exchange.end() is None
 
 
-def test_it_does_without_a_bell(abort_state: AbortState) -> None:
-    link = HandLink(1, pushes=2)
-    exchange = Receiving(Mesh(0, {1: link}), abort_state)
-    assert link.transfer.idle.wait(PATIENCE)
-    link.transfer.push()
-    link.transfer.push()
-    assert exchange.end() is None
-
-
 @pytest.mark.parametrize("networked", [False, True])
 def test_waiting_takes_no_core_after_another_rank_has_left(
     abort_state: AbortState, bell: Bell, stream: socket.socket, networked: bool
@@ -178,7 +168,7 @@ def test_what_is_in_flight_from_a_peer_that_has_left_is_waited_for(
 ) -> None:
     link = HandLink(1, pushes=3, stream=stream)
     abort_state.mark_left(1)
-    exchange = Receiving(Mesh(0, {1: link}), abort_state)
+    exchange = Receiving(Mesh(0, {1: link}, quiet_bell()), abort_state)
     for _ in range(3):
         for _ in range(2):
             assert link.transfer.idle.wait(PATIENCE)
@@ -192,14 +182,14 @@ def test_what_is_in_flight_is_waited_for_no_longer_than_the_deadline(
 ) -> None:
     abort_state.mark_left(1)
     with pytest.raises(PeerLost, match="rank 1 has closed the group"):
-        receive(Mesh(0, {1: HandLink(1, stream=stream)}), abort_state, timeout=0.2)
+        receive(Mesh(0, {1: HandLink(1, stream=stream)}, quiet_bell()), abort_state, timeout=0.2)
 
 
 def test_several_awaited_peers_are_named_once_each(abort_state: AbortState) -> None:
     links = {1: HandLink(1), 2: HandLink(2)}
-    operation = Operation(0, SIGNATURE, 0.1, abort_state)
+    operation = Operation(0, SIGNATURE.pack(), 0.1, abort_state)
     with pytest.raises(CommTimeoutError, match="for rank 1 and rank 2 in allreduce 7"):
-        Mesh(0, links).exchange(
+        Mesh(0, links, quiet_bell()).exchange(
             operation,
             [(1, torch.zeros(1)), (2, torch.zeros(1))],
             [(1, torch.zeros(1), None), (2, torch.zeros(1), None)],
@@ -211,7 +201,7 @@ def test_a_long_wait_says_whom_it_waits_for_and_then_ever_more_rarely(
 ) -> None:
     now = 0.0
     monkeypatch.setattr("hpsearch_comm.failure.operation.time.monotonic", lambda: now)
-    wait = Wait(Operation(0, SIGNATURE, 300.0, abort_state))
+    wait = Wait(Operation(0, SIGNATURE.pack(), 300.0, abort_state))
 
     def until(end: float) -> list[str]:
         nonlocal now
@@ -236,13 +226,13 @@ def test_an_interrupt_ends_the_group(abort_state: AbortState) -> None:
     link = HandLink(1)
     link.transfer.fault = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        receive(Mesh(0, {1: link}), abort_state)
+        receive(Mesh(0, {1: link}, quiet_bell()), abort_state)
     with pytest.raises(CommError, match=r"rank 0 broke off allreduce 7 .*KeyboardInterrupt"):
         abort_state.check()
 
 
 def test_closing_closes_the_links() -> None:
     links = {1: HandLink(1), 2: HandLink(2)}
-    Mesh(0, links).close()
+    Mesh(0, links, quiet_bell()).close()
     assert links[1].closed
     assert links[2].closed

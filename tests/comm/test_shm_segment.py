@@ -233,7 +233,7 @@ def test_threads_of_one_process_never_hold_a_core_while_they_wait():
         assert not any(shm.may_spin for shm in world.segments.values())
 
 
-def test_an_arena_of_one_needs_nobody():
+def test_a_segment_of_one_needs_nobody():
     with ShmWorld([3]) as world:
         shm = world.segments[3]
         tensor = empty(world, 3, 40_000).view(torch.float32).fill_(2)
@@ -263,8 +263,10 @@ def test_the_end_of_the_group_wakes_those_who_wait():
         assert outcome.rank == 1
 
 
-def one_arena(ends: dict[int, dict[int, socket.socket]], abort_state: AbortState, timeout: float = 30.0) -> ShmSegment:
-    """Make rank 1's end of an segment of two."""
+def one_segment(
+    ends: dict[int, dict[int, socket.socket]], abort_state: AbortState, timeout: float = 30.0
+) -> ShmSegment:
+    """Make rank 1's end of a segment of two."""
     return ShmSegment(1, [0, 1], ends[1], abort_state, timeout=timeout)
 
 
@@ -273,7 +275,7 @@ def test_a_peer_that_dies_before_it_shares_anything_is_lost():
     ends[0][1].close()
     with closing(AbortState()) as abort_state, closing(ends[1][0]):
         with pytest.raises(PeerLost, match="rank 0 has died"):
-            one_arena(ends, abort_state)
+            one_segment(ends, abort_state)
         assert isinstance(abort_state.error, PeerLost)
 
 
@@ -285,21 +287,21 @@ def test_a_peer_that_shares_nothing_in_time_is_named():
         closing(ends[1][0]),
         pytest.raises(CommTimeoutError, match=r"waited .* for rank 0"),
     ):
-        one_arena(ends, abort_state, timeout=0.1)
+        one_segment(ends, abort_state, timeout=0.1)
 
 
 def test_memory_of_another_size_is_refused_and_given_back():
     ends = socket_pairs([0, 1])
     before = descriptors()
     with closing(AbortState()) as abort_state, ThreadPoolExecutor(1) as pool:
-        one = pool.submit(one_arena, ends, abort_state)
+        one = pool.submit(one_segment, ends, abort_state)
         # A peer of another version: more ranks, so more memory.
-        with closing(AbortState()) as other_fate, ThreadPoolExecutor(1) as other_pool:
+        with closing(AbortState()) as other_state, ThreadPoolExecutor(1) as other_pool:
             third = socket.socketpair()
-            other = other_pool.submit(ShmSegment, 0, [0, 1, 2], {1: ends[0][1], 2: third[0]}, other_fate, timeout=20.0)
+            other = other_pool.submit(ShmSegment, 0, [0, 1, 2], {1: ends[0][1], 2: third[0]}, other_state, timeout=20.0)
             with pytest.raises(RefusedError, match="the same version of hpsearch_comm must run on every rank"):
                 one.result()
-            other_fate.fail(CommError("over"))
+            other_state.fail(CommError("over"))
             with pytest.raises(CommError, match="over"):
                 other.result()
         for end in (ends[0][1], ends[1][0], *third):
@@ -315,7 +317,7 @@ def test_a_descriptor_that_is_no_sealed_memory_is_refused(tmp_path):
     ends = socket_pairs([0, 1])
     abort_state = AbortState()
     before = descriptors()
-    operation = Operation(1, Signature(0, "barrier", "direct"), 10.0, abort_state)
+    operation = Operation(1, Signature(0, "barrier", "direct").pack(), 10.0, abort_state)
     honest = Memfd(1 << 20)
     honest._descriptor, memory = file.fileno(), honest._descriptor
     honest.send(ends[0][1], 1, 4, operation)
@@ -332,7 +334,7 @@ def test_shared_memory_is_closed_once_more_without_harm():
         for shm in world.segments.values():
             shm.close()
         for abort_state in world.abort_states.values():
-            abort_state.fail(CommError("too late for the arena to hear"))
+            abort_state.fail(CommError("too late for the segment to hear"))
         assert mapped() == 0
 
 

@@ -25,7 +25,7 @@ from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import HEADER_BYTES
 from hpsearch_comm.transport.mesh import Mesh
 from hpsearch_comm.transport.tcp_link import TcpLink
-from tests.comm.link_world import PATIENCE, SIGNATURE, connected_pair
+from tests.comm.link_world import PATIENCE, SIGNATURE, connected_pair, quiet_bell
 
 STREAMS = 3
 LARGE = 5_000_001
@@ -41,7 +41,7 @@ class Bench:
     peer: list[socket.socket]
 
     def operation(self, timeout: float = PATIENCE) -> Operation:
-        return Operation(0, SIGNATURE, timeout, self.abort_state)
+        return Operation(0, SIGNATURE.pack(), timeout, self.abort_state)
 
     def receive(self, numel: int, timeout: float = PATIENCE) -> torch.Tensor:
         received = torch.zeros(numel)
@@ -68,7 +68,9 @@ class Bench:
 
 def new_bench() -> Bench:
     pairs = [connected_pair() for _ in range(STREAMS)]
-    return Bench(Mesh(0, {1: TcpLink(1, [pair[0] for pair in pairs])}), AbortState(), [pair[1] for pair in pairs])
+    return Bench(
+        Mesh(0, {1: TcpLink(1, [pair[0] for pair in pairs])}, quiet_bell()), AbortState(), [pair[1] for pair in pairs]
+    )
 
 
 def put_away(bench: Bench) -> None:
@@ -87,7 +89,7 @@ def bench() -> Iterator[Bench]:
 def message(numel: int) -> bytes:
     """Give the bytes of a small message as the peer would send it."""
     content = bytes(range(256)) * (numel // 64 + 1)
-    return Operation(1, SIGNATURE, 1.0, None).header(4 * numel) + content[: 4 * numel]  # type: ignore[arg-type]
+    return Operation(1, SIGNATURE.pack(), 1.0, None).header(4 * numel) + content[: 4 * numel]  # type: ignore[arg-type]
 
 
 def bits(tensor: torch.Tensor) -> bytes:
@@ -196,7 +198,7 @@ def test_a_peer_that_says_goodbye_while_it_is_needed_has_left(bench: Bench, monk
 
 def test_what_a_peer_said_before_it_hung_up_is_heard_though_sending_fails(bench: Bench) -> None:
     other = replace(SIGNATURE, shape=(9,))
-    bench.peer[0].send(Operation(1, other, 1.0, bench.abort_state).header(36))
+    bench.peer[0].send(Operation(1, other.pack(), 1.0, bench.abort_state).header(36))
     for stream in bench.peer:
         reset(stream)
     received = torch.zeros(LARGE)
@@ -209,7 +211,7 @@ def test_streams_wait_for_the_header_of_their_message(bench: Bench) -> None:
     # The other streams carry no header: nothing of theirs may be used before the first has shown that it is for us.
     for stream in bench.peer[1:]:
         stream.send(b"\x01" * 1000)
-    bench.peer[0].send(Operation(1, replace(SIGNATURE, sequence=8), 1.0, bench.abort_state).header(4 * LARGE))
+    bench.peer[0].send(Operation(1, replace(SIGNATURE, sequence=8).pack(), 1.0, bench.abort_state).header(4 * LARGE))
     received = torch.zeros(LARGE)
     with pytest.raises(MismatchError, match="rank 1 calls allreduce 8"):
         bench.mesh.exchange(bench.operation(), [], [(1, received, None)])
@@ -315,7 +317,7 @@ def test_a_process_killed_in_any_phase_is_lost(phase: str, sent: int) -> None:
 def test_a_near_peer_gets_a_send_buffer_that_stays_in_the_caches() -> None:
     near, other = connected_pair()
     with contextlib.closing(AbortState()) as abort_state, other, contextlib.closing(TcpLink(1, [near])) as link:
-        operation = Operation(0, SIGNATURE, PATIENCE, abort_state)
+        operation = Operation(0, SIGNATURE.pack(), PATIENCE, abort_state)
         for _ in range(10_000):
             link.send(operation, torch.zeros(1_000_000))
             if near.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 256 * 1024:

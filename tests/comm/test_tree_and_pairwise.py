@@ -151,7 +151,7 @@ def test_a_rank_with_another_tensor_is_found_out(size, length):
     def task(mesh: ThreadMesh, operation: Operation) -> None:
         shape = (length + mesh.rank // (size - 1),)
         signature = Signature(0, "broadcast", "tree", torch.uint8, shape, root=0)
-        mine = Operation(mesh.rank, signature, operation.timeout, operation.abort_state)
+        mine = Operation(mesh.rank, signature.pack(), operation.timeout, operation.abort_state)
         tree.broadcast(mesh, mine, range(size), torch.zeros(shape, dtype=torch.uint8), 0)
 
     with pytest.raises(MismatchError, match=rf"broadcast 0 \(uint8 \[{length + 1}\]"):

@@ -19,6 +19,7 @@ from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import Signature
 from hpsearch_comm.transport.link import Combine
 from hpsearch_comm.transport.mesh import Mesh
+from tests.comm.link_world import quiet_bell
 
 PATIENCE = 20.0
 """Seconds after which a test whose ranks wait for each other has failed."""
@@ -76,7 +77,7 @@ class ThreadWorld:
 
     def _run(self, rank: int, task: Callable[[ThreadMesh, Operation], Any], signature: Signature) -> Any:
         try:
-            return task(ThreadMesh(self, rank), Operation(rank, signature, PATIENCE, self.abort_states[rank]))
+            return task(ThreadMesh(self, rank), Operation(rank, signature.pack(), PATIENCE, self.abort_states[rank]))
         except BaseException:
             with self.arrived:
                 self.broken = True
@@ -90,7 +91,7 @@ class ThreadMesh(Mesh):
     """Moves messages by copying them, and is stricter than a real mesh: it refuses what that may not notice."""
 
     def __init__(self, world: ThreadWorld, rank: int) -> None:
-        super().__init__(rank, {})
+        super().__init__(rank, {}, quiet_bell())
         self._world = world
         self._last: dict[tuple[str, int], int] = {}
 

@@ -48,7 +48,7 @@ SHORT = 128 * 1024
 """Bytes of partial results up to which all is sent in every round."""
 
 _SLICE = 64 * 1024 * 1024
-"""Bytes at a time where ranks stand aside: they wait through all rounds, and a wait without progress has its limit."""
+"""Bytes at a time: ranks that stand aside wait through all rounds, and a wait without progress has its limit."""
 
 
 def allreduce(
@@ -67,12 +67,8 @@ def allreduce(
     tensor = reduction.view(tensor)
     partial = reduction.partial(tensor) if partial is None else partial
     count = count or len(members)
-    numel = partial.numel()
     longest = max(1, _SLICE // partial.element_size())
-    if numel <= longest or not _pairs(len(members)):
-        _allreduce_slice(mesh, operation, members, partial, tensor, reduction, count)
-        return
-    for start in range(0, numel, longest):
+    for start in range(0, max(1, partial.numel()), longest):
         here = slice(start, start + longest)
         _allreduce_slice(mesh, operation, members, partial[here], tensor[here], reduction, count)
 

@@ -50,15 +50,15 @@ def alltoall(
     receives[place].copy_(sends[place])
     # Whether a rank takes turns is its own affair: between two ranks there is one message each way, with one number.
     operation.step += 1
-    work_queue = [((place + step) % size, (place - step) % size) for step in range(1, size)]
+    pairs = [((place + step) % size, (place - step) % size) for step in range(1, size)]
     if sum(tensor.numel() * tensor.element_size() for tensor in (*sends, *receives)) <= LITTLE:
         mesh.exchange(
             operation,
-            [(members[to], sends[to]) for to, _ in work_queue],
-            [(members[source], receives[source], None) for _, source in work_queue],
+            [(members[to], sends[to]) for to, _ in pairs],
+            [(members[source], receives[source], None) for _, source in pairs],
         )
         return
-    for to, source in work_queue:
+    for to, source in pairs:
         mesh.exchange(operation, [(members[to], sends[to])], [(members[source], receives[source], None)])
 
 

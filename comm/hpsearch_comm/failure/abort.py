@@ -26,6 +26,8 @@ class AbortState:
     Attributes:
         error: Why the group has ended; None while it stands.
         left: Ranks that have said goodbye.
+        event: A descriptor that becomes readable when the group fails or a peer leaves, for `poll`; not to be read. -1
+            when it has been given back.
     """
 
     def __init__(self) -> None:
@@ -35,11 +37,7 @@ class AbortState:
         self.error: CommError | None = None
         self.left: set[int] = set()
         self._listeners: list[Callable[[], None]] = []
-        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-
-    def fileno(self) -> int:
-        """Give a descriptor that becomes readable when the group fails or a peer leaves; for `poll`. Not to be read."""
-        return self._event
+        self.event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` when the group fails or a peer leaves, from the thread that saw it."""
@@ -89,13 +87,13 @@ class AbortState:
     def close(self) -> None:
         """Give the descriptor back."""
         with self._lock:
-            event, self._event = self._event, -1
+            event, self.event = self.event, -1
         if event >= 0:
             os.close(event)
 
     def _changed(self) -> None:
         with self._lock, contextlib.suppress(OSError):
-            if self._event >= 0:
-                os.eventfd_write(self._event, 1)
+            if self.event >= 0:
+                os.eventfd_write(self.event, 1)
         for listener in self._listeners:
             listener()

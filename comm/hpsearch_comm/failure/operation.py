@@ -11,7 +11,7 @@ from functools import cached_property
 
 from hpsearch_comm.errors import CommTimeoutError, MismatchError, UsageError
 from hpsearch_comm.failure.abort import AbortState
-from hpsearch_comm.header import Signature, header, unpack_tail
+from hpsearch_comm.header import TAIL, Signature, unpack_tail
 
 __all__ = ["FIRST_REMINDER", "Operation", "Wait", "disagreement", "remind"]
 
@@ -28,8 +28,7 @@ class Operation:
 
     Args:
         rank: This rank.
-        signature: What every rank must agree on.
-        packed: The signature's 96 bytes, where the caller has them already.
+        packed: The 96 bytes of the signature, on which every rank must agree.
         timeout: Seconds without progress after which a wait gives up.
         abort_state: The group's.
         spin: Whether a wait may hold a core for some microseconds before it sleeps.
@@ -45,18 +44,15 @@ class Operation:
     def __init__(
         self,
         rank: int,
-        signature: Signature | None,
+        packed: bytes,
         timeout: float,
         abort_state: AbortState,
         *,
-        packed: bytes | None = None,
         spin: bool = False,
         phase: Callable[[str], AbstractContextManager[None]] = _QUIET,
     ) -> None:
-        if signature is not None:
-            self.signature = signature
-        self.packed = signature.pack() if packed is None and signature is not None else packed or b""
         self.rank = rank
+        self.packed = packed
         self.timeout = timeout
         self.abort_state = abort_state
         self.spin = spin
@@ -71,7 +67,7 @@ class Operation:
 
     def header(self, nbytes: int) -> bytes:
         """Give the header of a message of the current step."""
-        return header(self.packed, self.step, nbytes)
+        return self.packed + TAIL.pack(self.step, nbytes)
 
     def disagree(self, peer: int, theirs: bytes | memoryview, ours: bytes) -> MismatchError:
         """End the group because a peer is in another operation; the error shows both sides."""

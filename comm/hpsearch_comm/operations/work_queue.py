@@ -195,10 +195,9 @@ class _Run:
         packed = call.packed(sequence)
         operation = self._operation = Operation(
             queue.rank,
-            None,
+            packed,
             queue.timeout,
             queue.abort_state,
-            packed=packed,
             spin=self._spin,
             phase=queue.timeline.phase,
         )

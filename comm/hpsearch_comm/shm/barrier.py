@@ -157,38 +157,21 @@ class Barrier:
         Raises:
             CommError: The group has ended meanwhile, a peer has left, or the deadline is over.
         """
-        self.arrive()
-        self.pass_by(operation)
-
-    def arrive(self) -> None:
-        """Tell the others that this member has come; `pass_by` follows."""
         if not futex.ORDERED:
             self.fence()
         count = self._count = (self._count + 1) & _MASK
         self._view[self._own] = count
         self._arrive[count & 3]()
-
-    def pass_by(self, operation: Operation) -> None:
-        """Wait until all others have arrived; see `wait`."""
-        if self._behind() and not (self.apart and look(self._all_here, self.may_spin and operation.spin)):
-            self._sleep(operation)
-        if not futex.ORDERED:
-            self.fence()
-
-    def wake(self) -> None:
-        """Make those who sleep here look at the group's abort state; for a thread that has seen it change."""
-        for index in set(self._counters):
-            futex.waker(self._words.base + index * 4)()
-
-    def _sleep(self, operation: Operation) -> None:
-        index = self._counters[self._count & 3]
-        wait = Wait(operation)
+        index = self._counters[count & 3]
+        wait: Wait | None = None
         behind: list[int] = []
         while True:
-            seen = self._view[index]
+            seen = self._view[index]  # before the look at who is behind: of what comes after it, the sleep is woken
             awaited = self._behind()
-            if not awaited:
-                return
+            if not awaited or (wait is None and self.apart and self._look(self.may_spin and operation.spin)):
+                break
+            if wait is None:
+                wait = Wait(operation)
             if awaited != behind:
                 wait.progressed()
                 behind = awaited
@@ -198,16 +181,39 @@ class Barrier:
                 # Who has come since we looked may have left since: that is no reason to give up.
                 if self._behind():
                     raise
-                return
+                break
             futex.wait(self._words.base + index * 4, seen, SLICE)
+        if not futex.ORDERED:
+            self.fence()
+
+    def wake(self) -> None:
+        """Make those who sleep here look at the group's abort state; for a thread that has seen it change."""
+        for index in set(self._counters):
+            futex.waker(self._words.base + index * 4)()
 
     def _behind(self) -> list[int]:
         """Name the ranks that haven't come yet; who has may be at the next barrier already."""
-        view, count = self._view, self._count
-        return [rank for word, rank in self._others if (view[word] - count) & _MASK > 1]
+        view, count, behind = self._view, self._count, []
+        for word, rank in self._others:
+            if (view[word] - count) & _MASK > 1:
+                behind.append(rank)
+        return behind
 
-    def _all_here(self) -> bool:
-        return not self._behind()
+    def _look(self, hold: bool) -> bool:
+        """Do as `look`, for everybody to have come, without frames of its own."""
+        view, count, others = self._view, self._count, self._others
+        now = time.perf_counter()
+        held, until = now + hold * SPIN, now + LOOK
+        while now < until:
+            for word, _rank in others:
+                if (view[word] - count) & _MASK > 1:
+                    break
+            else:
+                return True
+            if now >= held:
+                futex.give_way()
+            now = time.perf_counter()
+        return False
 
 
 def look(ready: Callable[[], bool], hold: bool) -> bool:

@@ -24,7 +24,6 @@ from hpsearch_comm.failure.operation import Operation, Wait
 __all__ = ["Memfd", "tensor_over"]
 
 _NOTE = struct.Struct("<4sqq")  # magic, number, bytes
-_INT = struct.Struct("=i")
 _MAGIC = b"HPSM"
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _SLICE = 0.05
@@ -84,8 +83,7 @@ class Memfd:
         note = _NOTE.pack(_MAGIC, number, self.nbytes)
         while True:
             try:
-                rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, _INT.pack(self._descriptor))
-                channel.sendmsg([note], [rights], socket.MSG_NOSIGNAL)
+                socket.send_fds(channel, [note], [self._descriptor], socket.MSG_NOSIGNAL)
                 return
             except BlockingIOError:
                 wait.check([peer])
@@ -148,21 +146,17 @@ def _take(channel: socket.socket, peer: int, descriptors: list[int], operation: 
     note = b""
     while len(note) < _NOTE.size:
         try:
-            chunk, ancillary, _, _ = channel.recvmsg(
-                _NOTE.size - len(note), socket.CMSG_SPACE(_INT.size), socket.MSG_CMSG_CLOEXEC
-            )
+            chunk, received, _, _ = socket.recv_fds(channel, _NOTE.size - len(note), 1, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             wait.check([peer])
             _poll(channel, select.POLLIN)
             continue
         except OSError as error:
             raise _lost(peer, operation) from error
+        descriptors += received
         if not chunk:
             raise _lost(peer, operation)
         note += chunk
-        for level, kind, content in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                descriptors += (number for (number,) in _INT.iter_unpack(content[: len(content) // 4 * 4]))
     return note
 
 

@@ -94,7 +94,7 @@ class ShmSegment:
         self._made = 0
         self._turn = 0
         try:
-            self._make(Operation(rank, Signature(0, "barrier", "direct"), timeout, abort_state))
+            self._make(Operation(rank, Signature(0, "barrier", "direct").pack(), timeout, abort_state))
         except BaseException:
             self.close()
             raise
@@ -120,8 +120,14 @@ class ShmSegment:
         self.barrier = Barrier(self._words, arrivals, _COUNTERS, index, self.members)
         added, copied = ([_page(member) + offset for member in range(size)] for offset in (_ADDED, _COPIED))
         self.slots = Slots(self._words, slots, added, copied, index, self.members, self.barrier, self.bell)
-        signatures = [[self._packed(member, turn) for member in range(size)] for turn in (0, 1)]
-        self._own = [of_turn.pop(index) for of_turn in signatures]
+        signatures = [
+            [
+                (peer, self._bytes[_signature(member, turn) :][:SIGNATURE_BYTES])
+                for member, peer in enumerate(self.members)
+            ]
+            for turn in (0, 1)
+        ]
+        self._own = [of_turn.pop(index)[1] for of_turn in signatures]
         self._theirs = signatures
         self._scratch = torch.empty(0, dtype=torch.uint8, device="cpu")
         _wake_on_change(self, self._abort_state)
@@ -139,16 +145,17 @@ class ShmSegment:
         self.compare(operation)
 
     def sign(self, operation: Operation) -> None:
-        """Do what comes in `meet` before the barrier."""
+        """Do what `meet` does before the barrier."""
         turn = self._turn = 1 - self._turn
         self._own[turn][:] = operation.packed
 
     def compare(self, operation: Operation) -> None:
-        """Do what comes in `meet` behind the barrier."""
+        """Do what `meet` does behind the barrier."""
         packed = operation.packed
-        for signature in self._theirs[self._turn]:
-            if signature.tobytes() != packed:
-                self._disagree(operation, self._turn)
+        for peer, signature in self._theirs[self._turn]:
+            theirs = signature.tobytes()
+            if theirs != packed:
+                raise operation.disagree(peer, theirs, packed)
 
     def meet_at(self, operation: Operation, place: tuple[SharedBuffer, int] | None) -> list[tuple[int, int]]:
         """Do as `meet`, and tell each other where the tensors lie.
@@ -248,17 +255,6 @@ class ShmSegment:
         self.cores = int(min(together.bit_count(), *(quota for _, _, quota, _ in everyone)))
         self.barrier.apart = len(processes) == self.size
         self.may_spin = self.barrier.may_spin = self.barrier.apart and self.size <= self.cores
-
-    def _disagree(self, operation: Operation, turn: int) -> None:
-        for member, peer in enumerate(self.members):
-            start = _signature(member, turn)
-            theirs = bytes(self._bytes[start : start + SIGNATURE_BYTES])
-            if theirs != operation.packed:
-                raise operation.disagree(peer, theirs, operation.packed)
-
-    def _packed(self, member: int, turn: int) -> memoryview:
-        start = _signature(member, turn)
-        return self._bytes[start : start + SIGNATURE_BYTES]
 
 
 def _page(member: int) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hpsearch_comm.errors import CommError, PeerLost
+from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.transport.link import Combine, Link, Transfer
 
@@ -38,15 +39,10 @@ class Mesh:
     Args:
         rank: This rank.
         links: Peer → link.
-        bell: Rung by the peers whose links go through shared memory; None where there are none.
+        bell: Rung by the peers whose links go through shared memory.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        links: Mapping[int, Link],
-        bell: Bell | None = None,
-    ) -> None:
+    def __init__(self, rank: int, links: Mapping[int, Link], bell: Bell) -> None:
         self.rank = rank
         self._links = dict(links)
         self._bell = bell
@@ -75,9 +71,12 @@ class Mesh:
         """
         links = self._links
         try:
-            pending: list[Transfer] = [links[peer].send(operation, payload) for peer, payload in sends]
-            pending += [links[peer].receive(operation, payload, combine) for peer, payload, combine in receives]
-            pending = [transfer for transfer in pending if not transfer.done]
+            begun: list[Transfer] = []
+            for peer, payload in sends:
+                begun.append(links[peer].send(operation, payload))
+            for peer, payload, combine in receives:
+                begun.append(links[peer].receive(operation, payload, combine))
+            pending = [transfer for transfer in begun if not transfer.done]
             if pending:
                 self._drive(operation, pending)
         except BaseException as error:
@@ -96,7 +95,7 @@ class Mesh:
         for link in self._links.values():
             link.close()
         self._links.clear()
-        self._bell = None
+        vars(self).pop("_bell", None)
 
     def _drive(self, operation: Operation, pending: list[Transfer]) -> None:
         """Advance the transfers that their beginning left, until none is."""
@@ -104,7 +103,7 @@ class Mesh:
         sleeper: _Sleeper | None = None
         while True:
             # Before the transfers are tried: a ring that they miss ends the sleep at once.
-            mark = bell.mark() if bell is not None else 0
+            mark = bell.mark()
             moved = False
             for transfer in pending:
                 if transfer.advance():
@@ -124,7 +123,7 @@ class Mesh:
 class _Sleeper:
     """What to do while nothing moves: spin for a moment, look whether the group still stands, sleep."""
 
-    def __init__(self, operation: Operation, bell: Bell | None) -> None:
+    def __init__(self, operation: Operation, bell: Bell) -> None:
         self._operation = operation
         self._bell = bell
         self._wait = Wait(operation)
@@ -151,7 +150,12 @@ class _Sleeper:
             # Where something else has taken the peer's core, the peer may be waiting for ours.
             os.sched_yield()
             return
-        self._check(pending)
+        operation = self._operation
+        try:
+            self._wait.check({transfer.peer: None for transfer in pending})
+        except PeerLost:
+            if operation.abort_state.error is not None or not self._may_still_come(pending):
+                raise
         events: dict[int, int] = {}
         shared = False
         for transfer in pending:
@@ -160,22 +164,11 @@ class _Sleeper:
             for descriptor, event in interest:
                 events[descriptor] = events.get(descriptor, 0) | event
         if not shared:
-            self._poll(events)
-        elif self._bell is None:
-            time.sleep(self._nap)
+            self._poll(operation.abort_state, events)
         else:
             # Sockets can't ring the bell: where both are awaited, look at them ever more rarely.
             self._bell.wait(mark, self._nap if events else _SLICE)
         self._nap = min(2 * self._nap, _LONGEST)
-
-    def _check(self, pending: Sequence[Transfer]) -> None:
-        """Raise if the group has ended, nothing has moved for too long, or an awaited peer has left for good."""
-        operation = self._operation
-        try:
-            self._wait.check(dict.fromkeys(transfer.peer for transfer in pending))
-        except PeerLost:
-            if operation.abort_state.error is not None or not self._may_still_come(pending):
-                raise
 
     def _may_still_come(self, pending: Sequence[Transfer]) -> bool:
         """Say whether there may be more from a peer that has left: its goodbye takes another way than its data."""
@@ -188,11 +181,10 @@ class _Sleeper:
         networked = any(transfer.interest() for transfer in pending if transfer.peer in left)
         return networked and now - self._gone_since < min(_GRACE, self._operation.timeout)
 
-    def _poll(self, events: dict[int, int]) -> None:
-        abort_state = self._operation.abort_state
+    def _poll(self, abort_state: AbortState, events: dict[int, int]) -> None:
         # Once a peer has left, the group's descriptor stays readable, and the slice has to do.
-        if not abort_state.left and abort_state.fileno() >= 0:
-            events[abort_state.fileno()] = select.POLLIN
+        if not abort_state.left and abort_state.event >= 0:
+            events[abort_state.event] = select.POLLIN
         poll = select.poll()
         for descriptor, event in events.items():
             poll.register(descriptor, event)

@@ -160,7 +160,7 @@ class ShmLink(Link):
 
 
 def links_within(shm: ShmSegment) -> dict[int, Link]:
-    """Give a link to each other member of an segment, by rank."""
+    """Give a link to each other member of a segment, by rank."""
     return {
         peer: ShmLink(peer, shm.messages(shm.index, member), shm.messages(member, shm.index), bell)
         for member, peer in enumerate(shm.members)

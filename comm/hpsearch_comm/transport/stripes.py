@@ -5,13 +5,15 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
-from hpsearch_comm.errors import CommError
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.transport.link import Combine, Transfer
+
+if TYPE_CHECKING:
+    from hpsearch_comm.transport.tcp_link import TcpLink
 
 __all__ = [
     "CHUNK",
@@ -40,24 +42,6 @@ _FOLD = CHUNK // 4
 TRY_AGAIN = (BlockingIOError, InterruptedError)
 
 
-class StreamsOwner(Protocol):
-    """The link whose streams the stripes are.
-
-    Attributes:
-        peer: The other rank.
-        arriving: Where the header of the message that is being received is put.
-    """
-
-    peer: int
-    arriving: memoryview
-
-    def compare(self, operation: Operation, header: bytes) -> None:
-        """Raise unless the header that has arrived is the one that must."""
-
-    def lost(self, operation: Operation, cause: OSError | None) -> CommError:
-        """End the group because a stream has broken, and give what to raise."""
-
-
 class Stripe(Transfer):
     """The part of one message that goes through one stream.
 
@@ -79,7 +63,7 @@ class Stripe(Transfer):
 
     def __init__(
         self,
-        link: StreamsOwner,
+        link: TcpLink,
         stream: socket.socket,
         operation: Operation,
         header: bytes,
@@ -167,7 +151,8 @@ class ReceivingStripe(Stripe):
             self.position += min(count, missing)
             if self.position < 0:
                 return
-            self._link.compare(self._operation, self._header)
+            if self._link.arriving != self._header:
+                raise self._link.differs(self._operation, self._header)
             count -= missing
         self.position += count
         self._arrived()
@@ -193,7 +178,7 @@ class FoldingStripe(ReceivingStripe):
 
     def __init__(
         self,
-        link: StreamsOwner,
+        link: TcpLink,
         stream: socket.socket,
         operation: Operation,
         header: bytes,

@@ -108,7 +108,7 @@ class TcpLink(Link):
             raise self.lost(operation, error) from None
         if count == HEADER_BYTES + nbytes:
             if self._header != header:
-                self.compare(operation, header)
+                raise self.differs(operation, header)
             if combine is not None:
                 fold(combine, payload, self._typed_chunk(payload))
             return self._finished
@@ -125,23 +125,17 @@ class TcpLink(Link):
         for stream in self._streams:
             stream.close()
 
-    def compare(self, operation: Operation, header: bytes) -> None:
-        """Compare the header that has arrived with the one that must.
-
-        Raises:
-            MismatchError: They differ; the group has ended.
-        """
-        if self._header == header:
-            return
+    def differs(self, operation: Operation, header: bytes) -> MismatchError:
+        """End the group because the header that has arrived isn't the one that must; give what to raise."""
         try:
-            error = operation.disagree(self.peer, self.arriving, header)
+            return operation.disagree(self.peer, self.arriving, header)
         except RefusedError as reason:
             error = MismatchError(
                 f"rank {operation.rank} waits for a message of {operation.signature}, and rank {self.peer} sent what "
                 f"isn't one: {reason}"
             )
             operation.abort_state.fail(error)
-        raise error
+            return error
 
     def lost(self, operation: Operation, cause: OSError | None) -> CommError:
         """End the group because a stream has broken.

@@ -25,7 +25,7 @@ from collections.abc import Iterable
 import torch
 
 from hpsearch_comm.collectives.reduction import Reduction
-from hpsearch_comm.collectives.shm.chunks import Chunks
+from hpsearch_comm.collectives.shm.chunks import piece_length
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.shm.copying import copy
 from hpsearch_comm.shm.shm_segment import ShmSegment
@@ -73,7 +73,7 @@ class Chain:
         self._slots = shm.slots
         self._turn = shm.slots.turn
         self._added = self._copied = 0
-        self._pieces = Chunks(shm, operation, reduction.accumulate.itemsize, SLOT)
+        self._piece = piece_length(shm, operation, reduction)
 
     def first(self) -> None:
         """Do what can be done before the ranks have met: the slot may still be needed by the chain before."""
@@ -128,8 +128,7 @@ class Chain:
 
     def _cut(self, to: torch.Tensor, source: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
         """Cut both into pieces that one call may take."""
-        cuts = self._pieces.cut(to.numel(), self._reduction)
-        return [(to, source)] if len(cuts) == 1 else [(to[cut], source[cut]) for cut in cuts]
+        return zip(torch.split(to, self._piece), torch.split(source, self._piece), strict=True)
 
     def _sum(self, number: int, numel: int) -> torch.Tensor:
         return self._shm.slots.view(self._turn + number, self._reduction.accumulate, numel)

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 import torch
 
 from hpsearch_comm.collectives.reduction import Reduction
+from hpsearch_comm.collectives.shm.chunks import fold
 from hpsearch_comm.collectives.shm.direct_allreduce import Carry, allreduce, bind
 from hpsearch_comm.collectives.shm.pipeline import Pipeline, meet, spans_of
 from hpsearch_comm.failure.operation import Operation
@@ -177,7 +178,7 @@ def _reduce(
     start = parts[index][0] * tensor.dtype.itemsize if index < len(parts) else 0
     length, dtype = out.numel(), tensor.dtype
     sources = [place[0].part(member, offset + start, length, dtype) for member, offset in enumerate(offsets)]
-    pipeline.chunks.fold(reduction, sources, out, finish=finish)
+    fold(shm, operation, reduction, sources, out, finish=finish)
     if finish:
         shm.barrier.wait(operation)
 

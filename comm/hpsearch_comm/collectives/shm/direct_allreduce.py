@@ -1,4 +1,4 @@
-"""Allreduce on one host: in place where the tensors lie in a shared buffer, else in one shot, two shots or a chain.
+"""Allreduce on one host: in place where the results lie in a shared buffer, else in one shot, two shots or a chain.
 
 Two shots, of n bytes on p ranks. Every rank owns one part of n/p bytes. Three ranks, rank 1's view:
 
@@ -12,7 +12,8 @@ Two shots, of n bytes on p ranks. Every rank owns one part of n/p bytes. Three r
 
 Each rank reads n bytes and writes n bytes, whatever p is, and there are two barriers: one before, since all inputs must
 be there, and one after, since all results must be. No third: what a rank writes lies in its own part, which nobody else
-reads. This is the whole of it where the tensors lie in a shared buffer.
+reads. This is the whole of it where the tensors lie in a shared buffer. One that is reduced into a shared buffer from
+other memory is copied there first.
 
 For other memory the same happens through staging memory (see `pipeline`), in three stages. A rank stages only what
 others are to reduce, n (p-1)/p bytes, and copies as much of their results out. With stage, reduce and gather one chunk
@@ -41,7 +42,7 @@ import torch
 
 from hpsearch_comm.collectives.reduction import Reduction
 from hpsearch_comm.collectives.shm import chain
-from hpsearch_comm.collectives.shm.chunks import SERIAL, Chunks, fold
+from hpsearch_comm.collectives.shm.chunks import SERIAL, fold, piece_length
 from hpsearch_comm.collectives.shm.pipeline import LINE, Pipeline, meet, spans_of
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.shm.buffers import SharedBuffer
@@ -108,18 +109,17 @@ def bind(shm: ShmSegment, reduction: Reduction, numel: int) -> Carry:
 def _one_shot(
     shm: ShmSegment, reduction: Reduction, operation: Operation, tensor: torch.Tensor, out: torch.Tensor
 ) -> None:
-    results, barrier = shm.results, shm.barrier
+    results = shm.results
     turn = results.turn
     results.turn = turn + 1
     row = results.row(turn, tensor.dtype, tensor.numel())
     copy(row[shm.index], tensor)
-    # `segment.meet`, without a frame of its own.
+    # `shm.meet`, without a frame of its own.
     shm.sign(operation)
-    barrier.arrive()
-    barrier.pass_by(operation)
+    shm.barrier.wait(operation)
     shm.compare(operation)
     if reduction.widens:
-        fold(shm, reduction, row, out, finish=True)
+        fold(shm, operation, reduction, row, out, finish=True)
         return
     reduction.into(row[0], row[1], out)
     for theirs in row[2:]:
@@ -157,7 +157,7 @@ def _one_shot_through_staging(
 
     def run() -> None:
         row = shm.results.row(pipeline.result_turn, tensor.dtype, tensor.numel())
-        pipeline.chunks.fold(reduction, row, out, finish=True)
+        fold(shm, operation, reduction, row, out, finish=True)
 
     return lambda: pipeline.publish(0, tensor), run
 
@@ -196,13 +196,13 @@ def _in_place(
 ) -> None:
     dtype, itemsize = tensor.dtype, tensor.dtype.itemsize
     start, stop = _even_parts(tensor.numel(), shm.size, itemsize)[shm.index]
-    step = Chunks(shm, operation, itemsize).step(reduction)
+    step = piece_length(shm, operation, reduction)
     with operation.phase("in place"):
         for cut in range(start, stop, step):
             first, numel = cut * itemsize, min(step, stop - cut)
             slices = [buffer.part(member, offset + first, numel, dtype) for member, offset in enumerate(offsets)]
             own = slices[shm.index]
-            fold(shm, reduction, slices, own, finish=True)
+            fold(shm, operation, reduction, slices, own, finish=True)
             for other in slices:
                 if other is not own:
                     copy(other, own)

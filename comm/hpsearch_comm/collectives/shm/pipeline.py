@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from hpsearch_comm.collectives.reduction import Reduction
-from hpsearch_comm.collectives.shm.chunks import Chunks
+from hpsearch_comm.collectives.shm.chunks import fold
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.shm.buffers import SharedBuffer
 from hpsearch_comm.shm.copying import copy
@@ -49,7 +49,6 @@ class Pipeline:
         self.result_turn = shm.results.turn
         shm.inputs.turn += count
         shm.results.turn += count
-        self.chunks = Chunks(shm, operation, itemsize)
 
     def run(self, *stages: Stage) -> None:
         """Bring all chunks through all stages, each a step behind the one before; `meet` was the first step."""
@@ -96,7 +95,7 @@ class Pipeline:
                 own if member == index else shm.inputs.view(member, turn, index, own.dtype, own.numel())
                 for member in range(shm.size)
             ]
-            self.chunks.fold(reduction, views, out, finish=finish)
+            fold(shm, self._operation, reduction, views, out, finish=finish)
 
     def gather(self, number: int, spans: Sequence[torch.Tensor]) -> None:
         """Copy what others have published."""
