@@ -8,11 +8,11 @@ from typing import Any, cast
 import torch
 
 from hpsearch_comm.collectives.reduction import reduction_for
-from hpsearch_comm.cuda.device_ways import Turn, parts_of
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator, NcclWork
 from hpsearch_comm.cuda.stream import CudaStream, Event
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.operations.arguments import Call
+from hpsearch_comm.operations.way import Turn, parts_of
 
 
 class BareNccl:
@@ -51,7 +51,7 @@ class BareNccl:
     def _turn(self, op: str | None = None, dtype: torch.dtype = torch.float32, ready: Event | None = None) -> Turn:
         stream = self._current()
         reduction = None if op is None else reduction_for(op, dtype)
-        call = Call("", "nccl", 0, b"", b"", reduction)
+        call = Call("", "nccl", 0, b"", b"", reduction, None)
         return Turn(cast(Operation, None), call, stream, stream.record() if ready is None else ready)
 
 

@@ -81,14 +81,14 @@ class Accesses:
 
     def note(self, tensor: torch.Tensor, writes: bool) -> None:
         """Note that this thread uses a tensor, if it lies in shared memory."""
-        shm = getattr(self._here, "arena", None)
+        shm = getattr(self._here, "shm", None)
         if shm is None or not tensor.numel():
             return
         for memory, base, stop, offset in _mappings(shm):
             start = tensor.data_ptr()
             if base <= start < stop:
                 start += offset - base
-                slot = (start - shm.slots._start) // slots.SLOT if memory == "arena" else -1
+                slot = (start - shm.slots._start) // slots.SLOT if memory == "segment" else -1
                 within = 0 <= slot < shm.slots._number
                 with self._lock:
                     clock = tuple(self._clocks[shm.index]) if within else ()
@@ -133,10 +133,10 @@ class Accesses:
 
 def _mappings(shm: ShmSegment) -> Iterator[tuple[str, int, int, int]]:
     """Give what this rank has mapped: the memory's name, the mapping's address and end, and its place in the memory."""
-    base = shm._memory.data_ptr()
-    yield "arena", base, base + shm._memory.numel(), 0
+    base = shm._words.base
+    yield "segment", base, base + len(shm._bytes), 0
     for start, (stop, buffer, _) in shm._buffers._buffers.items():
         name = f"buffer {buffer.number}"
         yield name, start, stop, shm.index * buffer._stride
-        whole = buffer._whole.data_ptr()
-        yield name, whole, whole + buffer._whole.numel(), 0
+        whole = buffer.part(0, 0, 0, torch.uint8).data_ptr()
+        yield name, whole, whole + shm.size * buffer._stride, 0

@@ -79,7 +79,7 @@ def test_every_ring_of_many_ranks_is_counted_and_wakes_the_owner(words):
 
 
 def test_a_bell_counts_on_from_the_highest_number(words):
-    words[256] = 0xFFFFFFFF
+    words.view[256 // 4] = 0xFFFFFFFF
     bell = Bell(words, 256)
     mark = bell.mark()
     bell.ring()
@@ -95,10 +95,10 @@ def test_nobody_passes_a_barrier_before_everybody_has_come(words, abort_state, s
     for index, barrier in enumerate(meeting):
         barrier._count = first
         barrier.may_spin = spin
-        words[(4 + 2 * index) * LINE] = first
+        words.view[(4 + 2 * index) * LINE // 4] = first
     # The counters as so many barriers would have left them.
-    words[COUNTERS[0]] = size if first & 3 == 2 or first & 3 == 3 else 0
-    words[COUNTERS[1]] = size if first & 3 == 1 or first & 3 == 2 else 0
+    words.view[COUNTERS[0] // 4] = size if first & 3 == 2 or first & 3 == 3 else 0
+    words.view[COUNTERS[1] // 4] = size if first & 3 == 1 or first & 3 == 2 else 0
     rounds = 12
     come = [0] * size
 
@@ -118,7 +118,7 @@ def test_a_barrier_names_all_that_it_waits_for(words, abort_state):
     one, _, third, _ = barriers(words, 4)
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(third.wait, operation(2, abort_state))
-        wait_until(lambda: words[(4 + 2 * 2) * LINE] == 1)  # it has come
+        wait_until(lambda: words.view[(4 + 2 * 2) * LINE // 4] == 1)  # it has come
         with pytest.raises(CommTimeoutError, match="for rank 1 and rank 3 in barrier 0"):
             one.wait(operation(0, abort_state, timeout=0.3))
         with pytest.raises(CommError):
@@ -149,7 +149,7 @@ def test_a_barrier_that_everybody_has_reached_is_passed_whatever_has_become_of_t
         first = pool.submit(one.wait, operation(0, abort_state))
         two.wait(operation(1, abort_state))
         first.result()
-    words[(4 + 2 * 1) * LINE] = 2
+    words.view[(4 + 2 * 1) * LINE // 4] = 2
     futex.adder(words.base + COUNTERS[0], 1, 1, words.base + 4 * LINE)()
     abort_state.fail(PeerLost("rank 1 has died", 1))
     one.wait(operation(0, abort_state))

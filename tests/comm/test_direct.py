@@ -11,7 +11,7 @@ import torch
 
 from hpsearch_comm.collectives.parts import split
 from hpsearch_comm.collectives.reduction import Reduction, reduction_for
-from hpsearch_comm.collectives.shm import direct
+from hpsearch_comm.collectives.shm import direct, direct_allreduce
 from hpsearch_comm.errors import CommTimeoutError, MismatchError, PeerLost, UsageError
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import DTYPES, REDUCTIONS
@@ -125,18 +125,27 @@ def test_every_operator_of_every_dtype_on_three_ranks(three, op, dtype):
             assert same_bits(result, expected)
 
 
-def test_what_lies_in_a_shared_buffer_is_reduced_there(three):
+@pytest.mark.parametrize("apart", [False, True], ids=["in place", "out"])
+def test_what_goes_into_a_shared_buffer_is_reduced_there(three, monkeypatch, apart):
+    """Also from elsewhere: a copy into the buffer costs less than any way through other memory."""
     reduction = reduction_for("sum", torch.float32)
+    reduced_there: list[torch.Tensor] = []
+    in_place = direct_allreduce._in_place
+
+    def noted(*given: Any) -> None:
+        reduced_there.append(given[2])
+        in_place(*given)
+
+    monkeypatch.setattr(direct_allreduce, "_in_place", noted)
 
     def on_rank(rank: int) -> bool:
-        shm = three.segments[rank]
-        tensor = in_shared_memory(three, rank, torch.ones(SMALL + 1))
-        found = shm.find(tensor)
-        assert found is not None
-        direct.allreduce(shm, three.operation(rank), tensor, reduction, tensor)
-        return bool(found[0].plans) and torch.equal(tensor, torch.full((SMALL + 1,), 3.0))
+        out = in_shared_memory(three, rank, torch.zeros(SMALL + 1) if apart else torch.ones(SMALL + 1))
+        tensor = torch.ones(SMALL + 1) if apart else out
+        direct.allreduce(three.segments[rank], three.operation(rank), tensor, reduction, out)
+        return torch.equal(out, torch.full((SMALL + 1,), 3.0)) and (not apart or bool((tensor == 1).all()))
 
     assert all(three.run(on_rank))
+    assert len(reduced_there) == three.size
 
 
 @pytest.mark.parametrize("place", [in_own_memory, in_shared_memory])

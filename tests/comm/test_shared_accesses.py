@@ -53,6 +53,10 @@ def allreduce_to_out(shm: ShmSegment, operation: Operation, tensor: torch.Tensor
     direct.allreduce(shm, operation, tensor, SUM, torch.empty_like(tensor))
 
 
+def allreduce_from_elsewhere(shm: ShmSegment, operation: Operation, tensor: torch.Tensor) -> None:
+    direct.allreduce(shm, operation, torch.ones_like(tensor), SUM, tensor)
+
+
 def allreduce_of_bfloat16(shm: ShmSegment, operation: Operation, tensor: torch.Tensor) -> None:
     direct.allreduce(shm, operation, tensor.view(torch.bfloat16), HALF, tensor.view(torch.bfloat16))
 
@@ -88,6 +92,7 @@ WAYS: dict[str, Way] = {
     for way in (
         allreduce,
         allreduce_to_out,
+        allreduce_from_elsewhere,
         allreduce_of_bfloat16,
         broadcast,
         allgather,

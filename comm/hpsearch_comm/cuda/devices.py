@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
+from hpsearch_comm.bootstrap.interface import interface_name
 from hpsearch_comm.cuda.device_collectives import DeviceOperations
-from hpsearch_comm.cuda.device_ways import Alone, ThroughHost, Way
+from hpsearch_comm.cuda.device_ways import Alone, ThroughHost
 from hpsearch_comm.cuda.eligibility import DeviceFacts, can_use_nccl, local_facts, most_ctas
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
 from hpsearch_comm.cuda.nccl_library import load_nccl
@@ -23,8 +24,8 @@ from hpsearch_comm.cuda.stream import CudaStream, check_capture
 from hpsearch_comm.errors import ConfigurationError, NcclError, UsageError
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation
-from hpsearch_comm.formation.interface import interface_name
 from hpsearch_comm.operations.host_operations import HostOperations
+from hpsearch_comm.operations.way import Way
 from hpsearch_comm.operations.work_queue import WorkQueue, used_within
 from hpsearch_comm.options import Options
 

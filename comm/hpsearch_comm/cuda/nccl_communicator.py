@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
-from hpsearch_comm.cuda.device_ways import Flight, Part, Turn, parts_of
+from hpsearch_comm.cuda.device_ways import Flight
 from hpsearch_comm.cuda.nccl_library import NcclLibrary
 from hpsearch_comm.cuda.nccl_reduction import lower
 from hpsearch_comm.cuda.nccl_session import Call, NcclSession
@@ -30,6 +30,7 @@ from hpsearch_comm.cuda.stream import CudaStream, Event
 from hpsearch_comm.errors import CommError
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.operations.contiguous import flat, is_plain, put_back
+from hpsearch_comm.operations.way import Part, Turn, parts_of
 
 __all__ = ["NcclCommunicator", "NcclWork"]
 

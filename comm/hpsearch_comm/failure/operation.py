@@ -40,7 +40,7 @@ class Operation:
             to the end, so that all ranks stay in step, and the caller is told then.
     """
 
-    __slots__ = ("__dict__", "complaint", "fate", "packed", "phase", "rank", "spin", "step", "timeout")
+    __slots__ = ("__dict__", "abort_state", "complaint", "packed", "phase", "rank", "spin", "step", "timeout")
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import torch
 
@@ -16,7 +17,7 @@ from hpsearch_comm.errors import CommError
 from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.shm import futex
 
-__all__ = ["LINE", "LOOK", "SLICE", "SPIN", "Barrier", "Bell", "Words"]
+__all__ = ["LINE", "SLICE", "Barrier", "Bell", "Words", "look", "views_of"]
 
 LINE = 64
 """Bytes of a cache line: words that different ranks write lie that far apart, or the cores would fight over it."""
@@ -34,32 +35,42 @@ A rank that sleeps in one step comes late to the next, and then the others sleep
 """
 
 _MASK = 0xFFFFFFFF
-_LOOKS = 20  # at the words, between two looks at the clock
+_MOST_VIEWS = 4096
+
+
+def views_of(memory: torch.Tensor) -> Callable[[int, torch.dtype, int], torch.Tensor]:
+    """Give a function that views memory, uint8, as tensors: `(first byte, dtype, numel)`.
+
+    Making a view takes longer than copying a short tensor: the last ones are kept.
+    """
+
+    @lru_cache(_MOST_VIEWS)
+    def view(start: int, dtype: torch.dtype, numel: int) -> torch.Tensor:
+        return memory[start : start + numel * dtype.itemsize].view(dtype)
+
+    return view
 
 
 class Words:
-    """The 32-bit words of a mapping, with their addresses.
+    """A mapping in the forms in which it is used.
 
     Args:
         memory: The whole mapping, uint8. It is kept, so that the addresses stay good.
         octets: The same memory.
+
+    Attributes:
+        view: The 32-bit words.
+        base: The address of the first.
+        tensor: Gives tensors over it; see `views_of`.
     """
 
-    __slots__ = ("base", "memory", "octets", "view")
+    __slots__ = ("base", "octets", "tensor", "view")
 
     def __init__(self, memory: torch.Tensor, octets: memoryview) -> None:
-        self.memory = memory
         self.octets = octets
         self.view = octets.cast("I")
         self.base = memory.data_ptr()
-
-    def __getitem__(self, offset: int) -> int:
-        """Read the word at a byte offset."""
-        return int(self.view[offset // 4])
-
-    def __setitem__(self, offset: int, value: int) -> None:
-        """Write the word at a byte offset."""
-        self.view[offset // 4] = value
+        self.tensor = views_of(memory)
 
 
 class Bell:
@@ -125,17 +136,15 @@ class Barrier:
         self._view = words.view
         self._count = 0
         self._own = arrivals[index] // 4
-        self._others = tuple(offset // 4 for i, offset in enumerate(arrivals) if i != index)
-        self._ranks = {offset // 4: rank for offset, rank in zip(arrivals, members, strict=True)}
+        self._others = [(offset // 4, members[i]) for i, offset in enumerate(arrivals) if i != index]
         quiet = words.base + arrivals[index]
         self.fence = futex.adder(quiet, 0, 0, quiet)  # an indivisible addition of nothing, to a word of ours
-        # By the barrier's number modulo 4: where to sleep, the counter's last value, and how to arrive.
-        self._counters = tuple(counters[number & 1] // 4 for number in range(4))
-        self._targets = tuple(size if number in (1, 2) else 0 for number in range(4))
-        self._arrive: tuple[Callable[[], object], ...] = tuple(
+        # By the barrier's number modulo 4: where to sleep, and how to arrive.
+        self._counters = [counters[number & 1] // 4 for number in range(4)]
+        self._arrive = [
             futex.adder(words.base + counters[number & 1], *((1, size - 1) if number in (1, 2) else (-1, 1)), quiet)
             for number in range(4)
-        )
+        ]
 
     def wait(self, operation: Operation) -> None:
         """Arrive, and wait for all others.
@@ -161,29 +170,8 @@ class Barrier:
 
     def pass_by(self, operation: Operation) -> None:
         """Wait until all others have arrived; see `wait`."""
-        count, view, wait = self._count, self._view, None
-        for other in self._others:
-            if view[other] != count:
-                if not (self.apart and self._look(count, SPIN if self.may_spin and operation.spin else 0.0)):
-                    wait = Wait(operation)
-                break
-        index, target = self._counters[count & 3], self._targets[count & 3]
-        behind: list[int] = []
-        while wait is not None and (seen := view[index]) != target:
-            awaited = self._behind(count)
-            if not awaited:
-                break
-            if awaited != behind:
-                wait.progressed()
-                behind = awaited
-            try:
-                wait.check(awaited)
-            except CommError:
-                # Who has come since we looked may have left since: that is no reason to give up.
-                if self._behind(count):
-                    raise
-                break
-            futex.wait(self._words.base + index * 4, seen, SLICE)
+        if self._behind() and not (self.apart and look(self._all_here, self.may_spin and operation.spin)):
+            self._sleep(operation)
         if not futex.ORDERED:
             self.fence()
 
@@ -192,36 +180,49 @@ class Barrier:
         for index in set(self._counters):
             futex.waker(self._words.base + index * 4)()
 
-    def _look(self, count: int, spin: float) -> bool:
-        """Look again and again before sleeping, in between giving the core to whoever wants it.
+    def _sleep(self, operation: Operation) -> None:
+        index = self._counters[self._count & 3]
+        wait = Wait(operation)
+        behind: list[int] = []
+        while True:
+            seen = self._view[index]
+            awaited = self._behind()
+            if not awaited:
+                return
+            if awaited != behind:
+                wait.progressed()
+                behind = awaited
+            try:
+                wait.check(awaited)
+            except CommError:
+                # Who has come since we looked may have left since: that is no reason to give up.
+                if self._behind():
+                    raise
+                return
+            futex.wait(self._words.base + index * 4, seen, SLICE)
 
-        Args:
-            count: The barrier's number.
-            spin: Seconds at first for which the core is held.
+    def _behind(self) -> list[int]:
+        """Name the ranks that haven't come yet; who has may be at the next barrier already."""
+        view, count = self._view, self._count
+        return [rank for word, rank in self._others if (view[word] - count) & _MASK > 1]
 
-        Returns:
-            Whether everybody has come.
-        """
-        view, passed = self._view, (count, (count + 1) & _MASK)
-        others = iter(self._others)
-        other = next(others)
+    def _all_here(self) -> bool:
+        return not self._behind()
+
+
+def look(ready: Callable[[], bool], hold: bool) -> bool:
+    """Look again and again for two milliseconds, and say whether it became ready.
+
+    Args:
+        ready: Looks.
+        hold: Whether to hold the core at first, before it is given to whoever wants it between two looks.
+    """
+    now = time.perf_counter()
+    held, until = now + hold * SPIN, now + LOOK
+    while now < until:
+        if ready():
+            return True
+        if now >= held:
+            futex.give_way()
         now = time.perf_counter()
-        held, until = now + spin, now + LOOK
-        while now < until:
-            for _ in range(_LOOKS if now < held else 1):
-                if view[other] in passed:
-                    try:
-                        other = next(others)
-                    except StopIteration:
-                        return True
-            if now >= held:
-                futex.give_way()
-            now = time.perf_counter()
-        return False
-
-    def _behind(self, count: int) -> list[int]:
-        view, passed, behind = self._view, (count, (count + 1) & _MASK), []
-        for other in self._others:
-            if view[other] not in passed:
-                behind.append(self._ranks[other])
-        return behind
+    return False

@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import mmap
 import weakref
-from typing import Any
 
 import torch
 
 from hpsearch_comm.errors import CommError
+from hpsearch_comm.shm.barrier import views_of
 from hpsearch_comm.shm.memfd import Memfd, tensor_over
 
 __all__ = ["BufferTable", "SharedBuffer", "stride_of"]
@@ -17,7 +17,6 @@ __all__ = ["BufferTable", "SharedBuffer", "stride_of"]
 _PAGE = mmap.PAGESIZE
 _HUGE = 2 << 20
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14; Python has no name for it
-_MOST_PLANS = 64
 
 
 class SharedBuffer:
@@ -29,28 +28,17 @@ class SharedBuffer:
     Attributes:
         number: The same on every rank: buffers are made by all in the same order.
         nbytes: Of each rank's part.
-        plans: What algorithms keep for the buffer's lifetime, such as slices; see `keep`.
     """
-
-    __slots__ = ("_stride", "_whole", "nbytes", "number", "plans")
 
     def __init__(self, number: int, nbytes: int, whole: mmap.mmap, stride: int) -> None:
         self.number = number
         self.nbytes = nbytes
-        self.plans: dict[Any, Any] = {}
         self._stride = stride
-        self._whole = tensor_over(whole, 0, len(whole))
+        self._tensor = views_of(tensor_over(whole, 0, len(whole)))
 
     def part(self, member: int, offset: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
         """Give `numel` elements of a member's part, from a byte offset on."""
-        start = member * self._stride + offset
-        return self._whole[start : start + numel * dtype.itemsize].view(dtype)
-
-    def keep(self, key: Any, plan: Any) -> None:
-        """Remember a plan, but not more and more of them."""
-        if len(self.plans) >= _MOST_PLANS:
-            self.plans.clear()
-        self.plans[key] = plan
+        return self._tensor(member * self._stride + offset, dtype, numel)
 
 
 class BufferTable:

@@ -13,7 +13,6 @@ SLOT_BYTES = 128 << 10
 """Of a slot between few ranks; see `piece_bytes`."""
 
 _WRITTEN, _TAKEN, _HEADERS, _CONTENT = 0, 2 * LINE, 4 * LINE, 4096
-_VIEWS = 64
 
 
 class MessageSlots:
@@ -31,8 +30,6 @@ class MessageSlots:
         headers: Byte offset of the headers, one beside each slot.
     """
 
-    __slots__ = ("content", "headers", "octets", "slot_bytes", "taken", "view", "views", "written")
-
     def __init__(self, words: Words, start: int, slot_bytes: int) -> None:
         self.slot_bytes = slot_bytes
         self.view = words.view
@@ -40,8 +37,8 @@ class MessageSlots:
         self.written = (start + _WRITTEN) // 4
         self.taken = (start + _TAKEN) // 4
         self.headers = start + _HEADERS
-        self.content = [words.memory[start + _CONTENT + slot * slot_bytes :][:slot_bytes] for slot in range(SLOTS)]
-        self.views: dict[tuple[int, torch.dtype, int], torch.Tensor] = {}
+        self._content = start + _CONTENT
+        self._tensor = words.tensor
 
     @staticmethod
     def nbytes(slot_bytes: int) -> int:
@@ -50,10 +47,4 @@ class MessageSlots:
 
     def chunk(self, slot: int, dtype: torch.dtype, numel: int) -> torch.Tensor:
         """Give the first elements of a slot."""
-        key = (slot, dtype, numel)
-        found = self.views.get(key)
-        if found is None:
-            if len(self.views) >= _VIEWS:
-                self.views.clear()
-            found = self.views[key] = self.content[slot][: numel * dtype.itemsize].view(dtype)
-        return found
+        return self._tensor(self._content + slot * self.slot_bytes, dtype, numel)

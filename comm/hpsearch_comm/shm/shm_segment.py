@@ -109,20 +109,17 @@ class ShmSegment:
         nbytes = self._messages_start + size * size * MessageSlots.nbytes(self._slot_bytes)
         with contextlib.closing(self._share(forming, nbytes)) as memfd:
             mapping = memfd.map()
-        self._memory = tensor_over(mapping, 0, nbytes)
         self._bytes = memoryview(mapping)
-        self._words = Words(self._memory, self._bytes)
+        self._words = Words(tensor_over(mapping, 0, nbytes), self._bytes)
         trial = _page(index) + _TRIAL
         futex.check_works(self._words.base + trial, self._words.view, trial // 4)
         self.bell = Bell(self._words, _page(index) + _BELL)
-        self.inputs = Staging(self._memory, inputs, size, size, block)
-        self.results = Staging(self._memory, results, size, 1, block)
+        self.inputs = Staging(self._words, inputs, size, size, block)
+        self.results = Staging(self._words, results, size, 1, block)
         arrivals = [_page(member) + _ARRIVALS for member in range(size)]
         self.barrier = Barrier(self._words, arrivals, _COUNTERS, index, self.members)
         added, copied = ([_page(member) + offset for member in range(size)] for offset in (_ADDED, _COPIED))
-        self.slots = Slots(
-            self._memory, slots, self._words, added, copied, index, self.members, self.barrier, self.bell
-        )
+        self.slots = Slots(self._words, slots, added, copied, index, self.members, self.barrier, self.bell)
         signatures = [[self._packed(member, turn) for member in range(size)] for turn in (0, 1)]
         self._own = [of_turn.pop(index) for of_turn in signatures]
         self._theirs = signatures
@@ -218,7 +215,7 @@ class ShmSegment:
             descriptor.close()
         self._buffers.clear()
         # Nothing may be unmapped by hand: the memory goes with the last reference to it.
-        for name in ("_memory", "_bytes", "_words", "_own", "_theirs", "bell", "inputs", "results", "slots", "barrier"):
+        for name in ("_bytes", "_words", "_own", "_theirs", "bell", "inputs", "results", "slots", "barrier"):
             self.__dict__.pop(name, None)
 
     def _share(self, operation: Operation, nbytes: int, number: int = 0) -> Memfd:

@@ -12,15 +12,14 @@ So nobody waits for more than it needs, and may be several chunks ahead of other
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from hpsearch_comm.errors import CommError
 from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.shm import futex
-from hpsearch_comm.shm.barrier import LOOK, SPIN, Barrier, Bell, Words
+from hpsearch_comm.shm.barrier import Barrier, Bell, Words, look
 
 __all__ = ["SLOT", "Slots"]
 
@@ -33,8 +32,6 @@ _EACH = 2
 _SHORTEST, _LONGEST = 100e-6, 10e-3
 """Seconds of a sleep: nobody is woken by counts, so a wait looks again, after twice as long each time."""
 
-_MOST_VIEWS = 1024
-
 _MASK = 0xFFFFFFFF
 _HALF = 1 << 31
 
@@ -43,9 +40,8 @@ class Slots:
     """This member's view of the slots.
 
     Args:
-        memory: The mapping, uint8.
+        words: The mapping.
         start: Byte offset of the first slot.
-        words: The same mapping.
         added: Byte offset of each member's count of chunks added to.
         copied: Byte offset of each member's count of chunks copied.
         index: Which member this rank is.
@@ -59,9 +55,8 @@ class Slots:
 
     def __init__(
         self,
-        memory: torch.Tensor,
-        start: int,
         words: Words,
+        start: int,
         added: Sequence[int],
         copied: Sequence[int],
         index: int,
@@ -69,7 +64,7 @@ class Slots:
         barrier: Barrier,
         bell: Bell,
     ) -> None:
-        self._memory = memory
+        self._tensor = words.tensor
         self._start = start
         self._number = _EACH * len(members)
         self._view = words.view
@@ -82,7 +77,6 @@ class Slots:
         self._last = self._added[-1:]
         # Whose counts say that a chunk may be added to, and how far ahead of it they must be.
         self._before, self._lead = (self._added[index - 1 : index], 1) if index else (self._copied, 1 - self._number)
-        self._views: dict[tuple[int, torch.dtype, int], torch.Tensor] = {}
         self.turn = 0
 
     @staticmethod
@@ -92,14 +86,7 @@ class Slots:
 
     def view(self, chunk: int, dtype: torch.dtype, numel: int) -> torch.Tensor:
         """Give the first `numel` elements of the slot that a chunk has."""
-        key = (chunk % self._number, dtype, numel)
-        found = self._views.get(key)
-        if found is None:
-            if len(self._views) >= _MOST_VIEWS:
-                self._views.clear()
-            start = self._start + key[0] * SLOT
-            found = self._views[key] = self._memory[start : start + numel * dtype.itemsize].view(dtype)
-        return found
+        return self._tensor(self._start + chunk % self._number * SLOT, dtype, numel)
 
     def may_add(self, chunk: int) -> bool:
         """Say whether it is this member's turn to add to a chunk."""
@@ -132,7 +119,7 @@ class Slots:
         def ready() -> bool:
             return self.may_copy(to_copy) or (to_add is not None and self.may_add(to_add))
 
-        if self._barrier.apart and _look(ready, SPIN if self._barrier.may_spin and operation.spin else 0.0):
+        if self._barrier.apart and look(ready, self._barrier.may_spin and operation.spin):
             return
         wait = Wait(operation)
         pause, counts = _SHORTEST, self._counts()
@@ -180,16 +167,3 @@ class Slots:
         return [self._members[place] for place in others] or [
             rank for place, rank in enumerate(self._members) if place != self._index
         ]
-
-
-def _look(ready: Callable[[], bool], spin: float) -> bool:
-    """Look again and again before sleeping; at first holding the core, then giving it to whoever wants it."""
-    now = time.perf_counter()
-    held, until = now + spin, now + LOOK
-    while now < until:
-        if ready():
-            return True
-        if now >= held:
-            futex.give_way()
-        now = time.perf_counter()
-    return False

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
+
+from hpsearch_comm.shm.barrier import Words
 
 __all__ = ["CHUNK", "Staging", "piece_bytes"]
 
@@ -13,7 +17,7 @@ _FULL = 8
 """Members up to which each has pieces of full length for all others."""
 
 _PAGE = 4096
-_MOST_VIEWS = 4096
+_MOST_ROWS = 4096
 
 
 def piece_bytes(full: int, members: int) -> int:
@@ -34,7 +38,7 @@ class Staging:
     barrier of the chunk between.
 
     Args:
-        memory: The mapping, uint8.
+        words: The mapping.
         start: Byte offset of the first member's first side.
         members: How many ranks share it.
         blocks: How many blocks a side has.
@@ -44,15 +48,17 @@ class Staging:
         turn: The number of the next chunk.
     """
 
-    __slots__ = ("_blocks", "_members", "_memory", "_rows", "_start", "_views", "capacity", "turn")
+    def __init__(self, words: Words, start: int, members: int, blocks: int, capacity: int) -> None:
+        tensor = words.tensor
 
-    def __init__(self, memory: torch.Tensor, start: int, members: int, blocks: int, capacity: int) -> None:
-        self._memory = memory
-        self._start = start
-        self._members = members
-        self._blocks = blocks
-        self._views: dict[tuple[int, int, int, torch.dtype, int], torch.Tensor] = {}
-        self._rows: dict[tuple[int, torch.dtype, int], tuple[torch.Tensor, ...]] = {}
+        def view(member: int, side: int, block: int, dtype: torch.dtype, numel: int) -> torch.Tensor:
+            return tensor(start + ((member * 2 + side) * blocks + block) * capacity, dtype, numel)
+
+        @lru_cache(_MOST_ROWS)
+        def row(side: int, dtype: torch.dtype, numel: int) -> tuple[torch.Tensor, ...]:
+            return tuple(view(member, side, 0, dtype, numel) for member in range(members))
+
+        self._view, self._row = view, row
         self.capacity = capacity
         self.turn = 0
 
@@ -63,22 +69,8 @@ class Staging:
 
     def row(self, turn: int, dtype: torch.dtype, numel: int) -> tuple[torch.Tensor, ...]:
         """Give every member's view of this kind, of the first block."""
-        key = (turn & 1, dtype, numel)
-        found = self._rows.get(key)
-        if found is None:
-            if len(self._rows) >= _MOST_VIEWS:
-                self._rows.clear()
-            members = range(self._members)
-            found = self._rows[key] = tuple(self.view(member, turn, 0, dtype, numel) for member in members)
-        return found
+        return self._row(turn & 1, dtype, numel)
 
     def view(self, member: int, turn: int, block: int, dtype: torch.dtype, numel: int) -> torch.Tensor:
         """Give the first `numel` elements of a member's block, on the side whose turn it is."""
-        key = (member, turn & 1, block, dtype, numel)
-        found = self._views.get(key)
-        if found is None:
-            if len(self._views) >= _MOST_VIEWS:
-                self._views.clear()
-            start = self._start + ((member * 2 + (turn & 1)) * self._blocks + block) * self.capacity
-            found = self._views[key] = self._memory[start : start + numel * dtype.itemsize].view(dtype)
-        return found
+        return self._view(member, turn & 1, block, dtype, numel)

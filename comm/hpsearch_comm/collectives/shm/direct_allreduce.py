@@ -130,8 +130,11 @@ def _one_shot(
 def _where_it_lies(
     shm: ShmSegment, reduction: Reduction, operation: Operation, tensor: torch.Tensor, out: torch.Tensor
 ) -> None:
-    """Reduce in place if all tensors lie in a shared buffer, and otherwise by the way that suits the length."""
-    place = shm.find(tensor) if tensor.data_ptr() == out.data_ptr() else None
+    """Reduce in place if all results belong in a shared buffer, and otherwise by the way that suits the length."""
+    place = shm.find(out)
+    if place is not None and tensor.data_ptr() != out.data_ptr():
+        copy(out, tensor)
+        tensor = out
     if tensor.nbytes * shm.size**2 <= ONE_SHOT:
         first, run = _one_shot_through_staging(shm, operation, tensor, reduction, out)
     elif chain.pays(shm.size, shm.cores, tensor.numel() * reduction.accumulate.itemsize):
@@ -191,36 +194,19 @@ def _in_place(
     buffer: SharedBuffer,
     offsets: Sequence[int],
 ) -> None:
-    start, stop = _even_parts(tensor.numel(), shm.size, tensor.dtype.itemsize)[shm.index]
-    step = Chunks(shm, operation, tensor.dtype.itemsize).step(reduction)
+    dtype, itemsize = tensor.dtype, tensor.dtype.itemsize
+    start, stop = _even_parts(tensor.numel(), shm.size, itemsize)[shm.index]
+    step = Chunks(shm, operation, itemsize).step(reduction)
     with operation.phase("in place"):
-        for slices in _plan(buffer, offsets, tensor.dtype, range(start, stop, step)):
+        for cut in range(start, stop, step):
+            first, numel = cut * itemsize, min(step, stop - cut)
+            slices = [buffer.part(member, offset + first, numel, dtype) for member, offset in enumerate(offsets)]
             own = slices[shm.index]
             fold(shm, reduction, slices, own, finish=True)
             for other in slices:
                 if other is not own:
                     copy(other, own)
     shm.barrier.wait(operation)
-
-
-def _plan(buffer: SharedBuffer, offsets: Sequence[int], dtype: torch.dtype, cuts: range) -> list[list[torch.Tensor]]:
-    """Slice every rank's tensor in a shared buffer at the same places: as long as the buffer lives, they are kept.
-
-    Args:
-        buffer: The shared buffer.
-        offsets: Byte at which each rank's tensor begins.
-        dtype: Of the tensors.
-        cuts: Elements at which slices begin, as (start, stop, step) of the part that is sliced.
-    """
-    # Two ranges are equal when they give the same numbers, wherever they stop.
-    key = (dtype, tuple(offsets), cuts.start, cuts.stop, cuts.step)
-    found: list[list[torch.Tensor]] | None = buffer.plans.get(key)
-    if found is not None:
-        return found
-    whole = [buffer.part(member, offset, cuts.stop, dtype) for member, offset in enumerate(offsets)]
-    plan = [[memory[cut : min(cut + cuts.step, cuts.stop)] for memory in whole] for cut in cuts]
-    buffer.keep(key, plan)
-    return plan
 
 
 def _even_parts(numel: int, count: int, itemsize: int) -> list[tuple[int, int]]:
