@@ -109,6 +109,32 @@ def test_wait_with_a_timeout_of_its_own_leaves_the_operation_alone(make_world):
     assert work.wait().tolist() == [1.0, 1.0]
 
 
+def test_two_threads_may_wait_for_one_work(make_world, monkeypatch):
+    world = make_world(1)
+    work = world.communicators[0].allreduce(torch.ones(2), "sum")
+    session = work._session
+    wait = session.wait
+
+    class Overtaken:
+        """A session in which another thread's wait comes to its end whenever this one has looked."""
+
+        @property
+        def aborted(self) -> bool:
+            work.wait()
+            return False
+
+        @property
+        def wait(self):
+            work._session = session
+            work.wait()
+            return wait
+
+    for call in (work.done, work.wait):
+        work._session = Overtaken()
+        work._ended = HostEvent(lambda: True)
+        call()
+
+
 def test_error_of_nccl_ends_the_group(make_world):
     world = make_world(1)
     world.nccl[0].fails["ncclAllReduce"] = 5

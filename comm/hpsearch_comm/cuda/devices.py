@@ -149,15 +149,14 @@ class Devices:
 
     def _take_into_use(self, device: torch.device, work_queue: WorkQueue, host: HostOperations) -> DeviceOperations:
         path, communicator = "none: a group of one", None
-        if self._options.size > 1:
-            path, communicator = self._agree(device, work_queue, host)
-        _log.info("rank %d: tensors on %s travel by %s", self._options.rank, device, path)
-        self.path = path
         otherwise: Way = Alone()
         if self._options.size > 1:
+            path, communicator = self._agree(device, work_queue, host)
             staging = self.parts.staging(device, self._abort_state)
             self._open.append(staging)
             otherwise = ThroughHost(staging, host.host)
+        _log.info("rank %d: tensors on %s travel by %s", self._options.rank, device, path)
+        self.path = path
         number = len(self._known) + 1
         return DeviceOperations(host.host, number, partial(self.parts.current, device), communicator, otherwise)
 

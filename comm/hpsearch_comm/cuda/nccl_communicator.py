@@ -51,7 +51,8 @@ class NcclWork(Flight):
 
     def done(self) -> bool:
         """Say whether the operation has ended, well or not."""
-        return self._ended is None or self._session.aborted or self._ended.query()
+        ended = self._ended
+        return ended is None or self._session.aborted or ended.query()
 
     def wait(self, timeout: float | None = None) -> Any:
         """Wait until the GPU has finished, and give the result.
@@ -64,8 +65,9 @@ class NcclWork(Flight):
             CommTimeoutError: There was no end for as long as the group allows; or for `timeout` seconds.
             NcclError: NCCL has failed.
         """
-        if self._ended is not None:
-            self._session.wait(self._what, self._started, self._ended, timeout)
+        ended = self._ended  # which another thread's wait may take away meanwhile
+        if ended is not None:
+            self._session.wait(self._what, self._started, ended, timeout)
             self._ended = None
         return self.result
 
