@@ -60,7 +60,7 @@ _fatal = -1
 def _kill_at(phase: int) -> None:
     global _waits, _fatal
     _waits, _fatal = 0, phase
-    for owner, method in ((Mesh, "exchange"), (Barrier, "arrive")):
+    for owner, method in ((Mesh, "exchange"), (Barrier, "wait")):
         original = getattr(owner, method)
         if not hasattr(original, "deadly"):
             setattr(owner, method, _deadly(original))
