@@ -8,6 +8,9 @@ with comm.init() as group:                # RANK, WORLD_SIZE, MASTER_ADDR, MASTE
 
 from __future__ import annotations
 
+from hpsearch_comm.bootstrap.listener import Listener
+from hpsearch_comm.bootstrap.rendezvous import KnownAddresses, MasterRendezvous, Rendezvous, StoreRendezvous
+from hpsearch_comm.bootstrap.secret import new_secret, parse_secret
 from hpsearch_comm.data_parallel import (
     DataParallel,
     DistributedOptimizer,
@@ -29,9 +32,6 @@ from hpsearch_comm.errors import (
     RendezvousError,
     UsageError,
 )
-from hpsearch_comm.formation.listener import Listener
-from hpsearch_comm.formation.rendezvous import KnownAddresses, MasterRendezvous, Rendezvous, StoreRendezvous
-from hpsearch_comm.formation.secret import new_secret, parse_secret
 from hpsearch_comm.group import Group
 from hpsearch_comm.operations.work import Handle
 

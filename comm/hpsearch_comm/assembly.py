@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hpsearch_comm.bootstrap.address import read_addresses
+from hpsearch_comm.bootstrap.connect import Connections, connect
+from hpsearch_comm.bootstrap.listener import Listener
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.detector import Detector
-from hpsearch_comm.formation.address import read_addresses
-from hpsearch_comm.formation.connect import Connections, connect
-from hpsearch_comm.formation.listener import Listener
 from hpsearch_comm.history import History
 from hpsearch_comm.options import Options
 from hpsearch_comm.shm.shm_segment import ShmSegment

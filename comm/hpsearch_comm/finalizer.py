@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import weakref
 from collections.abc import Callable, Sequence
 
 from hpsearch_comm.assembly import Assembly
 from hpsearch_comm.operations.work_queue import WorkQueue
 
-__all__ = ["release_at_exit"]
+__all__ = ["release"]
 
 
-def release_at_exit(
-    group: object, rank: int, parts: Assembly, work_queue: WorkQueue, leave: Sequence[Callable[[], None]]
-) -> weakref.finalize:  # type: ignore[type-arg]
-    """Give back what a group stands on when it is closed, forgotten, or when the process ends.
+def release(rank: int, parts: Assembly, work_queue: WorkQueue, leave: Sequence[Callable[[], None]]) -> None:
+    """Give back what a group stands on: when it is closed, forgotten, or when the process ends.
 
     Args:
-        group: Whose end it is. Nothing else here may keep it.
         rank: The group's.
         parts: What it stands on.
         work_queue: Its operations; what was called asynchronously is finished first.
         leave: What else is to be done before the goodbye, in this order.
-
-    Returns:
-        Call it to do so now; later calls do nothing.
     """
-    return weakref.finalize(group, _release, rank, parts, work_queue, leave)
-
-
-def _release(rank: int, parts: Assembly, work_queue: WorkQueue, leave: Sequence[Callable[[], None]]) -> None:
     if work_queue.inherited:  # a forked child's descriptors are its parent's, and so would be its goodbye
         work_queue.close()
         return

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from hpsearch_comm.assembly import assemble
+from hpsearch_comm.bootstrap.listener import Listener
+from hpsearch_comm.bootstrap.rendezvous import Rendezvous
 from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.cuda.devices import Devices
-from hpsearch_comm.finalizer import release_at_exit
-from hpsearch_comm.formation.listener import Listener
-from hpsearch_comm.formation.rendezvous import Rendezvous
+from hpsearch_comm.finalizer import release
 from hpsearch_comm.operations.host_operations import HostOperations
 from hpsearch_comm.operations.work import Handle
 from hpsearch_comm.operations.work_queue import WorkQueue
@@ -116,7 +117,7 @@ class Group:
             listener.close()
         try:
             with torch.inference_mode(False):  # as a user may be in it, and operations change what is made here
-                parts = assemble(self._options, lambda: listener or self._listen())
+                parts = assemble(self._options, lambda: listener or Listener(interface, self._towards, host))
         except BaseException:
             if self._own_timeline:
                 self._timeline.close()
@@ -127,7 +128,7 @@ class Group:
         self._work_queue = WorkQueue(rank, parts.abort_state, parts.history, self._timeline, float(timeout), name)
         # Devices before the goodbye, since NCCL's peers take leave of each other together.
         leave = [self._timeline.close, self._devices.close] if self._own_timeline else [self._devices.close]
-        self._release = release_at_exit(self, rank, parts, self._work_queue, leave)
+        self._release = weakref.finalize(self, release, rank, parts, self._work_queue, leave)
         try:
             self._prepare = HostOperations(HostCollectives(parts.sharing, parts.shm, parts.mesh, algorithm))
             if self._own_timeline and self._timeline.on:
@@ -320,24 +321,14 @@ class Group:
         self._duplicates += 1
         options = self._options
         name = f"{options.name}/{self._duplicates}"
-        return Group(
-            self.rank,
-            self.size,
-            rendezvous=GroupRendezvous(self.allgather_object, self._towards),
-            secret=None if options.secret is None else related_secret(options.secret, name),
-            epoch=options.epoch,
-            name=name,
-            timeout=options.timeout,
-            start_timeout=options.start_timeout,
-            heartbeat_timeout=options.heartbeat_timeout,
-            algorithm=options.algorithm,
-            transport=options.transport,
-            interface=options.interface,
-            host=options.host,
-            streams=options.streams,
-            cuda=options.cuda,
-            timeline=self._timeline,
-        )
+        own: dict[str, Any] = {
+            "rendezvous": GroupRendezvous(self.allgather_object, self._towards),
+            "secret": None if options.secret is None else related_secret(options.secret, name),
+            "name": name,
+            "deadline": None,
+            "timeline": self._timeline,
+        }
+        return Group(**(vars(options) | own))
 
     def _preparation(self, tensor: torch.Tensor) -> HostOperations:
         """Give what prepares operations where the tensor lies."""
@@ -353,7 +344,3 @@ class Group:
         """The host of rank 0, where it is known: the route there says which of our addresses others can reach."""
         rendezvous = self._options.rendezvous
         return rendezvous.host if rendezvous is not None else None
-
-    def _listen(self) -> Listener:
-        options = self._options
-        return Listener(options.interface, self._towards, options.host)

@@ -23,7 +23,6 @@ class _Launcher:
     name: str
     rank: str
     size: str
-    local_rank: str
     advice: str
     """How to tell all ranks where they meet."""
 
@@ -33,14 +32,12 @@ _LAUNCHERS = (
         "Open MPI's mpirun",
         "OMPI_COMM_WORLD_RANK",
         "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
         "`mpirun -x MASTER_ADDR=node1 -x MASTER_PORT=29500 ...`",
     ),
     _Launcher(
         "mpiexec",
         "PMI_RANK",
         "PMI_SIZE",
-        "MPI_LOCALRANKID",
         "`mpiexec -genv MASTER_ADDR node1 -genv MASTER_PORT 29500 ...`",
     ),
     # Not SLURM_NTASKS: that, and SLURM_PROCID=0, are also set in a batch script and in the shell of salloc, which are
@@ -49,7 +46,6 @@ _LAUNCHERS = (
         "srun",
         "SLURM_PROCID",
         "SLURM_STEP_NUM_TASKS",
-        "SLURM_LOCALID",
         '`export MASTER_PORT=29500 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)` before '
         "srun",
     ),
@@ -58,7 +54,7 @@ _LAUNCHERS = (
 
 
 def with_launcher(env: dict[str, str]) -> dict[str, str]:
-    """Give the environment with RANK, WORLD_SIZE and LOCAL_RANK, where a launcher has set others in their place.
+    """Give the environment with RANK and WORLD_SIZE, where a launcher has set others in their place.
 
     What torchrun has set for several ranks counts: another launcher may have started one torchrun on each host.
 
@@ -88,9 +84,6 @@ def with_launcher(env: dict[str, str]) -> dict[str, str]:
             f"expected {' and '.join(missing)} to be set, since this process is {where}: the host of rank 0, and a "
             f"port that is free there, the same on every rank, as by {launcher.advice}. {alone}"
         )
-    for other in _LAUNCHERS:  # srun may set some of mpiexec's variables beside its own
-        if other.local_rank in env and (env.get(other.rank), env.get(other.size)) == (said["RANK"], said["WORLD_SIZE"]):
-            said.setdefault("LOCAL_RANK", env[other.local_rank])
     return {**said, **env}
 
 

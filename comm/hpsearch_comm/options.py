@@ -6,18 +6,18 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.rendezvous import Rendezvous
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.rendezvous import Rendezvous
 
-__all__ = ["Options"]
+__all__ = ["ALGORITHMS", "CUDA_WAYS", "TRANSPORTS", "Options"]
 
-_ALGORITHMS = ("auto", "direct", "ring", "butterfly", "hierarchical", "naive")
-_TRANSPORTS = ("auto", "tcp")
-_CUDA_WAYS = ("auto", "nccl", "host")
+ALGORITHMS = ("auto", "direct", "ring", "butterfly", "hierarchical", "naive")
+TRANSPORTS = ("auto", "tcp")
+CUDA_WAYS = ("auto", "nccl", "host")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Options:
     """What a group was asked for; `Group` documents each.
 
@@ -51,7 +51,7 @@ class Options:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise ConfigurationError(f"{name} must be a number of seconds above 0, got {value!r}")
-        for name, choices in (("algorithm", _ALGORITHMS), ("transport", _TRANSPORTS), ("cuda", _CUDA_WAYS)):
+        for name, choices in (("algorithm", ALGORITHMS), ("transport", TRANSPORTS), ("cuda", CUDA_WAYS)):
             if getattr(self, name) not in choices:
                 raise ConfigurationError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
         if self.size > 1 and self.rendezvous is None:

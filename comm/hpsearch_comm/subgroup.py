@@ -8,8 +8,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.rendezvous import Rendezvous
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.rendezvous import Rendezvous
 
 __all__ = ["GroupRendezvous", "related_secret"]
 

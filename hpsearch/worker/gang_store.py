@@ -70,7 +70,7 @@ class GangStore:
         if self._store is None:
             from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-            from hpsearch_comm.formation.interface import local_address
+            from hpsearch_comm.bootstrap.interface import local_address
 
             ip = local_address(interface=self._interface)
             # Bound here, since a store by itself listens on every address.

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
+from hpsearch_comm.bootstrap.address import read_addresses
+from hpsearch_comm.bootstrap.connect import Connections, connect
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.listener import Listener
+from hpsearch_comm.bootstrap.rendezvous import KnownAddresses
 from hpsearch_comm.errors import CommError
-from hpsearch_comm.formation.address import read_addresses
-from hpsearch_comm.formation.connect import Connections, connect
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.listener import Listener
-from hpsearch_comm.formation.rendezvous import KnownAddresses
 from hpsearch_comm.group import Group
 from tests.comm.forked import forked
 from tests.comm.forming import PATIENCE, open_files

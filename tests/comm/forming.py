@@ -12,10 +12,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from hpsearch_comm.formation.address import Address
-from hpsearch_comm.formation.connect import Connections, connect
-from hpsearch_comm.formation.handshake import ANSWER_BYTES, NONCE_BYTES, Credentials, Hello, Proof, Verdict
-from hpsearch_comm.formation.listener import Listener
+from hpsearch_comm.bootstrap.address import Address
+from hpsearch_comm.bootstrap.connect import Connections, connect
+from hpsearch_comm.bootstrap.handshake import (
+    ANSWER_BYTES,
+    NONCE_BYTES,
+    PROOF_BYTES,
+    Challenge,
+    Credentials,
+    Hello,
+    Proof,
+    Verdict,
+)
+from hpsearch_comm.bootstrap.listener import Listener
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 60.0
@@ -162,6 +171,28 @@ def dial(address: Address, *, local: bool = False) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def prove(sock: socket.socket, credentials: Credentials, hello: Hello, after: bytes = b"") -> Proof:
+    """Do the client's side of a handshake, where the server is to accept it, with these bytes right behind it."""
+    sock.settimeout(PATIENCE)
+    proof = Proof(credentials, hello)
+    sock.sendall(proof.message(read(sock, NONCE_BYTES)) + after)
+    proof.check(read(sock, ANSWER_BYTES))
+    return proof
+
+
+def verify(sock: socket.socket, credentials: Credentials, rank: int = 0) -> Hello:
+    """Do the server's side of a handshake, where the client is to be accepted."""
+    sock.settimeout(PATIENCE)
+    challenge = Challenge(credentials, rank)
+    sock.sendall(challenge.nonce)
+    proof = read(sock, PROOF_BYTES)
+    judgement = challenge.judge(proof + read(sock, Challenge.lacks(proof)))
+    sock.sendall(judgement.answer)
+    assert judgement.hello is not None
+    assert judgement.verdict is Verdict.ACCEPTED
+    return judgement.hello
 
 
 def knock(group: Forming, local: bool, credentials: Credentials, hello: Hello) -> Verdict:

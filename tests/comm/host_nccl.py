@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from hpsearch_comm.cuda.nccl_library import DATATYPES, IN_PROGRESS, OPERATORS, SUCCESS, NcclLibrary
+from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.errors import NcclError
 
 T = TypeVar("T")
@@ -31,22 +32,18 @@ class HostEvent:
         self.query = reached
 
 
-class HostQueue:
+class HostStream(CudaStream):
     """A stream on which everything is done at once, but for what `busy` says."""
 
-    handle = 77
-
     def __init__(self, busy: Callable[[], bool] = lambda: False) -> None:
+        self.handle = 77
         self.busy = busy
         self.followed: list[Any] = []
-        self.released: list[Any] = []
         self.kept: list[torch.Tensor] = []
 
-    def mark(self) -> HostEvent:
-        return HostEvent(lambda: True)
-
-    def follow(self, event: Any) -> None:
-        self.followed.append(event)
+    @classmethod
+    def beside(cls, device: torch.device) -> HostStream:
+        return cls()
 
     def scope(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -54,8 +51,8 @@ class HostQueue:
     def record(self) -> HostEvent:
         return HostEvent(lambda: not self.busy())
 
-    def release(self, event: Any) -> None:
-        self.released.append(event)
+    def follow(self, event: Any) -> None:
+        self.followed.append(event)
 
     def keep(self, tensor: torch.Tensor) -> None:
         self.kept.append(tensor)
@@ -107,8 +104,8 @@ class HostNccl:
     def as_library(self) -> NcclLibrary:
         return cast(NcclLibrary, self)
 
-    def queue(self) -> HostQueue:
-        return HostQueue(lambda: self.busy)
+    def stream(self) -> HostStream:
+        return HostStream(lambda: self.busy)
 
     def unique_id(self) -> bytes:
         self.interfaces.append(os.environ.get("NCCL_SOCKET_IFNAME"))
@@ -163,7 +160,7 @@ class HostNccl:
 
         def function(*arguments: Any) -> int:
             *arguments, comm, stream = arguments  # type: ignore[assignment]
-            assert (comm, stream) == (1 + self.rank, HostQueue.handle)
+            assert (comm, stream) == (1 + self.rank, 77)
             if name in self.fails:
                 return self.fails[name]
             call = (name, tuple(arguments))
@@ -280,11 +277,11 @@ class Gathering:
         self._rounds: dict[int, dict[int, str]] = {}
 
     def of(self, rank: int) -> Callable[[Any], list[Any]]:
-        work_queue = itertools.count()
+        rounds = itertools.count()
 
         def gather(value: Any) -> list[Any]:
             with self._condition:
-                values = self._rounds.setdefault(next(work_queue), {})
+                values = self._rounds.setdefault(next(rounds), {})
                 values[rank] = json.dumps(value)
                 self._condition.notify_all()
                 assert self._condition.wait_for(lambda: len(values) == self._size, 30)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import torch
-
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
 from hpsearch_comm.failure.abort import AbortState
-from tests.comm.host_nccl import Gathering, HostNccl, HostWorld, run_ranks
-
-CPU = torch.device("cpu")
+from tests.comm.bare_nccl import BareNccl
+from tests.comm.host_nccl import Gathering, HostNccl, HostStream, HostWorld, run_ranks
 
 
 class Ranks:
@@ -25,21 +22,21 @@ class Ranks:
         self.nccl = [HostNccl(self.host, rank) for rank in range(size)]
         self.gathering = Gathering(size)
 
-    def communicator(self, rank: int, start_timeout: float = 60.0, interface: str | None = None) -> NcclCommunicator:
+    def communicator(self, rank: int, start_timeout: float = 60.0, interface: str | None = None) -> BareNccl:
         """Make a rank's communicator, in its thread."""
         nccl = self.nccl[rank]
-        return NcclCommunicator(
+        communicator = NcclCommunicator(
             rank,
             self.size,
-            CPU,
+            nccl.as_library(),
+            nccl.stream(),
             self.gathering.of(rank),
             self.abort_states[rank],
             self.timeout,
             start_timeout=start_timeout,
             interface=interface,
-            library=nccl.as_library(),
-            queue=nccl.queue(),
         )
+        return BareNccl(communicator, HostStream)
 
     def close(self) -> None:
         """End the threads that wait for a rank."""

@@ -22,9 +22,9 @@ from hpsearch_comm.benchmark.plan import Plan
 from hpsearch_comm.benchmark.report import geometric_mean, ratios, render, table
 from hpsearch_comm.benchmark.sizes import format_size, parse_sizes
 from hpsearch_comm.benchmark.stage import Stage
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.secret import new_secret
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.secret import new_secret
 from tests.comm.other_user import as_nobody
 
 CREDENTIALS = Credentials(bytes(32), "test", 0)

@@ -11,15 +11,15 @@ from dataclasses import replace
 
 import pytest
 
-from hpsearch_comm.errors import ConfigurationError
-from hpsearch_comm.formation.address import Address
-from hpsearch_comm.formation.handshake import (
+from hpsearch_comm.bootstrap.address import Address
+from hpsearch_comm.bootstrap.handshake import (
     NONCE_BYTES,
     PROOF_BYTES,
     Hello,
     Kind,
     Verdict,
 )
+from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.group import Group
 from tests.comm.forming import (
     LOOPBACK,

@@ -12,6 +12,7 @@ import torch
 import hpsearch_comm as comm
 from hpsearch_comm.header import DTYPES
 from tests.comm.host_devices import CPU, DEVICE, DeviceRanks, errors_of, wait_for, wait_for_abort
+from tests.comm.host_nccl import HostStream
 from tests.comm.thread_ranks import run_ranks
 
 FABRICS: dict[str, dict[str, Any]] = {
@@ -20,6 +21,9 @@ FABRICS: dict[str, dict[str, Any]] = {
     "hosts": {"hosts": ["a", "b", "a"]},
     "hosts-butterfly": {"hosts": ["a", "b", "b"], "algorithm": "butterfly"},
 }
+
+
+WORLDS = [(2, "shared"), (3, "tcp-ring"), (3, "hosts"), (2, "hosts-butterfly")]
 
 
 def values(rank: int, length: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -77,9 +81,10 @@ def everything(group: comm.Group) -> list[torch.Tensor]:
     return results
 
 
-@pytest.mark.parametrize("fabric", FABRICS)
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("cuda", ["auto", "host"])
+@pytest.mark.parametrize(
+    ("cuda", "size", "fabric"),
+    [("auto", 1, "shared"), *((cuda, size, fabric) for cuda in ("auto", "host") for size, fabric in WORLDS)],
+)
 def test_they_give_what_those_of_cpu_tensors_give(cuda, size, fabric):
     ranks = DeviceRanks(size)
 
@@ -210,6 +215,23 @@ def test_asynchronous_operations_of_both_kinds_run_in_one_order(cuda, fabric):
         assert sent.wait().tolist() == [2]
 
     run_ranks(3, work, cuda=cuda, **FABRICS[fabric])
+
+
+@pytest.mark.parametrize("cuda", ["nccl", "host"])
+def test_new_results_are_lent_to_the_callers_stream(cuda, monkeypatch):
+    ranks = DeviceRanks(2)
+    streams = [HostStream(), HostStream()]
+    for rank in range(2):
+        monkeypatch.setattr(ranks.parts[rank], "current", lambda _device, rank=rank: streams[rank])
+
+    def work(group: comm.Group) -> None:
+        mine = torch.ones(4)
+        group.allreduce(mine)
+        assert streams[group.rank].kept == []
+        results = [group.allgather(mine), group.reduce_scatter(mine), group.alltoall(mine)]
+        assert all(kept is result for kept, result in zip(streams[group.rank].kept, results, strict=True))
+
+    ranks.run(work, cuda=cuda)
 
 
 def test_operations_are_launched_while_the_gpu_is_still_busy():

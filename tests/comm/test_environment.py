@@ -16,8 +16,8 @@ import torch
 import hpsearch_comm as comm
 from hpsearch_comm import ConfigurationError, Group, RendezvousError
 from hpsearch_comm import environment as environment_module
+from hpsearch_comm.bootstrap.rendezvous import KnownAddresses, MasterRendezvous, StoreRendezvous
 from hpsearch_comm.environment import VARIABLES, Arguments, init, read_environment
-from hpsearch_comm.formation.rendezvous import KnownAddresses, MasterRendezvous, StoreRendezvous
 from tests.comm.forked import forked
 from tests.comm.forming import PATIENCE
 from tests.comm.launched import launched, under_torchrun
@@ -37,13 +37,12 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def test_the_usual_variables_lead_to_rank_0():
     arguments = read_environment(launched())
-    assert (arguments.rank, arguments.size, arguments.local_rank, arguments.epoch) == (1, 4, 1, 0)
+    assert (arguments.rank, arguments.size, arguments.epoch) == (1, 4, 0)
     assert isinstance(arguments.rendezvous, MasterRendezvous)
     assert (arguments.rendezvous.host, arguments.rendezvous.port) == ("127.0.0.1", 29500)
     assert arguments.secret is None
     assert arguments.options == {}
     assert not arguments.all_local
-    assert read_environment(launched(LOCAL_RANK=None)).local_rank is None
 
 
 def test_torchrun_leads_to_its_store():
@@ -154,7 +153,6 @@ def test_what_is_missing_is_named(absent, named):
         ("RANK", "1" * 5000, "a whole number"),
         ("WORLD_SIZE", "0", "a whole number from 1 to"),
         ("WORLD_SIZE", "", "to be set"),
-        ("LOCAL_RANK", "4", "from 0 to 3 (WORLD_SIZE - 1), got '4'"),
         ("MASTER_PORT", "0", "a whole number from 1 to 65535, got '0'"),
         ("MASTER_PORT", "65536", "a whole number from 1 to 65535, got '65536'"),
         ("MASTER_PORT", "http", "a whole number from 1 to 65535, got 'http'"),

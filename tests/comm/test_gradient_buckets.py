@@ -159,16 +159,15 @@ def test_overlapping_needs_a_core_for_each_rank_beside_its_own():
         hosts = ((0,), (1,))
 
     def pays(group: Any, *ranks: Any) -> bool:
-        facts = [{"cores": cores, "quota": quota, "threads": threads} for cores, quota, threads in ranks]
-        return pays_to_overlap(group, facts)
+        return pays_to_overlap(group, ranks)
 
     two, four = [0, 1], [0, 1, 2, 3]
-    assert not pays(OneHost, (two, None, 1), (two, None, 1))
-    assert pays(OneHost, (four, None, 1), (four, None, 1))
-    assert pays(OneHost, ([0, 1], None, 1), ([2, 3], None, 1))
-    assert not pays(OneHost, (four, None, 2), (four, None, 1))
+    assert not pays(OneHost, (two, math.inf, 1), (two, math.inf, 1))
+    assert pays(OneHost, (four, math.inf, 1), (four, math.inf, 1))
+    assert pays(OneHost, ([0, 1], math.inf, 1), ([2, 3], math.inf, 1))
+    assert not pays(OneHost, (four, math.inf, 2), (four, math.inf, 1))
     assert not pays(OneHost, (four, 3.5, 1), (four, 3.5, 1))
-    assert pays(TwoHosts, (two, None, 2), (two, None, 2))
+    assert pays(TwoHosts, (two, math.inf, 2), (two, math.inf, 2))
 
 
 def test_compression_rounds_on_the_way_and_leaves_short_dtypes_alone():

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hpsearch_comm.formation.address import Address
-from hpsearch_comm.formation.connect import connect
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.listener import Listener
+from hpsearch_comm.bootstrap.address import Address
+from hpsearch_comm.bootstrap.connect import connect
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.listener import Listener
 from tests.comm.connecting_rank import ConnectingRank, connecting_rank
 from tests.comm.forming import LOOPBACK, PATIENCE, read
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from hpsearch_comm.cuda import devices
-from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
 from hpsearch_comm.cuda.nccl_wheels import installed_nccl_wheels
 from hpsearch_comm.errors import NcclError, PeerLost
 from hpsearch_comm.group import Group
-from tests.comm.host_nccl import HostNccl, HostWorld, run_ranks
+from tests.comm.bare_nccl import BareNccl
+from tests.comm.host_nccl import HostNccl, HostStream, HostWorld, run_ranks
 from tests.comm.nccl_world import Ranks
 
 
@@ -27,7 +27,7 @@ def ranks():
     ranks.close()
 
 
-def start(ranks: Ranks, rank: int, timeout: float = 60.0) -> NcclCommunicator | str:
+def start(ranks: Ranks, rank: int, timeout: float = 60.0) -> BareNccl | str:
     """Give the rank's communicator, or why there is none."""
     try:
         return ranks.communicator(rank, timeout)
@@ -37,7 +37,7 @@ def start(ranks: Ranks, rank: int, timeout: float = 60.0) -> NcclCommunicator | 
 
 def test_all_ranks_have_a_communicator(ranks):
     communicators = run_ranks(3, lambda rank: start(ranks, rank))
-    assert all(isinstance(communicator, NcclCommunicator) for communicator in communicators)
+    assert all(isinstance(communicator, BareNccl) for communicator in communicators)
     assert [nccl.log for nccl in ranks.nccl] == [["init"]] * 3
 
 
@@ -130,6 +130,8 @@ def test_what_the_user_says_to_nccl_itself_counts(ranks, monkeypatch, interface,
 )
 def test_nccl_is_given_the_name_of_the_interface_that_the_user_has_chosen(monkeypatch, caplog, interface, name):
     given = {}
+    monkeypatch.setattr(devices, "load_nccl", lambda: None)
+    monkeypatch.setattr(devices, "CudaStream", HostStream)
     monkeypatch.setattr(devices, "NcclCommunicator", lambda *_, **named: given.update(named))
     with Group(0, 1) as group:
         options = replace(group._options, interface=interface)

@@ -105,21 +105,12 @@ def test_an_error_stands_in_the_operation(tmp_path: Path) -> None:
     assert event["args"]["error"] == "PeerLost"
 
 
-def test_counters_leave_out_what_json_cannot_hold(tmp_path: Path) -> None:
-    timeline = Timeline(tmp_path / "trace.json", 0, 2)
-    timeline.counter("queue", length=3, age=float("nan"))
-    timeline.close()
-    (event,) = named(load(tmp_path / "trace.rank0.json"), "queue")
-    assert event["ph"] == "C"
-    assert event["args"] == {"length": 3}
-
-
 def test_threads_have_rows_of_their_own(tmp_path: Path) -> None:
     timeline = Timeline(tmp_path / "trace.json", 0, 2)
 
-    def engine() -> None:
+    def work_queue() -> None:
         timeline.queue_thread()
-        with timeline.phase("in the engine"):
+        with timeline.phase("in the work queue"):
             pass
 
     def stranger() -> None:
@@ -127,38 +118,38 @@ def test_threads_have_rows_of_their_own(tmp_path: Path) -> None:
             pass
 
     with timeline.phase("in the caller"):
-        for work in (engine, stranger):
+        for work in (work_queue, stranger):
             thread = threading.Thread(target=work)
             thread.start()
             thread.join()
     timeline.close()
     events = load(tmp_path / "trace.rank0.json")
-    rows = {name: named(events, name)[0]["tid"] for name in ("in the caller", "in the engine", "elsewhere")}
+    rows = {name: named(events, name)[0]["tid"] for name in ("in the caller", "in the work queue", "elsewhere")}
     names = {event["tid"]: event["args"]["name"] for event in named(events, "thread_name")}
     assert names[rows["in the caller"]] == "caller"
-    assert names[rows["in the engine"]] == "engine"
+    assert names[rows["in the work queue"]] == "work queue"
     # The kernel may give the third thread the second one's identity, once that has ended.
     assert rows["elsewhere"] in names
     assert rows["elsewhere"] != rows["in the caller"]
 
 
-def test_engines_of_several_groups_have_rows_of_their_own(tmp_path: Path) -> None:
+def test_work_queues_of_several_groups_have_rows_of_their_own(tmp_path: Path) -> None:
     timeline = Timeline(tmp_path / "trace.json", 0, 2)
 
-    def engine(group: str) -> None:
+    def work_queue(group: str) -> None:
         timeline.queue_thread(group)
         with timeline.operation("allreduce", 8, "direct", 0, 1, group):
             pass
 
-    for group in ("", "/1", "/1"):  # the second queue of a name takes the place of the first
-        thread = threading.Thread(target=engine, args=(group,))
+    for group in ("", "/1", "/1"):  # the second work queue of a name takes the place of the first
+        thread = threading.Thread(target=work_queue, args=(group,))
         thread.start()
         thread.join()
     timeline.close()
     events = load(tmp_path / "trace.rank0.json")
     names = {event["tid"]: event["args"]["name"] for event in named(events, "thread_name")}
     operations = [(names[event["tid"]], event["args"].get("group")) for event in named(events, "allreduce")]
-    assert operations == [("engine", None), ("engine of /1", "/1"), ("engine of /1", "/1")]
+    assert operations == [("work queue", None), ("work queue of /1", "/1"), ("work queue of /1", "/1")]
 
 
 def test_times_are_this_ranks_and_the_offset_to_rank_0s_stands_beside_them(tmp_path: Path, clock: list[int]) -> None:
@@ -208,7 +199,7 @@ def test_no_timeline_does_nothing() -> None:
     timeline = open_timeline(None, 0, 2)
     assert isinstance(timeline, NoTimeline)
     with timeline.operation("allreduce", 8, "ring", 0), timeline.phase("reduce"), timeline.backward():
-        timeline.counter("queue", length=1)
+        pass
     timeline.begin_backward()
     timeline.end_backward()
     timeline.queue_thread("/1")

@@ -101,8 +101,8 @@ def test_a_duplicate_stands_in_the_same_trace_until_its_group_is_closed(tmp_path
     operations = [event for event in events if event["name"] == "allreduce"]
     assert [(names[event["tid"]], event["args"].get("group")) for event in operations] == [
         ("caller", "/1"),
-        ("engine of /1", "/1"),
-        ("engine of /1/1", "/1/1"),
+        ("work queue of /1", "/1"),
+        ("work queue of /1/1", "/1/1"),
         ("caller", None),
     ]
 

@@ -148,25 +148,6 @@ class HostCollectives:
         values = table.tolist()
         return [values[start:stop] for start, stop in parts]
 
-    def alltoall(
-        self, operation: Operation, algorithm: str, rows: torch.Tensor, splits: Sequence[int]
-    ) -> tuple[torch.Tensor, list[int]]:
-        """Send slices of the first dimension to the ranks in turn.
-
-        Args:
-            operation: Under way on every rank.
-            algorithm: What `algorithm` named.
-            rows: 2-D, contiguous: the second dimension is as long on every rank.
-            splits: Rows for each rank.
-
-        Returns:
-            The rows that came, by rank, and how many from each.
-        """
-        coming = self.coming_rows(operation, splits)
-        out = rows.new_empty((sum(coming), rows.shape[1]))
-        self.exchange_rows(operation, rows, splits, out, coming)
-        return out, coming
-
     def coming_rows(self, operation: Operation, splits: Sequence[int]) -> list[int]:
         """Tell each rank how many rows it gets, and give how many come from each."""
         gathering = "direct" if "direct" in self._available else "ring"
@@ -175,7 +156,15 @@ class HostCollectives:
     def exchange_rows(
         self, operation: Operation, rows: torch.Tensor, splits: Sequence[int], out: torch.Tensor, coming: Sequence[int]
     ) -> None:
-        """Do the rest of an alltoall whose ranks know how many rows come from each; both tensors are 2-D."""
+        """Do the rest of an alltoall whose ranks know how many rows come from each.
+
+        Args:
+            operation: Under way on every rank.
+            rows: 2-D, contiguous: the second dimension is as long on every rank.
+            splits: How many of them go to each rank, in turn.
+            out: 2-D, contiguous: where the rows go that come.
+            coming: How many come from each rank.
+        """
         sends = [rows[stop - count : stop].view(-1) for count, stop in zip(splits, accumulate(splits), strict=True)]
         receives = [out[stop - count : stop].view(-1) for count, stop in zip(coming, accumulate(coming), strict=True)]
         if self.topology.size == 1:

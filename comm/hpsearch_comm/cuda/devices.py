@@ -6,23 +6,26 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
 
+from hpsearch_comm.bootstrap.interface import interface_name
 from hpsearch_comm.cuda.device_collectives import DeviceOperations
-from hpsearch_comm.cuda.device_ways import Alone, ThroughHost, ThroughNccl, Way
+from hpsearch_comm.cuda.device_ways import Alone, ThroughHost
 from hpsearch_comm.cuda.eligibility import DeviceFacts, can_use_nccl, local_facts, most_ctas
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
+from hpsearch_comm.cuda.nccl_library import load_nccl
 from hpsearch_comm.cuda.nccl_start import Gather
-from hpsearch_comm.cuda.queue import Caller, CudaCaller, check_capture
 from hpsearch_comm.cuda.staging import HostStaging
+from hpsearch_comm.cuda.stream import CudaStream, check_capture
 from hpsearch_comm.errors import ConfigurationError, NcclError, UsageError
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation
-from hpsearch_comm.formation.interface import interface_name
 from hpsearch_comm.operations.host_operations import HostOperations
+from hpsearch_comm.operations.way import Way
 from hpsearch_comm.operations.work_queue import WorkQueue, used_within
 from hpsearch_comm.options import Options
 
@@ -47,9 +50,9 @@ class CudaParts:
         """Gather what the other ranks must know of this one's GPU."""
         return local_facts(device)
 
-    def caller(self, device: torch.device) -> Caller:
+    def current(self, device: torch.device) -> CudaStream:
         """Give the calling thread's current stream."""
-        return CudaCaller(device)
+        return CudaStream.current(device)
 
     def communicator(
         self,
@@ -63,7 +66,8 @@ class CudaParts:
         return NcclCommunicator(
             options.rank,
             options.size,
-            device,
+            load_nccl(),
+            CudaStream.beside(device),
             gather,
             abort_state,
             options.timeout,
@@ -74,7 +78,7 @@ class CudaParts:
 
     def staging(self, device: torch.device, abort_state: AbortState) -> HostStaging:
         """Make the copies to and from pinned host memory."""
-        return HostStaging(device, abort_state)
+        return HostStaging(CudaStream.beside(device), CudaStream.beside(device), abort_state)
 
 
 class Devices:
@@ -108,7 +112,7 @@ class Devices:
 
         Args:
             device: A tensor's.
-            work_queue: The group's, which run the agreement.
+            work_queue: The group's, which runs the agreement.
             host: Prepares operations on the CPU.
 
         Raises:
@@ -149,10 +153,13 @@ class Devices:
             path, communicator = self._agree(device, work_queue, host)
         _log.info("rank %d: tensors on %s travel by %s", self._options.rank, device, path)
         self.path = path
-        nccl = None if communicator is None else ThroughNccl(communicator, host.host)
+        otherwise: Way = Alone()
+        if self._options.size > 1:
+            staging = self.parts.staging(device, self._abort_state)
+            self._open.append(staging)
+            otherwise = ThroughHost(staging, host.host)
         number = len(self._known) + 1
-        caller = self.parts.caller
-        return DeviceOperations(host.host, number, lambda: caller(device), nccl, self._otherwise(device, host))
+        return DeviceOperations(host.host, number, partial(self.parts.current, device), communicator, otherwise)
 
     def _agree(
         self, device: torch.device, work_queue: WorkQueue, host: HostOperations
@@ -161,7 +168,7 @@ class Devices:
 
         def compare(operation: Operation) -> list[Any]:
             # Of no interest where NCCL isn't wanted, and then it isn't even loaded.
-            facts = None if mine == "host" else self.parts.facts(device).to_json()
+            facts = None if mine == "host" else asdict(self.parts.facts(device))
             return host.allgather_object([mine, facts]).work(operation)
 
         everyone = work_queue.now(host.first_cuda_use(compare))
@@ -203,21 +210,6 @@ class Devices:
             return None, str(error)
         self._open.append(communicator)
         return communicator, None
-
-    def _otherwise(self, device: torch.device, host: HostOperations) -> Callable[[], Way]:
-        """Give what gives the way of operations that NCCL doesn't carry; it is made when the first of them comes."""
-        made: list[Way] = []
-
-        def way() -> Way:
-            if not made and self._options.size == 1:
-                made.append(Alone())
-            elif not made:
-                staging = self.parts.staging(device, self._abort_state)
-                self._open.append(staging)
-                made.append(ThroughHost(staging, host.host))
-            return made[0]
-
-        return way
 
 
 def _nccls_interface(options: Options) -> str | None:

@@ -27,31 +27,21 @@ def bound_to(interface: str | None) -> Iterator[None]:
     Args:
         interface: Its name, such as `eth0`; None leaves the choice to NCCL.
     """
-    ours = interface is not None and _set(f"={interface}")  # with "=" it is that name, and no prefix of names
-    try:
-        yield
-    finally:
-        if ours:
-            _put_back()
-
-
-def _set(value: str) -> bool:
     global _starting, _before
     with _lock:
         if not _starting:
             _before = os.environ.get(_VARIABLE)
-            if _before:
-                return False
-            os.environ[_VARIABLE] = value
-        _starting += 1
-        return True
-
-
-def _put_back() -> None:
-    global _starting
-    with _lock:
-        _starting -= 1
-        if not _starting:
-            del os.environ[_VARIABLE]
-            if _before is not None:
-                os.environ[_VARIABLE] = _before
+        ours = interface is not None and not _before
+        if ours and not _starting:
+            os.environ[_VARIABLE] = f"={interface}"  # with "=" it is that name, and no prefix of names
+        _starting += ours
+    try:
+        yield
+    finally:
+        if ours:
+            with _lock:
+                _starting -= 1
+                if not _starting:
+                    del os.environ[_VARIABLE]
+                    if _before is not None:
+                        os.environ[_VARIABLE] = _before

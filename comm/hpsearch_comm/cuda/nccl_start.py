@@ -22,7 +22,7 @@ from typing import Any
 from hpsearch_comm.cuda.nccl_interface import bound_to
 from hpsearch_comm.cuda.nccl_library import IN_PROGRESS, SUCCESS
 from hpsearch_comm.cuda.nccl_session import NcclSession
-from hpsearch_comm.cuda.queue import wait_until
+from hpsearch_comm.cuda.stream import wait_until
 from hpsearch_comm.errors import NcclError
 
 __all__ = ["Gather", "start"]
@@ -34,9 +34,7 @@ LOOK_SECONDS = 0.02
 """How long a rank waits for its own NCCL before it looks at the others'."""
 
 
-def start(
-    session: NcclSession, gather: Gather, timeout: float, max_ctas: int | None = None, interface: str | None = None
-) -> None:
+def start(session: NcclSession, gather: Gather, timeout: float, max_ctas: int | None, interface: str | None) -> None:
     """Make the communicator on the current CUDA device, together with all other ranks.
 
     Args:
@@ -53,15 +51,17 @@ def start(
     try:
         with bound_to(interface):
             identity = _shared_identity(session, gather)
-            problem = _begin(session, identity, max_ctas)
+            problem = None
+            try:
+                session.begin(identity, max_ctas)
+            except NcclError as error:
+                problem = str(error)
             until = time.monotonic() + timeout
             running = problem is None
             while True:
                 if running:
                     running, problem = _look(session, until, timeout)
-                everyone = gather([running, problem])
-                _raise_first([problem for _, problem in everyone])
-                if not any(running for running, _ in everyone):
+                if not any(_unless_one_fails(gather, running, problem)):
                     return
     except BaseException:
         session.abort()
@@ -76,18 +76,7 @@ def _shared_identity(session: NcclSession, gather: Gather) -> bytes:
             identity = session.library.unique_id().hex()
         except NcclError as error:
             problem = str(error)
-    everyone = gather([identity, problem])
-    _raise_first([problem for _, problem in everyone])
-    return bytes.fromhex(everyone[0][0])
-
-
-def _begin(session: NcclSession, identity: bytes, max_ctas: int | None) -> str | None:
-    """Begin, or say why this rank can't."""
-    try:
-        session.begin(identity, max_ctas)
-    except NcclError as error:
-        return str(error)
-    return None
+    return bytes.fromhex(_unless_one_fails(gather, identity, problem)[0])
 
 
 def _look(session: NcclSession, until: float, timeout: float) -> tuple[bool, str | None]:
@@ -106,7 +95,10 @@ def _look(session: NcclSession, until: float, timeout: float) -> tuple[bool, str
     return state == IN_PROGRESS, None
 
 
-def _raise_first(problems: list[str | None]) -> None:
-    for rank, problem in enumerate(problems):
-        if problem is not None:
-            raise NcclError(f"NCCL hasn't started on rank {rank}: {problem}")
+def _unless_one_fails(gather: Gather, value: Any, problem: str | None) -> list[Any]:
+    """Give the values of all ranks, or raise NcclError on every rank where one has a problem."""
+    everyone = gather([value, problem])
+    for rank, (_, theirs) in enumerate(everyone):
+        if theirs is not None:
+            raise NcclError(f"NCCL hasn't started on rank {rank}: {theirs}")
+    return [value for value, _ in everyone]

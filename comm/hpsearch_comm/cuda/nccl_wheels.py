@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-__all__ = ["NcclWheel", "installed_nccl_wheels", "nccl_required_by_torch", "shared_files"]
+__all__ = ["LIBRARY", "NcclWheel", "installed_nccl_wheels", "nccl_required_by_torch", "shared_files"]
+
+LIBRARY = re.compile(r"libnccl\.so(\.\d+)*")
+"""Names of NCCL's files."""
 
 _NAME = re.compile(r"nvidia[-_.]+nccl[-_.]+cu\d+", re.IGNORECASE)
-_LIBRARY = re.compile(r"libnccl\.so(\.\d+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class NcclWheel:
     @property
     def libraries(self) -> tuple[str, ...]:
         """Its copies of libnccl, relative to the folder; one, as a rule."""
-        return tuple(file for file in self.files if _LIBRARY.fullmatch(PurePosixPath(file).name))
+        return tuple(file for file in self.files if LIBRARY.fullmatch(PurePosixPath(file).name))
 
     @property
     def cuda(self) -> int:
@@ -49,7 +53,7 @@ def installed_nccl_wheels(search_path: Sequence[str] | None = None) -> tuple[Ncc
         search_path: Folders to look in, in place of `sys.path`.
     """
     found: dict[str, NcclWheel] = {}
-    for distribution in _distributions(search_path):
+    for distribution in importlib.metadata.distributions(path=_folders(search_path)):
         name = distribution.metadata["Name"]
         if name is None or not _NAME.fullmatch(name):
             continue
@@ -63,10 +67,7 @@ def installed_nccl_wheels(search_path: Sequence[str] | None = None) -> tuple[Ncc
 
 def shared_files(wheels: Sequence[NcclWheel]) -> tuple[str, ...]:
     """Give the NCCL libraries that more than one of the wheels installs, by path."""
-    owners: dict[str, int] = {}
-    for wheel in wheels:
-        for file in wheel.libraries:
-            owners[file] = owners.get(file, 0) + 1
+    owners = Counter(file for wheel in wheels for file in wheel.libraries)
     return tuple(sorted(file for file, count in owners.items() if count > 1))
 
 
@@ -75,18 +76,13 @@ def nccl_required_by_torch(search_path: Sequence[str] | None = None) -> str | No
 
     Such as `nvidia-nccl-cu13==2.28.9`; None where torch is missing or names none, as a CPU build does.
     """
-    for distribution in _distributions(search_path):
-        if (distribution.metadata["Name"] or "").lower() != "torch":
-            continue
-        for requirement in distribution.requires or ():
-            wanted = requirement.partition(";")[0].strip()
-            if _NAME.match(wanted):
-                return re.sub(r"[\s()]", "", wanted)
-        return None
+    torch = next(iter(importlib.metadata.distributions(name="torch", path=_folders(search_path))), None)
+    for requirement in [] if torch is None else torch.requires or ():
+        wanted = requirement.partition(";")[0].strip()
+        if _NAME.match(wanted):
+            return re.sub(r"[\s()]", "", wanted)
     return None
 
 
-def _distributions(search_path: Sequence[str] | None) -> list[importlib.metadata.Distribution]:
-    if search_path is None:
-        return list(importlib.metadata.distributions())
-    return list(importlib.metadata.distributions(path=list(search_path)))
+def _folders(search_path: Sequence[str] | None) -> list[str]:
+    return sys.path if search_path is None else list(search_path)

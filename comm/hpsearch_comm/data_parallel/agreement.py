@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -58,9 +59,7 @@ def check_agreement(group: Group, what: str, lines: Sequence[str]) -> None:
     # Everyone has seen the same digests, so everyone comes here.
     first, *others = group.allgather_object(list(lines))
     for rank, theirs in enumerate(others, 1):
-        for index in range(max(len(first), len(theirs))):
-            ours = first[index] if index < len(first) else "nothing more"
-            other = theirs[index] if index < len(theirs) else "nothing more"
+        for ours, other in zip_longest(first, theirs, fillvalue="nothing more"):
             if ours != other:
                 raise MismatchError(
                     f"{what} must be the same on every rank; the first difference: rank 0 has {ours}, rank {rank} has "

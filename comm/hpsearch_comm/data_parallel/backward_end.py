@@ -7,37 +7,27 @@ to the pass outside. And a pass that raises calls nobody: but it drops the callb
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-__all__ = ["BackwardEnd", "Follower"]
-
-
-class Follower(Protocol):
-    """Who wants to know.
-
-    Attributes:
-        number: Of the backward pass that is under way.
-    """
-
-    number: int
-
-    def finish_backward(self) -> None:
-        """The backward pass has come to its end; what this raises comes out of `loss.backward()`."""
-
-    def abandon_backward(self) -> None:
-        """The backward pass has raised."""
+__all__ = ["BackwardEnd"]
 
 
 class BackwardEnd:
-    """Tells the follower, once, of the end of the backward pass that runs where this is made."""
+    """Tells, once, of the end of the backward pass that runs where this is made.
 
-    __slots__ = ("_follower", "_hook", "_number")
+    Args:
+        finish: Called when the pass has come to its end; what this raises comes out of `loss.backward()`.
+        abandon: Called when it has raised. On a GPU, a pass that raised may be taken apart when the next has begun.
+    """
 
-    def __init__(self, follower: Follower) -> None:
-        self._follower: Follower | None = follower
-        self._number = follower.number
+    __slots__ = ("_abandon", "_finish", "_hook")
+
+    def __init__(self, finish: Callable[[], None], abandon: Callable[[], None]) -> None:
+        self._finish: Callable[[], None] | None = finish
+        self._abandon = abandon
         self._hook: Any = None
         _call_at_the_end(self)
 
@@ -48,9 +38,9 @@ class BackwardEnd:
             # A backward pass within that node of another one. After the node, callbacks go to the outer pass.
             self._hook = around.register_hook(self._step_out)
             return
-        follower, self._follower = self._follower, None
-        if follower is not None:
-            follower.finish_backward()
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            finish()
 
     def _step_out(self, *_gradients: Any) -> None:
         self._hook.remove()
@@ -58,9 +48,8 @@ class BackwardEnd:
         _call_at_the_end(self)
 
     def __del__(self) -> None:
-        # On a GPU, a pass that raised may be taken apart when the next one has begun.
-        if self._follower is not None and self._follower.number == self._number:
-            self._follower.abandon_backward()
+        if self._finish is not None:
+            self._abandon()
 
 
 def _call_at_the_end(callback: BackwardEnd) -> None:

@@ -19,14 +19,14 @@ used a parameter that it didn't use itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
-from hpsearch_comm.data_parallel.shared_memory import SharedMemory, aligned
+from hpsearch_comm.data_parallel.shared_memory import aligned
 from hpsearch_comm.data_parallel.shares import Share
 
-__all__ = ["Bucket"]
+__all__ = ["Bucket", "lay_out"]
 
 _SHORT = (torch.float16, torch.bfloat16)
 
@@ -37,9 +37,8 @@ class Bucket:
     Args:
         parameters: By their number in the model.
         dtype: Of the gradients.
-        device: Of the gradients.
-        wire_dtype: What travels; the same dtype, or a shorter one.
-        uses: Number of uses at the end.
+        wire: What travels, of the same dtype or a shorter one: zeros that have room for the gradients, as `lay_out`
+            places them, and for the uses at the end.
 
     Attributes:
         device: Where the gradients are.
@@ -53,41 +52,24 @@ class Bucket:
         self,
         parameters: Mapping[int, torch.nn.Parameter],
         dtype: torch.dtype,
-        device: torch.device,
-        wire_dtype: torch.dtype,
-        uses: int,
+        wire: torch.Tensor,
     ) -> None:
         self._parameters = dict(parameters)
         self._dtype = dtype
-        self._wire_dtype = wire_dtype
-        self._compressed = wire_dtype is not dtype
-        self._single = len(parameters) == 1 and not uses and not self._compressed
-        self.device = device
+        self._compressed = wire.dtype is not dtype
+        self.device = wire.device
         self.missing = len(parameters)
         self.sent = False
-        self._starts, end = [], 0
-        for parameter in parameters.values():
-            self._starts.append(aligned(end, dtype))
-            end = self._starts[-1] + parameter.numel()
-        self._end = end
-        self._length = end + uses
-
-    def wants(self) -> tuple[int, torch.dtype]:
-        """Give the length and dtype of the shared memory that it needs: for what travels."""
-        return self._length, self._wire_dtype
-
-    def settle_in(self, memory: SharedMemory) -> None:
-        """Take what it wanted, and lay the gradients out. Called once, before everything else."""
+        *starts, self._end = lay_out(parameters.values())
+        self._single = len(parameters) == 1 and wire.numel() == self._end and not self._compressed
         # All zeros: padding is summed like the rest, and must be numbers.
-        self._wire = self._flat = memory.take(self._length, self._wire_dtype)
-        if self._compressed:
-            self._flat = torch.zeros(self._length, dtype=self._dtype, device=self.device)
-        self.mean = self._wire
+        self._wire = self.mean = wire
+        self._flat = torch.zeros_like(wire, dtype=dtype) if self._compressed else wire
         self._after = 1.0
         begin = int(self._flat.storage_offset())
         self._places = {
             index: _Place(self._flat, begin + start, parameter)
-            for start, (index, parameter) in zip(self._starts, self._parameters.items(), strict=True)
+            for start, (index, parameter) in zip(starts, parameters.items(), strict=True)
         }
 
     def expect(self) -> None:
@@ -181,6 +163,15 @@ class Bucket:
     def give(self, index: int, used: bool) -> None:
         """Give a parameter for which this rank had nothing what other ranks had, or nothing if none had."""
         self._parameters[index].grad = self._places[index].view() if used else None
+
+
+def lay_out(parameters: Iterable[torch.nn.Parameter]) -> list[int]:
+    """Give where each gradient begins in a bucket, and where the last one ends, in elements."""
+    edges, end = [], 0
+    for parameter in parameters:
+        edges.append(aligned(end, parameter.dtype))
+        end = edges[-1] + parameter.numel()
+    return [*edges, end]
 
 
 class _Place:

@@ -29,18 +29,15 @@ class Arrivals:
     sparse: dict[int, int] = field(default_factory=dict)
     """Those with sparse gradients, and their number of sparse dimensions."""
 
-    def to_object(self) -> dict[str, Any]:
+    def to_object(self) -> list[Any]:
         """Give it as JSON-like values."""
-        return {
-            "order": self.order,
-            "repeated": sorted(self.repeated),
-            "sparse": sorted([index, dimensions] for index, dimensions in self.sparse.items()),
-        }
+        return [self.order, sorted(self.repeated), list(self.sparse.items())]
 
     @classmethod
     def from_object(cls, value: Any) -> Arrivals:
         """Read what `to_object` gave."""
-        return cls(list(value["order"]), set(value["repeated"]), {index: count for index, count in value["sparse"]})
+        order, repeated, sparse = value
+        return cls(order, set(repeated), dict(sparse))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,27 +8,25 @@ can be hidden, and the ranks' queues, whose threads then wait for a core and for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from hpsearch_comm.group import Group
 from hpsearch_comm.shm.cores import core_quota, usable_cores
 
-__all__ = ["describe_cores", "pays_to_overlap"]
+__all__ = ["Cores", "describe_cores", "pays_to_overlap"]
 
 
-def describe_cores() -> dict[str, Any]:
-    """Give what this rank may use and does use, as JSON-like values."""
-    quota = core_quota()
-    return {
-        "cores": sorted(usable_cores()),
-        "quota": None if quota == float("inf") else quota,
-        "threads": torch.get_num_threads(),
-    }
+Cores = tuple[Sequence[int], float, int]
+"""What a rank may use and does use: its cores, how many cores' worth of time, and its threads."""
 
 
-def pays_to_overlap(group: Group, everyone: Sequence[dict[str, Any]]) -> bool:
+def describe_cores() -> Cores:
+    """Give this rank's."""
+    return sorted(usable_cores()), core_quota(), torch.get_num_threads()
+
+
+def pays_to_overlap(group: Group, everyone: Sequence[Cores]) -> bool:
     """Say whether this host has a core for each rank's queue, beside those of the backward passes.
 
     Args:
@@ -37,7 +35,6 @@ def pays_to_overlap(group: Group, everyone: Sequence[dict[str, Any]]) -> bool:
     """
     if len(group.hosts) > 1:
         return True
-    cores = {core for rank in everyone for core in rank["cores"]}
-    quotas = [rank["quota"] for rank in everyone if rank["quota"] is not None]
-    busy: int = sum(rank["threads"] + 1 for rank in everyone)
-    return bool(busy <= min([len(cores), *quotas]))
+    cores = {core for theirs, _, _ in everyone for core in theirs}
+    busy = sum(threads + 1 for _, _, threads in everyone)
+    return busy <= min(len(cores), *(quota for _, quota, _ in everyone))

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -92,7 +93,7 @@ class GradientReducer:
         self._passed = 0
         self._named = [(name, parameter) for name, parameter in named if parameter.requires_grad]
         self._frozen = [(name, parameter) for name, parameter in named if not parameter.requires_grad]
-        self._buckets = Buckets(
+        self.buckets = Buckets(
             [parameter for _, parameter in self._named],
             group,
             bucket_bytes=bucket_mb * (1 << 20),
@@ -105,7 +106,6 @@ class GradientReducer:
         self.newest: dict[torch.device, Bucket] = {}
         """By device, the bucket of the gradient that has arrived, but doesn't count yet."""
         self._lock = threading.Lock()  # a model on several GPUs has a thread for each of them in its backward pass
-        self._arrivals: list[_Arrival] = []
         self._hooks: list[Any] = []
         self._watch()
 
@@ -120,9 +120,7 @@ class GradientReducer:
         if self.group.size == 1:
             return  # the mean over one rank is there already
         for index, (_, parameter) in enumerate(self._named):
-            arrival = _Arrival(self, index)
-            self._arrivals.append(arrival)
-            hook = parameter.register_post_accumulate_grad_hook(arrival)  # type: ignore[no-untyped-call]
+            hook = parameter.register_post_accumulate_grad_hook(_Arrival(self, index))  # type: ignore[no-untyped-call]
             self._hooks.append(hook)
 
     def close(self) -> None:
@@ -140,7 +138,7 @@ class GradientReducer:
                 return
             synchronise = self.enabled and self._passed + 1 >= self._passes
             self._begin(synchronise)
-            BackwardEnd(self)
+            BackwardEnd(self._finish_backward, partial(self._abandon_backward, self.number))
 
     def _begin(self, synchronise: bool) -> None:
         if self._broken:
@@ -180,14 +178,14 @@ class GradientReducer:
     def note_complete(self, bucket: Bucket) -> None:
         """Send the buckets that are complete, up to the first that isn't, or get ready to."""
         with self._lock, torch.no_grad():
-            if not self._buckets.overlap:
+            if not self.buckets.overlap:
                 bucket.collect()
                 return
-            while self._buckets.next_is_complete():
-                self._buckets.send(self._share())
+            while self.buckets.next_is_complete():
+                self.buckets.send(self._share())
 
-    def finish_backward(self) -> None:
-        """Send what is left, wait for everything, and hand the gradients over. Called at the backward pass's end."""
+    def _finish_backward(self) -> None:
+        """Send what is left, wait for everything, and hand the gradients over."""
         self._timeline.end_backward()
         try:
             self._passed += 1
@@ -201,15 +199,17 @@ class GradientReducer:
         finally:
             self.following = False
 
-    def abandon_backward(self) -> None:
-        """Forget a backward pass that raised."""
+    def _abandon_backward(self, number: int) -> None:
+        """Forget a backward pass that raised, unless the next one has begun."""
+        if number != self.number:
+            return
         self._timeline.end_backward()
         self.following = False
         self._give_up()
 
     def _give_up(self) -> None:
         if self.synchronising:
-            self._broken = self._buckets.begun
+            self._broken = self.buckets.begun
             self.shares.spend()  # the next one has a weight of its own
 
     # Outside of a backward pass. -----------------------------------------------------------------------------------
@@ -250,28 +250,22 @@ class GradientReducer:
 
     def _expect(self) -> None:
         self.newest.clear()
-        if self._buckets.planned:
+        if self.buckets.planned:
             self._seen = None
         else:
             self._seen = Arrivals()
-            self._buckets.forget()
-            self._connect()
-        self._buckets.expect()
+            self.buckets.forget()
+        self.buckets.expect()
 
     def _finish(self, share: Share) -> None:
         with torch.no_grad():
             if self._seen is not None:
                 check_agreement(self.group, "the model", describe_layouts(self._named))
-                self._buckets.plan(self._seen)
-                self._connect()
-            self._buckets.finish(share)
+                self.buckets.plan(self._seen)
+            self.buckets.finish(share)
         self.shares.spend()
         self._passed = 0
         self.pending = False
-
-    def _connect(self) -> None:
-        for arrival in self._arrivals:
-            arrival.bucket = self._buckets.timely.get(arrival.index)
 
     def _share(self) -> Share:
         return self.shares.share() if self.weighted or self.joining else self.shares.even
@@ -288,19 +282,18 @@ class GradientReducer:
 class _Arrival:
     """The hook of one parameter; called for each gradient, so it does little."""
 
-    __slots__ = ("bucket", "index", "number", "reducer")
+    __slots__ = ("index", "number", "reducer")
 
     def __init__(self, reducer: GradientReducer, index: int) -> None:
         self.reducer = reducer
         self.index = index
-        self.bucket: Bucket | None = None
         self.number = 0
 
     def __call__(self, _parameter: torch.Tensor) -> None:
         reducer = self.reducer
         if not reducer.following:
             reducer.begin_backward()
-        bucket = self.bucket
+        bucket = reducer.buckets.timely.get(self.index)
         if self.number == reducer.number:
             reducer.note_again(self.index, bucket)
             return

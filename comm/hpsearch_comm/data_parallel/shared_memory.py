@@ -1,14 +1,14 @@
-"""Memory for many tensors in few pieces: each piece of shared memory costs a rank open files and mappings."""
+"""Memory for many tensors in few allocations: each one of shared memory costs a rank open files and mappings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 
 from hpsearch_comm.group import Group
 
-__all__ = ["SharedMemory", "aligned"]
+__all__ = ["aligned", "shared_zeros"]
 
 _ALIGNMENT = 64
 """Bytes: a cache line, and enough for every vector instruction."""
@@ -20,29 +20,25 @@ def aligned(numel: int, dtype: torch.dtype) -> int:
     return -(-numel // step) * step
 
 
-class SharedMemory:
-    """Zeros, which the ranks of a host share where they are on the CPU. Making it is a collective.
+def shared_zeros(group: Group, wanted: Sequence[tuple[int, torch.dtype, torch.device]]) -> list[torch.Tensor]:
+    """Make 1-D tensors of zeros, which the ranks of a host share where they are on the CPU; a collective.
 
     Args:
         group: The ranks.
-        wanted: Length and dtype of each tensor that will be taken, in order.
-        device: Where the tensors are.
+        wanted: Length, dtype and device of each.
     """
-
-    def __init__(self, group: Group, wanted: Iterable[tuple[int, torch.dtype]], device: torch.device) -> None:
-        totals: dict[torch.dtype, int] = {}
-        for numel, dtype in wanted:
-            totals[dtype] = totals.get(dtype, 0) + aligned(numel, dtype)
-        self._left = {
-            dtype: group.empty(total, dtype=dtype)
-            if device.type == "cpu"
-            else torch.zeros(total, dtype=dtype, device=device)
-            for dtype, total in totals.items()
-        }
-
-    def take(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        """Give the next tensor of this dtype, of one dimension."""
-        whole = self._left[dtype]
-        length = aligned(numel, dtype)
-        self._left[dtype] = whole[length:]
-        return whole[:numel]
+    totals: dict[tuple[torch.dtype, torch.device], int] = {}
+    starts = []
+    for numel, dtype, device in wanted:
+        starts.append(totals.get((dtype, device), 0))
+        totals[dtype, device] = starts[-1] + aligned(numel, dtype)
+    memory = {
+        (dtype, device): group.empty(total, dtype=dtype)
+        if device.type == "cpu"
+        else torch.zeros(total, dtype=dtype, device=device)
+        for (dtype, device), total in totals.items()
+    }
+    return [
+        memory[dtype, device][start : start + numel]
+        for start, (numel, dtype, device) in zip(starts, wanted, strict=True)
+    ]

@@ -26,14 +26,13 @@ class SparseGradient:
         group: Whose ranks average it.
     """
 
-    __slots__ = ("_dimensions", "_group", "_indices", "_parameter", "_values")
+    __slots__ = ("_dimensions", "_gathering", "_group", "_parameter")
 
     def __init__(self, parameter: torch.nn.Parameter, dimensions: int, group: Group) -> None:
         self._parameter = parameter
         self._dimensions = dimensions
         self._group = group
-        self._indices: Handle[torch.Tensor] | None = None
-        self._values: Handle[torch.Tensor] | None = None
+        self._gathering: list[Handle[torch.Tensor]] = []
 
     def send(self, share: Share) -> None:
         """Begin to gather; a collective.
@@ -53,8 +52,7 @@ class SparseGradient:
             values = gradient.values()
             header.fill_(1 + values.shape[0])
             indices = torch.cat((header, gradient.indices().t()))
-        self._indices = self._group.allgather_async(indices)
-        self._values = self._group.allgather_async(values.contiguous())
+        self._gathering = [self._group.allgather_async(mine) for mine in (indices, values.contiguous())]
 
     def finish(self, share: Share) -> None:
         """Wait for all ranks' values and give the parameter their mean, coalesced.
@@ -62,10 +60,8 @@ class SparseGradient:
         Args:
             share: How much each rank's count.
         """
-        assert self._indices is not None
-        assert self._values is not None
-        rows, values = self._indices.wait(), self._values.wait()
-        self._indices = self._values = None
+        rows, values = (gathering.wait() for gathering in self._gathering)
+        self._gathering = []
         headers = rows[:, 0].cpu()
         keep = torch.ones(len(rows), dtype=torch.bool, device="cpu")
         counts: list[int] = []

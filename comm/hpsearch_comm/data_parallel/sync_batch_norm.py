@@ -52,7 +52,7 @@ class Exchange:
 
     def __init__(self, group: Group) -> None:
         self.group = group
-        self.share: Callable[[], float] = _one
+        self.share: Callable[[], float] = lambda: 1.0
 
     def __deepcopy__(self, _copies: dict[int, Any]) -> Exchange:
         return self
@@ -62,10 +62,6 @@ class Exchange:
             "a model with a SyncBatchNorm can't be pickled, since that belongs to the ranks of its group: save its "
             "state_dict(), which loads into ordinary batch normalization too"
         )
-
-
-def _one() -> float:
-    return 1.0
 
 
 class SyncBatchNorm(_BatchNorm):

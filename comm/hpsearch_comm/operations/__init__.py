@@ -1,1 +1,1 @@
-"""What a user calls: arguments checked, turns given, results handed back."""
+"""What a user calls: arguments checked, operations run in their order, results handed back."""

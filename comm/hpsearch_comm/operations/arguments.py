@@ -14,7 +14,16 @@ from hpsearch_comm.errors import UsageError
 from hpsearch_comm.header import DTYPES, Signature
 from hpsearch_comm.operations.contiguous import is_plain, may_share_elements
 
-__all__ = ["Call", "check_device", "check_out", "check_root", "check_target", "check_tensor", "whole_number"]
+__all__ = [
+    "Call",
+    "check_device",
+    "check_out",
+    "check_root",
+    "check_rows",
+    "check_target",
+    "check_tensor",
+    "whole_number",
+]
 
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
 
@@ -31,20 +40,14 @@ class Call:
     """Of the packed signature, before the sequence number."""
     tail: bytes
     """Of the packed signature, behind the sequence number."""
-    reduction: Reduction | None = None
-    carry: Callable[..., Any] | None = None
+    reduction: Reduction | None
+    carry: Callable[..., Any] | None
     """Of an allreduce of tensors in this machine's memory: what carries it out."""
 
     @classmethod
-    def of(
-        cls,
-        signature: Signature,
-        nbytes: int,
-        reduction: Reduction | None = None,
-        carry: Callable[..., Any] | None = None,
-    ) -> Call:
+    def of(cls, signature: Signature, reduction: Reduction | None, carry: Callable[..., Any] | None) -> Call:
         """Describe the call that this signature stands for, whatever its sequence number."""
-        packed = signature.pack()
+        packed, nbytes = signature.pack(), signature.nbytes
         return cls(signature.operation, signature.algorithm, nbytes, packed[:16], packed[24:], reduction, carry)
 
     def packed(self, sequence: int) -> bytes:
@@ -79,6 +82,18 @@ def check_tensor(name: str, tensor: object) -> torch.Tensor:
     if tensor.is_inference():
         tensor = _normal(tensor)
     return tensor.detach() if tensor.requires_grad else tensor
+
+
+def check_rows(name: str, tensor: object) -> torch.Tensor:
+    """Do as `check_tensor`, of an operation that shares out rows.
+
+    Raises:
+        UsageError: No collective can take the tensor, or it has no rows.
+    """
+    source = check_tensor(name, tensor)
+    if source.dim() == 0:
+        raise UsageError(f"{name} shares out the rows of a tensor, got one without dimensions")
+    return source
 
 
 def check_target(name: str, tensor: torch.Tensor) -> torch.Tensor:

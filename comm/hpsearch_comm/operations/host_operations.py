@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any, TypeVar
 
 import torch
 
 from hpsearch_comm.collectives.host_collectives import HostCollectives
-from hpsearch_comm.collectives.reduction import reduction_for
+from hpsearch_comm.collectives.parts import split
+from hpsearch_comm.collectives.reduction import Reduction, reduction_for
 from hpsearch_comm.errors import UsageError
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import DTYPES, Signature
-from hpsearch_comm.operations.arguments import Call, check_out, check_root, check_target, check_tensor, whole_number
-from hpsearch_comm.operations.contiguous import flat, is_plain, put_back
+from hpsearch_comm.operations.arguments import (
+    Call,
+    check_out,
+    check_root,
+    check_rows,
+    check_target,
+    check_tensor,
+    whole_number,
+)
 from hpsearch_comm.operations.objects import decode, encode
+from hpsearch_comm.operations.way import ThroughMemory, Turn, Way, allreduce, parts_of
+from hpsearch_comm.operations.work import UnderWay
 from hpsearch_comm.operations.work_queue import Prepared
-from hpsearch_comm.shm.copying import copy
 
-__all__ = ["HostOperations", "check_gathered", "gathered_fits"]
+__all__ = ["HostOperations"]
 
 T = TypeVar("T")
 
@@ -43,28 +53,21 @@ class HostOperations:
         self._device = device
         self._rank = host.topology.rank
         self._size = host.topology.size
+        self._memory = ThroughMemory(host)
         self._calls: dict[tuple[Any, ...], Call] = {}
 
     def allreduce(self, tensor: torch.Tensor, op: str, out: torch.Tensor | None) -> Prepared[torch.Tensor]:
         """Prepare `Group.allreduce`."""
         source = check_tensor("allreduce", tensor)
-        call = self._reducing("allreduce", source, op)
+        call = self._call("allreduce", source.dtype, source.shape, reduction=reduction_for(op, source.dtype))
         if out is None:
             target = check_target("allreduce's tensor", source)
         else:
             target = check_out("allreduce", out, source, source.shape, source)
         result = tensor if out is None else out
-        carry = call.carry
-        assert carry is not None
-
-        def work(operation: Operation) -> torch.Tensor:
-            mine = flat(source)
-            to = mine if target is source else flat(target)
-            carry(operation, mine, to)
-            put_back(to, target)
-            return result
-
-        return Prepared(call, work)
+        if not self._device:  # with no more between the queue and the algorithm than there must be
+            return Prepared(call, partial(allreduce, call, source, target, result))
+        return self._prepared(call, lambda way, turn: (result, way.allreduce(turn, source, target)))
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Prepared[torch.Tensor]:
         """Prepare `Group.broadcast`."""
@@ -73,80 +76,56 @@ class HostOperations:
         if root != self._rank:
             check_target("broadcast's tensor", source)
         call = self._call("broadcast", source.dtype, source.shape, root)
-
-        def work(operation: Operation) -> torch.Tensor:
-            mine = flat(source)
-            self._host.broadcast(operation, call.algorithm, mine, root)
-            if root != self._rank:
-                put_back(mine, source)
-            return tensor
-
-        return Prepared(call, work)
+        return self._prepared(call, lambda way, turn: (tensor, way.broadcast(turn, source, root)))
 
     def allgather(self, tensor: torch.Tensor, out: torch.Tensor | None) -> Prepared[torch.Tensor]:
         """Prepare `Group.allgather`."""
         source = check_tensor("allgather", tensor)
         rows = source if source.dim() else source.view(1)
         rest = rows.shape[1:]
-        target = None if out is None else check_gathered(out, rows)
+        target = None if out is None else _check_gathered(out, rows)
         call = self._call("allgather", rows.dtype, (0, *rest))
 
-        def work(operation: Operation) -> torch.Tensor:
-            counts = [count for (count,) in self._host.allgather_numbers(operation, call.algorithm, [rows.shape[0]])]
+        def work(way: Way, turn: Turn) -> tuple[torch.Tensor, UnderWay | None]:
+            counts = self._counts(turn.operation, rows.shape[0])
             shape = (sum(counts), *rest)
-            fits = target is not None and gathered_fits(operation, target, rows, shape)
-            result = target if target is not None and fits and is_plain(target) else rows.new_empty(shape)
-            parts = _runs(counts, prod(rest))
-            everything = result.view(-1)
-            start, stop = parts[self._rank]
-            copy(everything[start:stop], flat(rows))  # which may lie in `out`, there or elsewhere
-            self._host.allgather(operation, call.algorithm, everything, parts)
-            if target is not None and fits:
-                put_back(everything, target)
-            return result if out is None else out
+            fits = target is not None and _gathered_fits(turn.operation, target, rows, shape)
+            to = target if target is not None and fits else self._empty(way, turn, shape, rows)
+            return to if out is None else out, way.allgather(turn, rows, to, parts_of(counts, prod(rest)))
 
-        return Prepared(call, work)
+        return self._prepared(call, work)
 
     def reduce_scatter(self, tensor: torch.Tensor, op: str, out: torch.Tensor | None) -> Prepared[torch.Tensor]:
         """Prepare `Group.reduce_scatter`."""
-        source = check_tensor("reduce_scatter", tensor)
-        if source.dim() == 0:
-            raise UsageError("reduce_scatter shares out the rows of a tensor, got one without dimensions")
-        call = self._reducing("reduce_scatter", source, op)
-        reduction = call.reduction
-        assert reduction is not None
-        rest = source.shape[1:]
-        parts = self._host.row_parts(source.shape[0], prod(rest))
-        start, stop = parts[self._rank]
-        rows = source[_rows(source.shape[0], self._size, self._rank)]
-        target = None if out is None else check_out("reduce_scatter", out, source, rows.shape, rows)
+        source = check_rows("reduce_scatter", tensor)
+        call = self._call("reduce_scatter", source.dtype, source.shape, reduction=reduction_for(op, source.dtype))
+        runs = split(source.shape[0], self._size)
+        start, stop = runs[self._rank]
+        rows, width = source[start:stop], prod(source.shape[1:])
+        parts = [(start * width, stop * width) for start, stop in runs]
+        # What a device reduces doesn't go into `out` before all of the tensor has been read.
+        place = None if self._device else rows
+        target = None if out is None else check_out("reduce_scatter", out, source, rows.shape, place)
 
-        def work(operation: Operation) -> torch.Tensor:
-            mine = flat(source)
-            to = mine.new_empty(stop - start) if target is None or not is_plain(target) else target.view(-1)
-            self._host.reduce_scatter(operation, call.algorithm, mine, parts, reduction, to)
-            if target is None:
-                return to.view(rows.shape)
-            put_back(to, target)
-            return target if out is None else out
+        def work(way: Way, turn: Turn) -> tuple[torch.Tensor, UnderWay | None]:
+            to = self._empty(way, turn, tuple(rows.shape), source) if target is None else target
+            return to if out is None else out, way.reduce_scatter(turn, source, to, parts)
 
-        return Prepared(call, work)
+        return self._prepared(call, work)
 
     def alltoall(self, tensor: torch.Tensor, splits: Sequence[int] | None) -> Prepared[tuple[torch.Tensor, list[int]]]:
         """Prepare `Group.alltoall`."""
-        source = check_tensor("alltoall", tensor)
-        if source.dim() == 0:
-            raise UsageError("alltoall shares out the rows of a tensor, got one without dimensions")
+        source = check_rows("alltoall", tensor)
         counts = self._splits(source.shape[0], splits)
         rest = source.shape[1:]
         call = self._call("alltoall", source.dtype, (0, *rest))
 
-        def work(operation: Operation) -> tuple[torch.Tensor, list[int]]:
-            rows = flat(source).view(source.shape[0], prod(rest))
-            out, coming = self._host.alltoall(operation, call.algorithm, rows, counts)
-            return out.view(-1, *rest) if out.numel() else out.new_empty((sum(coming), *rest)), coming
+        def work(way: Way, turn: Turn) -> tuple[tuple[torch.Tensor, list[int]], UnderWay | None]:
+            coming = self._host.coming_rows(turn.operation, counts)
+            to = self._empty(way, turn, (sum(coming), *rest), source)
+            return (to, coming), way.alltoall(turn, source, to, counts, coming)
 
-        return Prepared(call, work)
+        return self._prepared(call, work)
 
     def barrier(self) -> Prepared[None]:
         """Prepare `Group.barrier`."""
@@ -159,9 +138,8 @@ class HostOperations:
         call = self._call("allgather_object", as_="allgather")
 
         def work(operation: Operation) -> list[Any]:
-            counts = [count for (count,) in self._host.allgather_numbers(operation, call.algorithm, [mine.numel()])]
-            parts = _runs(counts, 1)
-            everything = torch.empty(sum(counts), dtype=torch.uint8, device="cpu")
+            parts = parts_of(self._counts(operation, mine.numel()), 1)
+            everything = torch.empty(parts[-1][1], dtype=torch.uint8, device="cpu")
             start, stop = parts[self._rank]
             everything[start:stop].copy_(mine)
             self._host.allgather(operation, call.algorithm, everything, parts)
@@ -202,7 +180,7 @@ class HostOperations:
         nbytes = prod(lengths) * dtype.itemsize
         if max(nbytes, *lengths, 0) >= _MOST_BYTES:
             raise UsageError(f"a tensor of shape {lengths} and {dtype} is too large for any memory: ask for less")
-        call = self._call("empty", dtype, lengths, as_="barrier")
+        call = self._call("empty", dtype, tuple(lengths), as_="barrier")
         return Prepared(call, lambda operation: self._host.shm.empty(operation, nbytes).view(dtype).view(lengths))
 
     @property
@@ -210,44 +188,44 @@ class HostOperations:
         """What carries the operations out on the CPU."""
         return self._host
 
+    def _prepared(self, call: Call, work: Callable[[Way, Turn], tuple[T, UnderWay | None]]) -> Prepared[T]:
+        """Put a call together with what carries it out, which gives its result, and what of it is still under way."""
+        return Prepared(call, lambda operation: work(self._memory, Turn(operation, call))[0])
+
+    def _empty(self, way: Way, turn: Turn, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        """Make room for a result, for the caller to use."""
+        return like.new_empty(shape)
+
+    def _counts(self, operation: Operation, mine: int) -> list[int]:
+        """Tell the other ranks a number, and give that of each."""
+        algorithm = self._host.algorithm("allgather", 0)
+        return [count for (count,) in self._host.allgather_numbers(operation, algorithm, [mine])]
+
     def _algorithm(self, operation: str, nbytes: int, reduction: str, dtype: torch.dtype) -> str:
         """Name the algorithm of a call that is described for the first time; reduction is none where there is none."""
         return self._host.algorithm(operation, nbytes)
-
-    def _reducing(self, operation: str, tensor: torch.Tensor, op: Any) -> Call:
-        reduction = reduction_for(op, tensor.dtype)  # one object for each operator and dtype, whatever `op` is
-        key = operation, reduction, tensor.shape
-        call = self._calls.get(key)
-        if call is None:
-            algorithm = self._algorithm(operation, tensor.nbytes, reduction.name, tensor.dtype)
-            shape, device = tuple(tensor.shape), self._device
-            signature = Signature(0, operation, algorithm, tensor.dtype, shape, reduction.name, device=device)
-            carry = self._host.bind_allreduce(algorithm, reduction, tensor.numel())
-            call = self._remember(key, Call.of(signature, tensor.nbytes, reduction, carry))
-        return call
 
     def _call(
         self,
         operation: str,
         dtype: torch.dtype = torch.uint8,
-        shape: Sequence[int] = (),
+        shape: tuple[int, ...] = (),
         root: int = -1,
+        reduction: Reduction | None = None,
         *,
         as_: str | None = None,
     ) -> Call:
-        key = operation, dtype, tuple(shape), root
+        key = operation, dtype, shape, root, reduction
         call = self._calls.get(key)
         if call is None:
-            nbytes = prod(shape) * dtype.itemsize
-            algorithm = self._algorithm(as_ or operation, nbytes, "none", dtype)
-            signature = Signature(0, operation, algorithm, dtype, tuple(shape), root=root, device=self._device)
-            call = self._remember(key, Call.of(signature, nbytes))
-        return call
-
-    def _remember(self, key: tuple[Any, ...], call: Call) -> Call:
-        if len(self._calls) >= _MOST_CALLS:
-            self._calls.clear()
-        self._calls[key] = call
+            if len(self._calls) >= _MOST_CALLS:
+                self._calls.clear()
+            numel = prod(shape)
+            op = "none" if reduction is None else reduction.name
+            algorithm = self._algorithm(as_ or operation, numel * dtype.itemsize, op, dtype)
+            signature = Signature(0, operation, algorithm, dtype, tuple(shape), op, root, self._device)
+            carry = None if reduction is None else self._host.bind_allreduce(algorithm, reduction, numel)
+            call = self._calls[key] = Call.of(signature, reduction, carry)
         return call
 
     def _splits(self, rows: int, splits: Sequence[int] | None) -> list[int]:
@@ -273,7 +251,7 @@ class HostOperations:
         return counts
 
 
-def check_gathered(out: object, rows: torch.Tensor) -> torch.Tensor:
+def _check_gathered(out: object, rows: torch.Tensor) -> torch.Tensor:
     """Check all of allgather's `out` but its length, which is seen when the others have said how much they give.
 
     Raises:
@@ -283,26 +261,10 @@ def check_gathered(out: object, rows: torch.Tensor) -> torch.Tensor:
     return check_out("allgather", target, rows, (*target.shape[:1], *rows.shape[1:]) if target.dim() else rows.shape)
 
 
-def gathered_fits(operation: Operation, out: torch.Tensor, rows: torch.Tensor, shape: tuple[int, ...]) -> bool:
+def _gathered_fits(operation: Operation, out: torch.Tensor, rows: torch.Tensor, shape: tuple[int, ...]) -> bool:
     """Say whether the gathered rows, of this shape, fit into `out`; if not, the caller is told at the end."""
     try:
         check_out("allgather", out, rows, shape)
     except UsageError as error:
         operation.complaint = error
     return operation.complaint is None
-
-
-def _runs(counts: Sequence[int], width: int) -> list[tuple[int, int]]:
-    """Give the runs of elements that so many rows of `width` each take, one behind the other."""
-    parts, start = [], 0
-    for count in counts:
-        parts.append((start, start + count * width))
-        start += count * width
-    return parts
-
-
-def _rows(rows: int, size: int, rank: int) -> slice:
-    """Give the rows of one rank as torch.tensor_split shares them out."""
-    least, more = divmod(rows, size)
-    start = rank * least + min(rank, more)
-    return slice(start, start + least + (rank < more))

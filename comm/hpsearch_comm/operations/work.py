@@ -17,6 +17,9 @@ T = TypeVar("T")
 class UnderWay(Protocol):
     """What a GPU has been given to do."""
 
+    result: Any
+    """What it gives; may be replaced before anybody waits."""
+
     def done(self) -> bool:
         """Say whether it has ended, well or not."""
 

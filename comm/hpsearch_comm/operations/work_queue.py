@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 import time
@@ -49,6 +50,7 @@ class WorkQueue:
 
     Attributes:
         last_algorithm: Of the operation that began last.
+        closed: Whether nothing more is taken.
     """
 
     def __init__(
@@ -70,15 +72,10 @@ class WorkQueue:
         # One that its owner may take again: a signal handler that does so is told, in place of waiting for itself.
         self._lock = threading.RLock()
         self._inside = 0  # the thread that is in a call, by its number
-        self._sequence = 0
+        self._numbers = itertools.count()
         self._thread: QueueThread | None = None
         self._process = os.getpid()
-        self._closed = False
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing more is taken."""
-        return self._closed
+        self.closed = False
 
     @property
     def inherited(self) -> bool:
@@ -93,9 +90,9 @@ class WorkQueue:
             self._inside = threading.get_ident()
             try:
                 if self._thread is None or self._thread.idle:
-                    with _Run(self, prepared.call, self._number(), spin=True) as operation:
+                    with _Run(self, prepared.call, next(self._numbers), spin=True) as operation:
                         result: Any = prepared.work(operation)
-                        if prepared.launches:  # the next operation's ranks meet when the GPU has done this one
+                        if prepared.launches:  # the ranks of the next one meet when the GPU has done this one
                             result.wait()
                 else:
                     handle = self._submit(prepared, blocking=True)
@@ -118,11 +115,11 @@ class WorkQueue:
     def close(self) -> None:
         """Finish what was submitted, and take nothing more."""
         if self.inherited:
-            self._closed = True
+            self.closed = True
             return
         with self._lock:
             self.check_outside()
-            self._closed = True
+            self.closed = True
         if self._thread is not None:
             self._thread.close()
 
@@ -139,7 +136,7 @@ class WorkQueue:
             UsageError: This is a forked child, or a thread that is in an operation already.
             CommError: The group has ended.
         """
-        if self._closed:
+        if self.closed:
             raise GroupClosedError("the group is closed on this rank: make a new one, or close it later")
         if self.inherited:
             raise UsageError(
@@ -147,47 +144,41 @@ class WorkQueue:
                 "process that uses it, for example in a data loader's parent only"
             )
         self.check_outside()
-        if self.abort_state.error is not None:
-            self.abort_state.check()
-
-    def _number(self) -> int:
-        sequence = self._sequence
-        self._sequence = sequence + 1
-        return sequence
+        self.abort_state.check()
 
     def _submit(self, prepared: Prepared[T], *, blocking: bool = False) -> Handle[T]:
-        sequence = self._number()
+        sequence = next(self._numbers)
         if self._thread is None:
             name, timeline = self.name, self.timeline
-            self._thread = QueueThread(f"hpsearch-comm-engine-{self.rank}", lambda: timeline.queue_thread(name))
+            self._thread = QueueThread(f"hpsearch-comm-queue-{self.rank}", lambda: timeline.queue_thread(name))
         queued = time.monotonic_ns() if self.timeline.on and not blocking else 0
         title = f"{prepared.call.operation} {sequence}"
         handle = self._thread.submit(title, lambda: self._run(prepared, sequence, queued))
         return LaunchHandle(handle) if prepared.launches else handle
 
     def _run(self, prepared: Prepared[T], sequence: int, queued: int) -> T:
-        with _Run(self, prepared.call, sequence, spin=False, queued=queued) as operation:
+        with _Run(self, prepared.call, sequence, queued=queued) as operation:
             result: Any = prepared.work(operation)
-            if prepared.launches and self.timeline.on:
-                result.wait()  # its time is to be recorded
+            if prepared.launches and self.timeline.on:  # its time is to be recorded
+                result.wait()
         return result  # type: ignore[no-any-return]
 
 
 class _Run:
-    """The time in which an operation runs. An error of it ends the group.
+    """The time in which an operation runs: an error of it ends the group. A context, not to be a frame of its own.
 
     Args:
-        work_queue: The group's.
+        queue: The group's.
         call: What runs.
         sequence: The operation's number.
-        spin: Whether its waits may hold a core.
+        spin: Whether its waits may hold a core, as in the caller's thread.
         queued: When it was queued, in nanoseconds of `time.monotonic_ns`; 0 for one that wasn't.
     """
 
-    __slots__ = ("_call", "_operation", "_queued", "_sequence", "_spin", "_within", "_work_queue")
+    __slots__ = ("_call", "_operation", "_queue", "_queued", "_sequence", "_spin", "_within")
 
-    def __init__(self, work_queue: WorkQueue, call: Call, sequence: int, *, spin: bool, queued: int = 0) -> None:
-        self._work_queue = work_queue
+    def __init__(self, queue: WorkQueue, call: Call, sequence: int, *, spin: bool = False, queued: int = 0) -> None:
+        self._queue = queue
         self._call = call
         self._sequence = sequence
         self._spin = spin
@@ -195,46 +186,46 @@ class _Run:
         self._within: contextlib.ExitStack | None = None
 
     def __enter__(self) -> Operation:
-        work_queue, call, sequence = self._work_queue, self._call, self._sequence
+        queue, call, sequence = self._queue, self._call, self._sequence
         # What this one waited behind may have ended the group. It must send and write nothing then: a peer that is
         # still in the torn operation might take it for the rest of that.
-        if work_queue.abort_state.error is not None:
-            work_queue.abort_state.check()
-        work_queue.last_algorithm = call.algorithm
+        if queue.abort_state.error is not None:
+            queue.abort_state.check()
+        queue.last_algorithm = call.algorithm
         packed = call.packed(sequence)
-        work_queue.history.begin(sequence, packed)
-        if work_queue.timeline.on or torch.is_inference_mode_enabled():
-            self._within = self._surroundings()
         operation = self._operation = Operation(
-            work_queue.rank,
+            queue.rank,
             packed,
-            work_queue.timeout,
-            work_queue.abort_state,
+            queue.timeout,
+            queue.abort_state,
             spin=self._spin,
-            phase=work_queue.timeline.phase,
+            phase=queue.timeline.phase,
         )
+        if queue.timeline.on or torch.is_inference_mode_enabled():
+            self._within = self._surroundings()
+        queue.history.begin(sequence, packed)
         return operation
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        work_queue = self._work_queue
+        queue = self._queue
+        queue.history.running = None
         if self._within is not None:
             self._within.__exit__(kind, error, trace)
-        work_queue.history.running = None
         if isinstance(error, CommError):
-            work_queue.abort_state.fail(error)
+            queue.abort_state.fail(error)
         elif error is not None:
-            work_queue.abort_state.break_off(work_queue.rank, error)
+            queue.abort_state.break_off(queue.rank, error)
         elif self._operation.complaint is not None:
             raise self._operation.complaint
 
     def _surroundings(self) -> contextlib.ExitStack:
-        work_queue, call = self._work_queue, self._call
+        queue, call = self._queue, self._call
         within = contextlib.ExitStack()
         if torch.is_inference_mode_enabled():  # what is made in it couldn't be changed by operations outside of it
             within.enter_context(torch.inference_mode(False))
-        if work_queue.timeline.on:
+        if queue.timeline.on:
             what = call.operation, call.nbytes, call.algorithm
-            within.enter_context(work_queue.timeline.operation(*what, self._sequence, self._queued, work_queue.name))
+            within.enter_context(queue.timeline.operation(*what, self._sequence, self._queued, queue.name))
         return within
 
 

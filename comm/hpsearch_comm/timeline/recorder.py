@@ -1,8 +1,8 @@
 """Records what a rank does.
 
 An event costs the caller a tuple in a queue; a thread turns the queue into text and writes it twice a second. In the
-trace a rank is a process, with a row for each thread that calls operations, and one for each queue that runs
-asynchronous ones. A group and its duplicates share a timeline; the duplicates' operations have their group's name.
+trace a rank is a process, with a row for each thread that calls operations, and one for each work queue that
+runs asynchronous ones. A group and its duplicates share a timeline; the duplicates' operations have their group's name.
 An operation has its bytes, algorithm and rates in its `args`, and, if it was asynchronous, how long it was queued and
 how much of it lay within the backward pass. (A blocking one hides behind nothing: it holds the backward pass up.)
 """
@@ -19,18 +19,17 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hpsearch_comm.timeline.part_file import PartFile
 from hpsearch_comm.timeline.trace_event import (
-    clock_event,
-    counter_event,
-    label_event,
-    name_event,
+    CLOCK,
+    PART,
+    Ran,
+    metadata_event,
     operation_event,
-    order_event,
-    part_event,
     span_event,
     summary_event,
 )
@@ -66,7 +65,7 @@ class Timeline:
         self._process = os.getpid()
         self._rows = itertools.count(_CALLER + 1)
         self._threads = {threading.get_ident(): _CALLER}
-        self._engines: dict[str, int] = {}
+        self._work_queues: dict[str, int] = {}
         self._queue: deque[tuple[Any, ...]] = deque()
         self._backward_since = 0
         self._backwards: deque[tuple[int, int]] = deque(maxlen=8)
@@ -79,10 +78,10 @@ class Timeline:
             Path(path),
             rank,
             [
-                part_event(rank, size),
-                name_event(rank, "process_name", 0, f"rank {rank} on {socket.gethostname()}"),
-                order_event(rank),
-                name_event(rank, "thread_name", _CALLER, "caller"),
+                metadata_event(rank, PART, {"size": size}),
+                metadata_event(rank, "process_name", {"name": f"rank {rank} on {socket.gethostname()}"}),
+                metadata_event(rank, "process_sort_index", {"sort_index": rank}),
+                metadata_event(rank, "thread_name", {"name": "caller"}, _CALLER),
             ],
         )
         self._writer = threading.Thread(target=self._keep_writing, name=f"timeline of rank {rank}", daemon=True)
@@ -103,15 +102,11 @@ class Timeline:
             queued: `time.monotonic_ns()` when an asynchronous operation was called; 0 for a blocking one.
             group: The group's name.
         """
-        return _Operation(self, name, nbytes, algorithm, sequence, queued, group)
+        return _Operation(name, nbytes, algorithm, sequence, queued, group, self)
 
     def phase(self, name: str) -> _Phase:
         """Mark a part of an operation: `with timeline.phase("reduce-scatter"): ...`."""
         return _Phase(self, name)
-
-    def counter(self, name: str, **values: float) -> None:
-        """Record values that change over time; the viewer draws them as a curve."""
-        self._add((counter_event, name, time.monotonic_ns(), values))
 
     def begin_backward(self) -> None:
         """Mark the beginning of a backward pass. Does nothing within one."""
@@ -136,10 +131,10 @@ class Timeline:
             self.end_backward()
 
     def queue_thread(self, group: str = "") -> None:
-        """Say that the calling thread is the queue of the group with this name. Each of them has a row of its own."""
-        row = self._engines.get(group)
+        """Say that the calling thread is the work queue of the group with this name. Each has a row of its own."""
+        row = self._work_queues.get(group)
         if row is None:
-            row = self._engines[group] = self._new_row(f"engine of {group}" if group else "engine")
+            row = self._work_queues[group] = self._new_row(f"work queue of {group}" if group else "work queue")
         self._threads[threading.get_ident()] = row
 
     def set_clock(self, offset: int, start: int) -> None:
@@ -149,7 +144,7 @@ class Timeline:
             offset: The nanoseconds.
             start: When that was found, on rank 0's clock: the same on every rank, and another one in each run.
         """
-        self._add((clock_event, offset, start))
+        self._add((metadata_event, CLOCK, {"nanoseconds": offset, "start": start}))
 
     def summary(self) -> dict[str, float]:
         """Give this rank's totals so far.
@@ -176,7 +171,7 @@ class Timeline:
         self._writer.join()
         totals = self.summary()
         label = f"{totals['hidden_share']:.0%} of {totals['asynchronous_seconds']:.3f} s hidden behind backward"
-        self._part.append([label_event(self.rank, label)])
+        self._part.append([metadata_event(self.rank, "process_labels", {"labels": label})])
         self._part.close(summary_event(self.rank, _CALLER, time.monotonic_ns(), totals))
 
     def _thread(self) -> int:
@@ -188,7 +183,7 @@ class Timeline:
 
     def _new_row(self, name: str) -> int:
         row = next(self._rows)
-        self._add((name_event, "thread_name", row, name))
+        self._add((metadata_event, "thread_name", {"name": name}, row))
         return row
 
     def _add(self, event: tuple[Any, ...]) -> None:
@@ -243,45 +238,34 @@ class Timeline:
             totals["backward_seconds"] += (fields[4] - fields[3]) / 1e9
 
 
+@dataclass(slots=True)
 class _Phase:
     """A part of an operation under way."""
 
-    __slots__ = ("_begin", "_name", "_timeline")
-
-    def __init__(self, timeline: Timeline, name: str) -> None:
-        self._timeline = timeline
-        self._name = name
+    timeline: Timeline
+    name: str
+    begin: int = field(init=False)
 
     def __enter__(self) -> None:
-        self._begin = time.monotonic_ns()
+        self.begin = time.monotonic_ns()
 
     def __exit__(self, *_: object) -> None:
         end = time.monotonic_ns()
-        timeline = self._timeline
-        timeline._add((span_event, timeline._thread(), self._name, "phase", self._begin, end))
+        timeline = self.timeline
+        timeline._add((span_event, timeline._thread(), self.name, "phase", self.begin, end))
 
 
-class _Operation:
+@dataclass(slots=True)
+class _Operation(Ran):
     """An operation under way."""
 
-    __slots__ = ("_timeline", "algorithm", "begin", "group", "name", "nbytes", "queued", "sequence")
-
-    def __init__(
-        self, timeline: Timeline, name: str, nbytes: int, algorithm: str, sequence: int, queued: int, group: str
-    ) -> None:
-        self._timeline = timeline
-        self.name = name
-        self.nbytes = nbytes
-        self.algorithm = algorithm
-        self.sequence = sequence
-        self.queued = queued
-        self.group = group
+    timeline: Timeline
 
     def __enter__(self) -> None:
         self.begin = time.monotonic_ns()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._timeline._ended(self, time.monotonic_ns(), kind.__name__ if kind else "")
+        self.timeline._ended(self, time.monotonic_ns(), kind.__name__ if kind else "")
 
 
 class NoTimeline:
@@ -296,9 +280,6 @@ class NoTimeline:
     def phase(self, _: str) -> AbstractContextManager[None]:
         """Do nothing."""
         return _NOTHING
-
-    def counter(self, _: str, **__: float) -> None:
-        """Do nothing."""
 
     def begin_backward(self) -> None:
         """Do nothing."""

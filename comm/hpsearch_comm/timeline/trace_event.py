@@ -7,23 +7,19 @@ hand: that takes a third of the time of `json.dumps`.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from hpsearch_comm.timeline.bandwidth import algorithm_bandwidth, bus_bandwidth
 
 __all__ = [
     "CLOCK",
     "PART",
-    "clock_event",
-    "counter_event",
-    "label_event",
-    "name_event",
+    "Ran",
+    "metadata_event",
     "operation_event",
-    "order_event",
-    "part_event",
     "span_event",
     "summary_event",
 ]
@@ -33,24 +29,18 @@ PART, CLOCK = "part", "clock"
 """Names of the events that say of a part what a trace of all ranks needs."""
 
 
-def part_event(rank: int, size: int) -> str:
-    """Say whose part this is, and of how many ranks."""
-    return json.dumps({"name": PART, "ph": "M", "pid": rank, "args": {"size": size}})
+def metadata_event(rank: int, what: str, told: Mapping[str, Any], thread: int = 0) -> str:
+    """Say something of a rank, or of a row of it.
 
-
-def clock_event(rank: int, offset: int, start: int) -> str:
-    """Say how many nanoseconds to add to this part's times to have them on rank 0's clock, and when that was found."""
-    return json.dumps({"name": CLOCK, "ph": "M", "pid": rank, "args": {"nanoseconds": offset, "start": start}})
-
-
-def name_event(rank: int, what: str, thread: int, name: str) -> str:
-    """Name a rank (`process_name`) or a row of it (`thread_name`)."""
-    return json.dumps({"name": what, "ph": "M", "pid": rank, "tid": thread, "args": {"name": name}})
-
-
-def order_event(rank: int) -> str:
-    """Have the viewer show the ranks in order."""
-    return json.dumps({"name": "process_sort_index", "ph": "M", "pid": rank, "args": {"sort_index": rank}})
+    Args:
+        rank: The rank.
+        what: `PART` tells the group's `size`; `CLOCK` the `nanoseconds` to add to this part's times to have them on
+            rank 0's clock, and the `start` of the run; the others are the format's own: `process_name`, `thread_name`,
+            `process_sort_index`, `process_labels`.
+        told: What is said.
+        thread: The row.
+    """
+    return json.dumps({"name": what, "ph": "M", "pid": rank, "tid": thread, "args": told})
 
 
 def span_event(rank: int, thread: int, name: str, category: str, begin: int, end: int) -> str:
@@ -58,16 +48,22 @@ def span_event(rank: int, thread: int, name: str, category: str, begin: int, end
     return f"{_span(rank, thread, name, category, begin, end)}}}"
 
 
-class Ran(Protocol):
-    """An operation that has run, as `operation_event` reads it."""
+@dataclass(slots=True)
+class Ran:
+    """An operation that has run."""
 
     name: str
+    """allreduce, broadcast, ..."""
     nbytes: int
+    """S of `bandwidth`."""
     algorithm: str
     sequence: int
+    """The operation's number in its group."""
     queued: int
+    """When an asynchronous operation was called; 0 for a blocking one."""
     group: str
-    begin: int
+    """The group's name."""
+    begin: int = field(init=False)
 
 
 def operation_event(rank: int, thread: int, operation: Ran, end: int, hidden: int, failure: str, size: int) -> str:
@@ -76,7 +72,7 @@ def operation_event(rank: int, thread: int, operation: Ran, end: int, hidden: in
     Args:
         rank: Where it ran.
         thread: The row.
-        operation: What ran, and since when; its `queued` is 0 if it was a blocking one.
+        operation: What ran.
         end: When it was done.
         hidden: Nanoseconds within the backward pass.
         failure: The error's class; empty where there was none.
@@ -101,26 +97,12 @@ def operation_event(rank: int, thread: int, operation: Ran, end: int, hidden: in
     return text + "}}"
 
 
-def counter_event(rank: int, name: str, at: int, values: Mapping[str, float]) -> str:
-    """Give values at one moment; those that JSON can't hold are left out."""
-    finite = {key: value for key, value in values.items() if math.isfinite(value)}
-    return (
-        f'{{"name": {_quoted(name)}, "cat": "counter", "ph": "C", "ts": {at / 1e3:.3f}, '
-        f'"pid": {rank}, "args": {json.dumps(finite)}}}'
-    )
-
-
 def summary_event(rank: int, thread: int, at: int, totals: Mapping[str, Any]) -> str:
     """Give a rank's totals, as a mark at its end."""
     return (
         f'{{"name": "summary", "cat": "summary", "ph": "i", "s": "p", "ts": {at / 1e3:.3f}, '
         f'"pid": {rank}, "tid": {thread}, "args": {json.dumps(totals)}}}'
     )
-
-
-def label_event(rank: int, label: str) -> str:
-    """Have the viewer show a few words beside the rank's name."""
-    return json.dumps({"name": "process_labels", "ph": "M", "pid": rank, "args": {"labels": label}})
 
 
 def _span(rank: int, thread: int, name: str, category: str, begin: int, end: int) -> str:

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch_comm.errors import RendezvousError
-from hpsearch_comm.formation import reception as reception_module
-from hpsearch_comm.formation.handshake import (
+from hpsearch_comm.bootstrap import acceptor as acceptor_module
+from hpsearch_comm.bootstrap.acceptor import Acceptor
+from hpsearch_comm.bootstrap.handshake import (
     ANSWER_BYTES,
     NONCE_BYTES,
     PROOF_BYTES,
@@ -26,8 +26,8 @@ from hpsearch_comm.formation.handshake import (
     Proof,
     Verdict,
 )
-from hpsearch_comm.formation.listener import Listener
-from hpsearch_comm.formation.reception import Reception
+from hpsearch_comm.bootstrap.listener import Listener
+from hpsearch_comm.errors import RendezvousError
 from tests.comm.forming import LOOPBACK, PATIENCE, dial, leaking_nothing, new_credentials, read, read_to_end
 from tests.comm.other_user import as_nobody
 
@@ -41,13 +41,13 @@ def nothing_leaks() -> Iterator[None]:
 
 
 class Desk:
-    """A reception of rank 0 that lets everybody in who is of the group, driven by the test."""
+    """An acceptor of rank 0 that lets everybody in who is of the group, driven by the test."""
 
     def __init__(self) -> None:
         self.credentials = new_credentials()
         self.listener = Listener(LOOPBACK)
         self.welcomed: list[tuple[Hello, socket.socket]] = []
-        self.reception = Reception(
+        self.acceptor = Acceptor(
             self.listener.sockets,
             0,
             self.credentials,
@@ -59,7 +59,7 @@ class Desk:
         deadline = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < deadline, "what the test waits for has not come"
-            self.reception.step(0.01)
+            self.acceptor.step(0.01)
 
     def ended(self, sock: socket.socket) -> bytes:
         """Wait until the connection is at its end; gives what was sent before."""
@@ -84,7 +84,7 @@ class Desk:
             return read(sock, ANSWER_BYTES)
 
     def close(self) -> None:
-        self.reception.close()
+        self.acceptor.close()
         self.listener.close()
         for _, sock in self.welcomed:
             sock.close()
@@ -104,13 +104,13 @@ def test_who_proves_the_secret_is_welcomed(desk, local):
     assert hello == HELLO
     assert sock.gettimeout() is None
     assert sock.family == (socket.AF_UNIX if local else socket.AF_INET)
-    assert not desk.reception.refused
+    assert not desk.acceptor.refused
 
 
 def test_who_does_not_is_refused_logged_and_forgotten(desk, caplog):
     assert desk.enter(new_credentials())[0] == Verdict.WRONG_SECRET
     assert desk.welcomed == []
-    assert desk.reception.refused == {Verdict.WRONG_SECRET.reason: 1}
+    assert desk.acceptor.refused == {Verdict.WRONG_SECRET.reason: 1}
     assert "rank 0 refused a connection from ('127.0.0.1'," in caplog.text
     assert "HPSEARCH_COMM_SECRET" in caplog.text
     assert desk.enter()[0] == Verdict.ACCEPTED
@@ -119,7 +119,7 @@ def test_who_does_not_is_refused_logged_and_forgotten(desk, caplog):
 def test_a_flood_of_strangers_does_not_flood_the_log(desk, caplog):
     for _ in range(30):
         desk.enter(new_credentials())
-    assert sum(desk.reception.refused.values()) == 30
+    assert sum(desk.acceptor.refused.values()) == 30
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 10
 
 
@@ -140,7 +140,7 @@ def test_random_bytes_are_refused(chunks, local, abort):
             for chunk in chunks:
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     sock.sendall(chunk)
-                desk.reception.step(0)
+                desk.acceptor.step(0)
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR if abort else socket.SHUT_WR)
             if not abort:
@@ -148,7 +148,7 @@ def test_random_bytes_are_refused(chunks, local, abort):
                 # A connection is reset where bytes that nobody read are left: it may lose the answer, never win one.
                 answer = seen[NONCE_BYTES:]
                 assert answer in (b"", bytes([Verdict.WRONG_SECRET]).ljust(ANSWER_BYTES, b"\0"))
-            desk.until(lambda: sum(desk.reception.refused.values()) == 1)
+            desk.until(lambda: sum(desk.acceptor.refused.values()) == 1)
         assert desk.welcomed == []
         assert desk.enter()[0] == Verdict.ACCEPTED
     finally:
@@ -167,7 +167,7 @@ def test_a_recorded_proof_is_refused(desk):
     assert len(desk.welcomed) == 1
 
 
-def test_a_reception_does_not_prove_itself_to_those_who_send_its_own_words_back(desk):
+def test_an_acceptor_does_not_prove_itself_to_those_who_send_its_own_words_back(desk):
     with dial(desk.listener.address) as sock:
         desk.until(lambda: bool(select.select([sock], [], [], 0)[0]))
         nonce = read(sock, NONCE_BYTES)
@@ -179,15 +179,15 @@ def test_another_user_is_refused_before_a_word_is_said(desk):
     sock = as_nobody(lambda: dial(desk.listener.address, local=True))
     with sock:
         assert desk.ended(sock) == b""
-    assert list(desk.reception.refused) == [f"it comes from user 65534, this process is of user {os.geteuid()}"]
+    assert list(desk.acceptor.refused) == [f"it comes from user 65534, this process is of user {os.geteuid()}"]
     assert desk.enter(local=True)[0] == Verdict.ACCEPTED
 
 
 def test_an_idle_connection_is_closed_at_its_deadline(desk, monkeypatch):
-    monkeypatch.setattr(reception_module, "_PATIENCE", 0.1)
+    monkeypatch.setattr(acceptor_module, "_PATIENCE", 0.1)
     with dial(desk.listener.address) as sock:
         assert len(desk.ended(sock)) == NONCE_BYTES
-    assert list(desk.reception.refused) == ["it didn't prove itself in time"]
+    assert list(desk.acceptor.refused) == ["it didn't prove itself in time"]
 
 
 def test_idle_connections_do_not_keep_an_honest_one_out(desk):
@@ -196,7 +196,7 @@ def test_idle_connections_do_not_keep_an_honest_one_out(desk):
     try:
         assert desk.enter()[0] == Verdict.ACCEPTED
         # They were given away in the order in which they came, and only as many as was needed.
-        assert desk.reception.refused == {"it didn't prove itself in time": places + 1}
+        assert desk.acceptor.refused == {"it didn't prove itself in time": places + 1}
         assert all(len(desk.ended(sock)) == NONCE_BYTES for sock in idle[: places + 1])
         assert len(desk.welcomed) == 1
     finally:
@@ -234,7 +234,7 @@ def test_a_process_without_any_descriptor_says_what_to_raise(desk):
     with dial(desk.listener.address):
         select.select([desk.listener.sockets[0]], [], [], PATIENCE)
         with few_descriptors(0), pytest.raises(RendezvousError, match=r"ulimit -n") as caught:
-            desk.reception.step(0)
+            desk.acceptor.step(0)
     assert os.strerror(errno.EMFILE) in str(caught.value)
 
 
@@ -243,7 +243,7 @@ def test_closing_ends_what_is_pending_and_nothing_else(desk):
         desk.until(lambda: bool(select.select([pending], [], [], 0)[0] and select.select([proven], [], [], 0)[0]))
         proven.sendall(Proof(desk.credentials, HELLO).message(read(proven, NONCE_BYTES)))
         desk.until(lambda: len(desk.welcomed) == 1)
-        desk.reception.close()
+        desk.acceptor.close()
         assert len(read_to_end(pending)) == NONCE_BYTES
         desk.welcomed[0][1].sendall(b"still here")
         assert read(proven, ANSWER_BYTES + 10)[ANSWER_BYTES:] == b"still here"

@@ -4,6 +4,10 @@ Of two ranks, the lower accepts and the higher connects. Every pair gets a contr
 a Unix socket through which descriptors of shared memory go, two ranks of different hosts some TCP streams. Everything
 happens in one loop of the calling thread, both ways at once, so no order of arrival can lock the ranks up.
 
+Were a higher rank killed before it connects, the lower one would learn nothing until its deadline. So while it waits it
+opens a connection of its own, which the other holds for as long as it forms its group. Where such a connection can't be
+made, as through a firewall, nothing is known of the rank; the group forms without.
+
 Whoever fails while the group forms tells the ranks that it has reached, and they tell others: all end with the first
 reason, soon, in place of a time-out each.
 """
@@ -11,23 +15,23 @@ reason, soon, in place of a time-out each.
 from __future__ import annotations
 
 import contextlib
+import errno
 import select
 import selectors
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import NoReturn
 
+from hpsearch_comm.bootstrap.acceptor import Acceptor
+from hpsearch_comm.bootstrap.address import Address
+from hpsearch_comm.bootstrap.connector import Connector, Place
+from hpsearch_comm.bootstrap.handshake import Credentials, Hello, Kind, Verdict
+from hpsearch_comm.bootstrap.keepalive import tell_when_gone
+from hpsearch_comm.bootstrap.listener import Listener
 from hpsearch_comm.errors import CommError, ConfigurationError, RendezvousError
 from hpsearch_comm.failure.detector import NOTICE_BYTES, foretell, pack_notice
-from hpsearch_comm.formation.address import Address
-from hpsearch_comm.formation.handshake import Credentials, Hello, Kind, Verdict
-from hpsearch_comm.formation.keepalive import tell_when_gone
-from hpsearch_comm.formation.listener import Listener
-from hpsearch_comm.formation.outgoing import Outgoing
-from hpsearch_comm.formation.reception import Reception
-from hpsearch_comm.formation.watch import Watch
 from hpsearch_comm.topology import Topology
 
 __all__ = ["MOST_STREAMS", "Connections", "connect"]
@@ -36,10 +40,15 @@ MOST_STREAMS = 64
 
 _SLICE = 0.1
 """Seconds between two looks at what the other ranks say, and at deadlines."""
-_LOOK_AROUND = 0.5
-"""Seconds between two looks for ranks that have died before they have connected."""
 _UNDER_WAY = 64
 """Connections that a rank opens at the same time, so that a large group doesn't flood one of its ranks."""
+_WATCH_SECONDS = 0.5
+"""How long a rank may be missing until it is watched."""
+_MOST_WATCHED = 64
+"""Ranks that are watched at a time, so that a large group doesn't flood its late ones."""
+_REFUSED_SECONDS = 3.0
+"""How long a watched rank of another host must refuse connections until it counts as gone. A firewall may refuse them
+in its place: a rank that is well connects by itself meanwhile."""
 _NAMED = 8
 """Ranks that an error names; of more it gives the number."""
 
@@ -114,11 +123,11 @@ def connect(
         _check_addresses(rank, addresses, listener.address)
         topology = Topology.of(rank, [address.host for address in addresses])
         try:
-            with _Formation(
+            with _Bootstrap(
                 topology, addresses, listener, credentials, streams, tcp_only, heartbeat_timeout
-            ) as formation:
-                formation.run(deadline)
-                return formation.connections()
+            ) as bootstrap:
+                bootstrap.run(deadline)
+                return bootstrap.connections()
         except OSError as error:
             raise RendezvousError(f"rank {rank} can't connect to the others: {error.strerror or error}") from error
 
@@ -137,7 +146,7 @@ def _check_addresses(rank: int, addresses: Sequence[Address], own: Address) -> N
             )
 
 
-class _Formation:
+class _Bootstrap:
     """The group as far as it has formed on this rank."""
 
     def __init__(
@@ -159,64 +168,51 @@ class _Formation:
         self._made: dict[_Key, socket.socket] = {}
         self._awaited: set[_Key] = set()
         """What the higher ranks have yet to connect."""
-        self._idle: list[Outgoing] = []
-        """What this rank has yet to start, the last first."""
-        self._under_way: set[Outgoing] = set()
         self._heartbeat_timeout = heartbeat_timeout
-        self._watch = Watch(self._sentinel, heartbeat_timeout)
-        self._watched_by: dict[int, socket.socket] = {}
+        self._outgoing: dict[_Key, Connector] = {}
+        """What this rank has yet to connect, in this order."""
+        self._watching: dict[int, Connector] = {}
+        """To the higher ranks that have yet to connect."""
+        self._watched: dict[int, socket.socket] = {}
+        """Connections by which this rank sees that these are there."""
+        self._watched_by: list[socket.socket] = []
         """Connections by which lower ranks see that this one is there."""
         self._selector = selectors.DefaultSelector()
-        self._reception = Reception(listener.sockets, self._rank, credentials, self._admit, self._welcome)
-        self._selector.register(self._reception, selectors.EVENT_READ)
-        self._heard = self._looked = time.monotonic()
-        for peer in range(topology.size):
-            keys = _plan(peer, peer in self._local, streams)
-            if peer > self._rank:
-                self._awaited.update(keys)
-            elif peer < self._rank:
-                # Each rank begins with the one right below it, so that not all come to rank 0 first.
-                self._idle += [self._outgoing(key) for key in reversed(keys)]
+        self._acceptor = Acceptor(listener.sockets, self._rank, credentials, self._admit, self._welcome)
+        self._selector.register(self._acceptor, selectors.EVENT_READ)
+        self._heard = time.monotonic()
+        # Each rank begins with the one right below it, so that not all come to rank 0 first.
+        for peer in range(self._rank - 1, -1, -1):
+            self._outgoing |= {key: self._connector(*key) for key in _plan(peer, peer in self._local, streams)}
+        for peer in range(self._rank + 1, topology.size):
+            self._awaited.update(_plan(peer, peer in self._local, streams))
+            self._watching[peer] = self._connector(peer, Kind.PRESENCE, 0)
+            self._watching[peer].due = self._heard + _WATCH_SECONDS
 
-    def __enter__(self) -> _Formation:
+    def __enter__(self) -> _Bootstrap:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        self._reception.close()
-        for outgoing in self._under_way:
-            outgoing.close()
-        self._watch.close()
+        self._acceptor.close()
+        for connector in self._outgoing.values():
+            connector.close()
+        for peer in list(self._watching):
+            self._watch_no_more(peer)
         self._selector.close()
         if error is not None:
             self._give_up(error)
-        for sock in self._watched_by.values():
+        for sock in self._watched_by:
             sock.close()
 
     def run(self, deadline: float) -> None:
         """Go on until every connection is made."""
         try:
-            while self._awaited or self._idle or self._under_way:
+            while self._awaited or self._outgoing:
                 self._step(deadline)
         except RendezvousError:
             # A peer that listens no more may have said why.
             self._hear_peers()
             raise
-
-    def _step(self, deadline: float) -> None:
-        now = time.monotonic()
-        if now >= deadline:
-            raise RendezvousError(self._incomplete())
-        self._start(now)
-        for key, _ in self._selector.select(min(_SLICE, deadline - now)):
-            if key.data is not None:
-                self._advance(key.data)
-        self._reception.step(0)
-        if now - self._heard >= _SLICE:
-            self._heard = now
-            self._hear_peers()
-        if now - self._looked >= _LOOK_AROUND:
-            self._looked = now
-            self._look_around()
 
     def connections(self) -> Connections:
         """Give what has been made, in the order of the peers."""
@@ -230,38 +226,60 @@ class _Formation:
                 result.streams.setdefault(peer, []).append(sock)
         return result
 
-    def _outgoing(self, key: _Key) -> Outgoing:
-        peer, kind, stream = key
-        hello = Hello(self._rank, peer, kind, stream)
-        return Outgoing(hello, self._addresses[peer], self._own, peer in self._local, self._credentials, self._selector)
+    def _step(self, deadline: float) -> None:
+        now = time.monotonic()
+        if now >= deadline:
+            raise RendezvousError(self._incomplete())
+        self._start(now)
+        for key, _ in self._selector.select(min(_SLICE, deadline - now)):
+            if key.data is not None:
+                self._settle(key.data, key.data.advance())
+        self._acceptor.step(0)
+        if now - self._heard >= _SLICE:
+            self._heard = now
+            self._hear_peers()
+            self._watch(now)
 
-    def _sentinel(self, peer: int, is_hopeless: Callable[[OSError], bool]) -> Outgoing:
-        hello = Hello(self._rank, peer, Kind.PRESENCE)
-        return Outgoing(hello, self._addresses[peer], self._own, False, self._credentials, self._selector, is_hopeless)
+    def _connector(self, peer: int, kind: Kind, stream: int) -> Connector:
+        address = self._addresses[peer]
+        place: Place = f"\0{address.unix}" if peer in self._local else (address.ip, address.port)
+        hello = Hello(self._rank, peer, kind, stream)
+        return Connector(hello, place, self._credentials, self._selector, self._own.ip)
 
     def _start(self, now: float) -> None:
         """Start what is due, as long as there is room."""
-        waiting: list[Outgoing] = []
-        while self._idle and len(self._under_way) < _UNDER_WAY:
-            outgoing = self._idle.pop()
-            if outgoing.due <= now and outgoing.start():
-                self._under_way.add(outgoing)
-            else:
-                waiting.append(outgoing)
-        self._idle += reversed(waiting)
+        idle = [connector for connector in self._outgoing.values() if not connector.under_way]
+        room = _UNDER_WAY - len(self._outgoing) + len(idle)
+        for connector in [connector for connector in idle if connector.due <= now][:room]:
+            connector.start()
+            self._settle(connector, None)
 
-    def _advance(self, outgoing: Outgoing) -> None:
-        if outgoing.hello.kind is Kind.PRESENCE:
-            self._watch.advance(outgoing)
-            return
-        sock = outgoing.advance()
-        if outgoing.under_way:
-            return
-        self._under_way.discard(outgoing)
-        if sock is None:
-            self._idle.insert(0, outgoing)
-        else:
-            self._keep(outgoing.hello.target, outgoing.hello, sock)
+    def _settle(self, connector: Connector, sock: socket.socket | None) -> None:
+        """Keep a connection that is made, or look at why it isn't."""
+        hello = connector.hello
+        if sock is not None:
+            self._outgoing.pop((hello.target, hello.kind, hello.stream), None)
+            self._keep(hello.target, hello, sock)
+        elif hello.kind is not Kind.PRESENCE and not connector.under_way and not connector.may_pass:
+            self._fail(connector)
+
+    def _watch(self, now: float) -> None:
+        """See whether the ranks that have yet to connect are still there; called now and then."""
+        missing = self._missing()
+        for peer in self._watching.keys() - missing:
+            self._watch_no_more(peer)
+        for peer, connector in list(self._watching.items())[:_MOST_WATCHED]:
+            since, patience = connector.refused_since, 0.0 if peer in self._local else _REFUSED_SECONDS
+            if since is not None and now - since >= patience:
+                self._fail(connector)
+            if peer not in self._watched and not connector.under_way and connector.due <= now:
+                connector.start()
+
+    def _watch_no_more(self, peer: int) -> None:
+        self._watching.pop(peer).close()
+        sock = self._watched.pop(peer, None)
+        if sock is not None:
+            sock.close()
 
     def _admit(self, hello: Hello, sock: socket.socket) -> Verdict:
         if hello.kind is Kind.PRESENCE:
@@ -276,28 +294,23 @@ class _Formation:
 
     def _welcome(self, hello: Hello, sock: socket.socket) -> None:
         if hello.kind is Kind.PRESENCE:
-            earlier = self._watched_by.pop(hello.sender, None)
-            if earlier is not None:
-                earlier.close()
-            self._watched_by[hello.sender] = sock
+            self._watched_by.append(sock)
             return
         self._awaited.remove((hello.sender, hello.kind, hello.stream))
         self._keep(hello.sender, hello, sock)
 
     def _keep(self, peer: int, hello: Hello, sock: socket.socket) -> None:
-        self._made[peer, hello.kind, hello.stream] = sock
-        if sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if hello.kind is Kind.CONTROL:
-                tell_when_gone(sock, self._heartbeat_timeout)
-
-    def _controls(self) -> list[tuple[int, socket.socket]]:
-        return [(peer, sock) for (peer, kind, _), sock in self._made.items() if kind is Kind.CONTROL]
+        if hello.kind is Kind.PRESENCE:
+            self._watched[peer] = sock
+        else:
+            self._made[peer, hello.kind, hello.stream] = sock
+        if sock.family != socket.AF_UNIX and hello.kind in (Kind.CONTROL, Kind.PRESENCE):
+            tell_when_gone(sock, self._heartbeat_timeout)
 
     def _hear_peers(self) -> None:
         """See whether a rank has failed. What it sent is left unread: it is for the group."""
         missing = self._missing()
-        watched = [(peer, sock) for peer, sock in self._watch.held() if peer in missing]
+        watched = [(peer, sock) for peer, sock in self._watched.items() if peer in missing]
         for peer, sock in (*self._controls(), *watched):
             try:
                 notices = sock.recv(_NOTICES * NOTICE_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -311,56 +324,51 @@ class _Formation:
             if not ended and (not notices or _is_over(sock)):
                 raise RendezvousError(f"{self._name(peer)} died while the group formed: its own output says why")
 
+    def _controls(self) -> list[tuple[int, socket.socket]]:
+        return [(peer, sock) for (peer, kind, _), sock in self._made.items() if kind is Kind.CONTROL]
+
     def _missing(self) -> set[int]:
         """Give the higher ranks that have yet to connect."""
         return {peer for peer, _, _ in self._awaited}
-
-    def _look_around(self) -> None:
-        """See whether a rank that has yet to connect is still there."""
-        missing = self._missing()
-        self._watch.over(missing - set(self._topology.local_ranks))
-        missing &= set(self._topology.local_ranks)
-        if not missing:
-            return
-        try:
-            names = Path("/proc/thread-self/net/unix").read_bytes()
-        except OSError:
-            return
-        for peer in sorted(missing):
-            # A rank listens until all of its connections are made.
-            if f"@{self._addresses[peer].unix}".encode() not in names and self._is_missing(peer):
-                raise RendezvousError(
-                    f"{self._name(peer)} died or gave up before it connected to rank {self._rank}: its own output says "
-                    "why"
-                )
-
-    def _is_missing(self, peer: int) -> bool:
-        """Say whether a rank has yet to connect, after all that it has sent so far is dealt with."""
-        self._reception.step(0)
-        return peer in self._missing()
 
     def _give_up(self, error: BaseException) -> None:
         """Tell those that have been reached why, and close everything."""
         told = error if isinstance(error, CommError) else CommError(f"rank {self._rank} failed: {error!r}")
         notice = pack_notice(told)
-        for sock in (*(control for _, control in self._controls()), *self._watched_by.values()):
+        for sock in (*(control for _, control in self._controls()), *self._watched_by):
             with contextlib.suppress(OSError):
                 sock.send(notice, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
         for sock in self._made.values():
             sock.close()
+
+    def _fail(self, connector: Connector) -> NoReturn:
+        """Say that a rank can't be connected to, and that waiting won't help."""
+        peer, number, reason = connector.hello.target, connector.errno, connector.trouble
+        if number in (errno.EMFILE, errno.ENFILE):
+            raise RendezvousError(
+                f"rank {self._rank} can't open more connections: {reason}. Raise `ulimit -n`, or use fewer streams"
+            )
+        text = f"rank {self._rank} can't connect to {self._name(peer)} at {connector.place}: {reason}. "
+        if number != errno.ECONNREFUSED:
+            text += f"This rank's own address is {self._own.ip}; HPSEARCH_COMM_INTERFACE (or interface=) changes it"
+        else:
+            text += "It listened before, so it has died or given up: its own output says why"
+            if peer in self._local:
+                text += ". If it is on another machine, a copy of this one, set HPSEARCH_COMM_HOST (or host=) on each"
+        raise RendezvousError(text)
 
     def _incomplete(self) -> str:
         lines = [f"the {self._topology.size} ranks didn't come together in time, as seen by rank {self._rank}"]
         missing = sorted(self._missing())
         if missing:
             lines.append(f"{self._names(missing)} didn't connect to {self._own.ip}, port {self._own.port}")
-        unreached = {outgoing.hello.target: outgoing for outgoing in (*self._under_way, *self._idle)}
+        unreached = {connector.hello.target: connector for connector in self._outgoing.values()}
         for peer in sorted(unreached)[:_NAMED]:
             trouble = unreached[peer].trouble or "no answer"
             lines.append(f"{self._name(peer)} can't be reached at {unreached[peer].place} ({trouble})")
         if len(unreached) > _NAMED:
             lines.append(f"nor can {len(unreached) - _NAMED} more")
-        refused = [f"{count} because {reason}" for reason, count in self._reception.refused.most_common(3)]
+        refused = [f"{count} because {reason}" for reason, count in self._acceptor.refused.most_common(3)]
         if refused:
             lines.append(f"connections were refused meanwhile, {', '.join(refused)}")
         return (

@@ -1,4 +1,4 @@
-"""Where strangers knock: accepts connections, has each prove itself, and hands on those that do.
+"""The one acceptor: takes connections in, has each prove itself, and hands on those that do.
 
 Many handshakes are under way at once, so one that dawdles holds up nobody. Their number is bounded, and each has a
 deadline. When all places are taken, newcomers wait in the kernel's queue until the oldest place is old enough to be
@@ -9,6 +9,7 @@ honest handshake takes two round trips. No thread is needed: the owner calls `st
 from __future__ import annotations
 
 import collections
+import contextlib
 import errno
 import logging
 import os
@@ -20,11 +21,14 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 
+from hpsearch_comm.bootstrap.handshake import Challenge, Credentials, Hello, Verdict
+from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.errors import RendezvousError
-from hpsearch_comm.formation.handshake import PROOF_BYTES, Challenge, Credentials, Hello, Verdict
-from hpsearch_comm.formation.inheritance import close_in_children
 
-__all__ = ["Reception", "peer_uid"]
+__all__ = ["RESET", "Acceptor", "are_readable", "peer_uid"]
+
+RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER that ends a connection at once."""
 
 _PATIENCE = 5.0
 """Seconds that a handshake may take."""
@@ -50,7 +54,7 @@ class _Visitor:
         self.since = time.monotonic()
 
 
-class Reception:
+class Acceptor:
     """Accepts connections on some listening sockets, and does the server's side of their handshakes.
 
     A connection that is refused is told why where it knows the secret; it is counted, logged and closed, and nothing
@@ -89,7 +93,7 @@ class Reception:
             sock.setblocking(False)
         self._set_open(True)
 
-    def __enter__(self) -> Reception:
+    def __enter__(self) -> Acceptor:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -118,8 +122,20 @@ class Reception:
         """Close what hasn't proved itself yet. The listening sockets stay open."""
         for visitor in list(self._visitors.values()):
             self._forget(visitor)
-            visitor.sock.close()
+            _reset(visitor.sock)
         self._selector.close()
+
+    def refuse(self, sock: socket.socket, reason: str) -> None:
+        """Close a connection; its reason is counted and logged."""
+        try:
+            origin = sock.getpeername() if sock.family != socket.AF_UNIX else "this host"
+        except OSError:
+            origin = "a peer that has gone"
+        _reset(sock)
+        self.refused[reason] += 1
+        # A flood of them must not fill the disk.
+        level = logging.WARNING if self.refused[reason] <= _LOGGED else logging.DEBUG
+        _log.log(level, "rank %d refused a connection from %s: %s", self._rank, origin, reason)
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
@@ -134,22 +150,25 @@ class Reception:
                 return
             close_in_children(sock)
             sock.setblocking(False)
-            if sock.family == socket.AF_UNIX and peer_uid(sock) != os.geteuid():
-                self._refuse(sock, f"it comes from user {peer_uid(sock)}, this process is of user {os.geteuid()}")
+            if sock.family != socket.AF_UNIX:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            elif peer_uid(sock) != os.geteuid():
+                self.refuse(sock, f"it comes from user {peer_uid(sock)}, this process is of user {os.geteuid()}")
                 continue
             self._greet(sock)
 
     def _greet(self, sock: socket.socket) -> None:
         visitor = _Visitor(sock, Challenge(self._credentials, self._rank))
         if not _send(sock, visitor.challenge.nonce):
-            self._refuse(sock, "it left before it proved anything")
+            self.refuse(sock, "it left before it proved anything")
             return
         self._visitors[sock] = visitor
         self._selector.register(sock, selectors.EVENT_READ, visitor)
 
     def _hear(self, visitor: _Visitor) -> None:
         try:
-            chunk = visitor.sock.recv(PROOF_BYTES - len(visitor.arrived))
+            # Never more than is wanted, so that what a stranger sends can't pile up here.
+            chunk = visitor.sock.recv(Challenge.lacks(visitor.arrived))
         except BlockingIOError:
             return
         except OSError:
@@ -157,8 +176,8 @@ class Reception:
         visitor.arrived += chunk
         if not chunk:
             self._forget(visitor)
-            self._refuse(visitor.sock, "it left before it proved anything")
-        elif len(visitor.arrived) == PROOF_BYTES:
+            self.refuse(visitor.sock, "it left before it proved anything")
+        elif not Challenge.lacks(visitor.arrived):
             self._forget(visitor)
             self._judge(visitor)
 
@@ -167,30 +186,24 @@ class Reception:
         answered = _send(visitor.sock, judgement.answer)
         if judgement.verdict is not Verdict.ACCEPTED or judgement.hello is None:
             who = f"rank {judgement.hello.sender}: " if judgement.hello else ""
-            self._refuse(visitor.sock, who + judgement.verdict.reason)
+            self.refuse(visitor.sock, who + judgement.verdict.reason)
         elif not answered:
-            self._refuse(visitor.sock, f"rank {judgement.hello.sender}: it left before it was accepted")
+            self.refuse(visitor.sock, f"rank {judgement.hello.sender}: it left before it was accepted")
         else:
             visitor.sock.setblocking(True)
             self._welcome(judgement.hello, visitor.sock)
 
     def _part_with_the_slow(self) -> None:
         now = time.monotonic()
-        crowded = len(self._visitors) >= self._places and self._somebody_waits()
+        crowded = len(self._visitors) >= self._places and are_readable(self._listening)
         while self._visitors:
             oldest = next(iter(self._visitors.values()))
             if now - oldest.since < (_CROWDED_PATIENCE if crowded else _PATIENCE):
                 break
             self._forget(oldest)
-            self._refuse(oldest.sock, "it didn't prove itself in time")
+            self.refuse(oldest.sock, "it didn't prove itself in time")
             crowded = False  # one place is enough for the next
         self._set_open(len(self._visitors) < self._places)
-
-    def _somebody_waits(self) -> bool:
-        queues = select.poll()
-        for sock in self._listening:
-            queues.register(sock, select.POLLIN)
-        return bool(queues.poll(0))
 
     def _make_room(self, error: OSError) -> None:
         """Give a place away because the process has run out of descriptors; it can't be helped where none is taken."""
@@ -217,16 +230,13 @@ class Reception:
         del self._visitors[visitor.sock]
         self._selector.unregister(visitor.sock)
 
-    def _refuse(self, sock: socket.socket, reason: str) -> None:
-        try:
-            origin = sock.getpeername() if sock.family != socket.AF_UNIX else "this host"
-        except OSError:
-            origin = "a peer that has gone"
-        sock.close()
-        self.refused[reason] += 1
-        # A flood of them must not fill the disk.
-        level = logging.WARNING if self.refused[reason] <= _LOGGED else logging.DEBUG
-        _log.log(level, "rank %d refused a connection from %s: %s", self._rank, origin, reason)
+
+def are_readable(socks: Sequence[socket.socket]) -> bool:
+    """Say whether anything has come on one of these sockets: bytes, an end, or a connection."""
+    poll = select.poll()
+    for sock in socks:
+        poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def peer_uid(sock: socket.socket) -> int:
@@ -234,6 +244,16 @@ def peer_uid(sock: socket.socket) -> int:
     credentials = struct.Struct("3i")
     _pid, uid, _gid = credentials.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size))
     return int(uid)
+
+
+def _reset(sock: socket.socket) -> None:
+    """Close it without the remains that an orderly end would keep at the port for a minute.
+
+    What was sent arrives, as nothing waits for Nagle's algorithm. Were it lost, the peer would come again and be told.
+    """
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    sock.close()
 
 
 def _send(sock: socket.socket, message: bytes) -> bool:

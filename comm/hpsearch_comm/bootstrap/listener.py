@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import secrets
 import socket
+import time
 
+from hpsearch_comm.bootstrap.address import Address, host_identity
+from hpsearch_comm.bootstrap.connector import Place, family_of
+from hpsearch_comm.bootstrap.inheritance import close_in_children
+from hpsearch_comm.bootstrap.interface import local_address
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_comm.formation.address import Address, host_identity
-from hpsearch_comm.formation.inheritance import close_in_children
-from hpsearch_comm.formation.interface import local_address
 
-__all__ = ["Listener"]
+__all__ = ["Listener", "listen"]
 
 _QUEUE = 4096
 """Connections that the kernel keeps until they are accepted; it takes its own limit where that is lower."""
+_RETRY_SECONDS = 0.05
 
 
 class Listener:
@@ -34,19 +39,16 @@ class Listener:
 
     def __init__(self, interface: str | None = None, towards: str | None = None, host: str | None = None) -> None:
         identity = host_identity(host)
-        ip = local_address(towards, interface)
-        self._sockets: list[socket.socket] = []
-        try:
-            self._listen_on(ip)
-            name = f"hpsearch-comm-{secrets.token_hex(16)}"
-            unix = self._new(socket.AF_UNIX)
-            unix.bind(f"\0{name}")
-            unix.listen(_QUEUE)
-        except BaseException as error:
-            self.close()
-            if isinstance(error, OSError):
-                raise ConfigurationError(f"can't listen for the other ranks: {error.strerror or error}") from error
-            raise
+        ip, name = local_address(towards, interface), f"hpsearch-comm-{secrets.token_hex(16)}"
+        with contextlib.ExitStack() as opened:
+            try:
+                self._sockets = [opened.enter_context(listen(place)) for place in ((ip, 0), f"\0{name}")]
+            except OSError as error:
+                raise ConfigurationError(
+                    f"can't listen for the other ranks on {ip}: {error.strerror or error}. It must be an address of "
+                    "this host; set HPSEARCH_COMM_INTERFACE (or interface=) to another"
+                ) from None
+            opened.pop_all()
         port = self._sockets[0].getsockname()[1]
         self.address = Address(identity, _hostname(), os.getpid(), ip, port, name)
         """Where the other ranks reach this one."""
@@ -68,22 +70,32 @@ class Listener:
             sock.close()
         self._sockets.clear()
 
-    def _listen_on(self, ip: str) -> None:
-        family, _, _, _, place = socket.getaddrinfo(ip, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0]
-        sock = self._new(family)
-        try:
-            sock.bind(place)
-        except OSError as error:
-            raise ConfigurationError(
-                f"can't listen on {ip}: {error.strerror}. It must be an address of this host; set "
-                "HPSEARCH_COMM_INTERFACE (or interface=) to another"
-            ) from None
-        sock.listen(_QUEUE)
 
-    def _new(self, family: int) -> socket.socket:
-        sock = close_in_children(socket.socket(family, socket.SOCK_STREAM))
-        self._sockets.append(sock)
-        return sock
+def listen(place: Place, until: float = 0.0) -> socket.socket:
+    """Open a listening socket, which forked children close.
+
+    Args:
+        place: Where.
+        until: How long a place that is taken is tried again, in seconds of `time.monotonic()`.
+
+    Raises:
+        OSError: It is taken, or isn't of this host.
+    """
+    while True:
+        sock = close_in_children(socket.socket(family_of(place), socket.SOCK_STREAM))
+        try:
+            if sock.family != socket.AF_UNIX:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if sock.family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(place)
+            sock.listen(_QUEUE)
+            return sock
+        except OSError as error:
+            sock.close()
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= until:
+                raise
+        time.sleep(_RETRY_SECONDS)
 
 
 def _hostname() -> str:

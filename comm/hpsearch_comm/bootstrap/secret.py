@@ -2,7 +2,8 @@
 
 Rank 0 tells it over an abstract Unix socket. Such a socket has no file, and goes with the last descriptor, so nothing
 is left behind even by `kill -9`. But anyone on the host may connect to it, or take its name first. So each side asks
-the kernel which user the other one is, before a byte is sent.
+the kernel which user the other one is, before a byte is sent: that is the proof here, and the handshake's, for which
+there is no secret yet, only says which rank comes.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import os
 import re
 import secrets
 import socket
-import struct
-import time
 
+from hpsearch_comm.bootstrap.acceptor import peer_uid
+from hpsearch_comm.bootstrap.exchange import Venue, gather, join
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.inheritance import close_in_children
+from hpsearch_comm.bootstrap.interface import is_local, resolve
+from hpsearch_comm.bootstrap.listener import listen
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
-from hpsearch_comm.formation.inheritance import close_in_children
-from hpsearch_comm.formation.interface import is_local, resolve
-from hpsearch_comm.formation.roll_call import Admission, RollCall, answer_roll_call
 
 __all__ = ["SECRET_BYTES", "agree_on_secret", "meeting_address", "new_secret", "parse_secret"]
 
@@ -36,8 +38,6 @@ _ADVICE = (
     "Start all ranks within start_timeout of each other, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and "
     f"see whether the missing ones have failed before. {_SET_IT}"
 )
-_CREDENTIALS = struct.Struct("=iII")  # pid, uid, gid: man 7 unix, SO_PEERCRED
-_RETRY_SECONDS = 0.1
 
 
 def new_secret() -> bytes:
@@ -90,15 +90,16 @@ def agree_on_secret(rank: int, size: int, name: str, deadline: float, *, host: s
         raise ConfigurationError(
             f"rank {rank} runs {where} ({host!r}): MASTER_ADDR must be an address or a name of rank 0's host. {_SET_IT}"
         )
+    venue = Venue(size, Credentials(bytes(SECRET_BYTES), name), deadline, place, _ADVICE)
     if rank == 0:
-        secret = new_secret()
-        listener = _listen(address, deadline, place)
-        RollCall([listener], size, deadline, place, _ADVICE, _admit).take(lambda _texts: [secret])
-        return secret
-    texts = answer_roll_call(lambda _deadline: _connect(address), rank, size, b"", deadline, place, _ADVICE)
-    if len(texts) != 1 or len(texts[0]) != SECRET_BYTES:
-        raise RefusedError("rank 0 told no secret: run the same version of hpsearch_comm on every rank")
-    return texts[0]
+        texts = gather(venue, [_listen(address, deadline, place)], new_secret().hex())
+    else:
+        try:
+            texts = join(venue, rank, lambda: [address], "")
+        except RefusedError:
+            _check_owner(address)
+            raise
+    return bytes.fromhex(texts[0])
 
 
 def meeting_address(name: str) -> str:
@@ -107,54 +108,26 @@ def meeting_address(name: str) -> str:
 
 
 def _listen(address: str, deadline: float, place: str) -> socket.socket:
-    while True:
-        listener = close_in_children(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        try:
-            listener.bind(address)
-            listener.listen(4096)
-            return listener
-        except OSError as error:
-            listener.close()
-            if time.monotonic() >= deadline:
-                raise RendezvousError(
-                    f"rank 0 could not open {place}: {error}. Another group with the same MASTER_ADDR, MASTER_PORT and "
-                    "name is starting, or two processes have RANK=0"
-                ) from None
-        # The name may be held by another group that is about to be complete, or by somebody else: then this raises.
-        with contextlib.suppress(OSError):
-            _connect(address).close()
-        time.sleep(_RETRY_SECONDS)
-
-
-def _connect(address: str) -> socket.socket:
-    sock = close_in_children(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    # The name may be held by another group that is about to be complete, or by another user.
+    _check_owner(address)
     try:
+        return listen(address, deadline)
+    except OSError as error:
+        raise RendezvousError(
+            f"rank 0 could not open {place}: {error}. Another group with the same MASTER_ADDR, MASTER_PORT and name is "
+            "starting, or two processes have RANK=0"
+        ) from None
+
+
+def _check_owner(address: str) -> None:
+    with close_in_children(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as sock, contextlib.suppress(OSError):
         sock.setblocking(False)
         sock.connect(address)
-        pid, user = _other_side(sock)
-        if user != os.geteuid():
+        if peer_uid(sock) != os.geteuid():
             raise ConfigurationError(
-                f"expected rank 0 to be a process of user {os.geteuid()}, but the Unix socket of its name belongs to "
-                f"process {pid} of user {user}. {_SET_IT}"
+                f"expected rank 0 to be a process of user {os.geteuid()}, but the Unix socket of its name is one of "
+                f"user {peer_uid(sock)}. {_SET_IT}"
             )
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def _admit(sock: socket.socket) -> Admission:
-    pid, user = _other_side(sock)
-    if user != os.geteuid():
-        raise RefusedError(f"process {pid} belongs to user {user}, not to {os.geteuid()}")
-    yield from ()
-    return None
-
-
-def _other_side(sock: socket.socket) -> tuple[int, int]:
-    """Give process and user at the other end, as the kernel knows them."""
-    pid, user, _group = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return pid, user
 
 
 def _resolved(host: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
     server                                              client
       | --- nonce S, 32 random bytes ---------------------> |
-      | <-- hello, 84 bytes, and MAC("client", S, hello) -- |    the hello holds the client's own nonce C
+      | <-- hello, and MAC("client", S, hello) ------------ |    the hello holds the client's own nonce C
       | --- verdict, 1 byte, and MAC("server", S, hello, verdict) -> |
 
 The MAC is HMAC-SHA256 with a key made from the group's secret and this protocol's version. Each side thereby answers
@@ -11,7 +11,7 @@ its author worthless. The server checks the client's MAC over bytes that it hasn
 the hello, which names group, epoch, both ranks and the connection's purpose: a proof is good for one place only. A
 refusal is signed too, except where the secret itself is wrong: there it is only a hint.
 
-The hello, little endian:
+The hello, 88 bytes and its payload, little endian:
 
     offset  size  field
          0    32  group         SHA-256 of its name
@@ -20,10 +20,12 @@ The hello, little endian:
         44     4  target        the server's rank
         48     2  kind
         50     2  stream        of a stream, its number; of a control connection, how many streams follow
-        52    32  nonce C
+        52     4  length of the payload
+        56    32  nonce C
+        88        payload       of a rendezvous, the rank's entry; else nothing
 
-The handshake proves who holds the other end. It neither hides nor signs what is sent afterwards: run ranks on a network
-that you trust, or through a tunnel.
+The handshake proves who holds the other end. It neither hides nor signs what is sent afterwards (but the outcome of a
+rendezvous is signed): run ranks on a network that you trust, or through a tunnel.
 """
 
 from __future__ import annotations
@@ -31,9 +33,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-import socket
 import struct
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -42,7 +42,9 @@ from hpsearch_comm.errors import ConfigurationError, RefusedError
 
 __all__ = [
     "ANSWER_BYTES",
+    "MAC_BYTES",
     "NONCE_BYTES",
+    "PAYLOAD_BYTES",
     "PROOF_BYTES",
     "Challenge",
     "Credentials",
@@ -52,20 +54,20 @@ __all__ = [
     "Proof",
     "Refusal",
     "Verdict",
-    "prove",
-    "verify",
 ]
 
 NONCE_BYTES = 32
-_MAC_BYTES = 32
-_HELLO = struct.Struct("<32sqiiHH32s")
-PROOF_BYTES = _HELLO.size + _MAC_BYTES
-"""What the client sends."""
-ANSWER_BYTES = 1 + _MAC_BYTES
+MAC_BYTES = 32
+_HELLO = struct.Struct("<32sqiiHHI32s")
+PROOF_BYTES = _HELLO.size + MAC_BYTES
+"""What the client sends, without a payload."""
+PAYLOAD_BYTES = 8204
+"""The longest payload: a text of 8192 bytes and what goes with it."""
+ANSWER_BYTES = 1 + MAC_BYTES
 """What the server answers."""
 
 _SECRET_BYTES = 32
-_VERSION = b"hpsearch_comm handshake 1"
+_VERSION = b"hpsearch_comm handshake 2"
 _STREAMS = 1024
 _HIGHEST_RANK = 2**31 - 1
 
@@ -177,12 +179,15 @@ class Hello:
     kind: Kind
     stream: int = 0
     """Of a stream, its number; of a control connection, how many streams follow it; else 0."""
+    payload: bytes = b""
+    """What the client has to say, PAYLOAD_BYTES at most: of a rendezvous, the rank's entry."""
+    nonce: bytes = field(default=b"", compare=False, repr=False)
+    """The client's, fresh for each connection; empty until it has come."""
 
     def pack(self, credentials: Credentials, nonce: bytes) -> bytes:
-        """Give the 84 bytes of the wire."""
-        return _HELLO.pack(
-            credentials.digest, credentials.epoch, self.sender, self.target, self.kind, self.stream, nonce
-        )
+        """Give the bytes of the wire."""
+        place = self.sender, self.target, self.kind, self.stream, len(self.payload)
+        return _HELLO.pack(credentials.digest, credentials.epoch, *place, nonce) + self.payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +202,7 @@ class Judgement:
 
 
 class Challenge:
-    """The server's side of one handshake: send `nonce`, read PROOF_BYTES, `judge` them, send the answer.
+    """The server's side of one handshake: send `nonce`, read the proof, `judge` it, send the answer.
 
     Args:
         credentials: The group's.
@@ -209,14 +214,22 @@ class Challenge:
         self._credentials = credentials
         self._rank = rank
 
+    @staticmethod
+    def lacks(arrived: bytes) -> int:
+        """Say how many bytes are to be read next of a proof that begins with these; 0 if it is all there."""
+        if len(arrived) < PROOF_BYTES:
+            return PROOF_BYTES - len(arrived)
+        length = int(_HELLO.unpack_from(arrived)[6])
+        return PROOF_BYTES + length - len(arrived) if length <= PAYLOAD_BYTES else 0
+
     def judge(self, proof: bytes, admit: Callable[[Hello], Verdict] | None = None) -> Judgement:
         """Decide on a client's proof. Called once: a nonce is good for one proof.
 
         Args:
-            proof: PROOF_BYTES bytes from the client.
+            proof: What came from the client, PROOF_BYTES or more.
             admit: Has the last word on a hello of the right secret, group, epoch and rank.
         """
-        opaque, mac = proof[: _HELLO.size], proof[_HELLO.size :]
+        opaque, mac = proof[:-MAC_BYTES], proof[-MAC_BYTES:]
         if not hmac.compare_digest(mac, self._credentials.mac(b"client", self.nonce, opaque)):
             return Judgement(Verdict.WRONG_SECRET, None, bytes([Verdict.WRONG_SECRET]).ljust(ANSWER_BYTES, b"\0"))
         verdict, hello = self._read(opaque)
@@ -226,14 +239,16 @@ class Challenge:
         return Judgement(verdict, hello, word + self._credentials.mac(b"server", self.nonce, opaque, word))
 
     def _read(self, opaque: bytes) -> tuple[Verdict, Hello | None]:
-        digest, epoch, sender, target, kind, stream, _ = _HELLO.unpack(opaque)
+        digest, epoch, sender, target, kind, stream, length, nonce = _HELLO.unpack_from(opaque)
+        payload = opaque[_HELLO.size :]
         if digest != self._credentials.digest:
             return Verdict.WRONG_GROUP, None
         if epoch != self._credentials.epoch:
             return Verdict.WRONG_EPOCH, None
-        if min(sender, target) < 0 or kind not in Kind.__members__.values() or stream >= _STREAMS:
+        known = kind in Kind.__members__.values() and stream < _STREAMS and length == len(payload)
+        if min(sender, target) < 0 or not known:
             return Verdict.UNEXPECTED, None
-        hello = Hello(sender, target, Kind(kind), stream)
+        hello = Hello(sender, target, Kind(kind), stream, payload, nonce)
         return (Verdict.ACCEPTED if target == self._rank else Verdict.WRONG_RANK), hello
 
 
@@ -246,13 +261,15 @@ class Proof:
     """
 
     def __init__(self, credentials: Credentials, hello: Hello) -> None:
+        self.nonce = secrets.token_bytes(NONCE_BYTES)
+        """This side's own, which the server's answers repeat in their signatures."""
         self._credentials = credentials
-        self._hello = hello.pack(credentials, secrets.token_bytes(NONCE_BYTES))
+        self._hello = hello.pack(credentials, self.nonce)
         self._target = hello.target
         self._nonce = b""
 
     def message(self, nonce: bytes) -> bytes:
-        """Answer the server's nonce with PROOF_BYTES bytes."""
+        """Answer the server's nonce with PROOF_BYTES bytes and the payload."""
         self._nonce = nonce
         return self._hello + self._credentials.mac(b"client", nonce, self._hello)
 
@@ -275,80 +292,3 @@ class Proof:
         verdict = Verdict(word[0]) if word[0] in Verdict.__members__.values() else Verdict.UNEXPECTED
         if verdict is not Verdict.ACCEPTED:
             raise Refusal(f"rank {self._target} refused the connection: {verdict.reason}", verdict)
-
-
-def prove(sock: socket.socket, credentials: Credentials, hello: Hello, deadline: float) -> None:
-    """Do the client's side over a connected, blocking socket, which stays the caller's whatever happens.
-
-    Args:
-        sock: The connection; blocking without a timeout afterwards.
-        credentials: The group's.
-        hello: Who connects to whom, and for what.
-        deadline: When to give up, in seconds of `time.monotonic()`.
-
-    Raises:
-        Refusal: The server refused, or doesn't know the secret. `verdict` says why.
-        TimeoutError: The deadline passed.
-        OSError: The connection ended before the server answered: it may have been busy. Worth another try.
-    """
-    proof = Proof(credentials, hello)
-    nonce = _receive(sock, NONCE_BYTES, deadline)
-    sock.sendall(proof.message(nonce))
-    proof.check(_receive(sock, ANSWER_BYTES, deadline))
-    sock.settimeout(None)
-
-
-def verify(
-    sock: socket.socket,
-    credentials: Credentials,
-    deadline: float,
-    *,
-    rank: int = 0,
-    admit: Callable[[Hello], Verdict] | None = None,
-) -> Hello:
-    """Do the server's side over a connected, blocking socket, which stays the caller's whatever happens.
-
-    Args:
-        sock: The connection; blocking without a timeout afterwards.
-        credentials: The group's.
-        deadline: When to give up, in seconds of `time.monotonic()`.
-        rank: This rank.
-        admit: Has the last word on a hello of the right secret, group, epoch and rank.
-
-    Raises:
-        Refusal: The client didn't prove that it belongs here; it has been told. `verdict` says why.
-        TimeoutError: The deadline passed.
-        OSError: The connection ended.
-    """
-    challenge = Challenge(credentials, rank)
-    sock.settimeout(_remaining(deadline))
-    sock.sendall(challenge.nonce)
-    judgement = challenge.judge(_receive(sock, PROOF_BYTES, deadline), admit)
-    sock.settimeout(_remaining(deadline))
-    sock.sendall(judgement.answer)
-    if judgement.verdict is not Verdict.ACCEPTED or judgement.hello is None:
-        raise Refusal(f"a connection was refused: {judgement.verdict.reason}", judgement.verdict)
-    sock.settimeout(None)
-    return judgement.hello
-
-
-def _remaining(deadline: float) -> float:
-    remaining = deadline - time.monotonic()
-    if remaining <= 0:
-        raise TimeoutError("the deadline passed in the middle of a handshake")
-    return remaining
-
-
-def _receive(sock: socket.socket, count: int, deadline: float) -> bytes:
-    """Read exactly this many bytes, and none that follow them."""
-    arrived = b""
-    while len(arrived) < count:
-        sock.settimeout(_remaining(deadline))
-        try:
-            chunk = sock.recv(count - len(arrived))
-        except TimeoutError:
-            raise TimeoutError("the other side was silent in the middle of a handshake") from None
-        if not chunk:
-            raise ConnectionResetError("the other side ended the connection in the middle of a handshake")
-        arrived += chunk
-    return arrived
