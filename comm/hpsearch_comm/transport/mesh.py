@@ -69,16 +69,28 @@ class Mesh:
             CommTimeoutError: Nothing moved for the operation's `timeout`.
             CommError: The group has ended meanwhile, for that reason.
         """
-        links = self._links
+        links, bell = self._links, self._bell
+        begun: list[Transfer] = []
+        sleeper: _Sleeper | None = None
         try:
-            begun: list[Transfer] = []
             for peer, payload in sends:
                 begun.append(links[peer].send(operation, payload))
             for peer, payload, combine in receives:
                 begun.append(links[peer].receive(operation, payload, combine))
-            pending = [transfer for transfer in begun if not transfer.done]
-            if pending:
-                self._drive(operation, pending)
+            while pending := [transfer for transfer in begun if not transfer.done]:
+                # Before the transfers are tried: a ring that they miss ends the sleep at once.
+                mark = bell.mark()
+                moved = False
+                for transfer in pending:
+                    if transfer.advance():
+                        moved = True
+                if moved:
+                    if sleeper is not None:
+                        sleeper.progressed()
+                    continue
+                if sleeper is None:
+                    sleeper = _Sleeper(operation, bell)
+                sleeper.sleep(pending, mark)
         except BaseException as error:
             # A message is torn: no later one could be told from its rest.
             operation.abort_state.fail(
@@ -96,28 +108,6 @@ class Mesh:
             link.close()
         self._links.clear()
         vars(self).pop("_bell", None)
-
-    def _drive(self, operation: Operation, pending: list[Transfer]) -> None:
-        """Advance the transfers that their beginning left, until none is."""
-        bell = self._bell
-        sleeper: _Sleeper | None = None
-        while True:
-            # Before the transfers are tried: a ring that they miss ends the sleep at once.
-            mark = bell.mark()
-            moved = False
-            for transfer in pending:
-                if transfer.advance():
-                    moved = True
-            if moved:
-                pending = [transfer for transfer in pending if not transfer.done]
-                if not pending:
-                    return
-                if sleeper is not None:
-                    sleeper.progressed()
-            else:
-                if sleeper is None:
-                    sleeper = _Sleeper(operation, bell)
-                sleeper.sleep(pending, mark)
 
 
 class _Sleeper:
