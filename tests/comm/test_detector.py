@@ -243,3 +243,27 @@ def test_closing_leaves_no_thread():
         end.close()
         end.close()
     assert threading.active_count() == before
+
+
+def test_a_goodbye_that_the_network_holds_up_comes_all_the_same():
+    """The peer's buffer is full, and it goes on sending: a connection that had been closed would be reset by that."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(server.getsockname())
+        end = End(0, server.accept()[0])
+    for sequence in range(100):
+        end.control.announce(Signature(sequence, "barrier", "pairwise").pack())
+    leaving = threading.Thread(target=end.close)
+    with sock:
+        leaving.start()
+        wait_until(lambda: not end.control._thread.is_alive())
+        sock.sendall(bytes(NOTICE_BYTES))
+        sock.settimeout(20)
+        arrived = b""
+        while chunk := sock.recv(1 << 16):
+            arrived += chunk
+        leaving.join()
+    assert len(arrived) % NOTICE_BYTES == 0
+    assert unpack_notice(arrived[-NOTICE_BYTES:], 0) is None
+    assert arrived[-NOTICE_BYTES] == 0

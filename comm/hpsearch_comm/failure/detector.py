@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import selectors
 import socket
 import struct
+import sys
+import termios
 import threading
 import time
 from collections.abc import Mapping
@@ -39,6 +42,8 @@ _WAITING = 255
 _SILENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 _LOOK = 0.1
 """Seconds between two looks at the operation under way. One that is found twice lasts long."""
+_FAREWELL = 10.0
+"""Seconds for which a rank that leaves waits at most until all hosts have its goodbye."""
 _REPEAT = 1.0
 """Seconds after which it is said again which that is: the peer may not have come to its own before."""
 
@@ -140,6 +145,8 @@ class Detector:
         if threading.current_thread() is not self._thread:
             self._thread.join()
         with self._sending:
+            if self._abort_state.error is None:
+                _take_leave(list(self._controls.values()))
             for control in self._controls.values():
                 control.close()
         os.close(self._stop)
@@ -231,3 +238,25 @@ class Detector:
                 self._abort_state.fail(disagreement(self._rank, ours, peer, theirs))
         except CommError as error:
             self._abort_state.fail(error)
+
+
+def _take_leave(controls: list[socket.socket]) -> None:
+    """Wait until what was sent has come to the other hosts, and take what still comes.
+
+    A connection that is closed while something lies in it unread, or comes later, is reset, and what it had yet to send
+    is thrown away: the peer would take a goodbye that the network has held up for a death.
+    """
+    until = time.monotonic() + _FAREWELL
+    waiting = [control for control in controls if control.family != socket.AF_UNIX]
+    while waiting and time.monotonic() < until:
+        left = []
+        for control in waiting:
+            with contextlib.suppress(OSError):  # also where nothing has come
+                while control.recv(1 << 16):
+                    pass
+            with contextlib.suppress(OSError):
+                if int.from_bytes(fcntl.ioctl(control, termios.TIOCOUTQ, bytes(4)), sys.byteorder):
+                    left.append(control)
+        waiting = left
+        if waiting:
+            time.sleep(0.002)
