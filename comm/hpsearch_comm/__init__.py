@@ -8,7 +8,17 @@ with comm.init() as group:                # RANK, WORLD_SIZE, MASTER_ADDR, MASTE
 
 from __future__ import annotations
 
-from hpsearch_comm.algorithms.cost_model import CostModel
+from hpsearch_comm.bootstrap.listener import Listener
+from hpsearch_comm.bootstrap.rendezvous import KnownAddresses, MasterRendezvous, Rendezvous, StoreRendezvous
+from hpsearch_comm.bootstrap.secret import new_secret, parse_secret
+from hpsearch_comm.data_parallel import (
+    DataParallel,
+    DistributedOptimizer,
+    SyncBatchNorm,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+    convert_sync_batchnorm,
+)
 from hpsearch_comm.environment import init
 from hpsearch_comm.errors import (
     CommError,
@@ -22,25 +32,13 @@ from hpsearch_comm.errors import (
     RendezvousError,
     UsageError,
 )
-from hpsearch_comm.formation.listener import Listener
-from hpsearch_comm.formation.rendezvous import KnownAddresses, MasterRendezvous, Rendezvous, StoreRendezvous
-from hpsearch_comm.formation.secret import new_secret, parse_secret
-from hpsearch_comm.gradients import (
-    DataParallel,
-    DistributedOptimizer,
-    SyncBatchNorm,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-    convert_sync_batchnorm,
-)
 from hpsearch_comm.group import Group
-from hpsearch_comm.handle import Handle
+from hpsearch_comm.operations.work import Handle
 
 __all__ = [
     "CommError",
     "CommTimeoutError",
     "ConfigurationError",
-    "CostModel",
     "DataParallel",
     "DistributedOptimizer",
     "Group",

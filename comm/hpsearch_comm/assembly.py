@@ -7,19 +7,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpsearch_comm.control import Control
-from hpsearch_comm.fate import Fate
-from hpsearch_comm.formation.address import read_addresses
-from hpsearch_comm.formation.connect import Connections, connect
-from hpsearch_comm.formation.listener import Listener
-from hpsearch_comm.links.link import Link
-from hpsearch_comm.links.mesh import Mesh
-from hpsearch_comm.links.tcp_link import TcpLink
-from hpsearch_comm.memory.arena import Arena
-from hpsearch_comm.operation import Operation
+from hpsearch_comm.bootstrap.address import read_addresses
+from hpsearch_comm.bootstrap.connect import Connections, connect
+from hpsearch_comm.bootstrap.listener import Listener
+from hpsearch_comm.failure.abort import AbortState
+from hpsearch_comm.failure.detector import Detector
+from hpsearch_comm.history import History
 from hpsearch_comm.options import Options
-from hpsearch_comm.recent import Recent
+from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.topology import Topology
+from hpsearch_comm.transport.mesh import Mesh
+from hpsearch_comm.transport.shm_link import links_within
+from hpsearch_comm.transport.tcp_link import TcpLink
 
 __all__ = ["Assembly", "assemble"]
 
@@ -32,18 +31,18 @@ class Assembly:
     """Which ranks are on which host."""
     sharing: Topology
     """Which ranks share memory: the same, or every rank alone where everything goes over TCP."""
-    arena: Arena
+    shm: ShmSegment
     mesh: Mesh
-    control: Control
-    fate: Fate
-    recent: Recent
+    control: Detector
+    abort_state: AbortState
+    history: History
 
     def close(self) -> None:
         """Say goodbye, and give everything back."""
         self.control.close()
         self.mesh.close()
-        self.arena.close()
-        self.fate.close()
+        self.shm.close()
+        self.abort_state.close()
 
 
 def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembly:
@@ -63,8 +62,8 @@ def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembl
     credentials = options.credentials()
     deadline = time.monotonic() + options.start_timeout if options.deadline is None else options.deadline
     with contextlib.ExitStack() as undo:
-        fate = Fate()
-        undo.callback(fate.close)
+        abort_state = AbortState()
+        undo.callback(abort_state.close)
         names: dict[int, str] = {}
         connections = Connections(Topology(0, ((0,),)))
         if rendezvous is not None and size > 1:
@@ -73,25 +72,27 @@ def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembl
             addresses = read_addresses(texts)
             names = {peer: address.name(peer) for peer, address in enumerate(addresses)}
             connections = connect(
-                rank, addresses, listener, credentials, streams=options.streams, tcp_only=tcp_only, deadline=deadline
+                rank,
+                addresses,
+                listener,
+                credentials,
+                streams=options.streams,
+                tcp_only=tcp_only,
+                heartbeat_timeout=options.heartbeat_timeout,
+                deadline=deadline,
             )
             undo.callback(connections.close)
         topology = connections.topology
         sharing = Topology(rank, tuple((peer,) for peer in range(size))) if tcp_only else topology
-        recent = Recent()
-        control = Control(rank, connections.controls, names, fate, recent)
+        history = History()
+        control = Detector(rank, connections.controls, names, abort_state, history)
         undo.callback(control.close)
         patience = max(1.0, deadline - time.monotonic())
-        arena = Arena(rank, sharing.local_ranks, connections.descriptors, fate, timeout=patience)
-        undo.callback(arena.close)
-        links: dict[int, Link] = arena.links()
+        shm = ShmSegment(rank, sharing.local_ranks, connections.descriptors, abort_state, timeout=patience)
+        undo.callback(shm.close)
+        links = links_within(shm)
         for peer, streams_to_peer in connections.streams.items():
             links[peer] = TcpLink(peer, streams_to_peer)
-
-        def on_delay(operation: Operation) -> None:
-            arena.compare(operation)
-            control.announce(operation)
-
-        mesh = Mesh(rank, links, arena.bell, on_delay)
+        mesh = Mesh(rank, links, shm.bell)
         undo.pop_all()
-        return Assembly(topology, sharing, arena, mesh, control, fate, recent)
+        return Assembly(topology, sharing, shm, mesh, control, abort_state, history)

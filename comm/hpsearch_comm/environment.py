@@ -1,22 +1,23 @@
 """A group from environment variables, as `torchrun` and other launchers set them.
 
-    RANK, WORLD_SIZE            this process's number and how many there are; without them, a group of one
-    MASTER_ADDR, MASTER_PORT    where rank 0 is, and a port of its host that is free, or that torchrun holds itself
-    LOCAL_RANK                  this process's number on its host, for the script's own use
-    HPSEARCH_COMM_SECRET        64 hexadecimal digits, the same on every rank; not needed by one user on one host
-    HPSEARCH_COMM_INTERFACE     the interface, address or network to be reached by, in place of the route to rank 0
-    HPSEARCH_COMM_HOST          a name that splits one machine into several hosts
-    HPSEARCH_COMM_TIMEOUT       seconds without progress after which an operation fails
-    HPSEARCH_COMM_START_TIMEOUT seconds in which all ranks must have come
-    HPSEARCH_COMM_ALGORITHM     auto, direct, ring, butterfly, hierarchical or naive
-    HPSEARCH_COMM_TRANSPORT     auto or tcp
-    HPSEARCH_COMM_STREAMS       TCP connections between two ranks of different hosts
-    HPSEARCH_COMM_CUDA          auto, nccl or host: how CUDA tensors travel
-    HPSEARCH_COMM_NCCL          the NCCL library to load, in place of the one that is found
-    HPSEARCH_COMM_TIMELINE      file for a trace
-    HPSEARCH_COMM_COST_MODEL    JSON file with the costs that `auto` chooses an algorithm by
+    RANK, WORLD_SIZE                this process's number and how many there are; without them, a group of one
+    MASTER_ADDR, MASTER_PORT        where rank 0 is, and a port of its host that is free, or that torchrun holds itself
+    LOCAL_RANK                      this process's number on its host, for the script's own use
+    HPSEARCH_COMM_SECRET            64 hexadecimal digits, the same on every rank; not needed by one user on one host
+    HPSEARCH_COMM_INTERFACE         the interface, address or network to be reached by, in place of the route to rank 0
+    HPSEARCH_COMM_HOST              a name that splits one machine into several hosts
+    HPSEARCH_COMM_TIMEOUT           seconds without progress after which an operation fails
+    HPSEARCH_COMM_START_TIMEOUT     seconds in which all ranks must have come
+    HPSEARCH_COMM_HEARTBEAT_TIMEOUT seconds for which another host may answer nothing before its ranks count as dead
+    HPSEARCH_COMM_ALGORITHM         auto, direct, ring, butterfly, hierarchical or naive
+    HPSEARCH_COMM_TRANSPORT         auto or tcp
+    HPSEARCH_COMM_STREAMS           TCP connections between two ranks of different hosts
+    HPSEARCH_COMM_CUDA              auto, nccl or host: how CUDA tensors travel
+    HPSEARCH_COMM_NCCL              the NCCL library to load, in place of the one that is found
+    HPSEARCH_COMM_TIMELINE          path of a trace, beside which each rank writes its part
 
-Under torchrun (TORCHELASTIC_USE_AGENT_STORE) the ranks meet in its store, otherwise at rank 0 on MASTER_PORT.
+Under torchrun (TORCHELASTIC_USE_AGENT_STORE) the ranks meet in its store, otherwise at rank 0 on MASTER_PORT. Under
+mpirun, mpiexec and srun their own variables stand for RANK and WORLD_SIZE.
 """
 
 from __future__ import annotations
@@ -27,49 +28,24 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from operator import getitem
+from typing import Any
 
+from hpsearch_comm.bootstrap.interface import resolve
+from hpsearch_comm.bootstrap.rendezvous import MasterRendezvous, StoreRendezvous
+from hpsearch_comm.bootstrap.secret import agree_on_secret, parse_secret
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_comm.formation.interface import resolve
-from hpsearch_comm.formation.rendezvous import MasterRendezvous, StoreRendezvous
-from hpsearch_comm.formation.secret import agree_on_secret, parse_secret
-
-if TYPE_CHECKING:
-    from hpsearch_comm.group import Group
+from hpsearch_comm.group import Group
+from hpsearch_comm.launchers import with_launcher
+from hpsearch_comm.options import ALGORITHMS, CUDA_WAYS, TRANSPORTS
 
 __all__ = ["VARIABLES", "Arguments", "init", "read_environment"]
 
 _PREFIX = "HPSEARCH_COMM_"
-VARIABLES = tuple(
-    _PREFIX + name
-    for name in (
-        "SECRET",
-        "INTERFACE",
-        "HOST",
-        "TIMEOUT",
-        "START_TIMEOUT",
-        "ALGORITHM",
-        "TRANSPORT",
-        "STREAMS",
-        "CUDA",
-        "NCCL",
-        "TIMELINE",
-        "COST_MODEL",
-    )
-)
-"""This package's own variables."""
-
 _RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_OTHER_LAUNCHERS = {
-    "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",
-    "PMI_SIZE": "PMI_RANK",
-    "SLURM_STEP_NUM_TASKS": "SLURM_PROCID",
-}
-_ALGORITHMS = ("auto", "direct", "ring", "butterfly", "hierarchical", "naive")
-_TRANSPORTS = ("auto", "tcp")
-_CUDA_WAYS = ("auto", "nccl", "host")
 _MOST_RANKS = 2**20
 _START_TIMEOUT = 60.0
 _log = logging.getLogger(__name__)
@@ -81,7 +57,6 @@ class Arguments:
 
     rank: int = 0
     size: int = 1
-    local_rank: int | None = None
     rendezvous: MasterRendezvous | StoreRendezvous | None = None
     """None for a group of one."""
     secret: bytes | None = field(default=None, repr=False)
@@ -145,8 +120,6 @@ def init(**overrides: Any) -> Group:
         ConfigurationError: A variable is missing or can't be used; names it.
         RendezvousError: Not all ranks came; names those that are missing.
     """
-    from hpsearch_comm.group import Group
-
     return Group(**read_environment(os.environ).for_group(overrides))
 
 
@@ -161,49 +134,25 @@ def read_environment(env: Mapping[str, str]) -> Arguments:
     """
     env = {name: value.strip() for name, value in env.items() if value.strip()}
     _warn_of_strangers(env)
-    options = _read_options(env)
+    options = {name.removeprefix(_PREFIX).lower(): read(env, name) for name, read in _OPTIONS.items() if name in env}
+    env = with_launcher(env)
     if not any(name in env for name in (*_RENDEZVOUS, "LOCAL_RANK")):
-        _warn_of_other_launchers(env)
         return Arguments(options=options)
     _require(env, ("RANK", "WORLD_SIZE"))
     size = _whole(env, "WORLD_SIZE", 1, _MOST_RANKS)
     rank = _whole(env, "RANK", 0, size - 1, "WORLD_SIZE - 1")
-    local_rank = _whole(env, "LOCAL_RANK", 0, size - 1, "WORLD_SIZE - 1") if "LOCAL_RANK" in env else None
-    secret = parse_secret(env[_PREFIX + "SECRET"]) if _PREFIX + "SECRET" in env else None
-    if size == 1:
-        return Arguments(rank, size, local_rank, None, secret, epoch=_epoch(env), options=options)
-    _require(env, _RENDEZVOUS)
+    if size > 1:
+        _require(env, _RENDEZVOUS)
     return Arguments(
         rank,
         size,
-        local_rank,
-        _rendezvous(env),
-        secret,
-        meeting=f"{env['MASTER_ADDR']}:{env['MASTER_PORT']}/{env.get('TORCHELASTIC_RUN_ID', '')}",
+        _rendezvous(env) if size > 1 else None,
+        parse_secret(env[_PREFIX + "SECRET"]) if _PREFIX + "SECRET" in env else None,
+        meeting=f"{env.get('MASTER_ADDR')}:{env.get('MASTER_PORT')}/{env.get('TORCHELASTIC_RUN_ID', '')}",
         all_local=_under_torchrun(env) and env.get("LOCAL_WORLD_SIZE") == env["WORLD_SIZE"],
         epoch=_epoch(env),
         options=options,
     )
-
-
-def _read_options(env: Mapping[str, str]) -> dict[str, Any]:
-    options: dict[str, Any] = {
-        name.removeprefix(_PREFIX).lower(): env[name]
-        for name in (_PREFIX + text for text in ("INTERFACE", "HOST", "TIMELINE", "COST_MODEL"))
-        if name in env
-    }
-    for name in (_PREFIX + "TIMEOUT", _PREFIX + "START_TIMEOUT"):
-        if name in env:
-            options[name.removeprefix(_PREFIX).lower()] = _seconds(env, name)
-    if _PREFIX + "ALGORITHM" in env:
-        options["algorithm"] = _choice(env, _PREFIX + "ALGORITHM", _ALGORITHMS)
-    if _PREFIX + "TRANSPORT" in env:
-        options["transport"] = _choice(env, _PREFIX + "TRANSPORT", _TRANSPORTS)
-    if _PREFIX + "CUDA" in env:
-        options["cuda"] = _choice(env, _PREFIX + "CUDA", _CUDA_WAYS)
-    if _PREFIX + "STREAMS" in env:
-        options["streams"] = _whole(env, _PREFIX + "STREAMS", 1, 64)
-    return options
 
 
 def _rendezvous(env: Mapping[str, str]) -> MasterRendezvous | StoreRendezvous:
@@ -255,7 +204,7 @@ def _seconds(env: Mapping[str, str], name: str) -> float:
         seconds = math.nan
     if math.isfinite(seconds) and seconds > 0:
         return seconds
-    raise ConfigurationError(f"expected {name} to be a number of seconds above 0, such as 30, got {env[name]!r}")
+    raise ConfigurationError(f"expected {name} to be a number of seconds above 0, such as 300, got {env[name]!r}")
 
 
 def _choice(env: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
@@ -278,16 +227,19 @@ def _warn_of_strangers(env: Mapping[str, str]) -> None:
             _log.warning("%s is no variable of hpsearch_comm%s", name, _nearest(name, VARIABLES))
 
 
-def _warn_of_other_launchers(env: Mapping[str, str]) -> None:
-    for size, rank in _OTHER_LAUNCHERS.items():
-        if env.get(size, "1") != "1":
-            _log.warning(
-                "%s is %s, but none of RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT is set: this process trains by "
-                "itself, in a group of one. To join the others, set RANK=$%s WORLD_SIZE=$%s and the address and a free "
-                "port of rank 0's host",
-                size,
-                env[size],
-                rank,
-                size,
-            )
-            return
+_OPTIONS: dict[str, Callable[[Mapping[str, str], str], Any]] = {
+    _PREFIX + "INTERFACE": getitem,
+    _PREFIX + "HOST": getitem,
+    _PREFIX + "TIMEOUT": _seconds,
+    _PREFIX + "START_TIMEOUT": _seconds,
+    _PREFIX + "HEARTBEAT_TIMEOUT": _seconds,
+    _PREFIX + "ALGORITHM": partial(_choice, choices=ALGORITHMS),
+    _PREFIX + "TRANSPORT": partial(_choice, choices=TRANSPORTS),
+    _PREFIX + "STREAMS": partial(_whole, lowest=1, highest=64),
+    _PREFIX + "CUDA": partial(_choice, choices=CUDA_WAYS),
+    _PREFIX + "TIMELINE": getitem,
+}
+"""What reads each variable that is an argument of `Group`."""
+
+VARIABLES = (_PREFIX + "SECRET", *_OPTIONS, _PREFIX + "NCCL")
+"""This package's own variables."""

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from hpsearch_comm.algorithms.cost_model import CostModel
-from hpsearch_comm.assembly import Assembly, assemble
-from hpsearch_comm.clock import clock_offset
-from hpsearch_comm.collectives import HostCollectives
+from hpsearch_comm.assembly import assemble
+from hpsearch_comm.bootstrap.listener import Listener
+from hpsearch_comm.bootstrap.rendezvous import Rendezvous
+from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.cuda.devices import Devices
-from hpsearch_comm.ending import release_at_exit
-from hpsearch_comm.formation.listener import Listener
-from hpsearch_comm.formation.rendezvous import Rendezvous
-from hpsearch_comm.handle import Handle
-from hpsearch_comm.kinship import GroupRendezvous, related_secret
-from hpsearch_comm.options import Options, read_cost_model
-from hpsearch_comm.preparation import Preparation
+from hpsearch_comm.finalizer import release
+from hpsearch_comm.operations.host_operations import HostOperations
+from hpsearch_comm.operations.work import Handle
+from hpsearch_comm.operations.work_queue import WorkQueue
+from hpsearch_comm.options import Options
+from hpsearch_comm.subgroup import GroupRendezvous, related_secret
 from hpsearch_comm.timeline import NoTimeline, Timeline, open_timeline
-from hpsearch_comm.turns import Turns
+from hpsearch_comm.timeline.clock import compare_clocks
 
 __all__ = ["Group"]
 
@@ -30,7 +30,8 @@ class Group:
     """Ranks that compute together. Every rank calls the same operations in the same order.
 
     An operation that can't be finished ends the group on every rank: what had arrived of it can't be told from what
-    hadn't. Make a new group then. Errors of usage, raised before anything travels, leave it as it is.
+    hadn't. Make a new group then. Errors of usage, raised before anything travels but for one of `allgather`'s, leave
+    it as it is.
 
     Every operation may be called from any thread; the order between threads is the program's to keep. Operations whose
     name ends in `_async` run in a thread of the group, in the order of the calls; a blocking call waits behind them.
@@ -44,8 +45,10 @@ class Group:
         name: Tells groups with one secret apart.
         listener: The socket by which others reach this rank, where its address had to be known before; the group
             closes it. `interface` and `host` are the listener's then.
-        timeout: Seconds without progress after which an operation gives up.
+        timeout: Seconds without progress after which an operation gives up; from 30 on, it logs whom it waits for.
         start_timeout: Seconds until all ranks must have come.
+        heartbeat_timeout: Seconds for which another host may answer nothing before its ranks count as dead. A process
+            that dies is seen at once.
         deadline: When all ranks must have come, in seconds of `time.monotonic()`, where some of start_timeout has
             passed already.
         algorithm: Of every allreduce: auto, direct, ring, butterfly, hierarchical or naive.
@@ -55,9 +58,9 @@ class Group:
         host: Splits one machine into several hosts, by a name for this one.
         streams: TCP connections between two ranks of different hosts.
         cuda: How CUDA tensors travel: nccl, host for pinned host memory, or auto: NCCL wherever all ranks can use it.
-        timeline: File for a trace of all operations, for chrome://tracing or Perfetto; or the timeline of another group
-            of the same ranks, which records those of both until that group is closed.
-        cost_model: What `auto` predicts with: a model, its costs by name, or a JSON file with them. Rank 0's counts.
+        timeline: Path of a trace of all operations, for chrome://tracing or Perfetto, beside which each rank writes its
+            part, given on all of them; or the timeline of another group of the same ranks, which records those of both
+            until that group is closed.
 
     Raises:
         ConfigurationError: An argument can't be used, or doesn't fit those of other ranks.
@@ -75,8 +78,9 @@ class Group:
         epoch: int = 0,
         name: str = "",
         listener: Listener | None = None,
-        timeout: float = 30.0,
+        timeout: float = 300.0,
         start_timeout: float = 60.0,
+        heartbeat_timeout: float = 60.0,
         deadline: float | None = None,
         algorithm: str = "auto",
         transport: str = "auto",
@@ -85,7 +89,6 @@ class Group:
         streams: int = 4,
         cuda: str = "auto",
         timeline: str | os.PathLike[str] | Timeline | NoTimeline | None = None,
-        cost_model: CostModel | Mapping[str, float] | str | os.PathLike[str] | None = None,
     ) -> None:
         self.rank = rank
         self.size = size
@@ -98,6 +101,7 @@ class Group:
             name=name,
             timeout=timeout,
             start_timeout=start_timeout,
+            heartbeat_timeout=heartbeat_timeout,
             deadline=deadline,
             algorithm=algorithm,
             transport=transport,
@@ -106,7 +110,6 @@ class Group:
             streams=streams,
             cuda=cuda,
         )
-        self._model = read_cost_model(cost_model)
         self._duplicates = 0
         self._timeline = open_timeline(timeline, rank, size)
         self._own_timeline = self._timeline is not timeline
@@ -114,25 +117,23 @@ class Group:
             listener.close()
         try:
             with torch.inference_mode(False):  # as a user may be in it, and operations change what is made here
-                parts = assemble(self._options, lambda: listener or self._listen())
+                parts = assemble(self._options, lambda: listener or Listener(interface, self._towards, host))
         except BaseException:
             if self._own_timeline:
                 self._timeline.close()
             raise
-        self._fate = parts.fate
+        self._abort_state = parts.abort_state
         self._topology = parts.topology
-        self._devices = Devices(self._options, parts.fate)
-        self._turns = Turns(rank, parts.fate, parts.recent, self._timeline, float(timeout), name)
+        self._devices = Devices(self._options, parts.abort_state)
+        self._work_queue = WorkQueue(rank, parts.abort_state, parts.history, self._timeline, float(timeout), name)
         # Devices before the goodbye, since NCCL's peers take leave of each other together.
         leave = [self._timeline.close, self._devices.close] if self._own_timeline else [self._devices.close]
-        self._release = release_at_exit(self, rank, parts, self._turns, leave)
+        self._release = weakref.finalize(self, release, rank, parts, self._work_queue, leave)
         try:
-            self._prepare = self._with_model(parts)
-            if size > 1:
-                self._model = CostModel.from_dict(self.broadcast_object(self._model.to_dict()))
-                self._prepare = self._with_model(parts)
-            if self._own_timeline and self._timeline.on and len(self.hosts) > 1:
-                self._timeline.set_clock(clock_offset(self.allgather_object, rank))
+            self._prepare = HostOperations(HostCollectives(parts.sharing, parts.shm, parts.mesh, algorithm))
+            if self._own_timeline and self._timeline.on:
+                offset, start = compare_clocks(self.allgather_object, rank)
+                self._timeline.set_clock(offset if len(self.hosts) > 1 else 0, start)  # one host has one clock
         except BaseException as error:
             self.close(error)
             raise
@@ -157,12 +158,12 @@ class Group:
     @property
     def closed(self) -> bool:
         """Whether `close` has been called."""
-        return self._turns.closed
+        return self._work_queue.closed
 
     @property
     def last_algorithm(self) -> str:
         """The algorithm that carried the last operation."""
-        return self._turns.last_algorithm
+        return self._work_queue.last_algorithm
 
     @property
     def device_path(self) -> str | None:
@@ -179,7 +180,7 @@ class Group:
         return self._timeline
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else "ended" if self._fate.error is not None else "open"
+        state = "closed" if self.closed else "ended" if self._abort_state.error is not None else "open"
         return f"<Group {self._options.name!r}: rank {self.rank} of {self.size}, {state}>"
 
     def __enter__(self) -> Group:
@@ -195,13 +196,15 @@ class Group:
 
         Args:
             error: Why this rank leaves early. The others are told at once, and nothing is finished.
+
+        Raises:
+            UsageError: This thread is in an operation of the group, which a signal has interrupted; the group goes on.
         """
         if self.closed:
             return
-        if error is not None and not self._turns.inherited:
-            self._fate.break_off(self.rank, error)
-        elif self._own_timeline and self._timeline.on and self._fate.error is None:
-            self._timeline.gather(self)
+        self._work_queue.check_outside()
+        if error is not None and not self._work_queue.inherited:
+            self._abort_state.break_off(self.rank, error)
         self._release()
 
     # Operations.
@@ -210,28 +213,29 @@ class Group:
         """Reduce the ranks' tensors; every rank gets the result, the same bits everywhere.
 
         Args:
-            tensor: Of the same shape and dtype on every rank. float16, bfloat16 and float8 are summed in float32.
+            tensor: Of the same shape and dtype on every rank. float16, bfloat16 and float8 are summed in float32, but
+                through NCCL, which adds float16 and bfloat16 in the dtype itself.
             op: sum, mean, min, max or product.
             out: Where the result goes, in place of the tensor itself.
 
         Returns:
             The tensor, or `out`.
         """
-        return self._turns.now(self._preparation(tensor).allreduce(tensor, op, out))
+        return self._work_queue.now(self._preparation(tensor).allreduce(tensor, op, out))
 
     def allreduce_async(
         self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None
     ) -> Handle[torch.Tensor]:
         """Do as `allreduce`, in the background: the tensor may be used again when the handle's `wait` returns."""
-        return self._turns.later(self._preparation(tensor).allreduce(tensor, op, out))
+        return self._work_queue.later(self._preparation(tensor).allreduce(tensor, op, out))
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
         """Copy the root's tensor into that of every other rank, which has the same shape and dtype."""
-        return self._turns.now(self._preparation(tensor).broadcast(tensor, root))
+        return self._work_queue.now(self._preparation(tensor).broadcast(tensor, root))
 
     def broadcast_async(self, tensor: torch.Tensor, root: int = 0) -> Handle[torch.Tensor]:
         """Do as `broadcast`, in the background."""
-        return self._turns.later(self._preparation(tensor).broadcast(tensor, root))
+        return self._work_queue.later(self._preparation(tensor).broadcast(tensor, root))
 
     def allgather(self, tensor: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Give every rank the tensors of all, one behind the other along the first dimension, in the order of ranks.
@@ -239,13 +243,15 @@ class Group:
         Args:
             tensor: First dimensions may differ between ranks; the others, and the dtype, may not. A tensor without
                 dimensions counts as one with one element.
-            out: Where the result goes, in place of a new tensor. Its shape must fit.
+            out: Where the result goes, in place of a new tensor. Its shape must fit. Whether it is long enough shows
+                only when the ranks have said how many rows each gives: a rank whose `out` isn't takes part, and
+                raises UsageError then.
         """
-        return self._turns.now(self._preparation(tensor).allgather(tensor, out))
+        return self._work_queue.now(self._preparation(tensor).allgather(tensor, out))
 
     def allgather_async(self, tensor: torch.Tensor, out: torch.Tensor | None = None) -> Handle[torch.Tensor]:
         """Do as `allgather`, in the background."""
-        return self._turns.later(self._preparation(tensor).allgather(tensor, out))
+        return self._work_queue.later(self._preparation(tensor).allgather(tensor, out))
 
     def reduce_scatter(self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None) -> torch.Tensor:
         """Reduce the ranks' tensors, and give each rank its share of the result's rows.
@@ -256,13 +262,13 @@ class Group:
             op: sum, mean, min, max or product.
             out: Where this rank's rows go, in place of a new tensor.
         """
-        return self._turns.now(self._preparation(tensor).reduce_scatter(tensor, op, out))
+        return self._work_queue.now(self._preparation(tensor).reduce_scatter(tensor, op, out))
 
     def reduce_scatter_async(
         self, tensor: torch.Tensor, op: str = "mean", out: torch.Tensor | None = None
     ) -> Handle[torch.Tensor]:
         """Do as `reduce_scatter`, in the background."""
-        return self._turns.later(self._preparation(tensor).reduce_scatter(tensor, op, out))
+        return self._work_queue.later(self._preparation(tensor).reduce_scatter(tensor, op, out))
 
     def alltoall(self, tensor: torch.Tensor, splits: Sequence[int] | None = None) -> Any:
         """Send some rows to each rank, and get some from each.
@@ -274,28 +280,28 @@ class Group:
         Returns:
             The rows that came, in the order of ranks; with `splits`, a pair of that and the number from each rank.
         """
-        rows, coming = self._turns.now(self._preparation(tensor).alltoall(tensor, splits))
+        rows, coming = self._work_queue.now(self._preparation(tensor).alltoall(tensor, splits))
         return rows if splits is None else (rows, coming)
 
     def alltoall_async(self, tensor: torch.Tensor, splits: Sequence[int] | None = None) -> Handle[Any]:
         """Do as `alltoall` with splits, in the background: the handle gives (rows, number from each rank)."""
-        return self._turns.later(self._preparation(tensor).alltoall(tensor, splits))
+        return self._work_queue.later(self._preparation(tensor).alltoall(tensor, splits))
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
-        self._turns.now(self._prepare.barrier())
+        self._work_queue.now(self._prepare.barrier())
 
     def barrier_async(self) -> Handle[None]:
         """Do as `barrier`, in the background."""
-        return self._turns.later(self._prepare.barrier())
+        return self._work_queue.later(self._prepare.barrier())
 
     def allgather_object(self, value: Any) -> list[Any]:
         """Give every rank the value of each, by rank: of dicts, lists, text, numbers, booleans and None."""
-        return self._turns.now(self._prepare.allgather_object(value))
+        return self._work_queue.now(self._prepare.allgather_object(value))
 
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
         """Give every rank the root's value, which consists of dicts, lists, text, numbers, booleans and None."""
-        return self._turns.now(self._prepare.broadcast_object(value, root))
+        return self._work_queue.now(self._prepare.broadcast_object(value, root))
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Make a tensor of zeros in memory that the ranks of this host share. Every rank calls it with the same shape.
@@ -304,54 +310,37 @@ class Group:
         rank's own: what the others see of it, they see only within an operation. It lies on the CPU; there is no such
         memory for CUDA tensors.
         """
-        return self._turns.now(self._prepare.empty(shape, dtype))
+        return self._work_queue.now(self._prepare.empty(shape, dtype))
 
     def duplicate(self) -> Group:
         """Make another group of the same ranks, whose operations may interleave with this one's in any order.
 
         It stands in this group's timeline, until this group is closed.
         """
+        self._work_queue.check()  # a call that is refused doesn't count, since the ranks would count differently
         self._duplicates += 1
         options = self._options
         name = f"{options.name}/{self._duplicates}"
-        return Group(
-            self.rank,
-            self.size,
-            rendezvous=GroupRendezvous(self.allgather_object, self._towards),
-            secret=None if options.secret is None else related_secret(options.secret, name),
-            epoch=options.epoch,
-            name=name,
-            timeout=options.timeout,
-            start_timeout=options.start_timeout,
-            algorithm=options.algorithm,
-            transport=options.transport,
-            interface=options.interface,
-            host=options.host,
-            streams=options.streams,
-            cuda=options.cuda,
-            timeline=self._timeline,
-            cost_model=self._model,
-        )
+        own: dict[str, Any] = {
+            "rendezvous": GroupRendezvous(self.allgather_object, self._towards),
+            "secret": None if options.secret is None else related_secret(options.secret, name),
+            "name": name,
+            "deadline": None,
+            "timeline": self._timeline,
+        }
+        return Group(**(vars(options) | own))
 
-    def _preparation(self, tensor: torch.Tensor) -> Preparation:
+    def _preparation(self, tensor: torch.Tensor) -> HostOperations:
         """Give what prepares operations where the tensor lies."""
         try:
             if tensor.is_cpu:  # much quicker than to ask for tensor.device.type
                 return self._prepare
         except AttributeError:  # it isn't a tensor, which is found out there
             return self._prepare
-        return self._devices.preparation(tensor.device, self._turns, self._prepare)
+        return self._devices.preparation(tensor.device, self._work_queue, self._prepare)
 
     @property
     def _towards(self) -> str | None:
         """The host of rank 0, where it is known: the route there says which of our addresses others can reach."""
         rendezvous = self._options.rendezvous
         return rendezvous.host if rendezvous is not None else None
-
-    def _listen(self) -> Listener:
-        options = self._options
-        return Listener(options.interface, self._towards, options.host)
-
-    def _with_model(self, parts: Assembly) -> Preparation:
-        algorithm = self._options.algorithm
-        return Preparation(HostCollectives(parts.sharing, parts.arena, parts.mesh, self._model, algorithm))

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from hpsearch_comm.algorithms.cost_model import CostModel
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.rendezvous import Rendezvous
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.rendezvous import Rendezvous
 
-__all__ = ["Options", "read_cost_model"]
+__all__ = ["ALGORITHMS", "CUDA_WAYS", "TRANSPORTS", "Options"]
 
-_ALGORITHMS = ("auto", "direct", "ring", "butterfly", "hierarchical", "naive")
-_TRANSPORTS = ("auto", "tcp")
-_CUDA_WAYS = ("auto", "nccl", "host")
+ALGORITHMS = ("auto", "direct", "ring", "butterfly", "hierarchical", "naive")
+TRANSPORTS = ("auto", "tcp")
+CUDA_WAYS = ("auto", "nccl", "host")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Options:
     """What a group was asked for; `Group` documents each.
 
@@ -38,6 +33,7 @@ class Options:
     name: str
     timeout: float
     start_timeout: float
+    heartbeat_timeout: float
     deadline: float | None
     algorithm: str
     transport: str
@@ -51,11 +47,11 @@ class Options:
             raise ConfigurationError(f"size must be a number of ranks from 1, got {self.size!r}")
         if not _whole(self.rank) or not 0 <= self.rank < self.size:
             raise ConfigurationError(f"rank must be from 0 to {self.size - 1}, got {self.rank!r}")
-        for name in ("timeout", "start_timeout"):
+        for name in ("timeout", "start_timeout", "heartbeat_timeout"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise ConfigurationError(f"{name} must be a number of seconds above 0, got {value!r}")
-        for name, choices in (("algorithm", _ALGORITHMS), ("transport", _TRANSPORTS), ("cuda", _CUDA_WAYS)):
+        for name, choices in (("algorithm", ALGORITHMS), ("transport", TRANSPORTS), ("cuda", CUDA_WAYS)):
             if getattr(self, name) not in choices:
                 raise ConfigurationError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
         if self.size > 1 and self.rendezvous is None:
@@ -72,30 +68,6 @@ class Options:
     def credentials(self) -> Credentials:
         """Give what the ranks prove to each other. A group of one proves nothing to anybody."""
         return Credentials(self.secret if self.secret is not None else bytes(32), self.name, self.epoch)
-
-
-def read_cost_model(model: CostModel | Mapping[str, Any] | str | os.PathLike[str] | None) -> CostModel:
-    """Give the model that this is, holds the costs of, or names the JSON file of.
-
-    Raises:
-        ConfigurationError: It can't be read, or isn't one.
-    """
-    if model is None:
-        return CostModel()
-    if isinstance(model, CostModel):
-        return model
-    if isinstance(model, Mapping):
-        return CostModel.from_dict(model)
-    try:
-        costs = json.loads(Path(model).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"cost_model {os.fspath(model)!r} must be a JSON file as `python -m hpsearch_comm.benchmark --fit` "
-            f"prints it: {error}"
-        ) from None
-    if not isinstance(costs, dict):
-        raise ConfigurationError(f"cost_model {os.fspath(model)!r} must hold an object of costs, got {costs!r}")
-    return CostModel.from_dict(costs)
 
 
 def _whole(value: Any) -> bool:

@@ -5,34 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpsearch_comm.errors import UsageError
-
 __all__ = ["Topology"]
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Where the ranks of a group are, as seen by one of them.
-
-    Raises:
-        UsageError: The hosts don't hold each rank from 0 up exactly once, in order, or this rank isn't among them.
-    """
+    """Where the ranks of a group are, as seen by one of them."""
 
     rank: int
     """This rank."""
     hosts: tuple[tuple[int, ...], ...]
-    """The ranks of each host in rising order; the hosts by their lowest rank."""
-
-    def __post_init__(self) -> None:
-        ranks = [rank for host in self.hosts for rank in host]
-        ordered = all(host == tuple(sorted(host)) for host in self.hosts) and self.hosts == tuple(sorted(self.hosts))
-        if sorted(ranks) != list(range(len(ranks))) or not all(self.hosts) or not ordered:
-            raise UsageError(
-                f"hosts must hold each rank from 0 up exactly once, in rising order, and be ordered by their lowest "
-                f"rank, got {self.hosts}"
-            )
-        if self.rank not in ranks:
-            raise UsageError(f"rank must be one of the {len(ranks)} ranks of the hosts, got {self.rank}")
+    """The ranks of each host in rising order, each rank from 0 up once; the hosts by their lowest rank."""
 
     @classmethod
     def of(cls, rank: int, identities: Sequence[str]) -> Topology:

@@ -126,7 +126,7 @@ def _torch() -> Iterator[Finding]:
 
 
 def _nccl(search_path: Sequence[str] | None) -> Iterator[Finding]:
-    from hpsearch_comm.nccl_wheels import installed_nccl_wheels, nccl_required_by_torch, shared_files
+    from hpsearch_comm.cuda.nccl_wheels import installed_nccl_wheels, nccl_required_by_torch, shared_files
 
     wheels = installed_nccl_wheels(search_path)
     names = " and ".join(f"{wheel.name} {wheel.version}" for wheel in wheels)

@@ -67,7 +67,8 @@ class Scaling(Settings):
     `per_worker`: each has a batch of its own, so the global one grows with them, and the result is another."""
     lr: Literal["linear", "sqrt", "none"] | None = None
     """What the learning rate is multiplied by when the global batch is multiplied by k: `linear` k, `sqrt` its square
-    root, `none` 1. Left out: `sqrt` for Adam and its kin, `linear` for the others."""
+    root, `none` 1. Left out: `sqrt` for Adam and its kin, RMSprop, Adadelta, Adafactor and Muon; `none` for Adagrad and
+    Rprop; `linear` for the others. Nothing else of the optimizer is changed, its betas neither."""
     warmup_epochs: Annotated[float, AtLeast(0)] = 5
     """Epochs in which the rate rises after the workers have become more, or from the start on several; 0 for at
     once."""

@@ -25,7 +25,7 @@ from hpsearch.trainable.report_lines import KIND, LineReader
 from hpsearch.trial import Failure, Params, Trial
 from hpsearch.worker.attempt import Attempt
 from hpsearch.worker.gang import RankInfo
-from hpsearch.worker.gang_store import Board, Ending, GangStore, StoreLostError
+from hpsearch.worker.gang_store import LAUNCHERS, Board, Ending, GangStore, StoreLostError
 from hpsearch.worker.guardian import MARK, Guardian, kill_marked, start_guardian
 from hpsearch.worker.named_checkpoints import Copy, NamedCheckpoints
 from hpsearch.worker.preflight import check_program
@@ -152,7 +152,7 @@ class CommandRunner:
 
     def _environment(self, assignment: Assignment, lines: Path) -> dict[str, str]:
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name not in LAUNCHERS},
             **dict.fromkeys(_THREADS, str(self._threads)),
             "HPSEARCH_REPORTS": str(lines),
             "HPSEARCH_TRIAL": str(Path(assignment.directory) / "trial.json"),

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hpsearch_comm import Group, Listener
 
-__all__ = ["PATIENCE_SECONDS", "GangListener", "RankInfo"]
-
-PATIENCE_SECONDS = 300.0
-"""What an operation of a gang's group may take without progress, where HPSEARCH_COMM_TIMEOUT says nothing else.
-
-A death is noticed at once anyhow. This is for ranks that hang, and must be longer than what one does while the others
-wait: to write a large checkpoint, say.
-"""
+__all__ = ["GangListener", "RankInfo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +78,6 @@ class GangListener:
 
         # Nothing else: what another launcher has set for the process that started this one isn't meant here.
         variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-        variables.setdefault("HPSEARCH_COMM_TIMEOUT", str(PATIENCE_SECONDS))
         seated = {
             "rank": rank_info.rank,
             "size": rank_info.width,

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from hpsearch.worker.gang import PATIENCE_SECONDS, RankInfo
+from hpsearch.worker.gang import RankInfo
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-__all__ = ["Board", "Ending", "GangStore", "StoreLostError"]
+__all__ = ["LAUNCHERS", "Board", "Ending", "GangStore", "StoreLostError"]
+
+LAUNCHERS = frozenset({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
+"""What mpirun or srun has set if it started the backend's processes: their number, which isn't that of a trial's."""
 
 _PATIENCE = timedelta(seconds=10)
 """For one answer of the store."""
@@ -68,7 +70,7 @@ class GangStore:
         if self._store is None:
             from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-            from hpsearch_comm.formation.interface import local_address
+            from hpsearch_comm.bootstrap.interface import local_address
 
             ip = local_address(interface=self._interface)
             # Bound here, since a store by itself listens on every address.
@@ -106,7 +108,6 @@ class GangStore:
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
             "HPSEARCH_COMM_SECRET": rank_info.secret.hex(),
-            "HPSEARCH_COMM_TIMEOUT": os.environ.get("HPSEARCH_COMM_TIMEOUT", str(PATIENCE_SECONDS)),
         }
         if self._node:
             environment["HPSEARCH_COMM_HOST"] = self._node

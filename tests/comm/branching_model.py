@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hpsearch_comm import Group
-from hpsearch_comm.gradients import DataParallel, DistributedOptimizer
+from hpsearch_comm.data_parallel import DataParallel, DistributedOptimizer
 
 FEATURES = 6
 STEPS = 50

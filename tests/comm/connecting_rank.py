@@ -13,11 +13,15 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from hpsearch_comm.bootstrap.address import read_addresses
+from hpsearch_comm.bootstrap.connect import Connections, connect
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.listener import Listener
+from hpsearch_comm.bootstrap.rendezvous import KnownAddresses
 from hpsearch_comm.errors import CommError
-from hpsearch_comm.formation.address import read_addresses
-from hpsearch_comm.formation.connect import Connections, connect
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.listener import Listener
+from hpsearch_comm.group import Group
 from tests.comm.forked import forked
 from tests.comm.forming import PATIENCE, open_files
 
@@ -45,13 +49,15 @@ def connecting_rank(network: str | None = None) -> Iterator[ConnectingRank]:
         yield ConnectingRank(process, channel)
 
 
-def meet(ranks: Sequence[ConnectingRank], listening: Sequence[dict[str, Any]], **arguments: Any) -> list[Any]:
-    """Have some ranks listen and then connect; gives what each says of its connections."""
+def meet(
+    ranks: Sequence[ConnectingRank], listening: Sequence[dict[str, Any]], how: str = "connect", **arguments: Any
+) -> list[Any]:
+    """Have some ranks listen and then connect, or `join` a group; gives what each says of it."""
     for rank, where in zip(ranks, listening, strict=True):
         rank.ask("listen", **where)
     addresses = [rank.answer() for rank in ranks]
     for number, rank in enumerate(ranks):
-        rank.ask("connect", rank=number, addresses=addresses, **arguments)
+        rank.ask(how, rank=number, addresses=addresses, **arguments)
     return [rank.answer() for rank in ranks]
 
 
@@ -60,12 +66,15 @@ class _Rank:
         self._orders = orders
         self._listener: Listener | None = None
         self._connections: Connections | None = None
+        self._group: Group | None = None
 
     def listen(self, interface: str | None = None, towards: str | None = None) -> str:
         self._listener = Listener(interface, towards)
         return self._listener.address.to_text()
 
-    def connect(self, rank: int, addresses: list[str], secret: str, streams: int = 2) -> dict[str, Any]:
+    def connect(
+        self, rank: int, addresses: list[str], secret: str, streams: int = 2, heartbeat_timeout: float = 60.0
+    ) -> dict[str, Any]:
         assert self._listener is not None
         if self._connections is not None:
             self._connections.close()
@@ -76,6 +85,7 @@ class _Rank:
             Credentials(bytes.fromhex(secret)),
             streams=streams,
             tcp_only=False,
+            heartbeat_timeout=heartbeat_timeout,
             deadline=time.monotonic() + PATIENCE,
         )
         sockets = [*made.controls.values(), *(sock for streams in made.streams.values() for sock in streams)]
@@ -104,6 +114,27 @@ class _Rank:
         files = [path for number, path in open_files().items() if int(number) != self._orders.fileno()]
         return sum(path.startswith("socket:") for path in files)
 
+    def join(self, rank: int, addresses: list[str], secret: str, **options: Any) -> None:
+        """Make a group."""
+        self._group = Group(
+            rank,
+            len(addresses),
+            rendezvous=KnownAddresses(addresses),
+            listener=self._listener,
+            secret=bytes.fromhex(secret),
+            **options,
+        )
+
+    def sums(self, count: int) -> float:
+        """Sum ones with the others, one time after the other."""
+        assert self._group is not None
+        return sum(self._group.allreduce(torch.ones(1000), "sum")[0].item() for _ in range(count))
+
+    def leave(self) -> None:
+        """Close the group."""
+        assert self._group is not None
+        self._group.close()
+
     def wait_for_end(self) -> str:
         """Wait until the control connection to the other rank ends; gives how."""
         assert self._connections is not None
@@ -129,7 +160,7 @@ def _serve(orders: Connection, network: str | None) -> None:
             try:
                 answer = getattr(rank, order)(**arguments)
             except (CommError, socket.gaierror) as error:
-                answer = {"error": type(error).__name__, "text": str(error)}
+                answer = {"error": type(error).__name__, "text": str(error), "rank": getattr(error, "rank", None)}
             orders.send(answer)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from typing import Any
 import torch
 
 from hpsearch_comm import Group
-from hpsearch_comm.links.mesh import Mesh
-from hpsearch_comm.memory.words import Barrier
+from hpsearch_comm.shm.barrier import Barrier
+from hpsearch_comm.transport.mesh import Mesh
 
 COUNT = 30_000
 OPERATIONS = ("allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "barrier", "allgather_object")
@@ -136,7 +137,7 @@ def _raise_alarm() -> None:
 
 def _await_end(group: Group) -> None:
     """Do something else until the group has ended, and then find out why."""
-    while group._fate.error is None:
+    while group._abort_state.error is None:
         signal.sigtimedwait([], 0.02)
     group.barrier()
 
@@ -222,6 +223,35 @@ def stuck(group: Group, rank: int, go: str) -> None:
         group.allreduce(torch.ones(5))
     finally:
         Path(f"{go}-{group.rank}").touch()
+
+
+def stopped(group: Group, victim: int, seconds: float) -> list[float]:
+    """One rank's process is stopped while the others wait for it in an operation, and goes on after so many seconds."""
+    pids = group.allgather_object(os.getpid())
+    if group.rank == victim:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif group.rank == (victim + 1) % group.size:
+        _await_stop(pids[victim])
+        threading.Timer(seconds, os.kill, (pids[victim], signal.SIGCONT)).start()
+    return [group.allreduce(torch.ones(COUNT), "sum")[0].item() for _ in range(3)]
+
+
+def stopped_for_good(group: Group, victim: int) -> None:
+    """One rank's process is stopped until another one has given up."""
+    pids = group.allgather_object(os.getpid())
+    if group.rank == victim:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    try:
+        group.allreduce(torch.ones(COUNT))
+    finally:
+        if group.rank == (victim + 1) % group.size:
+            _await_stop(pids[victim])
+            os.kill(pids[victim], signal.SIGCONT)
+
+
+def _await_stop(pid: int) -> None:
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TZ":  # or it has ended
+        signal.sigtimedwait([], 0.02)
 
 
 def disagrees(group: Group, rank: int, how: str) -> None:

@@ -22,20 +22,21 @@ from typing import Any
 
 import torch
 
-from hpsearch_comm.algorithms import chain, course, direct, direct_allreduce, pieces
-from hpsearch_comm.algorithms.parts import split
+from hpsearch_comm.collectives.parts import split
+from hpsearch_comm.collectives.reduction import reduction_for
+from hpsearch_comm.collectives.shm import chain, chunks, direct, direct_allreduce, pipeline
 from hpsearch_comm.errors import PeerLost
-from hpsearch_comm.fate import Fate
-from hpsearch_comm.links.mesh import Mesh
-from hpsearch_comm.memory.arena import Arena
-from hpsearch_comm.memory.segment import Segment
-from hpsearch_comm.memory.slots import SLOT
-from hpsearch_comm.memory.staging import CHUNK
-from hpsearch_comm.memory.words import Barrier, Bell
-from hpsearch_comm.operation import Operation
-from hpsearch_comm.reduction import reduction_for
-from hpsearch_comm.signature import Signature
-from tests.comm.arena_world import PATIENCE, socket_pairs
+from hpsearch_comm.failure.abort import AbortState
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.header import Signature
+from hpsearch_comm.shm.barrier import Barrier, Bell
+from hpsearch_comm.shm.memfd import Memfd
+from hpsearch_comm.shm.shm_segment import ShmSegment
+from hpsearch_comm.shm.slots import SLOT
+from hpsearch_comm.shm.staging import CHUNK
+from hpsearch_comm.transport.mesh import Mesh
+from hpsearch_comm.transport.shm_link import links_within
+from tests.comm.shm_world import PATIENCE, socket_pairs
 
 SIZE = 3
 VICTIM = 1
@@ -58,66 +59,66 @@ class Death:
     exits: list[int]
 
 
-def begin(arena: Arena, fate: Fate, name: str) -> Operation:
-    return Operation(arena.members[arena.index], Signature(0, name, "direct"), 60.0, fate, spin=arena.may_spin)
+def begin(shm: ShmSegment, abort_state: AbortState, name: str) -> Operation:
+    return Operation(shm.members[shm.index], Signature(0, name, "direct").pack(), 60.0, abort_state, spin=shm.may_spin)
 
 
-def one_shot(arena: Arena, fate: Fate) -> None:
+def one_shot(shm: ShmSegment, abort_state: AbortState) -> None:
     tensor = torch.ones(100)
-    direct.allreduce(arena, begin(arena, fate, "allreduce"), tensor, SUM, tensor)
+    direct.allreduce(shm, begin(shm, abort_state, "allreduce"), tensor, SUM, tensor)
 
 
-def staged(arena: Arena, fate: Fate) -> None:
+def staged(shm: ShmSegment, abort_state: AbortState) -> None:
     tensor = torch.ones(LONG)
-    direct.allreduce(arena, begin(arena, fate, "allreduce"), tensor, SUM, tensor)
+    direct.allreduce(shm, begin(shm, abort_state, "allreduce"), tensor, SUM, tensor)
 
 
-def in_a_chain(arena: Arena, fate: Fate) -> None:
-    arena.cores = 1  # on a machine with a core for each rank it would take more chunks
+def in_a_chain(shm: ShmSegment, abort_state: AbortState) -> None:
+    shm.cores = 1  # on a machine with a core for each rank it would take more chunks
     tensor = torch.ones((SIZE + 1) * SLOT // 4 + 100)
-    direct.allreduce(arena, begin(arena, fate, "allreduce"), tensor, SUM, tensor)
+    direct.allreduce(shm, begin(shm, abort_state, "allreduce"), tensor, SUM, tensor)
 
 
-def zero_copy(arena: Arena, fate: Fate) -> None:
-    tensor = arena.empty(begin(arena, fate, "empty"), 4 * LONG).view(torch.float32)
-    direct.allreduce(arena, begin(arena, fate, "allreduce"), tensor, SUM, tensor)
+def zero_copy(shm: ShmSegment, abort_state: AbortState) -> None:
+    tensor = shm.empty(begin(shm, abort_state, "empty"), 4 * LONG).view(torch.float32)
+    direct.allreduce(shm, begin(shm, abort_state, "allreduce"), tensor, SUM, tensor)
 
 
-def broadcast(arena: Arena, fate: Fate) -> None:
-    direct.broadcast(arena, begin(arena, fate, "broadcast"), torch.ones(LONG), VICTIM)
+def broadcast(shm: ShmSegment, abort_state: AbortState) -> None:
+    direct.broadcast(shm, begin(shm, abort_state, "broadcast"), torch.ones(LONG), VICTIM)
 
 
-def allgather(arena: Arena, fate: Fate) -> None:
-    direct.allgather(arena, begin(arena, fate, "allgather"), list(torch.ones(SIZE, LONG // SIZE)))
+def allgather(shm: ShmSegment, abort_state: AbortState) -> None:
+    direct.allgather(shm, begin(shm, abort_state, "allgather"), list(torch.ones(SIZE, LONG // SIZE)))
 
 
-def allgather_in_place(arena: Arena, fate: Fate) -> None:
-    tensor = arena.empty(begin(arena, fate, "empty"), 4 * LONG).view(torch.float32)
-    direct.gather_parts(arena, begin(arena, fate, "allgather"), tensor, split(LONG, SIZE))
+def allgather_in_place(shm: ShmSegment, abort_state: AbortState) -> None:
+    tensor = shm.empty(begin(shm, abort_state, "empty"), 4 * LONG).view(torch.float32)
+    direct.gather_parts(shm, begin(shm, abort_state, "allgather"), tensor, split(LONG, SIZE))
 
 
-def reduce_scatter(arena: Arena, fate: Fate) -> None:
+def reduce_scatter(shm: ShmSegment, abort_state: AbortState) -> None:
     parts = split(LONG, SIZE)
-    start, stop = parts[arena.index]
+    start, stop = parts[shm.index]
     out = torch.empty(stop - start)
-    direct.reduce_scatter(arena, begin(arena, fate, "reduce_scatter"), torch.ones(LONG), parts, SUM, out)
+    direct.reduce_scatter(shm, begin(shm, abort_state, "reduce_scatter"), torch.ones(LONG), parts, SUM, out)
 
 
-def reduce_in_place(arena: Arena, fate: Fate) -> None:
-    tensor = arena.empty(begin(arena, fate, "empty"), 4 * LONG).view(torch.float32)
-    direct.reduce_parts(arena, begin(arena, fate, "allreduce"), tensor, split(LONG, 2), SUM)
-    direct.gather_parts(arena, begin(arena, fate, "allreduce"), tensor, split(LONG, 2))
+def reduce_in_place(shm: ShmSegment, abort_state: AbortState) -> None:
+    tensor = shm.empty(begin(shm, abort_state, "empty"), 4 * LONG).view(torch.float32)
+    direct.reduce_parts(shm, begin(shm, abort_state, "allreduce"), tensor, split(LONG, 2), SUM)
+    direct.gather_parts(shm, begin(shm, abort_state, "allreduce"), tensor, split(LONG, 2))
 
 
-def around_links(arena: Arena, fate: Fate) -> None:
-    mesh = Mesh(arena.index, arena.links(), arena.bell)
+def around_links(shm: ShmSegment, abort_state: AbortState) -> None:
+    mesh = Mesh(shm.index, links_within(shm), shm.bell)
     sent, received = torch.ones(LONG), torch.empty(LONG)
-    following, previous = (arena.index + 1) % SIZE, (arena.index - 1) % SIZE
+    following, previous = (shm.index + 1) % SIZE, (shm.index - 1) % SIZE
     with contextlib.closing(mesh):
-        mesh.exchange(begin(arena, fate, "allreduce"), [(following, sent)], [(previous, received, None)])
+        mesh.exchange(begin(shm, abort_state, "allreduce"), [(following, sent)], [(previous, received, None)])
 
 
-PATHS: dict[str, Callable[[Arena, Fate], None]] = {
+PATHS: dict[str, Callable[[ShmSegment, AbortState], None]] = {
     function.__name__: function
     for function in (
         one_shot,
@@ -150,13 +151,12 @@ class Executioner:
         """Put a moment before everything that others could notice."""
         for owner, name in (
             (Barrier, "wait"),
-            (Segment, "receive"),
-            (Segment, "map"),
+            (Memfd, "receive"),
+            (Memfd, "map"),
             (Bell, "ring"),
             (chain, "copy"),
-            (course, "copy"),
-            (pieces, "fold"),
-            (direct_allreduce, "fold"),
+            (pipeline, "copy"),
+            (chunks, "_fold"),
             (direct_allreduce, "copy"),
             (direct, "copy"),
         ):
@@ -170,14 +170,14 @@ class Executioner:
         return observed
 
 
-def watch(controls: dict[int, socket.socket], fate: Fate) -> None:
-    """Do as the group's watcher does: tell the fate of a peer whose connection ends."""
+def watch(controls: dict[int, socket.socket], abort_state: AbortState) -> None:
+    """Do as the group's watcher does: tell the abort state of a peer whose connection ends."""
     poll = select.poll()
     peers = {control.fileno(): peer for peer, control in controls.items()}
     for descriptor in peers:
         poll.register(descriptor, select.POLLIN)
     (descriptor, _), *_ = poll.poll()
-    fate.fail(PeerLost(f"rank {peers[descriptor]} has died", peers[descriptor]))
+    abort_state.fail(PeerLost(f"rank {peers[descriptor]} has died", peers[descriptor]))
 
 
 def mapped() -> int:
@@ -186,13 +186,13 @@ def mapped() -> int:
 
 def live(rank: int, path: str, descriptors: dict[int, socket.socket], controls: dict[int, socket.socket]) -> str:
     """Do the operation and meet once more; give what came of it."""
-    fate = Fate()
-    watcher = threading.Thread(target=watch, args=(controls, fate), daemon=True)
+    abort_state = AbortState()
+    watcher = threading.Thread(target=watch, args=(controls, abort_state), daemon=True)
     watcher.start()
     try:
-        with contextlib.closing(Arena(rank, range(SIZE), descriptors, fate)) as arena:
-            PATHS[path](arena, fate)
-            direct.barrier(arena, begin(arena, fate, "barrier"))
+        with contextlib.closing(ShmSegment(rank, range(SIZE), descriptors, abort_state)) as shm:
+            PATHS[path](shm, abort_state)
+            direct.barrier(shm, begin(shm, abort_state, "barrier"))
     except Exception as error:
         outcome = f"{type(error).__name__} {getattr(error, 'rank', '')}"
     else:

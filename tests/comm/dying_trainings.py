@@ -11,7 +11,7 @@ import torch._dynamo  # which optimizers import when the first is made: here it 
 from torch import nn
 
 from hpsearch_comm import Group
-from hpsearch_comm.gradients import DataParallel, convert_sync_batchnorm
+from hpsearch_comm.data_parallel import DataParallel, convert_sync_batchnorm
 from tests.comm.branching_model import Training
 
 

@@ -12,14 +12,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from hpsearch_comm.formation.address import Address
-from hpsearch_comm.formation.connect import Connections, connect
-from hpsearch_comm.formation.handshake import ANSWER_BYTES, NONCE_BYTES, Credentials, Hello, Proof, Verdict
-from hpsearch_comm.formation.listener import Listener
+from hpsearch_comm.bootstrap.address import Address
+from hpsearch_comm.bootstrap.connect import Connections, connect
+from hpsearch_comm.bootstrap.handshake import (
+    ANSWER_BYTES,
+    NONCE_BYTES,
+    PROOF_BYTES,
+    Challenge,
+    Credentials,
+    Hello,
+    Proof,
+    Verdict,
+)
+from hpsearch_comm.bootstrap.listener import Listener
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 60.0
 """Seconds that a test waits at most for what should take milliseconds."""
+
+HEARTBEAT_TIMEOUT = 60.0
 
 Outcome = Connections | Exception
 
@@ -35,12 +46,20 @@ def listeners(size: int, hosts: Sequence[str] | None = None) -> list[Listener]:
 class Forming:
     """Ranks that connect, each in a thread; `outcomes` waits for what came of them."""
 
-    def __init__(self, group: Sequence[Listener], credentials: Credentials, streams: int = 2, tcp_only: bool = False):
+    def __init__(
+        self,
+        group: Sequence[Listener],
+        credentials: Credentials,
+        streams: int = 2,
+        tcp_only: bool = False,
+        heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
+    ):
         self.listeners = group
         self.addresses = [listener.address for listener in group]
         self.credentials = credentials
         self._streams = streams
         self._tcp_only = tcp_only
+        self._heartbeat_timeout = heartbeat_timeout
         self._pool = concurrent.futures.ThreadPoolExecutor(len(group))
         self._ranks: dict[int, concurrent.futures.Future[Connections]] = {}
 
@@ -61,6 +80,7 @@ class Forming:
             credentials or self.credentials,
             streams=streams or self._streams,
             tcp_only=self._tcp_only,
+            heartbeat_timeout=self._heartbeat_timeout,
             deadline=time.monotonic() + seconds,
         )
 
@@ -112,8 +132,9 @@ def forming(
     credentials: Credentials | None = None,
     streams: int = 2,
     tcp_only: bool = False,
+    heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
 ) -> Iterator[Forming]:
-    group = Forming(listeners(size, hosts), credentials or new_credentials(), streams, tcp_only)
+    group = Forming(listeners(size, hosts), credentials or new_credentials(), streams, tcp_only, heartbeat_timeout)
     try:
         yield group
     finally:
@@ -150,6 +171,28 @@ def dial(address: Address, *, local: bool = False) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def prove(sock: socket.socket, credentials: Credentials, hello: Hello, after: bytes = b"") -> Proof:
+    """Do the client's side of a handshake, where the server is to accept it, with these bytes right behind it."""
+    sock.settimeout(PATIENCE)
+    proof = Proof(credentials, hello)
+    sock.sendall(proof.message(read(sock, NONCE_BYTES)) + after)
+    proof.check(read(sock, ANSWER_BYTES))
+    return proof
+
+
+def verify(sock: socket.socket, credentials: Credentials, rank: int = 0) -> Hello:
+    """Do the server's side of a handshake, where the client is to be accepted."""
+    sock.settimeout(PATIENCE)
+    challenge = Challenge(credentials, rank)
+    sock.sendall(challenge.nonce)
+    proof = read(sock, PROOF_BYTES)
+    judgement = challenge.judge(proof + read(sock, Challenge.lacks(proof)))
+    sock.sendall(judgement.answer)
+    assert judgement.hello is not None
+    assert judgement.verdict is Verdict.ACCEPTED
+    return judgement.hello
 
 
 def knock(group: Forming, local: bool, credentials: Credentials, hello: Hello) -> Verdict:

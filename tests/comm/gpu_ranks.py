@@ -8,17 +8,21 @@ import multiprocessing.connection
 import os
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 import torch
 
 import hpsearch_comm as comm
+from hpsearch_comm.collectives.reduction import reduction_for
 from hpsearch_comm.cuda.eligibility import DeviceFacts, can_use_nccl, local_facts, most_ctas
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
+from hpsearch_comm.cuda.nccl_library import load_nccl
 from hpsearch_comm.cuda.staging import HostStaging
-from hpsearch_comm.fate import Fate
-from hpsearch_comm.reduction import reduction_for
+from hpsearch_comm.cuda.stream import CudaStream
+from hpsearch_comm.failure.abort import AbortState
+from tests.comm.bare_nccl import BareNccl
 from tests.comm.thread_ranks import SECRET
 
 PATIENCE = 120.0
@@ -37,7 +41,7 @@ class Rank:
         self.other = other
         self.device = torch.device("cuda", 0)
         torch.cuda.set_device(self.device)
-        self.facts = [DeviceFacts.from_json(values) for values in self.gather(local_facts(self.device).to_json())]
+        self.facts = [DeviceFacts.from_json(values) for values in self.gather(asdict(local_facts(self.device)))]
         self.reason = can_use_nccl(self.facts)
 
     def gather(self, value: Any) -> list[Any]:
@@ -52,12 +56,29 @@ class Pair(Rank):
 
     def __init__(self, rank: int, other: Connection, timeout: float) -> None:
         super().__init__(rank, other)
-        self.fate = Fate()
-        self.staging = HostStaging(self.device, self.fate)
-        self.nccl: NcclCommunicator | None = None
+        self.abort_state = AbortState()
+        self.staging = HostStaging(self.stream(), self.stream(), self.abort_state)
+        self.nccl: BareNccl | None = None
         if self.reason is None:
-            ctas = most_ctas(self.facts)
-            self.nccl = NcclCommunicator(rank, 2, self.device, self.gather, self.fate, timeout, max_ctas=ctas)
+            self.nccl = BareNccl(
+                NcclCommunicator(
+                    rank,
+                    2,
+                    load_nccl(),
+                    self.stream(),
+                    self.gather,
+                    self.abort_state,
+                    timeout,
+                    max_ctas=most_ctas(self.facts),
+                ),
+                self.current,
+            )
+
+    def stream(self) -> CudaStream:
+        return CudaStream.beside(self.device)
+
+    def current(self) -> CudaStream:
+        return CudaStream.current(self.device)
 
     def exchange(self, chunk: torch.Tensor) -> torch.Tensor:
         """Give the other rank's chunk; rank 0 sends first, so that neither waits for room in the pipe."""
@@ -83,13 +104,14 @@ class Pair(Rank):
             reduction.finish(total, 2)
             reduction.view(chunk).copy_(total)
 
-        return self.staging.elementwise(tensor, collective)
+        self.staging.elementwise(tensor, tensor, collective, self.current().record())
+        return tensor
 
     def close(self) -> None:
         self.staging.close()
         if self.nccl is not None:
             self.nccl.close()
-        self.fate.close()
+        self.abort_state.close()
 
 
 class Groups(Rank):

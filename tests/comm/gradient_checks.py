@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hpsearch_comm import Group
-from hpsearch_comm.gradients import DataParallel
+from hpsearch_comm.data_parallel import DataParallel
 from tests.comm.thread_ranks import run_ranks
 
 Gradients = list[torch.Tensor | None]
@@ -57,10 +57,21 @@ def compare(make: Callable[[], nn.Module], loss: Callable[..., Any], size: int =
 
         with pytest.MonkeyPatch.context() as patch:
             if large is not None:
-                patch.setattr("hpsearch_comm.gradients.buckets.LARGE", large)
+                patch.setattr("hpsearch_comm.data_parallel.buckets.LARGE", large)
             for seen in run_ranks(size, work):
                 for step in seen:
                     assert_close(step, expected, **tolerance)
+
+
+def reduce_at_once(group: Group) -> None:
+    """Let asynchronous reductions end before their call returns: at the worst moment for who shares their memory."""
+
+    def allreduce_async(*args: Any, **kwargs: Any) -> Any:
+        handle = Group.allreduce_async(group, *args, **kwargs)
+        handle.wait()
+        return handle
+
+    vars(group)["allreduce_async"] = allreduce_async
 
 
 def inputs_of(rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -16,26 +15,15 @@ from hpsearch_comm.cuda.eligibility import DeviceFacts
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
 from hpsearch_comm.cuda.nccl_start import Gather
 from hpsearch_comm.cuda.staging import HostStaging
-from hpsearch_comm.fate import Fate
+from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.options import Options
-from tests.comm.host_nccl import HostEvent, HostNccl, HostQueue, HostWorld
+from tests.comm.host_nccl import HostNccl, HostStream, HostWorld
 from tests.comm.thread_ranks import run_ranks
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
 DEVICE = torch.device("cuda", 0)
 CHUNK_BYTES = 64
-
-
-class HostCaller:
-    def __init__(self) -> None:
-        self.ready = HostEvent(lambda: True)
-
-    def scope(self) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def lend(self, tensor: torch.Tensor) -> None:
-        pass
 
 
 class HostParts(CudaParts):
@@ -60,38 +48,37 @@ class HostParts(CudaParts):
         self.asked += 1
         return self._facts
 
-    def caller(self, device: torch.device) -> HostCaller:
-        return HostCaller()
+    def current(self, device: torch.device) -> HostStream:
+        return HostStream()
 
     def communicator(
         self,
         options: Options,
         device: torch.device,
         gather: Gather,
-        fate: Fate,
+        abort_state: AbortState,
         max_ctas: int | None,
     ) -> NcclCommunicator:
         nccl = self._left.pop(0)
         return NcclCommunicator(
             options.rank,
             options.size,
-            CPU,
+            nccl.as_library(),
+            nccl.stream(),
             gather,
-            fate,
+            abort_state,
             options.timeout,
             start_timeout=options.start_timeout,
             max_ctas=max_ctas,
-            library=nccl.as_library(),
-            queue=nccl.queue(),
         )
 
-    def staging(self, device: torch.device, fate: Fate) -> HostStaging:
+    def staging(self, device: torch.device, abort_state: AbortState) -> HostStaging:
         return HostStaging(
-            CPU,
-            fate,
+            HostStream(),
+            HostStream(),
+            abort_state,
             chunk_bytes=CHUNK_BYTES,
             allocate=lambda nbytes: torch.empty(nbytes, dtype=torch.uint8),
-            queues=(HostQueue(), HostQueue()),
         )
 
 
@@ -118,7 +105,7 @@ class DeviceRanks:
             device = pick(tensor)
             if device == CPU:
                 return group._prepare
-            return devices.preparation(device, group._turns, group._prepare)
+            return devices.preparation(device, group._work_queue, group._prepare)
 
         group._preparation = preparation  # type: ignore[method-assign]
 

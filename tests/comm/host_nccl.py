@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
+import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -17,6 +18,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from hpsearch_comm.cuda.nccl_library import DATATYPES, IN_PROGRESS, OPERATORS, SUCCESS, NcclLibrary
+from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.errors import NcclError
 
 T = TypeVar("T")
@@ -30,22 +32,18 @@ class HostEvent:
         self.query = reached
 
 
-class HostQueue:
+class HostStream(CudaStream):
     """A stream on which everything is done at once, but for what `busy` says."""
 
-    handle = 77
-
     def __init__(self, busy: Callable[[], bool] = lambda: False) -> None:
+        self.handle = 77
         self.busy = busy
         self.followed: list[Any] = []
-        self.released: list[Any] = []
         self.kept: list[torch.Tensor] = []
 
-    def mark(self) -> HostEvent:
-        return HostEvent(lambda: True)
-
-    def follow(self, event: Any) -> None:
-        self.followed.append(event)
+    @classmethod
+    def beside(cls, device: torch.device) -> HostStream:
+        return cls()
 
     def scope(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -53,8 +51,8 @@ class HostQueue:
     def record(self) -> HostEvent:
         return HostEvent(lambda: not self.busy())
 
-    def release(self, event: Any) -> None:
-        self.released.append(event)
+    def follow(self, event: Any) -> None:
+        self.followed.append(event)
 
     def keep(self, tensor: torch.Tensor) -> None:
         self.kept.append(tensor)
@@ -98,22 +96,26 @@ class HostNccl:
         self.state = SUCCESS
         self.busy = False
         self.max_ctas: int | None = None
+        self.interfaces: list[str | None] = []
+        """NCCL_SOCKET_IFNAME, at each moment of its start at which it may look there."""
         self._sequence = 0
         self._group: list[Call] | None = None
 
     def as_library(self) -> NcclLibrary:
         return cast(NcclLibrary, self)
 
-    def queue(self) -> HostQueue:
-        return HostQueue(lambda: self.busy)
+    def stream(self) -> HostStream:
+        return HostStream(lambda: self.busy)
 
     def unique_id(self) -> bytes:
+        self.interfaces.append(os.environ.get("NCCL_SOCKET_IFNAME"))
         if "ncclGetUniqueId" in self.fails:
             raise self.error("ncclGetUniqueId", self.fails["ncclGetUniqueId"])
         return bytes(range(128))
 
     def init_rank(self, size: int, identity: bytes, rank: int, max_ctas: int | None = None) -> int:
         assert (size, rank, len(identity)) == (self.world.size, self.rank, 128)
+        self.interfaces.append(os.environ.get("NCCL_SOCKET_IFNAME"))
         if "ncclCommInitRankConfig" in self.fails:
             raise self.error("ncclCommInitRankConfig", self.fails["ncclCommInitRankConfig"])
         self.max_ctas = max_ctas
@@ -158,7 +160,7 @@ class HostNccl:
 
         def function(*arguments: Any) -> int:
             *arguments, comm, stream = arguments  # type: ignore[assignment]
-            assert (comm, stream) == (1 + self.rank, HostQueue.handle)
+            assert (comm, stream) == (1 + self.rank, 77)
             if name in self.fails:
                 return self.fails[name]
             call = (name, tuple(arguments))
@@ -182,6 +184,8 @@ class HostNccl:
         if everyone is None:
             return
         carry_out(everyone, self.rank)
+        if calls[0][0] == "init":
+            self.interfaces.append(os.environ.get("NCCL_SOCKET_IFNAME"))
         self.state = SUCCESS
 
 
@@ -273,11 +277,11 @@ class Gathering:
         self._rounds: dict[int, dict[int, str]] = {}
 
     def of(self, rank: int) -> Callable[[Any], list[Any]]:
-        turns = itertools.count()
+        rounds = itertools.count()
 
         def gather(value: Any) -> list[Any]:
             with self._condition:
-                values = self._rounds.setdefault(next(turns), {})
+                values = self._rounds.setdefault(next(rounds), {})
                 values[rank] = json.dumps(value)
                 self._condition.notify_all()
                 assert self._condition.wait_for(lambda: len(values) == self._size, 30)

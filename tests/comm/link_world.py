@@ -13,13 +13,15 @@ from typing import Any
 import torch
 
 from hpsearch_comm.errors import CommError
-from hpsearch_comm.fate import Fate
-from hpsearch_comm.links.link import Link
-from hpsearch_comm.links.mesh import Mesh
-from hpsearch_comm.links.tcp_link import TcpLink
-from hpsearch_comm.memory.arena import Arena
-from hpsearch_comm.operation import Operation
-from hpsearch_comm.signature import Signature
+from hpsearch_comm.failure.abort import AbortState
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.header import Signature
+from hpsearch_comm.shm.barrier import Bell, Words
+from hpsearch_comm.shm.shm_segment import ShmSegment
+from hpsearch_comm.transport.link import Link
+from hpsearch_comm.transport.mesh import Mesh
+from hpsearch_comm.transport.shm_link import links_within
+from hpsearch_comm.transport.tcp_link import TcpLink
 
 PATIENCE = 60.0
 """Seconds after which a test whose ranks wait for each other has failed."""
@@ -28,16 +30,16 @@ SIGNATURE = Signature(7, "allreduce", "ring", torch.float32, (3, 4), "sum")
 
 
 class LinkWorld:
-    """Ranks 0 to `size` - 1, each a thread with a fate and a mesh of its own."""
+    """Ranks 0 to `size` - 1, each a thread with a abort state and a mesh of its own."""
 
-    def __init__(self, meshes: list[Mesh], fates: list[Fate]) -> None:
+    def __init__(self, meshes: list[Mesh], abort_states: list[AbortState]) -> None:
         self.meshes = meshes
-        self.fates = fates
+        self.abort_states = abort_states
         self.size = len(meshes)
 
     def operation(self, rank: int, signature: Signature = SIGNATURE, **options: Any) -> Operation:
         """Give what a rank needs for one operation."""
-        return Operation(rank, signature, options.pop("timeout", PATIENCE), self.fates[rank], **options)
+        return Operation(rank, signature.pack(), options.pop("timeout", PATIENCE), self.abort_states[rank], **options)
 
     def outcomes(self, *tasks: Callable[[], Any]) -> list[Any]:
         """Run every task in a thread of its own, and give their results, or the CommErrors that they raised."""
@@ -73,30 +75,40 @@ def tcp_world(size: int, streams: int) -> Iterator[LinkWorld]:
     """Connect every rank with every other by so many TCP streams."""
     links = tcp_links(list(combinations(range(size), 2)), size, streams)
     with contextlib.ExitStack() as opened:
-        fates = [opened.enter_context(contextlib.closing(Fate())) for _ in range(size)]
+        abort_states = [opened.enter_context(contextlib.closing(AbortState())) for _ in range(size)]
         yield LinkWorld(
-            [opened.enter_context(contextlib.closing(Mesh(rank, links[rank]))) for rank in range(size)], fates
+            [opened.enter_context(contextlib.closing(Mesh(rank, links[rank], quiet_bell()))) for rank in range(size)],
+            abort_states,
         )
+
+
+def quiet_bell() -> Bell:
+    """Give a bell that nobody rings."""
+    memory = bytearray(4096)
+    return Bell(Words(torch.frombuffer(memory, dtype=torch.uint8), memoryview(memory)), 64)
 
 
 @contextlib.contextmanager
 def shared_world(size: int, sharing: Callable[[int, int], bool]) -> Iterator[LinkWorld]:
-    """Connect ranks through the memory of one arena where `sharing` says so, and by two TCP streams elsewhere."""
+    """Connect ranks through the memory of one segment where `sharing` says so, and by two TCP streams elsewhere."""
     pairs = list(combinations(range(size), 2))
     links = tcp_links([pair for pair in pairs if not sharing(*pair)], size, 2)
     descriptors: list[dict[int, socket.socket]] = [{} for _ in range(size)]
     for one, other in pairs:
         descriptors[one][other], descriptors[other][one] = socket.socketpair()
     with contextlib.ExitStack() as opened:
-        fates = [opened.enter_context(contextlib.closing(Fate())) for _ in range(size)]
+        abort_states = [opened.enter_context(contextlib.closing(AbortState())) for _ in range(size)]
         with ThreadPoolExecutor(size) as pool:
-            making = [pool.submit(Arena, rank, range(size), descriptors[rank], fates[rank]) for rank in range(size)]
-        arenas = [opened.enter_context(contextlib.closing(arena.result())) for arena in making]
-        for rank, arena in enumerate(arenas):
-            through_memory = {peer: link for peer, link in arena.links().items() if sharing(rank, peer)}
+            making = [
+                pool.submit(ShmSegment, rank, range(size), descriptors[rank], abort_states[rank])
+                for rank in range(size)
+            ]
+        segments = [opened.enter_context(contextlib.closing(shm.result())) for shm in making]
+        for rank, shm in enumerate(segments):
+            through_memory = {peer: link for peer, link in links_within(shm).items() if sharing(rank, peer)}
             links[rank] = through_memory | links[rank]
-        meshes = [Mesh(rank, links[rank], arenas[rank].bell) for rank in range(size)]
-        yield LinkWorld([opened.enter_context(contextlib.closing(mesh)) for mesh in meshes], fates)
+        meshes = [Mesh(rank, links[rank], segments[rank].bell) for rank in range(size)]
+        yield LinkWorld([opened.enter_context(contextlib.closing(mesh)) for mesh in meshes], abort_states)
 
 
 def tcp_links(pairs: Sequence[tuple[int, int]], size: int, streams: int) -> list[dict[int, Link]]:

@@ -17,8 +17,9 @@ from typing import TypeVar
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.rendezvous import Rendezvous
+from hpsearch_comm.bootstrap.address import Address
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.rendezvous import Rendezvous
 from tests.comm.forming import LOOPBACK, PATIENCE, new_credentials, open_files, wait_until
 
 SOON = 0.5
@@ -48,8 +49,8 @@ class Meeting:
         )
 
 
-def address(rank: int) -> str:
-    return f'{{"address of": {rank}}}'
+def address(rank: int, hostname: str = "node") -> str:
+    return Address(f"{rank:032x}", hostname, 1 + rank, LOOPBACK, 1 + rank, f"socket-{rank}").to_text()
 
 
 def addresses(size: int) -> list[str]:

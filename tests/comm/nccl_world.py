@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import torch
-
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
-from hpsearch_comm.fate import Fate
-from tests.comm.host_nccl import Gathering, HostNccl, HostWorld, run_ranks
-
-CPU = torch.device("cpu")
+from hpsearch_comm.failure.abort import AbortState
+from tests.comm.bare_nccl import BareNccl
+from tests.comm.host_nccl import Gathering, HostNccl, HostStream, HostWorld, run_ranks
 
 
 class Ranks:
@@ -20,31 +17,32 @@ class Ranks:
     def __init__(self, size: int, timeout: float = 30.0) -> None:
         self.size = size
         self.timeout = timeout
-        self.fates = [Fate() for _ in range(size)]
+        self.abort_states = [AbortState() for _ in range(size)]
         self.host = HostWorld(size)
         self.nccl = [HostNccl(self.host, rank) for rank in range(size)]
         self.gathering = Gathering(size)
 
-    def communicator(self, rank: int, start_timeout: float = 60.0) -> NcclCommunicator:
+    def communicator(self, rank: int, start_timeout: float = 60.0, interface: str | None = None) -> BareNccl:
         """Make a rank's communicator, in its thread."""
         nccl = self.nccl[rank]
-        return NcclCommunicator(
+        communicator = NcclCommunicator(
             rank,
             self.size,
-            CPU,
+            nccl.as_library(),
+            nccl.stream(),
             self.gathering.of(rank),
-            self.fates[rank],
+            self.abort_states[rank],
             self.timeout,
             start_timeout=start_timeout,
-            library=nccl.as_library(),
-            queue=nccl.queue(),
+            interface=interface,
         )
+        return BareNccl(communicator, HostStream)
 
     def close(self) -> None:
         """End the threads that wait for a rank."""
         self.host.abort()
-        for fate in self.fates:
-            fate.close()
+        for abort_state in self.abort_states:
+            abort_state.close()
 
 
 class World(Ranks):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import hpsearch_comm as comm
-from hpsearch_comm.formation.handshake import Credentials
+from hpsearch_comm.bootstrap.handshake import Credentials
 
 _ROOT = Path(__file__).parents[2]
 SECRET = bytes(range(32))

@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 import torch
 
-from hpsearch_comm.memory import slots
-from hpsearch_comm.memory.arena import Arena
+from hpsearch_comm.shm import slots
+from hpsearch_comm.shm.shm_segment import ShmSegment
 from tests.comm.torch_uses import TorchUses
 
 
@@ -56,7 +56,7 @@ class Access:
 
 
 class Accesses:
-    """What the ranks have done to the memory of their arenas: by memory and barrier, or by slot."""
+    """What the ranks have done to the memory of their segments: by memory and barrier, or by slot."""
 
     def __init__(self, size: int) -> None:
         self._noted: dict[tuple[str, int], list[Access]] = defaultdict(list)
@@ -72,28 +72,28 @@ class Accesses:
             monkeypatch.setattr(module, "copy", self._noting(module.copy))
 
     @contextmanager
-    def of(self, arena: Arena, task: str) -> Iterator[None]:
-        """Note what this thread does in the body, as this arena's rank."""
-        self._here.arena, self._here.task = arena, task
+    def of(self, shm: ShmSegment, task: str) -> Iterator[None]:
+        """Note what this thread does in the body, as this segment's rank."""
+        self._here.shm, self._here.task = shm, task
         with TorchUses(self.note):
             yield
-        del self._here.arena
+        del self._here.shm
 
     def note(self, tensor: torch.Tensor, writes: bool) -> None:
         """Note that this thread uses a tensor, if it lies in shared memory."""
-        arena = getattr(self._here, "arena", None)
-        if arena is None or not tensor.numel():
+        shm = getattr(self._here, "shm", None)
+        if shm is None or not tensor.numel():
             return
-        for memory, base, stop, offset in _mappings(arena):
+        for memory, base, stop, offset in _mappings(shm):
             start = tensor.data_ptr()
             if base <= start < stop:
                 start += offset - base
-                slot = (start - arena.slots._start) // slots.SLOT if memory == "arena" else -1
-                within = 0 <= slot < arena.slots._number
+                slot = (start - shm.slots._start) // slots.SLOT if memory == "segment" else -1
+                within = 0 <= slot < shm.slots._number
                 with self._lock:
-                    clock = tuple(self._clocks[arena.index]) if within else ()
-                    access = Access(arena.index, start, start + tensor.nbytes, writes, self._here.task, clock)
-                    self._noted[("slot", slot) if within else (memory, arena.barrier._count)].append(access)
+                    clock = tuple(self._clocks[shm.index]) if within else ()
+                    access = Access(shm.index, start, start + tensor.nbytes, writes, self._here.task, clock)
+                    self._noted[("slot", slot) if within else (memory, shm.barrier._count)].append(access)
 
     def races(self) -> list[tuple[Access, Access]]:
         """Give every two accesses of one byte that nothing orders, one of them writing."""
@@ -131,12 +131,12 @@ class Accesses:
         return noted
 
 
-def _mappings(arena: Arena) -> Iterator[tuple[str, int, int, int]]:
+def _mappings(shm: ShmSegment) -> Iterator[tuple[str, int, int, int]]:
     """Give what this rank has mapped: the memory's name, the mapping's address and end, and its place in the memory."""
-    base = arena._memory.data_ptr()
-    yield "arena", base, base + arena._memory.numel(), 0
-    for start, (stop, buffer, _) in arena._buffers._buffers.items():
+    base = shm._words.base
+    yield "segment", base, base + len(shm._bytes), 0
+    for start, (stop, buffer, _) in shm._buffers._buffers.items():
         name = f"buffer {buffer.number}"
-        yield name, start, stop, arena.index * buffer._stride
-        whole = buffer._whole.data_ptr()
-        yield name, whole, whole + buffer._whole.numel(), 0
+        yield name, start, stop, shm.index * buffer._stride
+        whole = buffer.part(0, 0, 0, torch.uint8).data_ptr()
+        yield name, whole, whole + shm.size * buffer._stride, 0

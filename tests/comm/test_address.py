@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpsearch_comm.bootstrap.address import MOST_BYTES, Address, host_identity, read_addresses
 from hpsearch_comm.errors import ConfigurationError, RefusedError
-from hpsearch_comm.formation.address import MOST_BYTES, Address, host_identity, read_addresses
 
 CLONE_NEWNET = 0x40000000
 

@@ -10,18 +10,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch_comm.algorithms import butterfly, naive, ring
-from hpsearch_comm.algorithms.parts import split
+from hpsearch_comm.collectives import halving_doubling, naive, ring
+from hpsearch_comm.collectives.parts import split
+from hpsearch_comm.collectives.reduction import reduction_for
 from hpsearch_comm.errors import MismatchError
-from hpsearch_comm.operation import Operation
-from hpsearch_comm.reduction import reduction_for
-from hpsearch_comm.signature import DTYPES, Signature
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.header import DTYPES, Signature
 from tests.comm.thread_mesh import ThreadMesh, ThreadWorld, assert_reduced
 
-LONG = butterfly.SHORT // 4 + 1
+LONG = halving_doubling.SHORT // 4 + 1
 """float32 elements from which the butterfly halves."""
 
-ALGORITHMS = {"ring": ring.allreduce, "butterfly": butterfly.allreduce, "naive": naive.allreduce}
+ALGORITHMS = {"ring": ring.allreduce, "butterfly": halving_doubling.allreduce, "naive": naive.allreduce}
 SIZES = [1, 2, 3, 4, 5, 8]
 ADDED = [dtype for dtype in DTYPES if dtype is not torch.bool]
 
@@ -146,7 +146,7 @@ def test_ranks_that_disagree_find_out_even_about_nothing(algorithm, length):
 
     def task(mesh: ThreadMesh, operation: Operation) -> None:
         signature = Signature(0, "allreduce", algorithm, torch.float32, (length, 1 + mesh.rank // 2))
-        theirs = Operation(mesh.rank, signature, operation.timeout, operation.fate)
+        theirs = Operation(mesh.rank, signature.pack(), operation.timeout, operation.abort_state)
         ALGORITHMS[algorithm](mesh, theirs, range(3), torch.zeros(length), reduction_for("sum", torch.float32))
 
     with pytest.raises(
@@ -251,7 +251,7 @@ def test_a_butterfly_adds_neighbours_first(numel):
 
 
 def test_a_butterfly_goes_slice_by_slice_where_ranks_stand_aside(monkeypatch):
-    monkeypatch.setattr(butterfly, "_SLICE", 400)
+    monkeypatch.setattr(halving_doubling, "_SLICE", 400)
     tensors = ones_and_twos(3, 1001, torch.float16)
     expected = torch.stack(tensors).float().sum(0)
     result, world = allreduce("butterfly", tensors)
@@ -272,7 +272,7 @@ def test_naive_adds_up_in_the_order_of_the_ranks():
     assert result.item() == 1.0
 
 
-@pytest.mark.parametrize("algorithm", [ring, butterfly])
+@pytest.mark.parametrize("algorithm", [ring, halving_doubling])
 def test_a_mean_may_count_more_ranks_than_there_are_members(algorithm):
     # Between hosts, what is reduced is already a sum over the ranks of each.
     tensors = [torch.full((7,), 6.0), torch.full((7,), 4.0)]

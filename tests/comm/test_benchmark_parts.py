@@ -15,7 +15,6 @@ from hpsearch_comm.benchmark import __main__ as command_line
 from hpsearch_comm.benchmark import training
 from hpsearch_comm.benchmark.block import Block, Turn, combine, repetitions, take
 from hpsearch_comm.benchmark.collective import in_turn
-from hpsearch_comm.benchmark.fitting import SIZES, fit, measurements
 from hpsearch_comm.benchmark.launch import Outcome, RankFailed, measure
 from hpsearch_comm.benchmark.meeting import Blackboard, Meeting
 from hpsearch_comm.benchmark.namespaces import Namespaces
@@ -23,9 +22,9 @@ from hpsearch_comm.benchmark.plan import Plan
 from hpsearch_comm.benchmark.report import geometric_mean, ratios, render, table
 from hpsearch_comm.benchmark.sizes import format_size, parse_sizes
 from hpsearch_comm.benchmark.stage import Stage
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.secret import new_secret
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.secret import new_secret
 from tests.comm.other_user import as_nobody
 
 CREDENTIALS = Credentials(bytes(32), "test", 0)
@@ -69,11 +68,8 @@ def test_sizes_are_written_as_they_are_read() -> None:
         ({"namespaces": True, "against": ("mpi",)}, "compare with gloo"),
         ({"kind": "model", "against": ("mpi",)}, "leave mpi out"),
         ({"kind": "memory"}, "measures no peers"),
-        ({"kind": "fit"}, "measures no peers"),
         ({"kind": "memory", "against": (), "transport": "tcp"}, "measures shared memory"),
         ({"kind": "memory", "against": (), "algorithm": "ring"}, "measures shared memory"),
-        ({"kind": "fit", "against": (), "algorithm": "ring"}, "measures every algorithm"),
-        ({"kind": "fit", "against": (), "sizes": (1024, 1024)}, "two sizes at least"),
     ],
 )
 def test_plans_that_make_no_sense_are_refused(arguments: dict[str, Any], what: str) -> None:
@@ -100,8 +96,6 @@ def test_the_command_line_makes_a_plan() -> None:
     assert _parse("--against", "none").against == ()
     assert _parse("--netns").transport == "tcp"
     assert _parse("--model").kind == "model"
-    assert _parse("--fit").sizes == SIZES
-    assert _parse("--fit", "--netns").transport == "auto"
     assert _parse("--memory").against == ()
 
 
@@ -116,8 +110,7 @@ def test_the_command_line_makes_a_plan() -> None:
         ("--model --sizes 1K", "leave out --sizes"),
         ("--memory --sizes 1K", "leave out --sizes"),
         ("--memory --netns", "leave out --algorithm, --transport tcp and --netns"),
-        ("--fit --against gloo", "leave out --against"),
-        ("--fit --memory", "not allowed with"),
+        ("--model --memory", "not allowed with"),
     ],
 )
 def test_the_command_line_says_what_is_wrong(capsys: pytest.CaptureFixture[str], words: str, what: str) -> None:
@@ -239,18 +232,6 @@ def test_memory_is_compared_with_the_bare_work() -> None:
 def test_tables_are_markdown_too() -> None:
     lines = table(["a", "b", "c"], [["1", "2", "3"], ["10", "20", "30"]], markdown=True).splitlines()
     assert lines == ["| a  | b  |  c |", "| -- | -- | -: |", "| 1  | 2  |  3 |", "| 10 | 20 | 30 |"]
-
-
-def test_a_fit_explains_what_was_measured() -> None:
-    facts = {"measured": {"ring over TCP": {"algorithm": "ring", "hosts": [[0], [1]]}}}
-    sizes = ["1K", "64K", "1M", "16M"]
-    turns = [Turn("ring over TCP", text, 0, (2 * 50e-6 + parse_sizes(text)[0] * 1e-9, 9.0, 1e-6)) for text in sizes]
-    assert [one.nbytes for one in measurements(turns, facts)] == [parse_sizes(text)[0] for text in sizes]
-    model = fit(turns, facts)
-    assert model.tcp_alpha == pytest.approx(50e-6, rel=0.05)
-    outcome = Outcome(Plan(kind="fit", against=(), rounds=1), turns, facts)
-    assert "measured / predicted" in render(outcome, "table")
-    assert json.loads(render(outcome, "json"))["cost_model"] == pytest.approx(model.to_dict())
 
 
 def _threads(size: int, work: Any) -> None:

@@ -17,13 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hpsearch_comm.algorithms.cost_model import CostModel
 from hpsearch_comm.benchmark.bare_memory import BARE
-from hpsearch_comm.benchmark.fitting import fit
 from hpsearch_comm.benchmark.launch import measure
 from hpsearch_comm.benchmark.lifeline import hold
 from hpsearch_comm.benchmark.plan import Plan
-from hpsearch_comm.topology import Topology
 
 _TOOLS = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 _HAS_NAMESPACES = os.geteuid() == 0 and all(shutil.which(tool, path=_TOOLS) for tool in ("ip", "unshare", "nsenter"))
@@ -42,15 +39,6 @@ def test_ours_and_gloo_take_turns() -> None:
     assert all(min(turn["seconds"]) > 0 for turn in record["turns"])
     assert record["facts"]["algorithms"] == {"1K": "direct"}
     assert {(ratio["above"], ratio["below"]) for ratio in record["ratios"]} >= {("gloo", "ours")}
-
-
-@pytest.mark.exhaustive
-def test_a_fit_measures_every_algorithm() -> None:
-    outcome = measure(Plan(kind="fit", sizes=(1024, 65536), against=(), rounds=1, seconds=0.01))
-    assert len({turn.contender for turn in outcome.turns}) == 7
-    model = fit(outcome.turns, outcome.facts)
-    assert model.predict("ring", 1024, Topology(0, ((0,), (1,)))) > 0
-    assert CostModel.from_dict(model.to_dict()) == model
 
 
 @pytest.mark.exhaustive
@@ -73,6 +61,7 @@ needs_mpi = pytest.mark.skipif(
 )
 
 
+@pytest.mark.exhaustive
 @needs_mpi
 def test_open_mpi_lives_in_the_same_processes() -> None:
     outcome = measure(Plan(ranks=2, sizes=(1024,), against=("gloo", "mpi"), rounds=1, seconds=0.01))
@@ -129,6 +118,7 @@ _FAILS_ON_SIGNAL = """
 """
 
 
+@pytest.mark.exhaustive
 @needs_mpi
 def test_a_rank_that_fails_under_mpirun_ends_the_benchmark(tmp_path: Path) -> None:
     temporary, path = tmp_path / "temporary", tmp_path / "path"

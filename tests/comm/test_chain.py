@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 import torch
 
-from hpsearch_comm.algorithms import chain, direct
-from hpsearch_comm.algorithms.pieces import SERIAL
+from hpsearch_comm.collectives.reduction import reduction_for
+from hpsearch_comm.collectives.shm import chain, direct
+from hpsearch_comm.collectives.shm.chunks import SERIAL
 from hpsearch_comm.errors import CommTimeoutError
-from hpsearch_comm.memory.slots import SLOT
-from hpsearch_comm.reduction import reduction_for
-from tests.comm.arena_world import ArenaWorld, reduced, same_bits, some_values
+from hpsearch_comm.shm.slots import SLOT
 from tests.comm.meeting import given_time
+from tests.comm.shm_world import ShmWorld, reduced, same_bits, some_values
 from tests.comm.torch_uses import TorchUses
 
 
 @pytest.fixture(scope="module", params=[2, 3, 5])
 def world(request):
     """Give ranks that share a core, so that a chain pays from one chunk for each rank on."""
-    with ArenaWorld(request.param) as world:
-        for arena in world.arenas.values():
-            arena.cores = 1
+    with ShmWorld(request.param) as world:
+        for shm in world.segments.values():
+            shm.cores = 1
         yield world
 
 
@@ -50,14 +50,14 @@ def test_every_rank_gets_the_result_to_the_bit(world, op, dtype, out):
             tensor = values[rank].clone()
             result = torch.empty_like(tensor) if out else tensor
             operation = world.operation(rank, shape=tuple(tensor.shape))
-            direct.allreduce(world.arenas[rank], operation, tensor, reduction, result)
+            direct.allreduce(world.segments[rank], operation, tensor, reduction, result)
             assert not out or same_bits(tensor, values[rank]), "the input changed"
             return result
 
         expected = reduced(values, reduction)
-        turns = {arena.slots.turn for arena in world.arenas.values()}
+        turns = {shm.slots.turn for shm in world.segments.values()}
         assert all(same_bits(result, expected) for result in world.run(on_rank))
-        assert {arena.slots.turn for arena in world.arenas.values()} == {turns.pop() + world.size + (more > 0)}
+        assert {shm.slots.turn for shm in world.segments.values()} == {turns.pop() + world.size + (more > 0)}
 
 
 def test_tensors_that_lie_in_a_shared_buffer_on_some_ranks_only(world):
@@ -65,10 +65,10 @@ def test_tensors_that_lie_in_a_shared_buffer_on_some_ranks_only(world):
     values = [some_values(rank, numel) for rank in world.ranks]
 
     def on_rank(rank: int) -> torch.Tensor:
-        arena = world.arenas[rank]
-        buffer = arena.empty(world.operation(rank, operation="empty", shape=(4 * numel,)), 4 * numel)
+        shm = world.segments[rank]
+        buffer = shm.empty(world.operation(rank, operation="empty", shape=(4 * numel,)), 4 * numel)
         tensor = buffer.view(torch.float32).copy_(values[rank]) if rank else values[rank].clone()
-        direct.allreduce(arena, world.operation(rank), tensor, reduction_for("sum", torch.float32), tensor)
+        direct.allreduce(shm, world.operation(rank), tensor, reduction_for("sum", torch.float32), tensor)
         return tensor.clone()
 
     expected = reduced(values, reduction_for("sum", torch.float32))
@@ -81,11 +81,11 @@ def test_chains_among_other_operations_do_not_disturb_each_other(world):
     lengths = [(world.size + extra) * SLOT // 8 + 5 for extra in (0, 1, 2)] + [10, 300_000]
 
     def on_rank(rank: int) -> bool:
-        arena = world.arenas[rank]
+        shm = world.segments[rank]
         for turn, numel in itertools.product(range(4), lengths):
             values = torch.arange(numel) * (turn + 1)
             tensor = values + rank
-            direct.allreduce(arena, world.operation(rank), tensor, reduction, tensor)
+            direct.allreduce(shm, world.operation(rank), tensor, reduction, tensor)
             if not torch.equal(tensor, values * world.size + sum(range(world.size))):
                 return False
         return True
@@ -102,7 +102,7 @@ def test_no_call_of_torch_is_so_long_that_it_starts_threads_beside_the_callers(w
         tensor = torch.ones((world.size + 1) * SLOT // 4, dtype=dtype)
         used: list[int] = []
         with TorchUses(lambda tensor, _: used.append(tensor.numel())):
-            direct.allreduce(world.arenas[rank], world.operation(rank), tensor, reduction, tensor)
+            direct.allreduce(world.segments[rank], world.operation(rank), tensor, reduction, tensor)
         return max(used, default=0)
 
     assert max(world.run(on_rank)) <= SERIAL
@@ -116,7 +116,7 @@ def test_the_bits_do_not_depend_on_how_many_threads_torch_has(world, monkeypatch
     def on_rank(rank: int) -> torch.Tensor:
         tensor = values[rank].clone()
         operation = world.operation(rank)
-        direct.allreduce(world.arenas[rank], operation, tensor, reduction_for("mean", torch.float32), tensor)
+        direct.allreduce(world.segments[rank], operation, tensor, reduction_for("mean", torch.float32), tensor)
         return tensor
 
     expected = reduced(values, reduction_for("mean", torch.float32))
@@ -129,10 +129,10 @@ def test_tensors_that_are_reduced_in_place_leave_the_slots_as_they_are(world):
     reduction = reduction_for("sum", torch.float32)
 
     def on_rank(rank: int) -> bool:
-        arena = world.arenas[rank]
-        shared = arena.empty(world.operation(rank, operation="empty", shape=(4 * numel,)), 4 * numel)
+        shm = world.segments[rank]
+        shared = shm.empty(world.operation(rank, operation="empty", shape=(4 * numel,)), 4 * numel)
         for tensor in (shared.view(torch.float32).fill_(1), torch.ones(numel), torch.ones(numel)):
-            direct.allreduce(arena, world.operation(rank), tensor, reduction, tensor)
+            direct.allreduce(shm, world.operation(rank), tensor, reduction, tensor)
             if not torch.equal(tensor, torch.full((numel,), float(world.size))):
                 return False
         return True
@@ -141,18 +141,18 @@ def test_tensors_that_are_reduced_in_place_leave_the_slots_as_they_are(world):
 
 
 def test_counts_pass_the_end_of_their_words():
-    with ArenaWorld(3) as world:
+    with ShmWorld(3) as world:
         begin = (1 << 32) - 2
-        for arena in world.arenas.values():
-            arena.cores = 1
-            arena.slots.turn = begin
-            for word in (*arena.slots._added, *arena.slots._copied):
-                arena.slots._view[word] = begin
+        for shm in world.segments.values():
+            shm.cores = 1
+            shm.slots.turn = begin
+            for word in (*shm.slots._added, *shm.slots._copied):
+                shm.slots._view[word] = begin
 
         def on_rank(rank: int) -> torch.Tensor:
             tensor = torch.full((7 * SLOT // 4,), float(rank))
             direct.allreduce(
-                world.arenas[rank], world.operation(rank), tensor, reduction_for("sum", torch.float32), tensor
+                world.segments[rank], world.operation(rank), tensor, reduction_for("sum", torch.float32), tensor
             )
             return tensor
 
@@ -175,11 +175,11 @@ def blamed(outcomes: dict[int, Any]) -> set[int | None]:
 
 def stuck_in_the_middle(size: int, stuck: int, timeout: float) -> dict[int, Any]:
     """Give what becomes of the others where one is stuck until all of them have given up."""
-    with ArenaWorld(size) as others:
+    with ShmWorld(size) as others:
         released, given_up = threading.Event(), threading.Barrier(others.size - 1, action=lambda: released.set())
-        for arena in others.arenas.values():
-            arena.cores = 1
-        of = others.arenas[stuck].slots
+        for shm in others.segments.values():
+            shm.cores = 1
+        of = others.segments[stuck].slots
         tell = of.tell_added
 
         def late(chunk: int) -> None:
@@ -192,7 +192,7 @@ def stuck_in_the_middle(size: int, stuck: int, timeout: float) -> dict[int, Any]
             tensor = torch.ones((others.size + 2) * SLOT // 4)
             try:
                 operation = others.operation(rank, timeout=timeout)
-                direct.allreduce(others.arenas[rank], operation, tensor, reduction_for("sum", torch.float32), tensor)
+                direct.allreduce(others.segments[rank], operation, tensor, reduction_for("sum", torch.float32), tensor)
             except CommTimeoutError:
                 if rank != stuck:
                     given_up.wait(30)

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from hpsearch_comm import Group, UsageError
-from hpsearch_comm.gradients import DataParallel, DistributedOptimizer
-from hpsearch_comm.gradients.reducer import GradientReducer
-from tests.comm.gradient_checks import assert_close, gradients, inputs_of, make_layers
+from hpsearch_comm import Group, MismatchError, UsageError
+from hpsearch_comm.data_parallel import DataParallel, DistributedOptimizer
+from hpsearch_comm.data_parallel.reducer import GradientReducer
+from tests.comm.gradient_checks import assert_close, gradients, inputs_of, make_layers, seeded
 from tests.comm.thread_ranks import run_ranks
 
 
@@ -119,6 +119,72 @@ def test_a_model_may_move_after_it_was_wrapped_with_its_gradients(change):
     sum(alone(inputs_of(rank, 3, 4)).square().sum() / 2 for rank in range(2)).backward()
     for seen in run_ranks(2, work):
         assert_close(seen, gradients(alone))
+
+
+@pytest.mark.parametrize("large", [1, 1 << 20], ids=["large", "small"])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_model_may_change_its_layout_after_it_was_wrapped_whoever_has_gradients_then(large, overlap, monkeypatch):
+    monkeypatch.setattr("hpsearch_comm.data_parallel.buckets.LARGE", large)
+
+    def work(group):
+        model: Any = seeded(lambda: nn.Conv2d(3, 4, 3))
+        wrapped = DataParallel(model, group, overlap=overlap)
+        wrapped(inputs_of(group.rank, 2, 3, 5, 5)).sum().backward()
+        wrapped.zero_grad(set_to_none=group.rank == 0)
+        model.to(memory_format=torch.channels_last)
+        seen = []
+        for step in range(3):
+            wrapped.zero_grad(set_to_none=step != 1)
+            outputs = wrapped(inputs_of(group.rank, 2, 3, 5, 5))
+            (outputs.square().sum() if step != 1 or group.rank else model.bias.sum()).backward()
+            seen.append(gradients(model))
+        return seen, model.weight.grad.stride() == model.weight.stride()
+
+    expected = []
+    for ranks in ((0, 1), (1,), (0, 1)):
+        alone: Any = seeded(lambda: nn.Conv2d(3, 4, 3))
+        sum(alone(inputs_of(rank, 2, 3, 5, 5)).square().sum() / 2 for rank in ranks).backward()
+        if len(ranks) == 1:
+            (alone.bias.sum() / 2).backward()
+        expected.append(gradients(alone))
+    for seen, same_strides in run_ranks(2, work):
+        for mine, theirs in zip(seen, expected, strict=True):
+            assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+        assert same_strides
+
+
+def test_a_parameter_may_get_data_of_another_shape():
+    def work(group):
+        model: Any = nn.Linear(2, 3, bias=False)
+        wrapped = DataParallel(model, group)
+        for width in (2, 4, 1):
+            wrapped.zero_grad()
+            model.weight.data = torch.ones(3, width)
+            wrapped(torch.full((1, width), 1.0 + group.rank)).sum().backward()
+            assert torch.equal(model.weight.grad, torch.full((3, width), 1.5))
+
+    run_ranks(2, work)
+
+
+@pytest.mark.parametrize("wrapped_before", [False, True])
+def test_a_layout_that_differs_between_ranks_is_an_error_on_every_rank(wrapped_before):
+    def work(group):
+        model: Any = nn.Conv2d(3, 4, 3)
+        layout = torch.channels_last if group.rank else torch.contiguous_format
+        if wrapped_before:
+            wrapped = DataParallel(model, group)
+            wrapped(inputs_of(group.rank, 2, 3, 5, 5)).sum().backward()
+            model.to(dtype=torch.float64, memory_format=layout)
+        else:
+            wrapped = DataParallel(model.double().to(memory_format=layout), group)
+        loss = wrapped(inputs_of(group.rank, 2, 3, 5, 5, dtype=torch.float64)).sum()
+        with pytest.raises(MismatchError) as caught:
+            loss.backward()
+        return str(caught.value)
+
+    for text in run_ranks(2, work):
+        shape = "parameter weight float64 [4, 3, 3, 3]"
+        assert f"rank 0 has {shape}, rank 1 has {shape} of strides [27, 1, 9, 3]." in text
 
 
 def test_a_conversion_that_changes_nothing_may_happen_on_one_rank_only():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from hpsearch_comm.clock import clock_offset, offset_from
+from hpsearch_comm.timeline.clock import compare_clocks, offset_from
 
 
 def test_the_middle_of_what_all_rounds_leave_possible() -> None:
@@ -21,7 +21,7 @@ def test_ranks_find_the_offset_through_their_exchange() -> None:
     size, ahead = 2, 5_000_000_000
     meeting = threading.Barrier(size)
     values: list[Any] = [None] * size
-    found: list[int] = [0] * size
+    found: list[tuple[int, int]] = [(0, 0)] * size
     ticks = iter(range(10**9))  # one true time for both: every reading of a clock comes after the one before
 
     def run(rank: int) -> None:
@@ -32,12 +32,13 @@ def test_ranks_find_the_offset_through_their_exchange() -> None:
             meeting.wait(30)
             return everyone
 
-        found[rank] = clock_offset(exchange, rank, lambda: next(ticks) + (ahead if rank == 0 else 0))
+        found[rank] = compare_clocks(exchange, rank, lambda: next(ticks) + (ahead if rank == 0 else 0))
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert found[0] == 0
-    assert abs(found[1] - ahead) <= 4  # a round has four readings
+    assert found[0][0] == 0
+    assert abs(found[1][0] - ahead) <= 4  # a round has four readings
+    assert found[0][1] == found[1][1] >= ahead

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import hpsearch_comm as comm
-from hpsearch_comm.reduction import reduction_for
-from hpsearch_comm.signature import DTYPES, REDUCTIONS
+from hpsearch_comm.collectives.reduction import reduction_for
+from hpsearch_comm.header import DTYPES, REDUCTIONS
 from tests.comm.pairwise import Row, every_combination, pairwise
 from tests.comm.thread_ranks import run_ranks
 
@@ -159,6 +161,75 @@ def test_the_same_inputs_give_the_same_bits_in_every_run(way):
     assert_same_bits([first[0][:-1], second[0][:-1]])
     for one, other in zip(first, second, strict=True):
         assert_same_bits([one, other])
+
+
+NARROW = (torch.float16, torch.bfloat16, *FLOAT8)
+EXTREMES = (1.0, -1.0, 0.999, -0.999, 0.5, -0.5, 0.25, 1e-3, 1e-6, -1e-6, 0.0)
+"""Parts of the greatest number of a dtype."""
+
+
+def greatest_of(dtype: torch.dtype) -> float:
+    """Give a dtype's greatest number, or where float32 can't hold more, so much that a few of them can be added."""
+    return min(torch.finfo(dtype).max, torch.finfo(torch.float32).max / 16)
+
+
+@st.composite
+def narrow_cases(draw: st.DrawFn, size: int) -> tuple[torch.dtype, str, list[torch.Tensor]]:
+    """Values of each rank, many of them so large that no two of them can be added in their own dtype."""
+    dtype, op = draw(st.sampled_from(NARROW)), draw(st.sampled_from(["sum", "mean"]))
+    part = st.one_of(st.sampled_from(EXTREMES), st.floats(-1, 1, width=32))
+    rows = draw(st.lists(st.lists(part, min_size=size, max_size=size), min_size=1, max_size=6))
+    greatest = greatest_of(dtype)
+    columns = torch.tensor(rows, dtype=torch.float64).mul(greatest).to(dtype).unbind(1)
+    # Short and long enough for each way in which a tensor is cut.
+    length = draw(st.sampled_from([len(rows), 1001, 70_001]))
+    return dtype, op, [column.repeat(-(-length // len(rows)))[:length] for column in columns]
+
+
+def assert_summed_in_float32(found: torch.Tensor, tensors: list[torch.Tensor], op: str) -> None:
+    """Compare with sums in float64, wherever the result is a number of the dtype: rounded once, from float32."""
+    wide = torch.stack([tensor.double() for tensor in tensors])
+    count = len(tensors) if op == "mean" else 1
+    exact, error = wide.sum(0) / count, wide.abs().sum(0) / count * len(tensors) * 2**-23
+    limits = torch.finfo(found.dtype)
+    error += exact.abs() * limits.eps + limits.smallest_normal * limits.eps
+    sure = exact.abs() + error < limits.max
+    assert (found.double() - exact).abs()[sure].le(error[sure]).all(), (op, found.dtype, found[:6], exact[:6])
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("way", WAYS)
+def test_narrow_floats_are_summed_in_float32_on_every_way_however_large_they_are(way, size):
+    @settings(max_examples=2, deadline=None)
+    @given(st.lists(narrow_cases(size), min_size=1, max_size=4))
+    def check(cases: list[tuple[torch.dtype, str, list[torch.Tensor]]]) -> None:
+        def work(group: comm.Group) -> list[list[torch.Tensor]]:
+            return [
+                [group.allreduce(tensors[group.rank].clone(), op), group.reduce_scatter(tensors[group.rank], op)]
+                for _, op, tensors in cases
+            ]
+
+        results = run(way, size, work)
+        for index, (_, op, tensors) in enumerate(cases):
+            for rank, result in enumerate(results):
+                whole, share = result[index]
+                assert_summed_in_float32(whole, tensors, op)
+                assert_summed_in_float32(share, [row_share(tensor, size, rank) for tensor in tensors], op)
+
+    check()
+
+
+def test_long_narrow_floats_are_summed_in_float32_in_a_chain_and_in_place():
+    greatest = greatest_of(torch.float16)
+    tensors = [torch.full((2_200_001,), greatest, dtype=torch.float16)] * 2
+
+    def work(group: comm.Group) -> None:
+        assert_summed_in_float32(group.allreduce(tensors[group.rank].clone()), tensors, "mean")
+        shared = group.empty(2_200_001, dtype=torch.float16)
+        shared.copy_(tensors[group.rank])
+        assert_summed_in_float32(group.allreduce(shared), tensors, "mean")
+
+    run_ranks(2, work)
 
 
 @pytest.mark.parametrize("way", ["shared-direct", "shared-butterfly", "tcp-ring", "hosts-hierarchical"])

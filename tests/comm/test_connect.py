@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import select
 import selectors
 import socket
@@ -10,14 +11,16 @@ from dataclasses import replace
 
 import pytest
 
-from hpsearch_comm.formation.address import Address
-from hpsearch_comm.formation.handshake import (
+from hpsearch_comm.bootstrap.address import Address
+from hpsearch_comm.bootstrap.handshake import (
     NONCE_BYTES,
     PROOF_BYTES,
     Hello,
     Kind,
     Verdict,
 )
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_comm.group import Group
 from tests.comm.forming import (
     LOOPBACK,
     PATIENCE,
@@ -73,14 +76,28 @@ def test_hosts_are_told_apart(hosts):
         assert {outcome.topology.hosts for outcome in made.values()} == {expected}
 
 
-def test_control_connections_between_hosts_notice_a_host_that_is_gone():
-    with forming(2, hosts="ab") as group:
+@pytest.mark.parametrize(
+    ("heartbeat_timeout", "interval", "milliseconds"),
+    [(60.0, 10, 60_000), (0.25, 1, 250), (0.0001, 1, 1), (1e9, 32767, 2**31 - 1)],
+)
+def test_control_connections_between_hosts_notice_a_host_that_is_gone(heartbeat_timeout, interval, milliseconds):
+    with forming(2, hosts="ab", heartbeat_timeout=heartbeat_timeout) as group:
         group.start(0)
         group.start(1)
         for outcome in group.connections().values():
             for control in outcome.controls.values():
                 assert control.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-                assert control.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 6000
+                options = [socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_USER_TIMEOUT]
+                found = [control.getsockopt(socket.IPPROTO_TCP, option) for option in options]
+                assert found == [interval, interval, milliseconds]
+
+
+def test_a_host_may_be_silent_for_a_minute_unless_the_user_says_otherwise():
+    assert inspect.signature(Group).parameters["heartbeat_timeout"].default == 60.0
+    with Group(0, 1, heartbeat_timeout=2.0) as group, group.duplicate() as duplicate:
+        assert duplicate._options.heartbeat_timeout == 2.0
+    with pytest.raises(ConfigurationError, match="heartbeat_timeout must be a number of seconds above 0, got 0"):
+        Group(0, 1, heartbeat_timeout=0)
 
 
 def test_ranks_may_come_long_after_others_have_begun():

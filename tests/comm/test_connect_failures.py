@@ -12,21 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from hpsearch_comm.control import NOTICE_BYTES, pack_notice, unpack_notice
-from hpsearch_comm.errors import CommError, ConfigurationError, RefusedError, RendezvousError
-from hpsearch_comm.formation import watch
-from hpsearch_comm.formation.connect import connect
-from hpsearch_comm.formation.handshake import (
+from hpsearch_comm.bootstrap import connect as connect_module
+from hpsearch_comm.bootstrap.connect import connect
+from hpsearch_comm.bootstrap.handshake import (
     NONCE_BYTES,
     PROOF_BYTES,
     Hello,
     Kind,
     Verdict,
-    prove,
-    verify,
 )
-from hpsearch_comm.formation.listener import Listener
+from hpsearch_comm.bootstrap.listener import Listener
+from hpsearch_comm.errors import CommError, ConfigurationError, RefusedError, RendezvousError
+from hpsearch_comm.failure.detector import NOTICE_BYTES, pack_notice, unpack_notice
 from tests.comm.forming import (
+    HEARTBEAT_TIMEOUT,
     LOOPBACK,
     PATIENCE,
     Forming,
@@ -37,8 +36,10 @@ from tests.comm.forming import (
     leaking_nothing,
     listeners,
     new_credentials,
+    prove,
     read,
     read_to_end,
+    verify,
     wait_until,
 )
 from tests.comm.meeting import all_said, given_time
@@ -61,7 +62,7 @@ def nothing_leaks() -> Iterator[None]:
     ],
 )
 def test_a_rank_with_other_credentials_is_told_and_the_others_name_it_soon(monkeypatch, hosts, change, word):
-    monkeypatch.setattr(watch, "_REFUSED_SECONDS", 0.1)
+    monkeypatch.setattr(connect_module, "_REFUSED_SECONDS", 0.1)
     with forming(3, hosts=hosts) as group:
         for rank in (0, 1):
             group.start(rank)
@@ -84,7 +85,14 @@ def test_a_second_process_of_the_same_rank_is_refused():
             RefusedError, match=r"rank 0 refused.*two processes may have been started with the same rank"
         ):
             connect(
-                1, addresses, second, group.credentials, streams=2, tcp_only=False, deadline=time.monotonic() + PATIENCE
+                1,
+                addresses,
+                second,
+                group.credentials,
+                streams=2,
+                tcp_only=False,
+                heartbeat_timeout=HEARTBEAT_TIMEOUT,
+                deadline=time.monotonic() + PATIENCE,
             )
         group.start(2)
         check_pairs(group.connections(), lambda rank, peer: False)
@@ -177,7 +185,7 @@ def test_a_rank_that_listens_no_more_is_named_at_once(hosts):
 
 @pytest.mark.parametrize("hosts", ["aaa", "abc"])
 def test_a_rank_that_dies_before_it_connects_is_named_soon(monkeypatch, hosts):
-    monkeypatch.setattr(watch, "_REFUSED_SECONDS", 0.1)
+    monkeypatch.setattr(connect_module, "_REFUSED_SECONDS", 0.1)
     with forming(3, hosts=hosts) as group:
         group.start(0)
         group.start(1)
@@ -195,7 +203,7 @@ def test_a_rank_of_another_host_is_watched_until_it_connects(last):
         tcp = group.listeners[1].sockets[0]
         sock, _ = tcp.accept()
         with sock:
-            hello = verify(sock, group.credentials, time.monotonic() + PATIENCE, rank=1)
+            hello = verify(sock, group.credentials, rank=1)
             assert hello == Hello(0, 1, Kind.PRESENCE)
             sock.sendall(last)
         assert ("rank 1 has had enough" if last else "died while the group formed") in str(group.errors()[0])
@@ -236,7 +244,7 @@ def test_a_rank_that_dies_after_it_has_connected_to_some_is_named_by_all():
         group.start(1)
         # Rank 2 reaches rank 0 alone, and dies.
         with dial(group.addresses[0]) as sock:
-            prove(sock, group.credentials, Hello(2, 0, Kind.CONTROL, 2), time.monotonic() + PATIENCE)
+            prove(sock, group.credentials, Hello(2, 0, Kind.CONTROL, 2))
         errors = group.errors()
     assert "rank 2 (pid" in str(errors[0])
     assert "died while the group formed" in str(errors[0])
@@ -250,7 +258,7 @@ def test_a_rank_that_gives_up_is_believed_before_those_that_listen_no_more():
         for _ in range(3):
             sock, _ = tcp.accept()
             with sock:
-                hello = verify(sock, group.credentials, time.monotonic() + PATIENCE, rank=1)
+                hello = verify(sock, group.credentials, rank=1)
                 if hello.kind is Kind.CONTROL:
                     sock.sendall(pack_notice(CommError("rank 1 has seen it all")))
                     group.listeners[0].close()
@@ -319,7 +327,7 @@ def test_a_goodbye_of_a_rank_that_has_finished_already_is_left_for_the_group():
                 plan = [(Kind.CONTROL, 2), (Kind.STREAM, 0), (Kind.STREAM, 1)]
                 for kind, stream in plan if peer == 1 else plan[:1]:
                     sock = held.enter_context(dial(addresses[peer]))
-                    prove(sock, group.credentials, Hello(rank, peer, kind, stream), time.monotonic() + PATIENCE)
+                    prove(sock, group.credentials, Hello(rank, peer, kind, stream))
                     if kind is Kind.CONTROL:
                         sock.sendall(pack_notice(None))
             first = group.result(1)
@@ -327,7 +335,7 @@ def test_a_goodbye_of_a_rank_that_has_finished_already_is_left_for_the_group():
                 group.result(0, 0.3)
             for stream in (0, 1):
                 sock = held.enter_context(dial(addresses[0]))
-                prove(sock, group.credentials, Hello(rank, 0, Kind.STREAM, stream), time.monotonic() + PATIENCE)
+                prove(sock, group.credentials, Hello(rank, 0, Kind.STREAM, stream))
             for made in (first, group.result(0)):
                 assert unpack_notice(read(made.controls[2], NOTICE_BYTES), 2) is None
 
@@ -340,7 +348,7 @@ def test_ranks_that_have_finished_may_wait_for_those_that_have_not():
     with forming(3, hosts="abc") as group, contextlib.ExitStack() as held:
         group.start(0)
         control = held.enter_context(dial(group.addresses[0]))
-        prove(control, group.credentials, Hello(1, 0, Kind.CONTROL, 2), time.monotonic() + PATIENCE)
+        prove(control, group.credentials, Hello(1, 0, Kind.CONTROL, 2))
         control.sendall(WAITING * 3 + WAITING[:100])
         with pytest.raises(TimeoutError):
             group.result(0, 0.3)
@@ -353,7 +361,7 @@ def test_a_rank_that_dies_is_noticed_whatever_it_said_before(said):
     with forming(3, hosts="abc") as group:
         group.start(0)
         with dial(group.addresses[0]) as control:
-            prove(control, group.credentials, Hello(1, 0, Kind.CONTROL, 2), time.monotonic() + PATIENCE)
+            prove(control, group.credentials, Hello(1, 0, Kind.CONTROL, 2))
             control.sendall(said)
         assert "rank 1 (pid" in str(group.errors()[0])
         assert "died while the group formed" in str(group.errors()[0])
@@ -382,6 +390,7 @@ def test_arguments_that_do_not_fit_are_refused_and_the_listener_is_closed(argume
             new_credentials(),
             streams=arguments.get("streams", 1),
             tcp_only=False,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
             deadline=time.monotonic() + PATIENCE,
         )
     assert own.sockets == ()

@@ -8,12 +8,14 @@ far   10.77.2.1  --------  far   10.77.2.2
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import os
 import secrets
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -96,7 +98,7 @@ def test_an_interface_without_an_address_that_the_other_host_reaches_is_named(ra
 
 @pytest.mark.slow
 def test_a_host_that_is_gone_without_a_word_is_noticed_within_seconds(ranks, network):
-    meet(ranks, [{"interface": "far"}] * 2, secret=secrets.token_hex(32))
+    meet(ranks, [{"interface": "far"}] * 2, secret=secrets.token_hex(32), heartbeat_timeout=2.0)
     for rank in ranks:
         rank.ask("wait_for_end")
     ip("-n", network[0], "link", "set", "far", "down")
@@ -105,3 +107,42 @@ def test_a_host_that_is_gone_without_a_word_is_noticed_within_seconds(ranks, net
     finally:
         ip("-n", network[0], "link", "set", "far", "up")
     assert set(answers) <= {os.strerror(110), os.strerror(113), os.strerror(101)}
+
+
+@contextlib.contextmanager
+def silence(network: tuple[str, str]) -> Iterator[None]:
+    """Let no packet come to the other host, as while a virtual machine migrates: frames go to an address of nobody."""
+    others = ("10.77.2.2", "10.77.2.1")
+    for host, other in zip(network, others, strict=True):
+        ip("-n", host, "neigh", "replace", other, "lladdr", "02:00:00:00:00:99", "dev", "far", "nud", "permanent")
+    try:
+        yield
+    finally:
+        for host, other in zip(network, others, strict=True):
+            ip("-n", host, "neigh", "delete", other, "dev", "far")
+
+
+@pytest.mark.slow
+def test_a_host_that_is_frozen_for_some_seconds_is_waited_for(ranks, network):
+    meet(ranks, [{"interface": "far"}] * 2, how="join", secret=secrets.token_hex(32))
+    ranks[0].ask("sums", count=1)
+    with silence(network):
+        time.sleep(8.0)  # longer than the six seconds for which TCP was let ask
+    ranks[1].ask("sums", count=1)
+    for rank in ranks:
+        assert rank.answer() == 2.0
+        rank.ask("leave")
+    assert [rank.answer() for rank in ranks] == [None, None]
+
+
+@pytest.mark.slow
+def test_a_host_that_stays_frozen_is_given_up_at_last(ranks, network):
+    meet(ranks, [{"interface": "far"}] * 2, how="join", secret=secrets.token_hex(32), heartbeat_timeout=1.0)
+    ranks[0].ask("sums", count=1)
+    with silence(network):
+        answer = ranks[0].answer()
+    assert (answer["error"], answer["rank"]) == ("PeerLost", 1)
+    assert "its host answers no more" in answer["text"]
+    for rank in ranks:
+        rank.ask("leave")
+    assert [rank.answer() for rank in ranks] == [None, None]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hpsearch_comm import Group, MismatchError, UsageError
-from hpsearch_comm.gradients import DataParallel
+from hpsearch_comm.data_parallel import DataParallel
 from tests.comm.thread_ranks import run_ranks
 
 

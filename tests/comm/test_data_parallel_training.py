@@ -45,7 +45,7 @@ def assert_same_bits(results: list[list[torch.Tensor]]) -> None:
 def way(request, monkeypatch):
     """Arguments for each way of averaging, whatever the machine would choose."""
     if request.param == "large gradients":
-        monkeypatch.setattr("hpsearch_comm.gradients.buckets.LARGE", 128)
+        monkeypatch.setattr("hpsearch_comm.data_parallel.buckets.LARGE", 128)
     return (("overlap", request.param != "at the end"),)
 
 

@@ -10,9 +10,10 @@ import torch
 
 import hpsearch_comm as comm
 from hpsearch_comm.cuda.devices import CudaParts
-from hpsearch_comm.cuda.queue import CudaCaller
-from hpsearch_comm.signature import Signature
+from hpsearch_comm.cuda.stream import CudaStream
+from hpsearch_comm.header import Signature
 from tests.comm.host_devices import DeviceRanks, errors_of
+from tests.comm.pairwise import pairwise
 from tests.comm.thread_ranks import run_ranks
 
 
@@ -99,6 +100,13 @@ def test_other_devices_are_refused_and_the_group_goes_on():
         assert group.allreduce(torch.ones(1)).tolist() == [1.0]
 
 
+FACTORS: dict[str, list[Any]] = {
+    "how": ["shape", "dtype", "op", "root", "operation", "order", "rows", "device"],
+    "cuda": ["nccl", "host"],
+    "hosts": [["a", "a"], ["a", "b"]],
+}
+
+
 def disagree(group: comm.Group, how: str) -> None:
     odd = group.rank == 1
     if how == "shape":
@@ -124,9 +132,9 @@ def disagree(group: comm.Group, how: str) -> None:
         group.allreduce(torch.ones(100), "sum")
 
 
-@pytest.mark.parametrize("hosts", [["a", "a"], ["a", "b"]])
-@pytest.mark.parametrize("cuda", ["nccl", "host"])
-@pytest.mark.parametrize("how", ["shape", "dtype", "op", "root", "operation", "order", "rows", "device"])
+@pytest.mark.parametrize(
+    ("how", "cuda", "hosts"), [tuple(row.values()) for row in pairwise(FACTORS, lambda _row: True)]
+)
 def test_ranks_that_disagree_are_told_and_nothing_is_launched(how, cuda, hosts):
     ranks = DeviceRanks(2)
 
@@ -157,8 +165,8 @@ def test_a_rank_that_does_not_come_to_agree_is_told():
 
     for error in errors_of(2, work):
         assert isinstance(error, comm.MismatchError)
-        assert "rank 0 calls first_cuda_use 1 (direct)" in str(error)
-        assert "rank 1 calls allreduce 1 (sum of float32 [5], 20 bytes, direct)" in str(error)
+        assert "rank 0 calls first_cuda_use 0 (direct)" in str(error)
+        assert "rank 1 calls allreduce 0 (sum of float32 [5], 20 bytes, direct)" in str(error)
 
 
 def test_ranks_that_mean_different_devices_are_told():
@@ -250,4 +258,4 @@ def test_a_cuda_graph_cannot_hold_a_collective(monkeypatch):
     with pytest.raises(comm.UsageError, match="can't be part of a CUDA graph"):
         CudaParts().check(torch.device("cuda", 0))
     with pytest.raises(comm.UsageError, match="can't be part of a CUDA graph"):
-        CudaCaller(torch.device("cuda", 0))
+        CudaStream.current(torch.device("cuda", 0))

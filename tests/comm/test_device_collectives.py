@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import hpsearch_comm as comm
-from hpsearch_comm.signature import DTYPES
+from hpsearch_comm.header import DTYPES
 from tests.comm.host_devices import CPU, DEVICE, DeviceRanks, errors_of, wait_for, wait_for_abort
+from tests.comm.host_nccl import HostStream
 from tests.comm.thread_ranks import run_ranks
 
 FABRICS: dict[str, dict[str, Any]] = {
@@ -20,6 +21,9 @@ FABRICS: dict[str, dict[str, Any]] = {
     "hosts": {"hosts": ["a", "b", "a"]},
     "hosts-butterfly": {"hosts": ["a", "b", "b"], "algorithm": "butterfly"},
 }
+
+
+WORLDS = [(2, "shared"), (3, "tcp-ring"), (3, "hosts"), (2, "hosts-butterfly")]
 
 
 def values(rank: int, length: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -77,9 +81,10 @@ def everything(group: comm.Group) -> list[torch.Tensor]:
     return results
 
 
-@pytest.mark.parametrize("fabric", FABRICS)
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("cuda", ["auto", "host"])
+@pytest.mark.parametrize(
+    ("cuda", "size", "fabric"),
+    [("auto", 1, "shared"), *((cuda, size, fabric) for cuda in ("auto", "host") for size, fabric in WORLDS)],
+)
 def test_they_give_what_those_of_cpu_tensors_give(cuda, size, fabric):
     ranks = DeviceRanks(size)
 
@@ -143,6 +148,21 @@ def test_what_nccl_cannot_reduce_goes_through_host_memory():
 
 
 @pytest.mark.parametrize("cuda", ["nccl", "host"])
+def test_an_out_of_another_length_is_told_at_the_end_and_the_group_goes_on(cuda):
+    def work(group: comm.Group) -> list[float]:
+        mine = torch.full((1 + group.rank,), float(group.rank))
+        for call in (group.allgather, lambda *given: group.allgather_async(*given).wait()):
+            if group.rank == 1:
+                with pytest.raises(comm.UsageError, match=r"must be torch.float32 \[3\] on .*, got .*\[2\]"):
+                    call(mine, torch.zeros(2))
+            else:
+                assert call(mine, torch.zeros(3)).tolist() == [0, 1, 1]
+        return group.allreduce(mine[:1], "sum").tolist()
+
+    assert DeviceRanks(2).run(work, cuda=cuda) == [[1.0]] * 2
+
+
+@pytest.mark.parametrize("cuda", ["nccl", "host"])
 def test_wrong_arguments_are_refused_before_anything_travels(cuda):
     ranks = DeviceRanks(2)
 
@@ -195,6 +215,23 @@ def test_asynchronous_operations_of_both_kinds_run_in_one_order(cuda, fabric):
         assert sent.wait().tolist() == [2]
 
     run_ranks(3, work, cuda=cuda, **FABRICS[fabric])
+
+
+@pytest.mark.parametrize("cuda", ["nccl", "host"])
+def test_new_results_are_lent_to_the_callers_stream(cuda, monkeypatch):
+    ranks = DeviceRanks(2)
+    streams = [HostStream(), HostStream()]
+    for rank in range(2):
+        monkeypatch.setattr(ranks.parts[rank], "current", lambda _device, rank=rank: streams[rank])
+
+    def work(group: comm.Group) -> None:
+        mine = torch.ones(4)
+        group.allreduce(mine)
+        assert streams[group.rank].kept == []
+        results = [group.allgather(mine), group.reduce_scatter(mine), group.alltoall(mine)]
+        assert all(kept is result for kept, result in zip(streams[group.rank].kept, results, strict=True))
+
+    ranks.run(work, cuda=cuda)
 
 
 def test_operations_are_launched_while_the_gpu_is_still_busy():
@@ -288,6 +325,29 @@ def test_close_finishes_what_the_gpu_was_given():
     assert [ranks.log(rank) for rank in range(2)] == [["init", "ncclAllReduce", "finalize", "destroy"]] * 2
 
 
+def test_a_signals_handler_that_calls_while_the_ranks_agree_on_a_device_is_told(monkeypatch):
+    ranks = DeviceRanks(1)
+    refused: list[str] = []
+
+    def work(group: comm.Group) -> float:
+        ranks.join(group)
+        take = group._devices._take_into_use
+
+        def interrupted(*arguments: Any) -> Any:
+            try:
+                group.allreduce(torch.ones(1))
+            except comm.UsageError as error:
+                refused.append(str(error))
+            return take(*arguments)
+
+        monkeypatch.setattr(group._devices, "_take_into_use", interrupted)
+        return group.allreduce(torch.ones(1)).item()
+
+    assert run_ranks(1, work) == [1.0]
+    assert len(refused) == 1
+    assert "within one of its own operations" in refused[0]
+
+
 def test_after_close_it_says_so():
     ranks = DeviceRanks(2)
     groups = ranks.run(lambda group: [group, group.allreduce(torch.ones(1))][0])
@@ -319,6 +379,6 @@ def test_a_recorded_operation_lasts_until_the_gpu_has_done_it(tmp_path):
         for handle in handles:
             handle.wait()
 
-    trace = tmp_path / "trace.json"
-    run_ranks(2, work, timeline=str(trace))
-    assert "nccl" in json.dumps(json.loads(trace.read_text()))
+    run_ranks(2, work, timeline=str(tmp_path / "trace.json"))
+    for rank in range(2):
+        assert "nccl" in json.dumps(json.loads((tmp_path / f"trace.rank{rank}.json").read_text()))

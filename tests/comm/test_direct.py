@@ -9,48 +9,48 @@ from typing import Any
 import pytest
 import torch
 
-from hpsearch_comm.algorithms import direct
-from hpsearch_comm.algorithms.parts import split
+from hpsearch_comm.collectives.parts import split
+from hpsearch_comm.collectives.reduction import Reduction, reduction_for
+from hpsearch_comm.collectives.shm import direct, direct_allreduce
 from hpsearch_comm.errors import CommTimeoutError, MismatchError, PeerLost, UsageError
-from hpsearch_comm.memory.arena import Arena
-from hpsearch_comm.memory.staging import CHUNK
-from hpsearch_comm.operation import Operation
-from hpsearch_comm.reduction import Reduction, reduction_for
-from hpsearch_comm.signature import DTYPES, REDUCTIONS
-from tests.comm.arena_world import ArenaWorld, reduced, same_bits, some_values
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.header import DTYPES, REDUCTIONS
+from hpsearch_comm.shm.shm_segment import ShmSegment
+from hpsearch_comm.shm.staging import CHUNK
 from tests.comm.meeting import given_time
+from tests.comm.shm_world import ShmWorld, reduced, same_bits, some_values
 
 SIZES = [1, 2, 3, 5]
 SMALL = 128 * 1024 // 4
 LENGTHS = [0, 1, 7, SMALL - 1, SMALL + 1, 65_001, 100_003, 3 * CHUNK // 4 + 1, 5 * CHUNK // 4]
 """Elements of float32: nothing, less than there are ranks, on both sides of every limit, one chunk and several."""
 
-Place = Callable[[ArenaWorld, int, torch.Tensor], torch.Tensor]
+Place = Callable[[ShmWorld, int, torch.Tensor], torch.Tensor]
 
 
-def in_own_memory(world: ArenaWorld, rank: int, values: torch.Tensor) -> torch.Tensor:
+def in_own_memory(world: ShmWorld, rank: int, values: torch.Tensor) -> torch.Tensor:
     return values
 
 
-def in_shared_memory(world: ArenaWorld, rank: int, values: torch.Tensor) -> torch.Tensor:
+def in_shared_memory(world: ShmWorld, rank: int, values: torch.Tensor) -> torch.Tensor:
     """Put them into a shared buffer, 64 bytes from its start."""
     nbytes = values.nbytes
     operation = world.operation(rank, operation="empty", shape=(nbytes + 64,))
-    tensor = world.arenas[rank].empty(operation, nbytes + 64)[64:].view(values.dtype)
+    tensor = world.segments[rank].empty(operation, nbytes + 64)[64:].view(values.dtype)
     return tensor.copy_(values)
 
 
-def anywhere(world: ArenaWorld, rank: int, values: torch.Tensor) -> torch.Tensor:
+def anywhere(world: ShmWorld, rank: int, values: torch.Tensor) -> torch.Tensor:
     """Put them into a shared buffer on odd ranks only, at another place on each."""
     operation = world.operation(rank, operation="empty", shape=(values.nbytes,))
-    buffer = world.arenas[rank].empty(operation, values.nbytes + 64 * world.size)
+    buffer = world.segments[rank].empty(operation, values.nbytes + 64 * world.size)
     return buffer[64 * rank :][: values.nbytes].view(values.dtype).copy_(values) if rank % 2 else values
 
 
-def apart(world: ArenaWorld, rank: int, values: torch.Tensor) -> torch.Tensor:
+def apart(world: ShmWorld, rank: int, values: torch.Tensor) -> torch.Tensor:
     """Put them into a shared buffer, at another place on each rank."""
     operation = world.operation(rank, operation="empty", shape=(values.nbytes,))
-    buffer = world.arenas[rank].empty(operation, values.nbytes + 64 * world.size)
+    buffer = world.segments[rank].empty(operation, values.nbytes + 64 * world.size)
     return buffer[64 * rank :][: values.nbytes].view(values.dtype).copy_(values)
 
 
@@ -59,18 +59,18 @@ PLACES = [in_own_memory, in_shared_memory, anywhere, apart]
 
 @pytest.fixture(scope="module", params=SIZES)
 def world(request):
-    with ArenaWorld(request.param) as world:
+    with ShmWorld(request.param) as world:
         yield world
 
 
 @pytest.fixture(scope="module")
 def three():
-    with ArenaWorld([2, 5, 9]) as world:
+    with ShmWorld([2, 5, 9]) as world:
         yield world
 
 
 def allreduce(
-    world: ArenaWorld,
+    world: ShmWorld,
     values: Sequence[torch.Tensor],
     op: str = "mean",
     place: Place = in_own_memory,
@@ -84,7 +84,7 @@ def allreduce(
         tensor: torch.Tensor = place(world, rank, values[index].clone())
         result = torch.empty_like(tensor) if out else tensor
         direct.allreduce(
-            world.arenas[rank], world.operation(rank, shape=tuple(tensor.shape)), tensor, reduction, result
+            world.segments[rank], world.operation(rank, shape=tuple(tensor.shape)), tensor, reduction, result
         )
         if out:
             assert same_bits(tensor, values[index]), "the input changed"
@@ -125,18 +125,27 @@ def test_every_operator_of_every_dtype_on_three_ranks(three, op, dtype):
             assert same_bits(result, expected)
 
 
-def test_what_lies_in_a_shared_buffer_is_reduced_there(three):
+@pytest.mark.parametrize("apart", [False, True], ids=["in place", "out"])
+def test_what_goes_into_a_shared_buffer_is_reduced_there(three, monkeypatch, apart):
+    """Also from elsewhere: a copy into the buffer costs less than any way through other memory."""
     reduction = reduction_for("sum", torch.float32)
+    reduced_there: list[torch.Tensor] = []
+    in_place = direct_allreduce._in_place
+
+    def noted(*given: Any) -> None:
+        reduced_there.append(given[2])
+        in_place(*given)
+
+    monkeypatch.setattr(direct_allreduce, "_in_place", noted)
 
     def on_rank(rank: int) -> bool:
-        arena = three.arenas[rank]
-        tensor = in_shared_memory(three, rank, torch.ones(SMALL + 1))
-        found = arena.find(tensor)
-        assert found is not None
-        direct.allreduce(arena, three.operation(rank), tensor, reduction, tensor)
-        return bool(found[0].plans) and torch.equal(tensor, torch.full((SMALL + 1,), 3.0))
+        out = in_shared_memory(three, rank, torch.zeros(SMALL + 1) if apart else torch.ones(SMALL + 1))
+        tensor = torch.ones(SMALL + 1) if apart else out
+        direct.allreduce(three.segments[rank], three.operation(rank), tensor, reduction, out)
+        return torch.equal(out, torch.full((SMALL + 1,), 3.0)) and (not apart or bool((tensor == 1).all()))
 
     assert all(three.run(on_rank))
+    assert len(reduced_there) == three.size
 
 
 @pytest.mark.parametrize("place", [in_own_memory, in_shared_memory])
@@ -148,7 +157,7 @@ def test_a_tensor_that_begins_at_an_odd_byte_of_memory(three, numel, place):
     def on_rank(rank: int) -> torch.Tensor:
         tensor: torch.Tensor = place(three, rank, values[three.ranks.index(rank)].clone())[1:]
         direct.allreduce(
-            three.arenas[rank], three.operation(rank, shape=tuple(tensor.shape)), tensor, reduction, tensor
+            three.segments[rank], three.operation(rank, shape=tuple(tensor.shape)), tensor, reduction, tensor
         )
         return tensor.clone()
 
@@ -164,7 +173,7 @@ def test_broadcast(world, root, numel, place):
 
     def on_rank(rank: int) -> torch.Tensor:
         tensor: torch.Tensor = place(world, rank, some_values(rank, numel))
-        direct.broadcast(world.arenas[rank], world.operation(rank, operation="broadcast", root=root), tensor, root)
+        direct.broadcast(world.segments[rank], world.operation(rank, operation="broadcast", root=root), tensor, root)
         return tensor.clone()
 
     expected = some_values(root, numel)
@@ -182,7 +191,7 @@ def test_allgather_of_parts_of_unequal_length(world, numel, place):
         tensor: torch.Tensor = place(world, rank, torch.zeros(sum(lengths)))
         parts = [tensor[stop - length : stop] for stop, length in zip(stops, lengths, strict=True)]
         parts[rank].copy_(some_values(rank, lengths[rank]))
-        direct.allgather(world.arenas[rank], world.operation(rank, operation="allgather"), parts)
+        direct.allgather(world.segments[rank], world.operation(rank, operation="allgather"), parts)
         return tensor.clone()
 
     assert all(same_bits(result, expected) for result in world.run(on_rank))
@@ -203,7 +212,7 @@ def test_reduce_scatter(world, numel, dtype, place, within):
         tensor: torch.Tensor = place(world, rank, values[rank].clone())
         out = tensor[start:stop] if within else torch.empty(stop - start, dtype=dtype)
         operation = world.operation(rank, operation="reduce_scatter")
-        direct.reduce_scatter(world.arenas[rank], operation, tensor, parts, reduction, out)
+        direct.reduce_scatter(world.segments[rank], operation, tensor, parts, reduction, out)
         assert within or same_bits(tensor, values[rank]), "the input changed"
         return out.clone()
 
@@ -223,12 +232,12 @@ def test_parts_are_reduced_by_fewer_owners_and_gathered_by_all(world, most, nume
     def on_rank(rank: int) -> torch.Tensor:
         tensor: torch.Tensor = place(world, rank, values[rank].clone())
         operation = world.operation(rank)
-        direct.reduce_parts(world.arenas[rank], operation, tensor, parts, reduction)
+        direct.reduce_parts(world.segments[rank], operation, tensor, parts, reduction)
         if rank < owners:
             # What would be done between hosts.
             start, stop = parts[rank]
             tensor[start:stop] *= 2
-        direct.gather_parts(world.arenas[rank], operation, tensor, parts)
+        direct.gather_parts(world.segments[rank], operation, tensor, parts)
         return tensor.clone()
 
     assert all(same_bits(result, expected) for result in world.run(on_rank))
@@ -242,7 +251,7 @@ def test_parts_of_float32_are_reduced_for_a_tensor_of_bfloat16(three):
     def on_rank(rank: int) -> torch.Tensor:
         tensor: torch.Tensor = values[three.ranks.index(rank)].clone()
         operation = three.operation(rank)
-        direct.reduce_parts(three.arenas[rank], operation, tensor, [(0, 1001)], reduction_for("sum", torch.bfloat16))
+        direct.reduce_parts(three.segments[rank], operation, tensor, [(0, 1001)], reduction_for("sum", torch.bfloat16))
         return tensor
 
     assert same_bits(three.run(on_rank)[0], expected)
@@ -255,22 +264,22 @@ def test_many_kinds_of_operations_in_a_row_do_not_disturb_each_other(world):
     bound = max(lengths)
 
     def on_rank(rank: int) -> list[bool]:
-        arena, right = world.arenas[rank], []
+        shm, right = world.segments[rank], []
         shared = in_shared_memory(world, rank, torch.zeros(bound, dtype=torch.int64))
         for turn in range(6):
             for numel in lengths:
                 values = torch.arange(numel) * (turn + 1)
                 operation = world.operation(rank)
                 for tensor in (values + rank, shared[:numel].copy_(values + rank)):
-                    direct.allreduce(arena, operation, tensor, reduction, tensor)
+                    direct.allreduce(shm, operation, tensor, reduction, tensor)
                     right.append(torch.equal(tensor, values * world.size + sum(range(world.size))))
                 root = world.ranks[numel % world.size]
                 tensor = values + rank
-                direct.broadcast(arena, operation, tensor, root)
+                direct.broadcast(shm, operation, tensor, root)
                 right.append(torch.equal(tensor, values + root))
                 parts = split(numel, world.size)
                 out = torch.empty(parts[rank][1] - parts[rank][0], dtype=torch.int64)
-                direct.reduce_scatter(arena, operation, tensor, parts, reduction, out)
+                direct.reduce_scatter(shm, operation, tensor, parts, reduction, out)
                 right.append(torch.equal(out, (values + root)[slice(*parts[rank])] * world.size))
         return right
 
@@ -281,53 +290,51 @@ def test_many_kinds_of_operations_in_a_row_do_not_disturb_each_other(world):
 def test_the_bits_do_not_depend_on_how_many_threads_torch_has(three, monkeypatch, cores):
     """Calls are longer where torch's own threads help, and shorter where they must be kept out."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    for arena in three.arenas.values():
-        monkeypatch.setattr(arena, "cores", cores)
+    for shm in three.segments.values():
+        monkeypatch.setattr(shm, "cores", cores)
     for place, dtype in itertools.product((in_own_memory, in_shared_memory), (torch.float32, torch.bfloat16)):
         values = [some_values(rank, 900_001, dtype) for rank in three.ranks]
         expected = reduced(values, reduction_for("mean", dtype))
         assert all(same_bits(result, expected) for result in allreduce(three, values, place=place, spin=True))
 
 
-MEETINGS: dict[str, Callable[[Arena, Operation, torch.Tensor, Reduction], object]] = {
-    "barrier": lambda arena, operation, tensor, _: direct.barrier(arena, operation),
-    "broadcast": lambda arena, operation, tensor, _: direct.broadcast(arena, operation, tensor, arena.members[0]),
-    "allreduce": lambda arena, operation, tensor, reduction: direct.allreduce(
-        arena, operation, tensor, reduction, tensor
+MEETINGS: dict[str, Callable[[ShmSegment, Operation, torch.Tensor, Reduction], object]] = {
+    "barrier": lambda shm, operation, tensor, _: direct.barrier(shm, operation),
+    "broadcast": lambda shm, operation, tensor, _: direct.broadcast(shm, operation, tensor, shm.members[0]),
+    "allreduce": lambda shm, operation, tensor, reduction: direct.allreduce(shm, operation, tensor, reduction, tensor),
+    "reduce_scatter": lambda shm, operation, tensor, reduction: direct.reduce_scatter(
+        shm, operation, tensor, [(0, tensor.numel())] + [(0, 0)] * (shm.size - 1), reduction, tensor
     ),
-    "reduce_scatter": lambda arena, operation, tensor, reduction: direct.reduce_scatter(
-        arena, operation, tensor, [(0, tensor.numel())] + [(0, 0)] * (arena.size - 1), reduction, tensor
-    ),
-    "allgather": lambda arena, operation, tensor, _: direct.allgather(arena, operation, [tensor] * arena.size),
+    "allgather": lambda shm, operation, tensor, _: direct.allgather(shm, operation, [tensor] * shm.size),
 }
 
 
 @pytest.mark.parametrize("other", sorted(MEETINGS))
 @pytest.mark.parametrize("numel", [3, 300_001])
 def test_every_rank_is_told_that_one_calls_something_else(numel, other):
-    with ArenaWorld(3) as world:
+    with ShmWorld(3) as world:
 
         def on_rank(rank: int) -> None:
             name, length = (other, numel + 5) if rank == 1 else ("allreduce", numel)
             tensor = torch.zeros(length)
             operation = world.operation(rank, operation=name, shape=(length,), dtype=torch.float32)
-            MEETINGS[name](world.arenas[rank], operation, tensor, reduction_for("sum", torch.float32))
+            MEETINGS[name](world.segments[rank], operation, tensor, reduction_for("sum", torch.float32))
 
         for rank, error in world.outcomes(on_rank).items():
             assert type(error) is MismatchError
             assert "rank 1" in str(error)
             assert f"[{numel}]" in str(error)
             assert f"[{numel + 5}]" in str(error) or other == "barrier"
-            assert world.fates[rank].error is not None
+            assert world.abort_states[rank].error is not None
 
 
 def test_a_rank_that_never_comes_is_named_by_the_deadline():
     def meet(soon: float) -> dict[int, Any]:
-        with ArenaWorld(3) as world:
+        with ShmWorld(3) as world:
 
             def on_rank(rank: int) -> None:
                 if rank != 2:
-                    direct.barrier(world.arenas[rank], world.operation(rank, timeout=soon, operation="barrier"))
+                    direct.barrier(world.segments[rank], world.operation(rank, timeout=soon, operation="barrier"))
 
             return world.outcomes(on_rank)
 
@@ -343,7 +350,7 @@ def test_a_rank_that_never_comes_is_named_by_the_deadline():
 
 
 def test_a_rank_that_has_left_is_not_waited_for():
-    with ArenaWorld(2) as world:
-        world.fates[0].mark_left(1)
+    with ShmWorld(2) as world:
+        world.abort_states[0].mark_left(1)
         with pytest.raises(PeerLost, match="rank 1 has closed the group"):
-            direct.barrier(world.arenas[0], world.operation(0, operation="barrier"))
+            direct.barrier(world.segments[0], world.operation(0, operation="barrier"))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hpsearch_comm import Group, MismatchError, UsageError
-from hpsearch_comm.gradients import DistributedOptimizer
+from hpsearch_comm.data_parallel import DistributedOptimizer
 from tests.comm.thread_ranks import run_ranks
 
 

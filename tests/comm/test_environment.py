@@ -16,58 +16,33 @@ import torch
 import hpsearch_comm as comm
 from hpsearch_comm import ConfigurationError, Group, RendezvousError
 from hpsearch_comm import environment as environment_module
+from hpsearch_comm.bootstrap.rendezvous import KnownAddresses, MasterRendezvous, StoreRendezvous
 from hpsearch_comm.environment import VARIABLES, Arguments, init, read_environment
-from hpsearch_comm.formation.rendezvous import KnownAddresses, MasterRendezvous, StoreRendezvous
 from tests.comm.forked import forked
 from tests.comm.forming import PATIENCE
+from tests.comm.launched import launched, under_torchrun
 from tests.comm.meeting import all_said, free_port, given_time, leaving_nothing, outcomes
 
 SECRET = secrets.token_hex(32)
-
-
-def launched(**changes: str | None) -> dict[str, str]:
-    """Give the variables of rank 1 of 4, changed."""
-    env: dict[str, str | None] = {
-        "RANK": "1",
-        "WORLD_SIZE": "4",
-        "LOCAL_RANK": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
-        "HOME": "/root",
-        **changes,
-    }
-    return {name: value for name, value in env.items() if value is not None}
-
-
-def under_torchrun(**changes: str | None) -> dict[str, str]:
-    torchrun: dict[str, str | None] = {
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_RUN_ID": "job 7",
-        "TORCHELASTIC_RESTART_COUNT": "2",
-        "GROUP_WORLD_SIZE": "1",
-        "LOCAL_WORLD_SIZE": "4",
-    }
-    return launched(**(torchrun | changes))
 
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Take all variables that a launcher may have set out of this process's environment."""
     for name in os.environ:
-        if name in launched() or name.startswith(("HPSEARCH_COMM_", "TORCHELASTIC_", "OMPI_", "PMI_", "SLURM_")):
+        if name in launched() or name.startswith(("HPSEARCH_COMM_", "TORCHELASTIC_", "OMPI_", "PMI", "MPI_", "SLURM_")):
             monkeypatch.delenv(name)
     return monkeypatch
 
 
 def test_the_usual_variables_lead_to_rank_0():
     arguments = read_environment(launched())
-    assert (arguments.rank, arguments.size, arguments.local_rank, arguments.epoch) == (1, 4, 1, 0)
+    assert (arguments.rank, arguments.size, arguments.epoch) == (1, 4, 0)
     assert isinstance(arguments.rendezvous, MasterRendezvous)
     assert (arguments.rendezvous.host, arguments.rendezvous.port) == ("127.0.0.1", 29500)
     assert arguments.secret is None
     assert arguments.options == {}
     assert not arguments.all_local
-    assert read_environment(launched(LOCAL_RANK=None)).local_rank is None
 
 
 def test_torchrun_leads_to_its_store():
@@ -106,12 +81,12 @@ def test_our_own_variables_are_arguments_of_the_group():
             HPSEARCH_COMM_HOST="left",
             HPSEARCH_COMM_TIMEOUT="2.5",
             HPSEARCH_COMM_START_TIMEOUT="120",
+            HPSEARCH_COMM_HEARTBEAT_TIMEOUT="20",
             HPSEARCH_COMM_ALGORITHM="ring",
             HPSEARCH_COMM_TRANSPORT="tcp",
             HPSEARCH_COMM_STREAMS="2",
             HPSEARCH_COMM_CUDA="host",
             HPSEARCH_COMM_TIMELINE="trace.json",
-            HPSEARCH_COMM_COST_MODEL="costs.json",
         )
     )
     assert arguments.secret == bytes.fromhex(SECRET)
@@ -122,12 +97,12 @@ def test_our_own_variables_are_arguments_of_the_group():
         "host": "left",
         "timeout": 2.5,
         "start_timeout": 120.0,
+        "heartbeat_timeout": 20.0,
         "algorithm": "ring",
         "transport": "tcp",
         "streams": 2,
         "cuda": "host",
         "timeline": "trace.json",
-        "cost_model": "costs.json",
     }
     parameters = inspect.signature(Group).parameters
     assert {"secret", *arguments.options} <= parameters.keys()
@@ -178,16 +153,16 @@ def test_what_is_missing_is_named(absent, named):
         ("RANK", "1" * 5000, "a whole number"),
         ("WORLD_SIZE", "0", "a whole number from 1 to"),
         ("WORLD_SIZE", "", "to be set"),
-        ("LOCAL_RANK", "4", "from 0 to 3 (WORLD_SIZE - 1), got '4'"),
         ("MASTER_PORT", "0", "a whole number from 1 to 65535, got '0'"),
         ("MASTER_PORT", "65536", "a whole number from 1 to 65535, got '65536'"),
         ("MASTER_PORT", "http", "a whole number from 1 to 65535, got 'http'"),
         ("HPSEARCH_COMM_SECRET", "ab" * 31, "64 hexadecimal digits, got 62 characters"),
-        ("HPSEARCH_COMM_TIMEOUT", "0", "a number of seconds above 0, such as 30, got '0'"),
+        ("HPSEARCH_COMM_TIMEOUT", "0", "a number of seconds above 0, such as 300, got '0'"),
         ("HPSEARCH_COMM_TIMEOUT", "-3", "a number of seconds above 0"),
         ("HPSEARCH_COMM_TIMEOUT", "nan", "a number of seconds above 0"),
         ("HPSEARCH_COMM_START_TIMEOUT", "inf", "a number of seconds above 0"),
-        ("HPSEARCH_COMM_START_TIMEOUT", "30s", "a number of seconds above 0, such as 30, got '30s'"),
+        ("HPSEARCH_COMM_START_TIMEOUT", "30s", "a number of seconds above 0, such as 300, got '30s'"),
+        ("HPSEARCH_COMM_HEARTBEAT_TIMEOUT", "0", "a number of seconds above 0"),
         ("HPSEARCH_COMM_ALGORITHM", "rings", "butterfly, hierarchical, naive, got 'rings'; did you mean ring?"),
         ("HPSEARCH_COMM_TRANSPORT", "infiniband", "one of auto, tcp, got 'infiniband'"),
         ("HPSEARCH_COMM_CUDA", "ncl", "one of auto, nccl, host, got 'ncl'; did you mean nccl?"),
@@ -205,16 +180,6 @@ def test_a_variable_that_is_none_of_ours_is_pointed_out(caplog):
     with caplog.at_level(logging.WARNING):
         read_environment({"HPSEARCH_COMM_TIMOUT": "3"})
     assert "HPSEARCH_COMM_TIMOUT is no variable of hpsearch_comm; did you mean HPSEARCH_COMM_TIMEOUT?" in caplog.text
-
-
-def test_another_launchers_ranks_are_told_that_they_are_alone(caplog):
-    with caplog.at_level(logging.WARNING):
-        assert read_environment({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"}) == Arguments()
-    assert "set RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE" in caplog.text
-    caplog.clear()
-    read_environment(launched(OMPI_COMM_WORLD_SIZE="4"))
-    read_environment({"SLURM_STEP_NUM_TASKS": "1"})
-    assert not caplog.text
 
 
 def test_a_script_by_itself_gets_a_group_of_one(bare):

@@ -147,6 +147,25 @@ def test_a_rank_that_hangs_is_named_with_the_operation(ranks, way, tmp_path):
     assert all((tmp_path / f"{go}-{rank}").exists() for rank in (0, 2))
 
 
+@pytest.mark.parametrize("way", ["direct", "tcp-ring", "hierarchical"])
+def test_a_process_that_is_stopped_for_longer_than_a_host_may_be_silent_is_waited_for(ranks, way):
+    outcomes = ranks.call(3, "stopped", 1, 2.5, heartbeat_timeout=0.5, **WAYS[way])
+    assert [outcome.result for outcome in outcomes] == [[3.0] * 3] * 3, outcomes
+
+
+@pytest.mark.parametrize("way", ["direct", "tcp-ring", "hierarchical"])
+def test_a_process_that_stays_stopped_is_given_up_after_the_timeout(ranks, way):
+    def meet(soon: float) -> list[Outcome]:
+        found: list[Outcome] = ranks.call(3, "stopped_for_good", 1, timeout=soon, heartbeat_timeout=0.1, **WAYS[way])
+        return found
+
+    # Ranks that take too long to begin give up before.
+    outcomes = given_time(meet, lambda found: "in allreduce" in found[0].text)
+    for outcome in (outcomes[0], outcomes[2]):
+        assert outcome.error == "CommTimeoutError", outcome
+        assert "in allreduce" in outcome.text
+
+
 @pytest.mark.parametrize("how", ["shape", "dtype", "op", "order", "operation", "root", "way"])
 @pytest.mark.parametrize("way", ["direct", "tcp-ring", "hierarchical"])
 def test_ranks_that_disagree_each_see_both_sides(ranks, how, way):

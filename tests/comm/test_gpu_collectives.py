@@ -83,9 +83,9 @@ def move(pair: Pair) -> list[bool]:
             out = torch.zeros(parts[rank], device=device)
             nccl.reduce_scatter(both[rank], "sum", out, parts).wait()
             right.append(torch.equal(out, (both[0] + both[1]).split(parts)[rank]))  # type: ignore[no-untyped-call]
-        receives = [torch.zeros(numel, dtype=torch.bfloat16, device=device) for _ in range(2)]
-        nccl.alltoall([tensors[rank] + peer for peer in range(2)], receives).wait()
-        right += [torch.equal(receives[peer], tensors[peer] + rank) for peer in range(2)]
+        received = torch.zeros(2 * numel, dtype=torch.bfloat16, device=device)
+        nccl.alltoall(torch.cat([tensors[rank], tensors[rank] + 1]), received, [numel] * 2, [numel] * 2).wait()
+        right.append(torch.equal(received, torch.cat([tensor + rank for tensor in tensors])))
     return right
 
 
@@ -155,7 +155,7 @@ def die_while_the_other_waits(pair: Pair) -> str:
         try:
             pair.other.recv_bytes()
         except (EOFError, OSError):
-            pair.fate.fail(PeerLost("rank 1 has died", 1))
+            pair.abort_state.fail(PeerLost("rank 1 has died", 1))
 
     threading.Thread(target=watch, daemon=True).start()
     try:

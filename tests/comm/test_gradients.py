@@ -11,8 +11,17 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from hpsearch_comm import Group, UsageError
-from hpsearch_comm.gradients import DataParallel
-from tests.comm.gradient_checks import assert_close, compare, gradients, inputs_of, layers, make_layers, seeded
+from hpsearch_comm.data_parallel import DataParallel
+from tests.comm.gradient_checks import (
+    assert_close,
+    compare,
+    gradients,
+    inputs_of,
+    layers,
+    make_layers,
+    reduce_at_once,
+    seeded,
+)
 from tests.comm.thread_ranks import run_ranks
 
 
@@ -221,7 +230,7 @@ def test_gradients_accumulate_without_being_averaged_within_no_sync():
 
 @pytest.mark.parametrize("large", [1, 1 << 20], ids=["large", "small"])
 def test_a_gradient_with_a_history_is_averaged_without_it(large, monkeypatch):
-    monkeypatch.setattr("hpsearch_comm.gradients.buckets.LARGE", large)
+    monkeypatch.setattr("hpsearch_comm.data_parallel.buckets.LARGE", large)
 
     def work(group):
         model: Any = nn.Linear(2, 1, bias=False)
@@ -237,6 +246,56 @@ def test_a_gradient_with_a_history_is_averaged_without_it(large, monkeypatch):
     for seen in run_ranks(2, work):
         assert not seen.requires_grad
         torch.testing.assert_close(seen, torch.full((1, 2), (4.0 + 16.0) / 2))
+
+
+def enlarge(parameter: Any, factor: float) -> None:
+    def hook(parameter: Any) -> None:
+        parameter.grad.mul_(factor)
+
+    parameter.register_post_accumulate_grad_hook(hook)
+
+
+def replace(parameter: Any, factor: float) -> None:
+    def hook(parameter: Any) -> None:
+        parameter.grad = parameter.grad * factor
+
+    parameter.register_post_accumulate_grad_hook(hook)
+
+
+def enlarge_what_arrives(parameter: Any, factor: float) -> None:
+    parameter.register_hook(lambda gradient: gradient * factor)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("large", [1, 1 << 20], ids=["large", "small"])
+@pytest.mark.parametrize("change", [enlarge, replace, enlarge_what_arrives])
+@pytest.mark.parametrize("steps_before", [0, 1])
+def test_what_hooks_make_of_gradients_is_averaged_whenever_they_were_registered(
+    overlap, large, change, steps_before, monkeypatch
+):
+    monkeypatch.setattr("hpsearch_comm.data_parallel.buckets.LARGE", large)
+
+    def work(group):
+        reduce_at_once(group)
+        model = make_layers()
+        wrapped = DataParallel(model, group, bucket_mb=1e-5, overlap=overlap)
+        for step in range(steps_before + 2):
+            if step == steps_before:
+                for number, parameter in enumerate(model.parameters()):
+                    change(parameter, 2.0 + group.rank + number)
+            wrapped.zero_grad()
+            wrapped(inputs_of(group.rank, 3, 4)).square().sum().backward()
+        return gradients(model)
+
+    models = [make_layers() for _ in range(2)]
+    for rank, model in enumerate(models):
+        model(inputs_of(rank, 3, 4)).square().sum().backward()
+    expected = [
+        sum((2.0 + rank + number) * parameter.grad for rank, parameter in enumerate(of_ranks)) / 2
+        for number, of_ranks in enumerate(zip(*(model.parameters() for model in models), strict=True))
+    ]
+    for seen in run_ranks(2, work):
+        assert_close(seen, expected)
 
 
 def test_the_timeline_shows_the_backward_pass(tmp_path):

@@ -8,6 +8,7 @@ import math
 import os
 import threading
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 import torch
 
 import hpsearch_comm as comm
+from hpsearch_comm.collectives import halving_doubling
+from hpsearch_comm.timeline.merging import merge
 from tests.comm.leftovers import shared_memory_files
 from tests.comm.thread_ranks import SECRET, run_ranks
 
@@ -39,20 +42,41 @@ def test_the_choice_of_an_algorithm_is_reported_and_can_be_forced():
 
     assert run_ranks(2, work) == ["direct"] * 2
     assert run_ranks(2, work, algorithm="butterfly") == ["butterfly"] * 2
-    assert run_ranks(2, work, transport="tcp", cost_model={"tcp_alpha": 1e-3}) == ["butterfly"] * 2
+    assert run_ranks(2, work, transport="tcp", algorithm="ring") == ["ring"] * 2
     assert run_ranks(3, work, hosts=["a", "a", "b"], algorithm="hierarchical") == ["hierarchical"] * 3
 
 
-def test_rank_0s_cost_model_counts_for_all(tmp_path):
-    file = tmp_path / "model.json"
-    file.write_text(json.dumps(comm.CostModel(tcp_alpha=7.0).to_dict()))
-    seen = []
+@pytest.mark.parametrize(
+    ("ranks", "options", "little", "much"),
+    [
+        (2, {}, "direct", "direct"),
+        (3, {"hosts": ["a", "a", "b"]}, "hierarchical", "hierarchical"),
+        (2, {"hosts": ["a", "b"]}, "butterfly", "ring"),
+        (3, {"transport": "tcp"}, "butterfly", "ring"),
+    ],
+)
+def test_where_the_ranks_are_and_how_much_it_is_choose_the_algorithm(ranks, options, little, much):
+    def work(group: comm.Group) -> tuple[str, ...]:
+        taken = []
+        for nbytes in (4, halving_doubling.SHORT, halving_doubling.SHORT + 4):
+            group.allreduce(torch.ones(nbytes // 4))
+            taken.append(group.last_algorithm)
+        return tuple(taken)
 
-    def work(group: comm.Group) -> None:
-        seen.append(group._model.tcp_alpha)
+    assert run_ranks(ranks, work, **options) == [(little, little, much)] * ranks
 
-    run_ranks(2, work, cost_model=str(file))
-    assert seen == [7.0, 7.0]
+
+def test_ranks_that_wait_for_each_other_on_different_ways_find_out():
+    """One waits in shared memory for a rank that waits on a link for it."""
+
+    def work(group: comm.Group) -> str:
+        with pytest.raises(comm.MismatchError) as caught:
+            group.allreduce(torch.ones(3)) if group.rank else group.empty(3)
+        return str(caught.value)
+
+    for message in run_ranks(2, work, algorithm="ring"):
+        assert "rank 0 calls empty 0" in message
+        assert "rank 1 calls allreduce 0" in message
 
 
 @pytest.mark.parametrize("length", [0, 1, 10])
@@ -76,41 +100,6 @@ def test_a_group_of_one_needs_nobody(length):
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda group: group.allreduce([1.0]), r"allreduce takes a torch.Tensor, got list"),
-        (lambda group: group.allreduce(torch.ones(3).to_sparse()), r"a dense tensor, got one of layout sparse_coo"),
-        (lambda group: group.allreduce(torch.ones(3), "avg"), r'did you mean op="mean"'),
-        (lambda group: group.allreduce(torch.ones(3), 5), r"op must be one of sum, mean"),
-        (lambda group: group.allreduce(torch.ones(3), ["sum"]), r"op must be one of sum, mean"),
-        (lambda group: group.allreduce(torch.ones(3, dtype=torch.int64)), r'use op="sum"'),
-        (lambda group: group.allreduce(torch.ones(3), out=torch.ones(4)), r"float32 \[3\] on cpu, got .*float32 \[4\]"),
-        (lambda group: group.allreduce(torch.ones(3), out=torch.ones(3).double()), r"got torch.float64"),
-        (lambda group: group.broadcast(torch.ones(3), root=1), r"root must be a rank from 0 to 0, got 1"),
-        (lambda group: group.broadcast(torch.ones(3), root=True), r"root must be a rank"),
-        (lambda group: group.reduce_scatter(torch.tensor(1.0)), r"one without dimensions"),
-        (lambda group: group.alltoall(torch.tensor(1.0)), r"one without dimensions"),
-        (lambda group: group.alltoall(torch.ones(3), [1, 2]), r"splits must be 1 numbers from 0.*got \[1, 2\]"),
-        (lambda group: group.alltoall(torch.ones(3), [1.5, 1.5]), r"splits must be whole numbers.*got \[1.5, 1.5\]"),
-        (lambda group: group.alltoall(torch.ones(3), 3), r"splits must be whole numbers.*got 3"),
-        (lambda group: group.allgather_object({1: 2}), r"dicts with text keys"),
-        (lambda group: group.allgather_object([{"a": {None: 1}}]), r"the key None would become text"),
-        (lambda group: group.allgather_object({1, 2}), r"got set"),
-        (lambda group: group.broadcast_object(torch.ones(1)), r"got Tensor"),
-        (lambda group: group.empty(-1), r"numbers from 0, got \(-1,\)"),
-        (lambda group: group.empty(3.0), r"numbers from 0, got \(3.0,\)"),
-        (lambda group: group.empty(3, dtype="float32"), r"dtype must be a torch.dtype, got 'float32'"),
-        (lambda group: group.empty(3, dtype=torch.complex32), r"no collectives of torch.complex32"),
-    ],
-)
-def test_a_mistake_is_refused_before_anything_travels_and_the_group_goes_on(call, message):
-    with alone() as group:
-        with pytest.raises(comm.UsageError, match=message):
-            call(group)
-        assert group.allreduce(torch.ones(2)).tolist() == [1, 1]
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"rank": 1, "size": 1}, "rank must be from 0 to 0, got 1"),
@@ -122,8 +111,6 @@ def test_a_mistake_is_refused_before_anything_travels_and_the_group_goes_on(call
         ({"rank": 0, "size": 1, "algorithm": "rings"}, "algorithm must be one of auto, direct"),
         ({"rank": 0, "size": 1, "transport": "udp"}, "transport must be one of auto, tcp, got 'udp'"),
         ({"rank": 0, "size": 1, "algorithm": "hierarchical"}, "hierarchical a host with more than one rank"),
-        ({"rank": 0, "size": 1, "cost_model": "/nowhere.json"}, "cost_model '/nowhere.json' must be a JSON file"),
-        ({"rank": 0, "size": 1, "cost_model": {"alpha": 1}}, "got alpha"),
         ({"rank": 0, "size": 1, "secret": b"short"}, "must be 32 bytes, got 5 bytes"),
         ({"rank": 0, "size": 1, "epoch": -1}, "epoch must be"),
         ({"rank": 0, "size": 1, "timeline": "/nowhere/trace.json"}, "/nowhere"),
@@ -202,6 +189,28 @@ def open_files() -> int:
 
 def mapped() -> int:
     return len(Path("/proc/self/maps").read_text().splitlines())
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("close", [True, False])
+def test_a_duplicate_keeps_nothing_of_its_parent(size, close):
+    def work(group: comm.Group) -> None:
+        parent = group.duplicate()
+        duplicate = parent.duplicate()
+        parent.allreduce(torch.ones(3))
+        gone = weakref.ref(parent)
+        if close:
+            parent.close()
+        del parent
+        gc.collect()
+        assert gone() is None
+        with duplicate.duplicate() as another:
+            assert another.allreduce(torch.ones(3), "sum").tolist() == [size] * 3
+        assert duplicate.allreduce(torch.ones(3), "sum").tolist() == [size] * 3
+        duplicate.close()
+        assert group.allreduce(torch.ones(3), "sum").tolist() == [size] * 3
+
+    run_ranks(size, work)
 
 
 @pytest.mark.parametrize("options", [{}, {"transport": "tcp"}, {"hosts": ["a", "a", "b"]}])
@@ -286,9 +295,8 @@ def test_a_timeline_of_all_ranks(tmp_path):
             group.allreduce_async(torch.ones(100_000)).wait()
 
     run_ranks(3, work, timeline=str(trace), hosts=["a", "a", "b"], algorithm="hierarchical")
-    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
-    content = json.loads(trace.read_text())
-    events = content["traceEvents"] if isinstance(content, dict) else content
+    assert merge(trace, list(tmp_path.iterdir())) == []
+    events = json.loads(trace.read_text())["traceEvents"]
     operations = [event for event in events if event.get("name") == "allreduce"]
     assert {event["pid"] for event in operations} == {0, 1, 2}
     assert len(operations) == 6

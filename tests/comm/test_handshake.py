@@ -2,19 +2,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import socket
 import struct
-import threading
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch_comm.errors import ConfigurationError, RefusedError
-from hpsearch_comm.formation.handshake import (
+from hpsearch_comm.bootstrap.handshake import (
     ANSWER_BYTES,
     NONCE_BYTES,
+    PAYLOAD_BYTES,
     PROOF_BYTES,
     Challenge,
     Credentials,
@@ -24,10 +21,9 @@ from hpsearch_comm.formation.handshake import (
     Proof,
     Refusal,
     Verdict,
-    prove,
-    verify,
 )
-from tests.comm.forming import PATIENCE, leaking_nothing, new_credentials, read
+from hpsearch_comm.errors import ConfigurationError, RefusedError
+from tests.comm.forming import new_credentials
 
 CREDENTIALS = new_credentials("group", 3)
 HELLO = Hello(1, 0, Kind.STREAM, 2)
@@ -127,12 +123,41 @@ def test_an_answer_with_a_changed_byte_is_refused(index):
 def test_the_signed_bytes_are_those_of_the_description():
     challenge = Challenge(CREDENTIALS, 0)
     message = Proof(CREDENTIALS, HELLO).message(challenge.nonce)
-    fields = struct.unpack("<32sqiiHH32s", message[:84])
-    assert fields[:-1] == (hashlib.sha256(b"group").digest(), 3, 1, 0, Kind.STREAM, 2)
-    key = hmac.digest(CREDENTIALS.secret, b"hpsearch_comm handshake 1", "sha256")
-    assert message[84:] == hmac.digest(key, b"client" + challenge.nonce + message[:84], "sha256")
+    fields = struct.unpack("<32sqiiHHI32s", message[:88])
+    assert fields[:-1] == (hashlib.sha256(b"group").digest(), 3, 1, 0, Kind.STREAM, 2, 0)
+    key = hmac.digest(CREDENTIALS.secret, b"hpsearch_comm handshake 2", "sha256")
+    assert message[88:] == hmac.digest(key, b"client" + challenge.nonce + message[:88], "sha256")
     answer = challenge.judge(message).answer
-    assert answer == b"\0" + hmac.digest(key, b"server" + challenge.nonce + message[:84] + b"\0", "sha256")
+    assert answer == b"\0" + hmac.digest(key, b"server" + challenge.nonce + message[:88] + b"\0", "sha256")
+
+
+@given(st.binary(max_size=PAYLOAD_BYTES))
+def test_a_payload_comes_with_the_hello_and_is_signed(payload):
+    challenge, hello = Challenge(CREDENTIALS, 0), Hello(1, 0, Kind.RENDEZVOUS, 0, payload)
+    proof = Proof(CREDENTIALS, hello)
+    message = proof.message(challenge.nonce)
+    assert len(message) == PROOF_BYTES + len(payload)
+    assert Challenge.lacks(message[:PROOF_BYTES]) == len(payload)
+    assert Challenge.lacks(message) == 0
+    judgement = challenge.judge(message)
+    assert (judgement.verdict, judgement.hello) == (Verdict.ACCEPTED, hello)
+    assert judgement.hello is not None
+    assert judgement.hello.nonce == proof.nonce
+    if payload:
+        altered = message[:-33] + bytes([message[-33] ^ 1]) + message[-32:]
+        assert Challenge(CREDENTIALS, 0).judge(altered).verdict is Verdict.WRONG_SECRET
+        assert challenge.judge(altered).verdict is Verdict.WRONG_SECRET
+
+
+@pytest.mark.parametrize("announced", [1, PAYLOAD_BYTES + 1, 2**32 - 1])
+def test_a_length_that_is_not_that_of_the_payload_is_refused(announced):
+    challenge = Challenge(CREDENTIALS, 0)
+    hello = bytearray(Proof(CREDENTIALS, HELLO).message(challenge.nonce)[:88])
+    hello[52:56] = announced.to_bytes(4, "little")
+    proof = bytes(hello) + CREDENTIALS.mac(b"client", challenge.nonce, bytes(hello))
+    # Of one too long not a byte is read; the other would be waited for.
+    assert Challenge.lacks(proof) == (announced if announced == 1 else 0)
+    assert challenge.judge(proof).verdict is Verdict.UNEXPECTED
 
 
 @given(st.binary(min_size=PROOF_BYTES, max_size=PROOF_BYTES))
@@ -142,12 +167,12 @@ def test_random_bytes_are_no_proof(proof):
     assert judgement.answer == bytes([Verdict.WRONG_SECRET]).ljust(ANSWER_BYTES, b"\0")
 
 
-@given(st.binary(min_size=44, max_size=44), st.booleans(), st.booleans())
+@given(st.binary(min_size=48, max_size=48), st.booleans(), st.booleans())
 def test_any_hello_of_one_who_knows_the_secret_is_read_within_bounds(rest, right_group, right_epoch):
     challenge = Challenge(CREDENTIALS, 0)
     group = CREDENTIALS.digest if right_group else bytes(32)
     epoch = (3 if right_epoch else -1).to_bytes(8, "little", signed=True)
-    hello = (group + epoch + rest)[:84].ljust(84, b"\0")
+    hello = (group + epoch + rest)[:88].ljust(88, b"\0")
     judgement = challenge.judge(hello + CREDENTIALS.mac(b"client", challenge.nonce, hello))
     assert judgement.verdict is not Verdict.WRONG_SECRET
     if judgement.verdict is Verdict.ACCEPTED:
@@ -169,7 +194,7 @@ def test_random_bytes_are_no_answer(answer):
 
 def test_an_unknown_verdict_of_one_who_knows_the_secret_is_a_refusal():
     proof = Proof(CREDENTIALS, HELLO)
-    hello = proof.message(bytes(NONCE_BYTES))[:84]
+    hello = proof.message(bytes(NONCE_BYTES))[:88]
     answer = b"\xff" + CREDENTIALS.mac(b"server", bytes(NONCE_BYTES), hello, b"\xff")
     with pytest.raises(Refusal, match="same version"):
         proof.check(answer)
@@ -194,67 +219,3 @@ def test_credentials_that_cannot_be_are_refused(arguments, message):
 def test_the_secret_is_not_shown():
     secret = b"do not show this to anybody, ok?"
     assert "show" not in repr(Credentials(secret, "group", 1))
-
-
-def over_sockets(client: Credentials, server: Credentials) -> tuple[object, object]:
-    """Do both sides over a pair of sockets; gives what each side returned or raised."""
-    deadline = time.monotonic() + PATIENCE
-    results: dict[str, object] = {}
-
-    def serve() -> None:
-        try:
-            results["server"] = verify(theirs, server, deadline)
-        except Exception as error:
-            results["server"] = error
-
-    mine, theirs = socket.socketpair()
-    with mine, theirs:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            prove(mine, client, HELLO, deadline)
-            results["client"] = None
-            # Whoever is accepted may go on at once: the server reads no byte too many.
-            mine.sendall(b"next")
-        except Exception as error:
-            results["client"] = error
-        thread.join()
-        if results["client"] is None:
-            assert read(theirs, 4) == b"next"
-            assert mine.gettimeout() is None
-            assert theirs.gettimeout() is None
-    return results["client"], results["server"]
-
-
-def test_blocking_sockets_shake_hands():
-    with leaking_nothing():
-        assert over_sockets(CREDENTIALS, CREDENTIALS) == (None, HELLO)
-
-
-def test_blocking_sockets_refuse_a_wrong_secret_on_both_sides():
-    with leaking_nothing():
-        client, server = over_sockets(new_credentials("group", 3), CREDENTIALS)
-    assert isinstance(client, Refusal)
-    assert isinstance(server, Refusal)
-    assert client.verdict is server.verdict is Verdict.WRONG_SECRET
-
-
-def test_a_silent_server_is_left_at_the_deadline():
-    mine, theirs = socket.socketpair()
-    with mine, theirs, pytest.raises(TimeoutError):
-        prove(mine, CREDENTIALS, HELLO, time.monotonic() + 0.05)
-
-
-def test_a_silent_client_is_left_at_the_deadline():
-    mine, theirs = socket.socketpair()
-    with mine, theirs, pytest.raises(TimeoutError):
-        verify(mine, CREDENTIALS, time.monotonic() + 0.05)
-
-
-def test_an_end_in_the_middle_is_not_a_refusal():
-    mine, theirs = socket.socketpair()
-    with mine:
-        theirs.send(bytes(NONCE_BYTES))
-        theirs.shutdown(socket.SHUT_WR)
-        with theirs, pytest.raises(ConnectionResetError):
-            prove(mine, CREDENTIALS, HELLO, time.monotonic() + PATIENCE)

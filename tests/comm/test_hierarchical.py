@@ -11,17 +11,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch_comm.algorithms import butterfly, hierarchical
+from hpsearch_comm.collectives import halving_doubling, hierarchical
+from hpsearch_comm.collectives.reduction import reduction_for
 from hpsearch_comm.errors import MismatchError
-from hpsearch_comm.memory.arena import Arena
-from hpsearch_comm.operation import Operation
-from hpsearch_comm.reduction import reduction_for
-from hpsearch_comm.signature import DTYPES, Signature
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.header import DTYPES, Signature
+from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.topology import Topology
 from tests.comm.thread_mesh import ThreadMesh, ThreadWorld, assert_reduced
 
 Hosts = tuple[tuple[int, ...], ...]
-LONG = butterfly.SHORT // 4 + 1
+LONG = halving_doubling.SHORT // 4 + 1
 
 HOSTS: list[Hosts] = [
     ((0,),),
@@ -36,20 +36,20 @@ HOSTS: list[Hosts] = [
 ]
 
 
-def on_hosts(hosts: Hosts, task: Callable[[Arena, ThreadMesh, Operation, Topology], Any]) -> ThreadWorld:
-    """Call `task` on every rank, a thread each, where the ranks of a host share an arena."""
+def on_hosts(hosts: Hosts, task: Callable[[ShmSegment, ThreadMesh, Operation, Topology], Any]) -> ThreadWorld:
+    """Call `task` on every rank, a thread each, where the ranks of a host share a segment."""
     world = ThreadWorld(sum(len(ranks) for ranks in hosts))
     descriptors: dict[int, dict[int, socket.socket]] = {rank: {} for rank in range(world.size)}
     for ranks in hosts:
         for one, other in combinations(ranks, 2):
             descriptors[one][other], descriptors[other][one] = socket.socketpair()
 
-    def with_arena(mesh: ThreadMesh, operation: Operation) -> None:
+    def with_segment(mesh: ThreadMesh, operation: Operation) -> None:
         topology = Topology(mesh.rank, hosts)
-        with closing(Arena(mesh.rank, topology.local_ranks, descriptors[mesh.rank], operation.fate)) as arena:
-            task(arena, mesh, operation, topology)
+        with closing(ShmSegment(mesh.rank, topology.local_ranks, descriptors[mesh.rank], operation.abort_state)) as shm:
+            task(shm, mesh, operation, topology)
 
-    world.run(with_arena, Signature(0, "allreduce", "hierarchical"))
+    world.run(with_segment, Signature(0, "allreduce", "hierarchical"))
     return world
 
 
@@ -58,8 +58,8 @@ def allreduce(hosts: Hosts, tensors: list[torch.Tensor], op: str = "sum") -> tup
     reduction = reduction_for(op, tensors[0].dtype)
     world = on_hosts(
         hosts,
-        lambda arena, mesh, operation, topology: hierarchical.allreduce(
-            arena, mesh, operation, topology, tensors[mesh.rank], reduction
+        lambda shm, mesh, operation, topology: hierarchical.allreduce(
+            shm, mesh, operation, topology, tensors[mesh.rank], reduction
         ),
     )
     assert len({tensor.view(torch.uint8).numpy().tobytes() for tensor in tensors}) == 1
@@ -147,11 +147,11 @@ def test_tensors_in_a_shared_buffer_are_reduced_where_they_lie():
     expected = torch.stack(tensors).mean(0)
     reduction = reduction_for("mean", torch.float32)
 
-    def task(arena: Arena, mesh: ThreadMesh, operation: Operation, topology: Topology) -> None:
-        shared = arena.empty(operation, 4 * 50_000).view(torch.float32)
+    def task(shm: ShmSegment, mesh: ThreadMesh, operation: Operation, topology: Topology) -> None:
+        shared = shm.empty(operation, 4 * 50_000).view(torch.float32)
         for _ in range(3):
             shared.copy_(tensors[mesh.rank])
-            hierarchical.allreduce(arena, mesh, operation, topology, shared, reduction)
+            hierarchical.allreduce(shm, mesh, operation, topology, shared, reduction)
             torch.testing.assert_close(shared, expected)
 
     on_hosts(hosts, task)
@@ -159,11 +159,11 @@ def test_tensors_in_a_shared_buffer_are_reduced_where_they_lie():
 
 @pytest.mark.parametrize("odd_one", [1, 3])
 def test_ranks_that_disagree_find_out(odd_one):
-    def task(arena: Arena, mesh: ThreadMesh, operation: Operation, topology: Topology) -> None:
+    def task(shm: ShmSegment, mesh: ThreadMesh, operation: Operation, topology: Topology) -> None:
         shape = (2, 5) if mesh.rank == odd_one else (10,)
         signature = Signature(0, "allreduce", "hierarchical", torch.float32, shape, "sum")
-        mine = Operation(mesh.rank, signature, operation.timeout, operation.fate)
-        hierarchical.allreduce(arena, mesh, mine, topology, torch.ones(10), reduction_for("sum", torch.float32))
+        mine = Operation(mesh.rank, signature.pack(), operation.timeout, operation.abort_state)
+        hierarchical.allreduce(shm, mesh, mine, topology, torch.ones(10), reduction_for("sum", torch.float32))
 
     with pytest.raises(MismatchError, match=r"\[2, 5\].*\[10\]|\[10\].*\[2, 5\]"):
         on_hosts(((0, 1), (2,), (3,)), task)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hpsearch_comm.formation.address import Address
-from hpsearch_comm.formation.connect import connect
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.listener import Listener
+from hpsearch_comm.bootstrap.address import Address
+from hpsearch_comm.bootstrap.connect import connect
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.listener import Listener
 from tests.comm.connecting_rank import ConnectingRank, connecting_rank
 from tests.comm.forming import LOOPBACK, PATIENCE, read
 
@@ -25,7 +25,14 @@ def test_a_forked_child_does_not_hide_the_death_of_its_parent(host):
         addresses = [listener.address, Address.from_text(killed.answer())]
         killed.ask("connect", rank=1, addresses=[address.to_text() for address in addresses], secret=secret.hex())
         made = connect(
-            0, addresses, listener, Credentials(secret), streams=2, tcp_only=False, deadline=time.monotonic() + PATIENCE
+            0,
+            addresses,
+            listener,
+            Credentials(secret),
+            streams=2,
+            tcp_only=False,
+            heartbeat_timeout=60.0,
+            deadline=time.monotonic() + PATIENCE,
         )
         try:
             assert "error" not in killed.answer()

@@ -7,9 +7,8 @@ from typing import NoReturn
 
 import pytest
 
-from hpsearch_comm.errors import ConfigurationError
-from hpsearch_comm.formation import interface as interface_module
-from hpsearch_comm.formation.interface import (
+from hpsearch_comm.bootstrap import interface as interface_module
+from hpsearch_comm.bootstrap.interface import (
     interface_addresses,
     is_local,
     is_own_name,
@@ -17,6 +16,7 @@ from hpsearch_comm.formation.interface import (
     resolve,
     surroundings,
 )
+from hpsearch_comm.errors import ConfigurationError
 from tests.comm.network import in_a_network
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from hpsearch_comm.errors import CommError, CommTimeoutError, MismatchError, PeerLost
-from hpsearch_comm.signature import DTYPES, Signature
+from hpsearch_comm.header import DTYPES, Signature
 from tests.comm.link_world import WORLDS, LinkWorld
 from tests.comm.meeting import given_time
 
@@ -203,7 +203,7 @@ def test_ranks_that_disagree_each_see_both_sides(
             assert isinstance(error, MismatchError), error
             assert "allreduce 7 (sum of float32 [3, 4], 48 bytes, ring)" in str(error)
             assert shown in str(error)
-            assert world.fates[rank].error is error
+            assert world.abort_states[rank].error is error
 
 
 def test_ranks_that_expect_other_lengths_or_steps_disagree(make_world: MakeWorld) -> None:
@@ -229,7 +229,7 @@ def test_a_silent_peer_is_named_with_the_operation(make_world: MakeWorld, spin: 
         ) as e:
             world.meshes[0].exchange(operation, [(1, torch.zeros(5))], [(2, torch.zeros(5), None)])
         assert e.value.rank == 2
-        assert world.fates[0].error is e.value
+        assert world.abort_states[0].error is e.value
 
 
 def test_a_peer_that_stops_reading_is_named(make_world: MakeWorld) -> None:
@@ -271,7 +271,7 @@ def test_the_group_ending_wakes_an_exchange(make_world: MakeWorld, kind: str, sp
         operation = world.operation(0, spin=spin)
         sends, receives = ([(1, large)], []) if kind == "send" else ([], [(1, large, None)])
         reason = PeerLost("rank 2 has died", 2)
-        threading.Timer(0.1, lambda: world.fates[0].fail(reason)).start()
+        threading.Timer(0.1, lambda: world.abort_states[0].fail(reason)).start()
         with pytest.raises(PeerLost, match="rank 2 has died") as e:
             world.meshes[0].exchange(operation, sends, receives)
         assert e.value is not reason
@@ -282,7 +282,7 @@ def test_what_a_peer_sent_before_it_left_still_counts(make_world: MakeWorld) -> 
         sent = noise(1000)
         world.meshes[0].exchange(world.operation(0), [(1, sent)], [])
         world.meshes[0].close()
-        world.fates[1].mark_left(0)
+        world.abort_states[1].mark_left(0)
         received = torch.empty(1000)
         operation = world.operation(1)
         world.meshes[1].exchange(operation, [], [(0, received, None)])
@@ -298,7 +298,7 @@ def test_a_large_message_survives_that_its_sender_leaves_meanwhile(make_world: M
 
     def send() -> None:
         world.meshes[0].exchange(world.operation(0), [(1, noise(numel))], [])
-        world.fates[1].mark_left(0)
+        world.abort_states[1].mark_left(0)
         world.meshes[0].close()
 
     def receive() -> torch.Tensor:
@@ -321,7 +321,7 @@ def test_another_peer_leaving_disturbs_nobody(make_world: MakeWorld) -> None:
             world.meshes[rank].exchange(operation, [(peer, noise(3000, seed=step))], [(peer, received, None)])
             assert same_bits(received, noise(3000, seed=step))
             if step == 5:
-                world.fates[rank].mark_left(2)
+                world.abort_states[rank].mark_left(2)
         return True
 
     with make_world(3) as world:
@@ -337,7 +337,7 @@ def test_an_error_while_folding_ends_the_group(make_world: MakeWorld) -> None:
         with pytest.raises(ValueError, match="no such sum"):
             world.meshes[0].exchange(world.operation(0), [], [(1, torch.zeros(5), fail)])
         with pytest.raises(CommError, match=r"broke off allreduce 7 .*ValueError: no such sum"):
-            world.fates[0].check()
+            world.abort_states[0].check()
 
 
 class Memory(bytearray):

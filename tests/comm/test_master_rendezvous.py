@@ -2,20 +2,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import socket
 import struct
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from hpsearch_comm.bootstrap import exchange
+from hpsearch_comm.bootstrap.connector import Connector
+from hpsearch_comm.bootstrap.handshake import Hello, Kind
+from hpsearch_comm.bootstrap.interface import is_local
+from hpsearch_comm.bootstrap.rendezvous import MasterRendezvous
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
-from hpsearch_comm.formation import refusals
-from hpsearch_comm.formation.dial import dial
-from hpsearch_comm.formation.handshake import Hello, Kind, prove
-from hpsearch_comm.formation.interface import is_local
-from hpsearch_comm.formation.rendezvous import MasterRendezvous
-from tests.comm.forming import LOOPBACK, PATIENCE, wait_until
+from tests.comm.forming import LOOPBACK, PATIENCE, new_credentials, prove, wait_until
 from tests.comm.meeting import (
     Meeting,
     addresses,
@@ -38,13 +40,13 @@ def master() -> Meeting:
 @pytest.mark.parametrize(
     ("greeting", "reason"),
     [
-        (b"", "127.0.0.1: the other side was silent in the middle of a handshake"),
+        (b"", ": the other side was silent in the middle of a handshake"),
         (b"SSH-2.0-OpenSSH_9.6p1 Ubuntu-3ubuntu13.5\r\n" * 4, "doesn't know the group's secret"),
     ],
     ids=["silent", "ssh"],
 )
 def test_another_program_at_the_port_is_found_out(master, monkeypatch, greeting, reason):
-    monkeypatch.setattr(refusals, "_PATIENCE", 0.1)
+    monkeypatch.setattr(exchange, "_REFUSED_SECONDS", 0.1)
 
     def meet(soon: float) -> BaseException | None:
         with socket.create_server((LOOPBACK, master.place.port)) as other, ThreadPoolExecutor(1) as pool:
@@ -130,32 +132,37 @@ def test_strangers_at_the_port_hinder_nobody(master):
             assert awaited(futures) == dict.fromkeys(range(4), addresses(4))
 
 
-def entry(rank: int, size: int, length: int, text: bytes) -> bytes:
-    return b"HPSe" + struct.pack("<4I", rank, size, 60_000, length) + text
+def entry(size: int) -> bytes:
+    return struct.pack("<IQ", size, 60_000) + b"me"
 
 
 def test_members_that_break_the_protocol_hinder_nobody(master):
-    def connect() -> socket.socket:
-        # What they send comes after a perfect handshake.
-        sock = dial(LOOPBACK, master.place.port, time.monotonic() + PATIENCE)
-        try:
-            prove(sock, master.credentials, Hello(3, 0, Kind.RENDEZVOUS), time.monotonic() + PATIENCE)
-        except BaseException:
-            sock.close()
-            raise
-        return sock
+    def come(hello: Hello, after: bytes = b"") -> Callable[[], socket.socket]:
+        def connect() -> socket.socket:
+            sock = socket.create_connection((LOOPBACK, master.place.port), PATIENCE)
+            try:
+                prove(sock, master.credentials, hello, after)
+            except BaseException:
+                sock.close()
+                raise
+            return sock
+
+        return connect
 
     company = (
-        os.urandom(20),
-        entry(2, 4, 2, b"me"),  # another rank's
-        entry(3, 4, 2**32 - 1, b"endless"),
-        entry(3, 4, 100, b"cut off"),
-        entry(3, 9, 2, b"me"),  # of another size
-        entry(3, 4, 2, b"me" + b"x" * 100),  # more than it announced
+        come(Hello(3, 0, Kind.RENDEZVOUS, 0, entry(9))),  # of another size
+        come(Hello(3, 0, Kind.RENDEZVOUS, 0, entry(4)), b"x" * 100),  # more than its entry
+        come(Hello(7, 0, Kind.RENDEZVOUS, 0, entry(4))),
     )
     with leaving_nothing(), ThreadPoolExecutor(4) as pool:
         futures = {0: pool.submit(master.rank(0, 4))}
-        with uninvited(connect, *company):
+        wait_until(lambda: is_open(master.place.port))
+        for hello in (Hello(3, 0, Kind.RENDEZVOUS, 0, b"short"), Hello(3, 0, Kind.CONTROL, 0, entry(4))):
+            with pytest.raises(RefusedError, match="no such connection is expected"):
+                come(hello)()
+        with contextlib.ExitStack() as every:
+            for connect in company:
+                every.enter_context(uninvited(connect, b""))
             futures |= {rank: pool.submit(master.rank(rank, 4)) for rank in (1, 2)}
         futures[3] = pool.submit(master.rank(3, 4))
         assert awaited(futures) == dict.fromkeys(range(4), addresses(4))
@@ -187,16 +194,15 @@ def test_a_rank_that_has_gone_again_may_come_back(master):
     with ThreadPoolExecutor(3) as pool:
         futures = {0: pool.submit(master.rank(0, 3))}
         wait_until(lambda: is_open(master.place.port))
-        with dial(LOOPBACK, master.place.port, time.monotonic() + PATIENCE) as sock:
-            prove(sock, master.credentials, Hello(1, 0, Kind.RENDEZVOUS), time.monotonic() + PATIENCE)
-            sock.sendall(entry(1, 3, 5, b"short"))
+        with socket.create_connection((LOOPBACK, master.place.port)) as sock:
+            prove(sock, master.credentials, Hello(1, 0, Kind.RENDEZVOUS, 0, entry(3)))
         futures |= {rank: pool.submit(master.rank(rank, 3)) for rank in (1, 2)}
         assert awaited(futures) == dict.fromkeys(range(3), addresses(3))
 
 
 def is_open(port: int) -> bool:
     try:
-        dial(LOOPBACK, port, time.monotonic() + PATIENCE).close()
+        socket.create_connection((LOOPBACK, port)).close()
     except ConnectionRefusedError:
         return False
     return True
@@ -212,8 +218,10 @@ def test_a_connection_never_meets_itself():
             assert plain.getsockname() == plain.getpeername()
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         for _ in range(2):
-            with pytest.raises(ConnectionRefusedError):
-                dial(LOOPBACK, 40000, time.monotonic() + PATIENCE)
+            with selectors.DefaultSelector() as selector:
+                connector = Connector(Hello(1, 0, Kind.RENDEZVOUS), (LOOPBACK, 40000), new_credentials(), selector)
+                with pytest.raises(ConnectionRefusedError):
+                    connector.reach(time.monotonic() + PATIENCE)
         with socket.socket() as rank_0:
             rank_0.bind((LOOPBACK, 40000))
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpsearch_comm.cuda.nccl_candidates import candidates, loaded_copies, wheel_conflict
-from hpsearch_comm.nccl_wheels import NcclWheel
+from hpsearch_comm.cuda.nccl_wheels import NcclWheel
 
 LIBRARY = "nvidia/nccl/lib/libnccl.so.2"
 
@@ -15,19 +15,19 @@ def make_wheel(folder: Path, cuda: int, version: str = "2.30.7") -> NcclWheel:
     return NcclWheel(f"nvidia-nccl-cu{cuda}", version, (LIBRARY, "nvidia/nccl/include/nccl.h"), folder)
 
 
-def origins(*arguments, **options) -> list[str]:
-    return [candidate.origin for candidate in candidates(*arguments, **options)]
+def origins(*arguments) -> list[str]:
+    return [candidate.origin for candidate in candidates(*arguments)]
 
 
 def test_variable_is_the_only_place_where_it_is_set(tmp_path):
     wheel = make_wheel(tmp_path, 12)
-    found = candidates({"HPSEARCH_COMM_NCCL": "/opt/nccl.so"}, ["/usr/lib/libnccl.so.2"], [wheel], "12.8")
+    found = candidates({"HPSEARCH_COMM_NCCL": "/opt/nccl.so"}, ["/usr/lib/libnccl.so.2"], [wheel], "12.8", tmp_path)
     assert [(candidate.path, candidate.origin) for candidate in found] == [("/opt/nccl.so", "HPSEARCH_COMM_NCCL")]
 
 
 def test_copy_that_is_loaded_already_comes_first(tmp_path):
     wheel = make_wheel(tmp_path, 12)
-    found = candidates({}, ["/usr/lib/libnccl.so.2.20.5"], [wheel], "12.8")
+    found = candidates({}, ["/usr/lib/libnccl.so.2.20.5"], [wheel], "12.8", tmp_path)
     assert [candidate.path for candidate in found] == [
         "/usr/lib/libnccl.so.2.20.5",
         str(tmp_path / LIBRARY),
@@ -37,20 +37,20 @@ def test_copy_that_is_loaded_already_comes_first(tmp_path):
 
 def test_wheel_that_fits_the_cuda_of_torch_comes_first(tmp_path):
     wheels = [make_wheel(tmp_path / str(cuda), cuda) for cuda in (11, 12, 13)]
-    assert origins({}, [], wheels, "12.8")[:3] == [f"nvidia-nccl-cu{cuda} 2.30.7" for cuda in (12, 11, 13)]
-    assert origins({}, [], wheels, "13.0")[:3] == [f"nvidia-nccl-cu{cuda} 2.30.7" for cuda in (13, 12, 11)]
-    assert origins({}, [], wheels, None)[0] == "nvidia-nccl-cu13 2.30.7"
+    assert origins({}, [], wheels, "12.8", tmp_path)[:3] == [f"nvidia-nccl-cu{cuda} 2.30.7" for cuda in (12, 11, 13)]
+    assert origins({}, [], wheels, "13.0", tmp_path)[:3] == [f"nvidia-nccl-cu{cuda} 2.30.7" for cuda in (13, 12, 11)]
+    assert origins({}, [], wheels, None, tmp_path)[0] == "nvidia-nccl-cu13 2.30.7"
 
 
 def test_one_file_of_two_wheels_is_tried_once(tmp_path):
     wheels = [make_wheel(tmp_path, 12), make_wheel(tmp_path, 13, "2.28.9")]
-    assert len(candidates({}, [str(tmp_path / LIBRARY)], wheels, "12.8")) == 2
+    assert len(candidates({}, [str(tmp_path / LIBRARY)], wheels, "12.8", tmp_path)) == 2
 
 
 def test_wheel_without_its_file_is_passed_over(tmp_path):
     wheel = make_wheel(tmp_path, 12)
     (tmp_path / LIBRARY).unlink()
-    assert origins({}, [], [wheel], "12.8") == ["the system's"]
+    assert origins({}, [], [wheel], "12.8", tmp_path) == ["the system's"]
 
 
 def test_copy_in_the_folder_of_torch_is_found(tmp_path):

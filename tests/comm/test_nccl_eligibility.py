@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -75,15 +75,15 @@ def test_kernels_of_ranks_that_share_a_gpu_fit_on_it_together(ranks, ctas):
 
 def test_facts_travel_as_json():
     facts = facts_of("a", "1", shares=True)
-    assert DeviceFacts.from_json(json.loads(json.dumps(facts.to_json()))) == facts
-    for wrong in ({"gpu": "a"}, ["a"], None, {**facts.to_json(), "more": 1}, {**facts.to_json(), "nccl": "2"}):
+    assert DeviceFacts.from_json(json.loads(json.dumps(asdict(facts)))) == facts
+    for wrong in ({"gpu": "a"}, ["a"], None, {**asdict(facts), "more": 1}, {**asdict(facts), "nccl": "2"}):
         with pytest.raises(RefusedError, match="expected what a rank knows of its GPU"):
             DeviceFacts.from_json(wrong)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_machine_without_a_gpu_says_so():
-    facts = local_facts()
+    facts = local_facts(torch.device("cuda", 0))
     assert facts.problem is not None
     assert "torch is built for CPUs" in facts.problem or "sees no GPU" in facts.problem
     reason = can_use_nccl([facts, facts])
@@ -100,16 +100,15 @@ def test_facts_of_a_gpu(monkeypatch):
         pass
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: Properties())
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: Properties())
     environ = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "1", "HPSEARCH_COMM_NCCL": "/missing/libnccl.so"}
-    facts = local_facts(None, environ)
+    facts = local_facts(torch.device("cuda", 1), environ)
     assert facts.gpu == "1234-5678"
     assert facts.bus.endswith("/0:59:0")
     assert (facts.shares, facts.sharp, facts.nccl) == (True, True, 0)
     assert facts.problem is not None
     assert "/missing/libnccl.so" in facts.problem
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: OldProperties())
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: OldProperties())
     old = local_facts(torch.device("cuda", 1), {"CUDA_VISIBLE_DEVICES": "4, 6", "HPSEARCH_COMM_NCCL": "/missing/x"})
     assert old.gpu == old.bus
     assert old.bus.endswith("/6")

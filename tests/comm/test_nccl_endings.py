@@ -26,16 +26,15 @@ def make_world():
 
 def test_a_failed_group_wakes_the_wait_and_aborts(make_world):
     world = make_world(2)
-    communicator, fate = world.communicators[0], world.fates[0]
+    communicator, abort_state = world.communicators[0], world.abort_states[0]
     lost = PeerLost("rank 1 has died", 1)
-    threading.Thread(target=fate.fail, args=(lost,)).start()
+    threading.Thread(target=abort_state.fail, args=(lost,)).start()
     # Rank 1 never comes, so the call stays under way until the group fails.
     with pytest.raises(PeerLost, match="rank 1 has died"):
         communicator.allreduce(torch.ones(2), "sum")
     wait_for(lambda: "abort" in world.nccl[0].log)
     with pytest.raises(PeerLost):
         communicator.allreduce(torch.ones(2), "sum")
-    communicator.abort()
     communicator.close()
     assert world.nccl[0].log.count("abort") == 1
 
@@ -50,8 +49,8 @@ def test_an_aborted_kernel_is_no_result(make_world):
 
     works = run_ranks(2, launch)
     assert not works[0].done()
-    for fate in world.fates:
-        fate.fail(PeerLost("rank 2 has died", 2))
+    for abort_state in world.abort_states:
+        abort_state.fail(PeerLost("rank 2 has died", 2))
     wait_for(lambda: all("abort" in nccl.log for nccl in world.nccl))
     # The abort has made the kernels end, and yet there is nothing to be had.
     assert works[0].done()
@@ -81,7 +80,7 @@ def test_operation_without_an_end_is_given_up(make_world):
     assert result.tolist() == [2.0] * 3
     assert type(error) is CommTimeoutError
     assert re.search(r"rank 0 waited .* in allreduce \(sum of float32 \[3\], 12 bytes\)", str(error))
-    assert isinstance(world.fates[0].error, CommTimeoutError)
+    assert isinstance(world.abort_states[0].error, CommTimeoutError)
     wait_for(lambda: "abort" in world.nccl[0].log)
 
 
@@ -91,15 +90,49 @@ def test_peer_that_never_comes_is_given_up(make_world):
         world.communicators[0].broadcast(torch.zeros(4, dtype=torch.uint8), 0)
 
 
+def test_a_long_wait_for_a_peer_is_told_before_it_is_given_up(make_world, monkeypatch, caplog):
+    monkeypatch.setattr("hpsearch_comm.cuda.nccl_session.FIRST_REMINDER", 0.05)
+    world = make_world(2, timeout=0.5)
+    with pytest.raises(CommTimeoutError):
+        world.communicators[0].broadcast(torch.zeros(4, dtype=torch.uint8), 0)
+    assert re.search(r"rank 0 has waited \d+ s for its peers in broadcast \(uint8 .*gives up after 0.5 s", caplog.text)
+
+
 def test_wait_with_a_timeout_of_its_own_leaves_the_operation_alone(make_world):
     world = make_world(1)
     world.nccl[0].busy = True
     work = world.communicators[0].allreduce(torch.ones(2), "sum")
     with pytest.raises(CommTimeoutError, match="is still under way; it goes on"):
         work.wait(0.01)
-    assert world.fates[0].error is None
+    assert world.abort_states[0].error is None
     world.nccl[0].busy = False
     assert work.wait().tolist() == [1.0, 1.0]
+
+
+def test_two_threads_may_wait_for_one_work(make_world, monkeypatch):
+    world = make_world(1)
+    work = world.communicators[0].allreduce(torch.ones(2), "sum")
+    session = work._session
+    wait = session.wait
+
+    class Overtaken:
+        """A session in which another thread's wait comes to its end whenever this one has looked."""
+
+        @property
+        def aborted(self) -> bool:
+            work.wait()
+            return False
+
+        @property
+        def wait(self):
+            work._session = session
+            work.wait()
+            return wait
+
+    for call in (work.done, work.wait):
+        work._session = Overtaken()
+        work._ended = HostEvent(lambda: True)
+        call()
 
 
 def test_error_of_nccl_ends_the_group(make_world):
@@ -107,28 +140,28 @@ def test_error_of_nccl_ends_the_group(make_world):
     world.nccl[0].fails["ncclAllReduce"] = 5
     with pytest.raises(NcclError, match=r"ncclAllReduce failed in allreduce \(mean of float32"):
         world.communicators[0].allreduce(torch.ones(2))
-    assert isinstance(world.fates[0].error, NcclError)
+    assert isinstance(world.abort_states[0].error, NcclError)
 
 
 def test_error_within_a_group_of_calls_closes_the_group(make_world):
     world = make_world(2)
     world.nccl[0].fails["ncclSend"] = 4
     with pytest.raises(NcclError, match="ncclSend failed in alltoall"):
-        world.communicators[0].alltoall([torch.ones(1)] * 2, [torch.ones(1)] * 2)
+        world.communicators[0].alltoall(torch.ones(2), torch.ones(2), [1, 1], [1, 1])
     assert world.nccl[0]._group is None
 
 
 def test_dead_peer_is_named_although_nccl_saw_it_first(make_world, monkeypatch):
     monkeypatch.setattr(nccl_session, "GRACE_SECONDS", PATIENCE)
     world = make_world(1)
-    nccl, fate = world.nccl[0], world.fates[0]
+    nccl, abort_state = world.nccl[0], world.abort_states[0]
     nccl.busy = True
     work = world.communicators[0].allreduce(torch.ones(2), "sum")
     nccl.fails["ncclCommGetAsyncError"] = 6
     make_error = nccl.error
 
     def error_and_then_the_watcher(*arguments):
-        threading.Thread(target=fate.fail, args=(PeerLost("rank 1 has died", 1),)).start()
+        threading.Thread(target=abort_state.fail, args=(PeerLost("rank 1 has died", 1),)).start()
         return make_error(*arguments)
 
     monkeypatch.setattr(nccl, "error", error_and_then_the_watcher)
@@ -138,7 +171,7 @@ def test_dead_peer_is_named_although_nccl_saw_it_first(make_world, monkeypatch):
 
 def test_peer_that_has_left_with_work_undone_is_lost(make_world):
     world = make_world(2)
-    world.fates[0].mark_left(1)
+    world.abort_states[0].mark_left(1)
     with pytest.raises(PeerLost, match=r"rank 1 has closed the group while rank 0 is still in allreduce"):
         world.communicators[0].allreduce(torch.ones(2), "sum")
 
@@ -146,7 +179,7 @@ def test_peer_that_has_left_with_work_undone_is_lost(make_world):
 def test_peer_that_has_left_is_not_missed_while_this_rank_still_computes(make_world, monkeypatch):
     monkeypatch.setattr(nccl_session, "GRACE_SECONDS", 0.0)
     world = make_world(1)
-    nccl, fate = world.nccl[0], world.fates[0]
+    nccl, abort_state = world.nccl[0], world.abort_states[0]
     nccl.busy = True
     looks = itertools.count()
 
@@ -156,7 +189,7 @@ def test_peer_that_has_left_is_not_missed_while_this_rank_still_computes(make_wo
         return not nccl.busy
 
     work = world.communicators[0].allreduce(torch.ones(2), "sum", ready=HostEvent(reached))
-    fate.mark_left(1)
+    abort_state.mark_left(1)
     assert work.wait().tolist() == [1.0, 1.0]
 
 
@@ -207,7 +240,7 @@ def test_results_from_before_a_lonely_close_still_count(make_world):
 
 def test_close_of_a_failed_group_aborts_at_once(make_world):
     world = make_world(1)
-    world.fates[0].fail(NcclError("x"))
+    world.abort_states[0].fail(NcclError("x"))
     world.communicators[0].close()
     wait_for(lambda: "abort" in world.nccl[0].log)
     assert "finalize" not in world.nccl[0].log

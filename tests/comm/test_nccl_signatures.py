@@ -27,8 +27,8 @@ from hpsearch_comm.cuda.nccl_library import (
     load_nccl,
     version_text,
 )
+from hpsearch_comm.cuda.nccl_wheels import NcclWheel, installed_nccl_wheels
 from hpsearch_comm.errors import NcclError
-from hpsearch_comm.nccl_wheels import NcclWheel, installed_nccl_wheels
 
 C_TYPES = {
     "int": c_int,

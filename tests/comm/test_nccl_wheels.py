@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpsearch_comm.nccl_wheels import (
+from hpsearch_comm.cuda.nccl_wheels import (
     NcclWheel,
     installed_nccl_wheels,
     nccl_required_by_torch,

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpsearch_comm.algorithms.parts import split
+from hpsearch_comm.collectives.parts import split
 
 
 @given(st.integers(0, 300), st.integers(1, 17))

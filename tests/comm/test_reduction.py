@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, composite
 
+from hpsearch_comm.collectives.reduction import reduction_for
 from hpsearch_comm.errors import UsageError
-from hpsearch_comm.reduction import reduction_for
-from hpsearch_comm.signature import DTYPES, REDUCTIONS
+from hpsearch_comm.header import DTYPES, REDUCTIONS
 
 OPERATORS = REDUCTIONS[1:]
 INTEGERS = [dtype for dtype in DTYPES if not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)]

@@ -9,11 +9,11 @@ from multiprocessing.connection import Connection
 
 import pytest
 
+from hpsearch_comm.bootstrap import exchange
+from hpsearch_comm.bootstrap.exchange import name_ranks
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.rendezvous import KnownAddresses, MasterRendezvous, Rendezvous, StoreRendezvous
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
-from hpsearch_comm.formation import refusals
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.rendezvous import KnownAddresses, MasterRendezvous, Rendezvous, StoreRendezvous
-from hpsearch_comm.formation.roll_call import name_ranks
 from tests.comm.forked import forked
 from tests.comm.forming import LOOPBACK, PATIENCE, new_credentials
 from tests.comm.meeting import (
@@ -55,11 +55,11 @@ def test_a_group_of_one_meets_nobody(meeting):
 def test_groups_meet_at_one_place_one_after_another(meeting):
     # Without any pause between them: some ranks may be in the next group while others still leave the last.
     def one_after_another(rank: int) -> list[list[str]]:
-        return [meeting.rank(rank, 3, mine=f"{address(rank)} of {group}")() for group in range(8)]
+        return [meeting.rank(rank, 3, mine=address(rank, f"group {group}"))() for group in range(8)]
 
     with leaving_nothing():
         found = outcomes({rank: functools.partial(one_after_another, rank) for rank in range(3)})
-    expected = [[f"{address(rank)} of {group}" for rank in range(3)] for group in range(8)]
+    expected = [[address(rank, f"group {group}") for rank in range(3)] for group in range(8)]
     assert found == dict.fromkeys(range(3), expected)
 
 
@@ -88,7 +88,7 @@ def test_a_missing_rank_0_is_named(meeting):
 
 
 def test_a_rank_with_another_secret_is_told_soon_and_the_others_go_on(meeting, monkeypatch, caplog):
-    monkeypatch.setattr(refusals, "_PATIENCE", 0.1)
+    monkeypatch.setattr(exchange, "_REFUSED_SECONDS", 0.1)
     with ThreadPoolExecutor(4) as pool:
         stranger = pool.submit(meeting.rank(1, 3, credentials=new_credentials()))
         futures = {rank: pool.submit(meeting.rank(rank, 3)) for rank in (0, 2)}
@@ -104,7 +104,7 @@ def test_a_rank_with_another_secret_is_told_soon_and_the_others_go_on(meeting, m
 
 
 def test_a_rank_waits_until_another_group_has_left_the_place(meeting, monkeypatch):
-    monkeypatch.setattr(refusals, "_PATIENCE", 0.1)
+    monkeypatch.setattr(exchange, "_REFUSED_SECONDS", 0.1)
     ours = meeting.credentials
     earlier, later = Credentials(ours.secret, ours.group, 1), Credentials(ours.secret, ours.group, 2)
     with ThreadPoolExecutor(4) as pool:
@@ -133,7 +133,7 @@ def test_ranks_with_different_secrets_are_told_so(meeting):
 
 def wait_alone(channel: Connection, place: Rendezvous, credentials: Credentials) -> None:
     channel.send("here")
-    place.exchange(0, 3, "it", credentials, time.monotonic() + 10 * PATIENCE)
+    place.exchange(0, 3, address(0), credentials, time.monotonic() + 10 * PATIENCE)
 
 
 def test_rank_0_may_be_killed_and_start_again(meeting):

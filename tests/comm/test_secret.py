@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import secrets
@@ -11,8 +12,9 @@ from multiprocessing.connection import Connection
 
 import pytest
 
+from hpsearch_comm.bootstrap import exchange
+from hpsearch_comm.bootstrap.secret import SECRET_BYTES, agree_on_secret, meeting_address, new_secret, parse_secret
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
-from hpsearch_comm.formation.secret import SECRET_BYTES, agree_on_secret, meeting_address, new_secret, parse_secret
 from tests.comm.forked import forked
 from tests.comm.forming import PATIENCE, leaking_nothing, read_to_end, wait_until
 from tests.comm.meeting import all_said, awaited, given_time, outcomes, uninvited
@@ -171,15 +173,17 @@ def test_another_user_learns_nothing_and_hinders_nobody(name):
 
         def ask() -> bytes:
             with connect(address) as sock:
-                sock.sendall(b"HPSe" + bytes([1, 0, 0, 0, 2, 0, 0, 0, 255, 255, 0, 0, 0, 0, 0, 0]))
-                sock.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(OSError):  # The connection may have been ended already.
+                    sock.sendall(os.urandom(120))
+                    sock.shutdown(socket.SHUT_WR)
                 return read_to_end(sock)
 
         assert as_nobody(ask) == b""
         assert ranks(1)() == rank_0.result(PATIENCE)
 
 
-def test_ranks_do_not_trust_another_users_socket(name):
+def test_ranks_do_not_trust_another_users_socket(name, monkeypatch):
+    monkeypatch.setattr(exchange, "_REFUSED_SECONDS", 0.1)
     address = meeting_address(name)
 
     def take_the_name() -> socket.socket:

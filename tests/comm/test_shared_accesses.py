@@ -9,16 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch_comm.algorithms import chain, course, direct, direct_allreduce
-from hpsearch_comm.algorithms.parts import split
-from hpsearch_comm.memory import arena as arenas
-from hpsearch_comm.memory import slots
-from hpsearch_comm.memory.arena import Arena
-from hpsearch_comm.memory.staging import Staging
-from hpsearch_comm.operation import Operation
-from hpsearch_comm.reduction import reduction_for
-from tests.comm.arena_world import ArenaWorld
+from hpsearch_comm.collectives.parts import split
+from hpsearch_comm.collectives.reduction import reduction_for
+from hpsearch_comm.collectives.shm import chain, direct, direct_allreduce, pipeline
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.shm import shm_segment as segments
+from hpsearch_comm.shm import slots
+from hpsearch_comm.shm.shm_segment import ShmSegment
+from hpsearch_comm.shm.staging import Staging
 from tests.comm.shared_accesses import Accesses
+from tests.comm.shm_world import ShmWorld
 
 CHUNK = 512
 """Bytes of a chunk and of a slot: short, so that a few numbers fill many of them."""
@@ -30,57 +30,61 @@ MEDIUM = 30
 SUM = reduction_for("sum", torch.float32)
 HALF = reduction_for("mean", torch.bfloat16)
 
-Way = Callable[[Arena, Operation, torch.Tensor], object]
+Way = Callable[[ShmSegment, Operation, torch.Tensor], object]
 
 
-def two_shots(arena: Arena) -> int:
+def two_shots(shm: ShmSegment) -> int:
     """Give elements that take several chunks of every part, but no chain."""
-    arena.cores = arena.size
-    return 3 * arena.size * CHUNK // 4 - 5
+    shm.cores = shm.size
+    return 3 * shm.size * CHUNK // 4 - 5
 
 
-def in_a_chain(arena: Arena) -> int:
+def in_a_chain(shm: ShmSegment) -> int:
     """Give elements of a chain that is longer than there are slots."""
-    arena.cores = 1
-    return (4 * arena.size + 3) * CHUNK // 4 + 7
+    shm.cores = 1
+    return (4 * shm.size + 3) * CHUNK // 4 + 7
 
 
-def allreduce(arena: Arena, operation: Operation, tensor: torch.Tensor) -> None:
-    direct.allreduce(arena, operation, tensor, SUM, tensor)
+def allreduce(shm: ShmSegment, operation: Operation, tensor: torch.Tensor) -> None:
+    direct.allreduce(shm, operation, tensor, SUM, tensor)
 
 
-def allreduce_to_out(arena: Arena, operation: Operation, tensor: torch.Tensor) -> None:
-    direct.allreduce(arena, operation, tensor, SUM, torch.empty_like(tensor))
+def allreduce_to_out(shm: ShmSegment, operation: Operation, tensor: torch.Tensor) -> None:
+    direct.allreduce(shm, operation, tensor, SUM, torch.empty_like(tensor))
 
 
-def allreduce_of_bfloat16(arena: Arena, operation: Operation, tensor: torch.Tensor) -> None:
-    direct.allreduce(arena, operation, tensor.view(torch.bfloat16), HALF, tensor.view(torch.bfloat16))
+def allreduce_from_elsewhere(shm: ShmSegment, operation: Operation, tensor: torch.Tensor) -> None:
+    direct.allreduce(shm, operation, torch.ones_like(tensor), SUM, tensor)
 
 
-def broadcast(arena: Arena, operation: Operation, tensor: torch.Tensor) -> None:
-    direct.broadcast(arena, operation, tensor, arena.size - 1)
+def allreduce_of_bfloat16(shm: ShmSegment, operation: Operation, tensor: torch.Tensor) -> None:
+    direct.allreduce(shm, operation, tensor.view(torch.bfloat16), HALF, tensor.view(torch.bfloat16))
 
 
-def allgather(arena: Arena, operation: Operation, tensor: torch.Tensor) -> None:
-    direct.allgather(arena, operation, [tensor[start:stop] for start, stop in split(tensor.numel(), arena.size)])
+def broadcast(shm: ShmSegment, operation: Operation, tensor: torch.Tensor) -> None:
+    direct.broadcast(shm, operation, tensor, shm.size - 1)
 
 
-def reduce_scatter(arena: Arena, operation: Operation, tensor: torch.Tensor) -> None:
-    parts = split(tensor.numel(), arena.size)
-    direct.reduce_scatter(arena, operation, tensor, parts, SUM, tensor[slice(*parts[arena.index])])
+def allgather(shm: ShmSegment, operation: Operation, tensor: torch.Tensor) -> None:
+    direct.allgather(shm, operation, [tensor[start:stop] for start, stop in split(tensor.numel(), shm.size)])
 
 
-def reduce_and_gather_parts(arena: Arena, operation: Operation, tensor: torch.Tensor) -> None:
+def reduce_scatter(shm: ShmSegment, operation: Operation, tensor: torch.Tensor) -> None:
+    parts = split(tensor.numel(), shm.size)
+    direct.reduce_scatter(shm, operation, tensor, parts, SUM, tensor[slice(*parts[shm.index])])
+
+
+def reduce_and_gather_parts(shm: ShmSegment, operation: Operation, tensor: torch.Tensor) -> None:
     """Do what two levels do: the owners go on with their parts in between."""
-    parts = split(tensor.numel(), max(1, arena.size - 1))
-    direct.reduce_parts(arena, operation, tensor, parts, SUM)
-    if arena.index < len(parts):
-        tensor[slice(*parts[arena.index])].mul_(2)
-    direct.gather_parts(arena, operation, tensor, parts)
+    parts = split(tensor.numel(), max(1, shm.size - 1))
+    direct.reduce_parts(shm, operation, tensor, parts, SUM)
+    if shm.index < len(parts):
+        tensor[slice(*parts[shm.index])].mul_(2)
+    direct.gather_parts(shm, operation, tensor, parts)
 
 
-def barrier(arena: Arena, operation: Operation, tensor: torch.Tensor) -> None:
-    direct.barrier(arena, operation)
+def barrier(shm: ShmSegment, operation: Operation, tensor: torch.Tensor) -> None:
+    direct.barrier(shm, operation)
 
 
 WAYS: dict[str, Way] = {
@@ -88,6 +92,7 @@ WAYS: dict[str, Way] = {
     for way in (
         allreduce,
         allreduce_to_out,
+        allreduce_from_elsewhere,
         allreduce_of_bfloat16,
         broadcast,
         allgather,
@@ -96,17 +101,17 @@ WAYS: dict[str, Way] = {
         barrier,
     )
 }
-LENGTHS: dict[str, Callable[[Arena], int]] = {
-    "nothing": lambda arena: 0,
-    "little": lambda arena: LITTLE,
-    "medium": lambda arena: MEDIUM,
+LENGTHS: dict[str, Callable[[ShmSegment], int]] = {
+    "nothing": lambda shm: 0,
+    "little": lambda shm: LITTLE,
+    "medium": lambda shm: MEDIUM,
     "two shots": two_shots,
     "chain": in_a_chain,
 }
-PLACES: dict[str, Callable[[Arena], bool]] = {
-    "own memory": lambda arena: False,
-    "shared buffer": lambda arena: True,
-    "shared buffer of some": lambda arena: arena.index % 2 == 0,
+PLACES: dict[str, Callable[[ShmSegment], bool]] = {
+    "own memory": lambda shm: False,
+    "shared buffer": lambda shm: True,
+    "shared buffer of some": lambda shm: shm.index % 2 == 0,
 }
 
 Step = tuple[str, str, str]
@@ -118,8 +123,7 @@ def short_chunks() -> Iterator[pytest.MonkeyPatch]:
     """Make everything that is cut into chunks some hundred times shorter."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         for module, name, nbytes in (
-            (arenas, "CHUNK", CHUNK),
-            (course, "CHUNK", CHUNK),
+            (segments, "CHUNK", CHUNK),
             (slots, "SLOT", CHUNK),
             (chain, "SLOT", CHUNK),
             (direct, "LITTLE", CHUNK // 4),
@@ -132,29 +136,29 @@ def short_chunks() -> Iterator[pytest.MonkeyPatch]:
 
 @pytest.fixture(scope="module", params=[2, 3, 4])
 def world(request, short_chunks):
-    with ArenaWorld(request.param) as world:
+    with ShmWorld(request.param) as world:
         yield world
 
 
-def accesses_of(world: ArenaWorld, steps: list[Step]) -> Accesses:
+def accesses_of(world: ShmWorld, steps: list[Step]) -> Accesses:
     """Run collectives one after another on every rank, which changes its tensor right before and after each."""
     accesses = Accesses(world.size)
 
     def on_rank(rank: int) -> None:
-        arena = world.arenas[rank]
-        longest = max(length(arena) for length in LENGTHS.values())
-        buffer = arena.empty(world.operation(rank, operation="empty"), 4 * longest).view(torch.float32)
+        shm = world.segments[rank]
+        longest = max(length(shm) for length in LENGTHS.values())
+        buffer = shm.empty(world.operation(rank, operation="empty"), 4 * longest).view(torch.float32)
         for name, length, place in steps:
-            numel = LENGTHS[length](arena)
-            tensor = buffer[:numel] if PLACES[place](arena) else torch.empty(numel)
-            with accesses.of(arena, f"{name} of {length} in {place}"):
+            numel = LENGTHS[length](shm)
+            tensor = buffer[:numel] if PLACES[place](shm) else torch.empty(numel)
+            with accesses.of(shm, f"{name} of {length} in {place}"):
                 tensor.fill_(rank)
-                WAYS[name](arena, world.operation(rank), tensor)
+                WAYS[name](shm, world.operation(rank), tensor)
                 tensor.fill_(rank)
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         accesses.watch_counts(monkeypatch)
-        accesses.watch_copies(monkeypatch, chain, course, direct, direct_allreduce)
+        accesses.watch_copies(monkeypatch, chain, pipeline, direct, direct_allreduce)
         world.run(on_rank)
     return accesses
 
@@ -170,20 +174,20 @@ SHOTS = [("allreduce", "medium", "own memory")] * 3
 
 
 def test_a_slot_that_is_taken_too_early_would_be_found_out(short_chunks, monkeypatch):
-    with ArenaWorld(3) as world:
-        for arena in world.arenas.values():
-            places = arena.slots._number
-            view = arena.slots.view
+    with ShmWorld(3) as world:
+        for shm in world.segments.values():
+            places = shm.slots._number
+            view = shm.slots.view
             monkeypatch.setattr(
-                arena.slots, "view", lambda chunk, *kind, view=view, fewer=places - 1: view(chunk % fewer, *kind)
+                shm.slots, "view", lambda chunk, *kind, view=view, fewer=places - 1: view(chunk % fewer, *kind)
             )
         assert accesses_of(world, LONG_CHAIN).races()
 
 
 def test_a_sum_that_is_copied_too_early_would_be_found_out(short_chunks, monkeypatch):
-    with ArenaWorld(3) as world:
-        for arena in world.arenas.values():
-            slots = arena.slots
+    with ShmWorld(3) as world:
+        for shm in world.segments.values():
+            slots = shm.slots
             monkeypatch.setattr(
                 slots, "may_copy", lambda chunk, slots=slots: slots._reached([slots._added[1]], chunk + 1)
             )
@@ -193,5 +197,5 @@ def test_a_sum_that_is_copied_too_early_would_be_found_out(short_chunks, monkeyp
 def test_a_side_less_would_be_found_out(short_chunks, monkeypatch):
     row = Staging.row
     monkeypatch.setattr(Staging, "row", lambda staging, turn, dtype, numel: row(staging, 0, dtype, numel))
-    with ArenaWorld(2) as world:
+    with ShmWorld(2) as world:
         assert accesses_of(world, SHOTS).races()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hpsearch_comm.gradients import DataParallel
+from hpsearch_comm.data_parallel import DataParallel
 from tests.comm.thread_ranks import run_ranks
 
 ROWS = 7

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import base64
-import os
+import socket
 import sys
 import time
 import types
@@ -11,14 +10,16 @@ from multiprocessing.connection import Connection
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from hpsearch_comm.errors import ConfigurationError, RendezvousError
-from hpsearch_comm.formation import store_exchange
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.rendezvous import Rendezvous, StoreRendezvous
+from hpsearch_comm.bootstrap import exchange
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.rendezvous import Rendezvous, StoreRendezvous
+from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
 from tests.comm.forked import forked
 from tests.comm.forming import LOOPBACK, PATIENCE, wait_until
 from tests.comm.meeting import (
+    SOON,
     Meeting,
+    address,
     addresses,
     all_said,
     awaited,
@@ -30,7 +31,6 @@ from tests.comm.meeting import (
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> TCPStore:
-    monkeypatch.setattr(store_exchange, "_GRACE_SECONDS", 0.1)
     # The store asks for the name of everyone who connects, and would wait for long where nobody answers.
     monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
     return new_store()
@@ -42,10 +42,10 @@ def test_groups_of_different_names_do_not_meet_in_the_store(store):
     for group in ("actor", "critic"):
         credentials = Credentials(meeting.credentials.secret, group)
         for rank in range(2):
-            tasks[group, rank] = meeting.rank(rank, 2, mine=f"{group} {rank}", credentials=credentials)
+            tasks[group, rank] = meeting.rank(rank, 2, mine=address(rank, group), credentials=credentials)
     found = outcomes(tasks)
-    assert found["actor", 0] == found["actor", 1] == ["actor 0", "actor 1"]
-    assert found["critic", 0] == found["critic", 1] == ["critic 0", "critic 1"]
+    assert found["actor", 0] == found["actor", 1] == [address(rank, "actor") for rank in range(2)]
+    assert found["critic", 0] == found["critic", 1] == [address(rank, "critic") for rank in range(2)]
 
 
 def keys(store: TCPStore) -> list[str]:
@@ -63,22 +63,38 @@ def in_store(store: TCPStore, size: int, secret: bytes = bytes(32)) -> dict[int,
 def test_the_store_does_not_fill_with_every_start(store):
     for _ in range(3):
         assert in_store(store, 3) == dict.fromkeys(range(3), addresses(3))
-        assert len(keys(store)) == 4
+        assert len(keys(store)) == 1
 
 
-def test_what_others_left_in_the_store_is_passed_over(store):
+def test_what_others_left_in_the_store_is_passed_over(store, monkeypatch):
+    monkeypatch.setattr(exchange, "_TRY_SECONDS", 0.2)
     assert in_store(store, 3)[0] == addresses(3)
-    left = {key: store.get(key).decode() for key in keys(store)}
-    for nonsense in ("", "no base64!", "AAAA", "A" * (1 << 20), base64.b64encode(os.urandom(68)).decode()):
-        write(store, dict.fromkeys(left, nonsense))
-        assert in_store(store, 3) == dict.fromkeys(range(3), addresses(3))
-    for turn in range(1, len(left)):  # each entry, well signed, under another's key
-        write(store, dict(zip(left, [*left.values()][turn:] + [*left.values()][:turn], strict=True)))
-        assert in_store(store, 3) == dict.fromkeys(range(3), addresses(3))
-    write(store, left)
-    assert in_store(store, 3, secret=b"\1" * 32) == dict.fromkeys(range(3), addresses(3))
-    write(store, left)
-    assert in_store(store, 3) == dict.fromkeys(range(3), addresses(3))
+    [key] = keys(store)
+    left = store.get(key).decode()
+    with socket.create_server((LOOPBACK, 0)) as stranger:  # who accepts and says nothing
+        strangers = f"{LOOPBACK} {stranger.getsockname()[1]}"
+        nonsense = ("", "no address", "localhost 80", f"{LOOPBACK} 0", f"{LOOPBACK} 65536", "A" * (1 << 20), strangers)
+        for entry in (*nonsense, left):
+            write(store, {key: entry})
+            late = Meeting(StoreRendezvous(LOOPBACK, store.port, "start"))
+            late.credentials = Credentials(bytes(32))
+            with ThreadPoolExecutor(3) as pool:
+                futures = {rank: pool.submit(late.rank(rank, 3)) for rank in (1, 2)}
+                futures[0] = pool.submit(late.rank(0, 3))
+                assert awaited(futures) == dict.fromkeys(range(3), addresses(3))
+
+
+def test_a_place_that_a_stranger_names_is_not_believed(store, monkeypatch):
+    # It knows the protocol, but not the secret.
+    monkeypatch.setattr(exchange, "_REFUSED_SECONDS", 0.1)
+    meeting = Meeting(StoreRendezvous(LOOPBACK, store.port, "start"))
+    strangers = Meeting(StoreRendezvous(LOOPBACK, store.port, "start"))
+    with ThreadPoolExecutor(3) as pool:
+        false_rank_0 = pool.submit(strangers.rank(0, 2, seconds=SOON))
+        wait_until(lambda: bool(keys(store)))
+        with pytest.raises(RefusedError, match="secrets differ"):
+            meeting.rank(1, 2)()
+        assert isinstance(false_rank_0.exception(PATIENCE), RendezvousError)
 
 
 def write(store: TCPStore, entries: dict[str, str]) -> None:
@@ -91,40 +107,40 @@ def test_entries_that_others_overwrite_are_written_again(store):
     meeting = Meeting(StoreRendezvous(LOOPBACK, store.port, "start"))
     with ThreadPoolExecutor(3) as pool:
         futures = {rank: pool.submit(meeting.rank(rank, 3)) for rank in (0, 1)}
-        wait_until(lambda: any(key.endswith("/answer/1") for key in keys(store)))
+        wait_until(lambda: bool(keys(store)))
         write(store, dict.fromkeys(keys(store), "nonsense"))
         futures[2] = pool.submit(meeting.rank(2, 3))
         assert awaited(futures) == dict.fromkeys(range(3), addresses(3))
 
 
-def test_an_earlier_outcome_does_not_stand_for_this_start(store):
+def test_an_earlier_start_does_not_stand_for_this_start(store):
     assert in_store(store, 2)[1] == addresses(2)
     late = Meeting(StoreRendezvous(LOOPBACK, store.port, "start"))
     late.credentials = Credentials(bytes(32))
-    told = "rank 0 of 2 did not come to the store"
+    told = f"rank 1 of 2 did not find rank 0 (the store at {LOOPBACK}:{store.port})"
     found = given_time(lambda soon: outcomes({1: late.rank(1, 2, seconds=soon)}), all_said(told))
     assert isinstance(found[1], RendezvousError)
     assert told in str(found[1])
 
 
-def test_a_rank_0_that_does_not_go_on_is_named_with_those_who_do_not_answer(store):
+def test_a_rank_0_that_has_died_is_named_with_the_place_that_it_told(store):
     meeting = Meeting(StoreRendezvous(LOOPBACK, store.port))
     with forked(call_the_others, meeting.place, meeting.credentials) as (rank_0, _):
-        wait_until(lambda: any(key.endswith("/call") for key in keys(store)))
+        wait_until(lambda: bool(keys(store)))
         rank_0.kill()
         rank_0.join()
-    told = "It has called, but doesn't go on, and rank 2 did not answer"
+    told = f"{store.get(keys(store)[0]).decode().replace(' ', ':')}: Connection refused"
     found = given_time(
         lambda soon: outcomes({rank: meeting.rank(rank, 4, seconds=soon) for rank in (1, 3)}), all_said(told)
     )
     for error in found.values():
         assert isinstance(error, RendezvousError)
-        assert "rank 0 of 4 did not come" in str(error)
+        assert f"did not find rank 0 (the store at {LOOPBACK}:{store.port})" in str(error)
         assert told in str(error)
 
 
 def call_the_others(_channel: Connection, place: Rendezvous, credentials: Credentials) -> None:
-    place.exchange(0, 4, "it", credentials, time.monotonic() + 10 * PATIENCE)
+    place.exchange(0, 4, address(0), credentials, time.monotonic() + 10 * PATIENCE)
 
 
 def test_a_store_that_ends_is_named():
@@ -132,7 +148,7 @@ def test_a_store_that_ends_is_named():
     port = stores[0].port
     with ThreadPoolExecutor(1) as pool:
         rank_0 = pool.submit(Meeting(StoreRendezvous(LOOPBACK, port)).rank(0, 2))
-        wait_until(lambda: any("call" in key for key in keys(stores[0])))
+        wait_until(lambda: bool(keys(stores[0])))
         stores.clear()
         error = rank_0.exception(PATIENCE)
     assert isinstance(error, RendezvousError)

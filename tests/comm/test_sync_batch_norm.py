@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hpsearch_comm import Group, UsageError
-from hpsearch_comm.gradients import DataParallel, SyncBatchNorm, convert_sync_batchnorm
+from hpsearch_comm.data_parallel import DataParallel, SyncBatchNorm, convert_sync_batchnorm
 from tests.comm.thread_ranks import run_ranks
 
 CHANNELS = 3

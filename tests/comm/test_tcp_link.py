@@ -18,14 +18,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch_comm import fate as fate_module
 from hpsearch_comm.errors import CommError, CommTimeoutError, MismatchError, PeerLost
-from hpsearch_comm.fate import Fate
-from hpsearch_comm.links.mesh import Mesh
-from hpsearch_comm.links.tcp_link import TcpLink
-from hpsearch_comm.operation import Operation
-from hpsearch_comm.signature import HEADER_BYTES
-from tests.comm.link_world import PATIENCE, SIGNATURE, connected_pair
+from hpsearch_comm.failure import abort as fate_module
+from hpsearch_comm.failure.abort import AbortState
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.header import HEADER_BYTES
+from hpsearch_comm.transport.mesh import Mesh
+from hpsearch_comm.transport.tcp_link import TcpLink
+from tests.comm.link_world import PATIENCE, SIGNATURE, connected_pair, quiet_bell
 
 STREAMS = 3
 LARGE = 5_000_001
@@ -37,11 +37,11 @@ class Bench:
     """Rank 0 with a link to rank 1, of which there is only the other end of each stream."""
 
     mesh: Mesh
-    fate: Fate
+    abort_state: AbortState
     peer: list[socket.socket]
 
     def operation(self, timeout: float = PATIENCE) -> Operation:
-        return Operation(0, SIGNATURE, timeout, self.fate)
+        return Operation(0, SIGNATURE.pack(), timeout, self.abort_state)
 
     def receive(self, numel: int, timeout: float = PATIENCE) -> torch.Tensor:
         received = torch.zeros(numel)
@@ -68,12 +68,14 @@ class Bench:
 
 def new_bench() -> Bench:
     pairs = [connected_pair() for _ in range(STREAMS)]
-    return Bench(Mesh(0, {1: TcpLink(1, [pair[0] for pair in pairs])}), Fate(), [pair[1] for pair in pairs])
+    return Bench(
+        Mesh(0, {1: TcpLink(1, [pair[0] for pair in pairs])}, quiet_bell()), AbortState(), [pair[1] for pair in pairs]
+    )
 
 
 def put_away(bench: Bench) -> None:
     bench.mesh.close()
-    bench.fate.close()
+    bench.abort_state.close()
     bench.hang_up()
 
 
@@ -87,7 +89,7 @@ def bench() -> Iterator[Bench]:
 def message(numel: int) -> bytes:
     """Give the bytes of a small message as the peer would send it."""
     content = bytes(range(256)) * (numel // 64 + 1)
-    return Operation(1, SIGNATURE, 1.0, None).header(4 * numel) + content[: 4 * numel]  # type: ignore[arg-type]
+    return Operation(1, SIGNATURE.pack(), 1.0, None).header(4 * numel) + content[: 4 * numel]  # type: ignore[arg-type]
 
 
 def bits(tensor: torch.Tensor) -> bytes:
@@ -141,7 +143,7 @@ def test_a_stream_that_ends_in_a_message_names_the_peer(bench: Bench, sent: int,
     with pytest.raises(PeerLost, match=r"rank 0 lost its connection to rank 1 in allreduce 7 \(") as e:
         bench.receive(numel)
     assert e.value.rank == 1
-    assert bench.fate.error is e.value
+    assert bench.abort_state.error is e.value
 
 
 def test_any_stream_of_a_large_message_may_end(bench: Bench) -> None:
@@ -179,7 +181,7 @@ def test_a_peer_that_stops_in_the_middle_is_waited_for_until_the_deadline(bench:
 
 def test_the_groups_word_on_a_lost_peer_comes_first(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fate_module, "_VERDICT", PATIENCE)
-    threading.Timer(0.05, lambda: bench.fate.fail(PeerLost("rank 5 has died, so rank 1 gave up", 5))).start()
+    threading.Timer(0.05, lambda: bench.abort_state.fail(PeerLost("rank 5 has died, so rank 1 gave up", 5))).start()
     bench.hang_up()
     with pytest.raises(PeerLost, match="rank 5 has died") as e:
         bench.receive(10)
@@ -188,7 +190,7 @@ def test_the_groups_word_on_a_lost_peer_comes_first(bench: Bench, monkeypatch: p
 
 def test_a_peer_that_says_goodbye_while_it_is_needed_has_left(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fate_module, "_VERDICT", PATIENCE)
-    threading.Timer(0.05, lambda: bench.fate.mark_left(1)).start()
+    threading.Timer(0.05, lambda: bench.abort_state.mark_left(1)).start()
     bench.hang_up()
     with pytest.raises(PeerLost, match="rank 1 has closed the group while this rank still needs it"):
         bench.receive(10)
@@ -196,7 +198,7 @@ def test_a_peer_that_says_goodbye_while_it_is_needed_has_left(bench: Bench, monk
 
 def test_what_a_peer_said_before_it_hung_up_is_heard_though_sending_fails(bench: Bench) -> None:
     other = replace(SIGNATURE, shape=(9,))
-    bench.peer[0].send(Operation(1, other, 1.0, bench.fate).header(36))
+    bench.peer[0].send(Operation(1, other.pack(), 1.0, bench.abort_state).header(36))
     for stream in bench.peer:
         reset(stream)
     received = torch.zeros(LARGE)
@@ -209,7 +211,7 @@ def test_streams_wait_for_the_header_of_their_message(bench: Bench) -> None:
     # The other streams carry no header: nothing of theirs may be used before the first has shown that it is for us.
     for stream in bench.peer[1:]:
         stream.send(b"\x01" * 1000)
-    bench.peer[0].send(Operation(1, replace(SIGNATURE, sequence=8), 1.0, bench.fate).header(4 * LARGE))
+    bench.peer[0].send(Operation(1, replace(SIGNATURE, sequence=8).pack(), 1.0, bench.abort_state).header(4 * LARGE))
     received = torch.zeros(LARGE)
     with pytest.raises(MismatchError, match="rank 1 calls allreduce 8"):
         bench.mesh.exchange(bench.operation(), [], [(1, received, None)])
@@ -226,7 +228,7 @@ def test_bytes_that_are_no_message_are_told_apart(numel: int, junk: bytes) -> No
             stream.send(junk)
         with pytest.raises(MismatchError, match="rank 1") as e:
             bench.receive(numel)
-        assert bench.fate.error is e.value
+        assert bench.abort_state.error is e.value
     finally:
         put_away(bench)
 
@@ -314,8 +316,8 @@ def test_a_process_killed_in_any_phase_is_lost(phase: str, sent: int) -> None:
 
 def test_a_near_peer_gets_a_send_buffer_that_stays_in_the_caches() -> None:
     near, other = connected_pair()
-    with contextlib.closing(Fate()) as fate, other, contextlib.closing(TcpLink(1, [near])) as link:
-        operation = Operation(0, SIGNATURE, PATIENCE, fate)
+    with contextlib.closing(AbortState()) as abort_state, other, contextlib.closing(TcpLink(1, [near])) as link:
+        operation = Operation(0, SIGNATURE.pack(), PATIENCE, abort_state)
         for _ in range(10_000):
             link.send(operation, torch.zeros(1_000_000))
             if near.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 256 * 1024:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import hpsearch_comm as comm
 from tests.comm.thread_ranks import run_ranks
@@ -182,25 +184,6 @@ def test_a_group_may_be_made_in_inference_mode():
     run_ranks(2, work)
 
 
-@pytest.mark.parametrize("way", [*WAYS, {"hosts": ["a", "a", "b"]}])
-def test_the_default_device_is_the_users_matter(way):
-    def work(group: comm.Group) -> None:
-        tensor = torch.ones(6)
-        with torch.device("meta"):
-            assert group.allgather(tensor).tolist() == [1.0] * 18
-            assert group.allgather_object({"rank": 1}) == [{"rank": 1}] * 3
-            assert group.broadcast_object("text") == "text"
-            assert group.alltoall(tensor).tolist() == [1.0] * 6
-            assert group.allreduce(tensor).tolist() == [1.0] * 6
-            assert group.reduce_scatter(tensor.bfloat16(), "sum").tolist() == [3.0] * 2
-            assert group.empty(5).is_cpu
-            assert group.empty(0).is_cpu
-            group.barrier()
-            group.duplicate().close()
-
-    run_ranks(3, work, **way)
-
-
 class _Tagged(torch.Tensor):
     """A subclass as users write them: every function of torch passes through it."""
 
@@ -224,6 +207,149 @@ def test_subclasses_are_taken_for_their_memory(length):
         assert (group.broadcast(buffer) == 1).all()
 
     run_ranks(2, work)
+
+
+def _spread(values: torch.Tensor) -> torch.Tensor:
+    """Give the values in every second place of twice as much memory."""
+    room = values.new_zeros((*values.shape, 2))
+    room[..., 0] = values
+    return room[..., 0]
+
+
+def _in_inference_mode(values: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        return values.clone()
+
+
+def _conjugated(values: torch.Tensor) -> torch.Tensor:
+    return values.conj().resolve_conj().conj() if values.is_complex() else values
+
+
+def _negated(values: torch.Tensor) -> torch.Tensor:
+    return values if values.dtype is torch.bool else torch._neg_view(-values)
+
+
+def _imaginary(values: torch.Tensor) -> torch.Tensor:
+    """Give the values as the imaginary parts of conjugated complex numbers, where they can be that."""
+    if values.dtype not in (torch.float32, torch.float64):
+        return values
+    return torch.complex(torch.zeros_like(values), -values).conj().imag
+
+
+# What holds the same values as a tensor of plain memory.
+KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "plain": lambda values: values,
+    "conjugated": _conjugated,
+    "negated": _negated,
+    "imaginary": _imaginary,
+    "conjugated and negated": lambda values: _negated(_conjugated(values)),
+    "conjugated in places": lambda values: _conjugated(_spread(values)),
+    "transposed": lambda values: values.t().contiguous().t() if values.dim() == 2 else values,
+    "in places": _spread,
+    "in inference mode": _in_inference_mode,
+    "conjugated in inference mode": lambda values: _in_inference_mode(values).conj_physical().conj(),
+    "with history": lambda values: values.requires_grad_(values.is_floating_point() or values.is_complex()),
+    "parameter": lambda values: torch.nn.Parameter(values, requires_grad=False),
+    "tagged": lambda values: _conjugated(values).as_subclass(_Tagged),
+}
+SHAPES = ((), (1,), (4,), (5, 3), (0,), (2, 0), (0, 3), (2, 4000))
+TYPES = (torch.float32, torch.complex64, torch.complex128, torch.float16, torch.bfloat16, torch.int64, torch.bool)
+
+
+def _values(rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(rank)
+    whole = torch.randint(-9, 9, (*shape, 2), generator=generator).double()
+    return torch.view_as_complex(whole).to(dtype) if dtype.is_complex else whole[..., 0].to(dtype)
+
+
+def _as_plain(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg().clone()
+
+
+CASES = st.tuples(st.sampled_from(sorted(KINDS)), st.sampled_from(sorted(KINDS)), st.sampled_from(SHAPES))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(CASES, st.sampled_from(TYPES)), min_size=1, max_size=8), st.sampled_from([*WAYS, None]))
+def test_every_collective_of_every_kind_of_tensor_gives_what_torch_gives(cases, way):
+    size = 2 if way is not None else 1
+
+    def check(group: comm.Group, kind: str, target: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        everyone = [_values(rank, shape, dtype) for rank in range(size)]
+
+        def mine() -> torch.Tensor:
+            made = KINDS[kind](_values(group.rank, shape, dtype))
+            assert torch.equal(_as_plain(made), everyone[group.rank]), kind
+            return made
+
+        def room(shape: Any) -> torch.Tensor:
+            return KINDS[target](torch.full(shape, 1, dtype=dtype))
+
+        def same(found: torch.Tensor, expected: torch.Tensor) -> None:
+            torch.testing.assert_close(_as_plain(found), expected, rtol=0, atol=0)
+
+        op = "max" if dtype is torch.bool else "sum"
+        total = torch.stack(everyone).any(0) if dtype is torch.bool else torch.stack(everyone).sum(0)
+        same(group.allreduce(mine(), op), total)
+        same(group.allreduce(mine(), op, out=(out := room(shape))), total)
+        same(out, total)
+        for root in range(size):
+            same(group.broadcast(mine(), root), everyone[root])
+        gathered = torch.cat([values.view(1) if values.dim() == 0 else values for values in everyone])
+        same(group.allgather(mine()), gathered)
+        same(group.allgather(mine(), out=(out := room(gathered.shape))), gathered)
+        same(out, gathered)
+        if not shape:
+            return
+        share = torch.tensor_split(total, size)[group.rank]
+        same(group.reduce_scatter(mine(), op), share)
+        same(group.reduce_scatter(mine(), op, out=(out := room(share.shape))), share)
+        same(out, share)
+        splits = [shape[0] - shape[0] // 2, shape[0] // 2][:size] if size == 2 else [shape[0]]
+        rows, counts = group.alltoall(mine(), splits)
+        assert counts == [splits[group.rank]] * size
+        same(rows, torch.cat([torch.split(values, splits)[group.rank] for values in everyone]))
+        same(group.alltoall_async(mine(), splits).wait()[0], rows)
+
+    def work(group: comm.Group) -> None:
+        for (kind, target, shape), dtype in cases:
+            check(group, kind, target, shape, dtype)
+
+    run_ranks(size, work, **(way or {}))
+
+
+def _freed() -> torch.Tensor:
+    tensor = torch.ones(3)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: torch.ones(3).to_sparse(), "got one of layout sparse_coo"),
+        (lambda: torch.ones(3).to_mkldnn(), "got one of layout _mkldnn"),
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "got a nested one"),
+        (lambda: torch._efficientzerotensor(3), "elements are in memory"),
+        (_freed, "elements are in memory"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_that_are_not_dense_memory_are_refused(group, make, message):
+    calls: list[Callable[[torch.Tensor], object]] = [
+        group.allreduce,
+        group.broadcast,
+        group.allgather,
+        group.reduce_scatter,
+        group.alltoall,
+        lambda tensor: group.allreduce(torch.ones(3), out=tensor),
+        lambda tensor: group.allgather(torch.ones(3), out=tensor),
+        lambda tensor: group.reduce_scatter(torch.ones(3), out=tensor),
+    ]
+    for call in calls:
+        with pytest.raises(comm.UsageError, match=message):
+            call(make())
+    group.barrier()
 
 
 class _Wrapper(torch.Tensor):

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpsearch_comm import timeline as timeline_module
 from hpsearch_comm.errors import PeerLost
-from hpsearch_comm.timeline import NoTimeline, Timeline, open_timeline
-from tests.comm.traces import Exchanging, load, named
+from hpsearch_comm.timeline import NoTimeline, Timeline, open_timeline, recorder
+from tests.comm.traces import load, named
 
 
 @pytest.fixture
@@ -106,21 +105,12 @@ def test_an_error_stands_in_the_operation(tmp_path: Path) -> None:
     assert event["args"]["error"] == "PeerLost"
 
 
-def test_counters_leave_out_what_json_cannot_hold(tmp_path: Path) -> None:
-    timeline = Timeline(tmp_path / "trace.json", 0, 2)
-    timeline.counter("queue", length=3, age=float("nan"))
-    timeline.close()
-    (event,) = named(load(tmp_path / "trace.rank0.json"), "queue")
-    assert event["ph"] == "C"
-    assert event["args"] == {"length": 3}
-
-
 def test_threads_have_rows_of_their_own(tmp_path: Path) -> None:
     timeline = Timeline(tmp_path / "trace.json", 0, 2)
 
-    def engine() -> None:
-        timeline.engine_thread()
-        with timeline.phase("in the engine"):
+    def work_queue() -> None:
+        timeline.queue_thread()
+        with timeline.phase("in the work queue"):
             pass
 
     def stranger() -> None:
@@ -128,53 +118,55 @@ def test_threads_have_rows_of_their_own(tmp_path: Path) -> None:
             pass
 
     with timeline.phase("in the caller"):
-        for work in (engine, stranger):
+        for work in (work_queue, stranger):
             thread = threading.Thread(target=work)
             thread.start()
             thread.join()
     timeline.close()
     events = load(tmp_path / "trace.rank0.json")
-    rows = {name: named(events, name)[0]["tid"] for name in ("in the caller", "in the engine", "elsewhere")}
+    rows = {name: named(events, name)[0]["tid"] for name in ("in the caller", "in the work queue", "elsewhere")}
     names = {event["tid"]: event["args"]["name"] for event in named(events, "thread_name")}
     assert names[rows["in the caller"]] == "caller"
-    assert names[rows["in the engine"]] == "engine"
+    assert names[rows["in the work queue"]] == "work queue"
     # The kernel may give the third thread the second one's identity, once that has ended.
     assert rows["elsewhere"] in names
     assert rows["elsewhere"] != rows["in the caller"]
 
 
-def test_engines_of_several_groups_have_rows_of_their_own(tmp_path: Path) -> None:
+def test_work_queues_of_several_groups_have_rows_of_their_own(tmp_path: Path) -> None:
     timeline = Timeline(tmp_path / "trace.json", 0, 2)
 
-    def engine(group: str) -> None:
-        timeline.engine_thread(group)
+    def work_queue(group: str) -> None:
+        timeline.queue_thread(group)
         with timeline.operation("allreduce", 8, "direct", 0, 1, group):
             pass
 
-    for group in ("", "/1", "/1"):  # the second engine of a name takes the place of the first
-        thread = threading.Thread(target=engine, args=(group,))
+    for group in ("", "/1", "/1"):  # the second work queue of a name takes the place of the first
+        thread = threading.Thread(target=work_queue, args=(group,))
         thread.start()
         thread.join()
     timeline.close()
     events = load(tmp_path / "trace.rank0.json")
     names = {event["tid"]: event["args"]["name"] for event in named(events, "thread_name")}
     operations = [(names[event["tid"]], event["args"].get("group")) for event in named(events, "allreduce")]
-    assert operations == [("engine", None), ("engine of /1", "/1"), ("engine of /1", "/1")]
+    assert operations == [("work queue", None), ("work queue of /1", "/1"), ("work queue of /1", "/1")]
 
 
-def test_the_clock_is_rank_0s(tmp_path: Path, clock: list[int]) -> None:
+def test_times_are_this_ranks_and_the_offset_to_rank_0s_stands_beside_them(tmp_path: Path, clock: list[int]) -> None:
     timeline = Timeline(tmp_path / "trace.json", 1, 2)
-    timeline.set_clock(-500_000)
+    timeline.set_clock(-500_000, 12)
     clock[0] = 2_000_000
     with timeline.phase("reduce"):
         pass
     timeline.close()
-    assert named(load(tmp_path / "trace.rank1.json"), "reduce")[0]["ts"] == 1500.0
+    events = load(tmp_path / "trace.rank1.json")
+    assert named(events, "reduce")[0]["ts"] == 2000.0
+    assert named(events, "clock")[0]["args"] == {"nanoseconds": -500_000, "start": 12}
 
 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline_module, "_PENDING", 8)
-    monkeypatch.setattr(timeline_module, "_FLUSH_SECONDS", 3600)
+    monkeypatch.setattr(recorder, "_PENDING", 8)
+    monkeypatch.setattr(recorder, "_FLUSH_SECONDS", 3600)
     timeline = Timeline(tmp_path / "trace.json", 0, 2)
     for _ in range(100):
         with timeline.phase("reduce"):
@@ -185,7 +177,7 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_events_of_many_threads_all_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline_module, "_FLUSH_SECONDS", 0.001)
+    monkeypatch.setattr(recorder, "_FLUSH_SECONDS", 0.001)
     timeline = Timeline(tmp_path / "trace.json", 0, 2)
 
     def work() -> None:
@@ -207,12 +199,11 @@ def test_no_timeline_does_nothing() -> None:
     timeline = open_timeline(None, 0, 2)
     assert isinstance(timeline, NoTimeline)
     with timeline.operation("allreduce", 8, "ring", 0), timeline.phase("reduce"), timeline.backward():
-        timeline.counter("queue", length=1)
+        pass
     timeline.begin_backward()
     timeline.end_backward()
-    timeline.engine_thread("/1")
-    timeline.set_clock(3)
-    timeline.gather(Exchanging(1).rank(0))
+    timeline.queue_thread("/1")
+    timeline.set_clock(3, 4)
     timeline.close()
     assert timeline.summary() == {}
     assert not timeline.on
@@ -220,7 +211,7 @@ def test_no_timeline_does_nothing() -> None:
 
 def test_both_timelines_have_the_same_calls() -> None:
     public = {name for name in vars(Timeline) if not name.startswith("_")}
-    assert public - {"merge"} == {name for name in vars(NoTimeline) if not name.startswith("_")} - {"on"}
+    assert public == {name for name in vars(NoTimeline) if not name.startswith("_")} - {"on"}
 
 
 def test_closing_ends_the_writer_and_may_be_repeated(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gc
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,10 +14,11 @@ import torch
 from hpsearch_comm.benchmark.meeting import Blackboard
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.group import Group
+from hpsearch_comm.timeline.merging import merge
 
 
 @pytest.mark.parametrize("hosts", [("a", "a"), ("a", "b")])
-def test_a_group_writes_one_trace(tmp_path: Path, hosts: tuple[str, str]) -> None:
+def test_the_ranks_of_a_group_write_parts_of_one_trace(tmp_path: Path, hosts: tuple[str, str]) -> None:
     path = tmp_path / "trace.json"
     failures: list[BaseException] = []
 
@@ -46,6 +48,8 @@ def test_a_group_writes_one_trace(tmp_path: Path, hosts: tuple[str, str]) -> Non
     for thread in threads:
         thread.join(60)
     assert not failures
+    assert sorted(file.name for file in tmp_path.glob("trace*")) == ["trace.rank0.json", "trace.rank1.json"]
+    assert merge(path, list(tmp_path.glob("trace.rank*.json"))) == []
     trace = json.loads(path.read_text())
     for rank in range(2):
         blocking, asynchronous = [
@@ -54,14 +58,28 @@ def test_a_group_writes_one_trace(tmp_path: Path, hosts: tuple[str, str]) -> Non
         assert blocking["args"]["bytes"] == asynchronous["args"]["bytes"] == 4000
         assert (blocking["args"]["asynchronous"], asynchronous["args"]["asynchronous"]) == (False, True)
         assert (blocking["tid"], asynchronous["tid"]) == (1, 2)
-        assert trace["otherData"][f"rank {rank}"]["hidden_share"] == 1.0
-    assert not list(tmp_path.glob("trace.rank*"))
+        summary = next(e for e in trace["traceEvents"] if (e["name"], e["pid"]) == ("summary", rank))
+        assert summary["args"]["hidden_share"] == 1.0
 
 
-def test_a_group_of_one_writes_a_trace(tmp_path: Path) -> None:
+def test_a_peer_can_have_no_file_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    precious = tmp_path / "precious"
+    precious.touch()
+
+    def lying(group: Group, value: Any) -> list[Any]:
+        return [value, [str(precious), "", {}]]
+
+    group = Group(0, 1, timeline=tmp_path / "trace.json")
+    monkeypatch.setattr(Group, "allgather_object", lying)
+    group.close()
+    assert precious.exists()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["precious", "trace.rank0.json"]
+
+
+def test_a_group_of_one_writes_a_part(tmp_path: Path) -> None:
     with Group(0, 1, timeline=tmp_path / "trace.json") as group:
         group.allreduce(torch.ones(3))
-    names = [event["name"] for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]]
+    names = [event["name"] for event in json.loads((tmp_path / "trace.rank0.json").read_text())]
     assert "allreduce" in names
 
 
@@ -78,16 +96,15 @@ def test_a_duplicate_stands_in_the_same_trace_until_its_group_is_closed(tmp_path
     group.close()
     duplicate.allreduce(torch.ones(3))  # too late for the trace
     duplicate.close()
-    trace = json.loads((tmp_path / "trace.json").read_text())
-    names = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
-    operations = [event for event in trace["traceEvents"] if event["name"] == "allreduce"]
+    events = json.loads((tmp_path / "trace.rank0.json").read_text())
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    operations = [event for event in events if event["name"] == "allreduce"]
     assert [(names[event["tid"]], event["args"].get("group")) for event in operations] == [
         ("caller", "/1"),
-        ("engine of /1", "/1"),
-        ("engine of /1/1", "/1/1"),
+        ("work queue of /1", "/1"),
+        ("work queue of /1/1", "/1/1"),
         ("caller", None),
     ]
-    assert not list(tmp_path.glob("trace.rank*"))
 
 
 def test_the_duplicates_of_a_group_without_a_timeline_have_none() -> None:
@@ -97,18 +114,22 @@ def test_the_duplicates_of_a_group_without_a_timeline_have_none() -> None:
 
 def test_a_blocking_operation_behind_an_asynchronous_one_hides_nothing(tmp_path: Path) -> None:
     with Group(0, 1, timeline=tmp_path / "trace.json") as group:
-        under_way = threading.Event()
+        begun, under_way = threading.Event(), threading.Event()
         group.allgather_async(torch.ones(3))
-        waiting = group._turns._engine
+        waiting = group._work_queue._thread
         assert waiting is not None
+        waiting.submit("a beginning", begun.set)
         waiting.submit("a pause", under_way.wait)
+        begun.wait()
+        while not waiting._tasks.empty():  # until the pause is under way, and nothing else is queued
+            threading.Event().wait(0.01)
         caller = threading.Thread(target=group.allreduce, args=(torch.ones(3),))
         caller.start()
         while waiting._tasks.empty():
             threading.Event().wait(0.01)
         under_way.set()
         caller.join()
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    events = json.loads((tmp_path / "trace.rank0.json").read_text())
     by_name = {event["name"]: event for event in events}
     assert by_name["allgather"]["args"]["asynchronous"]
     assert not by_name["allreduce"]["args"]["asynchronous"]

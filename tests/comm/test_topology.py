@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
-from hpsearch_comm.errors import UsageError
 from hpsearch_comm.topology import Topology
 
 
@@ -16,19 +13,3 @@ def test_ranks_with_equal_identities_share_a_host():
 def test_one_rank_is_alone_on_its_host():
     topology = Topology.of(0, ["a"])
     assert (topology.hosts, topology.size, topology.local_rank, topology.local_size) == (((0,),), 1, 0, 1)
-
-
-@pytest.mark.parametrize(
-    "hosts",
-    [((0, 2),), ((1,), (0,)), ((1, 0),), ((0, 0),), ((0,), ()), ((0,), (0, 1))],
-    ids=str,
-)
-def test_hosts_that_are_no_partition_in_order_are_refused(hosts):
-    with pytest.raises(UsageError, match="exactly once"):
-        Topology(0, hosts)
-
-
-@pytest.mark.parametrize("rank", [-1, 2])
-def test_a_rank_outside_of_the_group_is_refused(rank):
-    with pytest.raises(UsageError, match=f"one of the 2 ranks of the hosts, got {rank}"):
-        Topology(rank, ((0, 1),))

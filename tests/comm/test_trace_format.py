@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpsearch_comm.timeline.merging import merge
 from tests.comm.process_ranks import ProcessRanks
 from tests.comm.traced_ranks import STEPS
 
@@ -26,25 +26,25 @@ def trace(
     path = tmp_path_factory.mktemp("trace") / "trace.json"
     outcomes = ranks.call(2, "steps", hosts=request.param, timeline=str(path))
     assert [(outcome.code, outcome.error) for outcome in outcomes] == [(0, "")] * 2, outcomes
-    assert [entry.name for entry in Path(path.parent).iterdir()] == ["trace.json"]
+    parts = sorted(path.parent.iterdir())
+    assert [part.name for part in parts] == ["trace.rank0.json", "trace.rank1.json"]
+    assert merge(path, parts) == []
     content: dict[str, Any] = json.loads(path.read_text())
     return content
 
 
-def test_the_file_is_an_object_of_events_and_metadata(trace):
-    assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
+def test_the_file_is_an_object_of_events(trace):
+    assert set(trace) == {"traceEvents", "displayTimeUnit"}
     assert trace["displayTimeUnit"] in ("ms", "ns")
-    assert set(trace["otherData"]) == {"rank 0", "rank 1"}
 
 
 def test_every_event_has_the_fields_of_its_phase(trace):
     fields = {
         "X": {"name", "cat", "ph", "ts", "dur", "pid", "tid", "args"},
-        "C": {"name", "cat", "ph", "ts", "pid", "args"},
         "i": {"name", "cat", "ph", "ts", "pid", "tid", "s", "args"},
         "M": {"name", "ph", "pid", "tid", "args"},
     }
-    optional = {"X": {"args"}, "M": {"tid"}}
+    optional = {"X": {"args"}}
     for event in trace["traceEvents"]:
         phase = event["ph"]
         assert fields[phase] - optional.get(phase, set()) <= set(event) <= fields[phase], event
@@ -52,8 +52,6 @@ def test_every_event_has_the_fields_of_its_phase(trace):
         assert isinstance(event.get("tid", 0), int)
         assert event.get("s", "p") in ("g", "p", "t")
         assert event.get("dur", 0) >= 0
-        if phase == "C":
-            assert all(isinstance(value, int | float) for value in event["args"].values())
 
 
 def test_ranks_and_rows_have_names(trace):
@@ -68,7 +66,7 @@ def test_ranks_and_rows_have_names(trace):
             for event in metadata
             if event["name"] == "thread_name" and event["pid"] == rank
         }
-        assert sorted(rows.values()) == ["caller", "engine", "engine of /1"]
+        assert sorted(rows.values()) == ["caller", "work queue", "work queue of /1"]
         assert {event["tid"] for event in trace["traceEvents"] if event["ph"] == "X"} == set(rows)
 
 
@@ -102,4 +100,5 @@ def test_times_are_microseconds_of_one_clock(trace):
         assert mine["ts"] <= theirs["ts"] + theirs["dur"] + near
         assert theirs["ts"] <= mine["ts"] + mine["dur"] + near
     backward = sum(event["dur"] for event in trace["traceEvents"] if (event["name"], event["pid"]) == ("backward", 0))
-    assert backward / 1e6 == pytest.approx(trace["otherData"]["rank 0"]["backward_seconds"])
+    summary = next(event for event in trace["traceEvents"] if (event["name"], event["pid"]) == ("summary", 0))
+    assert backward / 1e6 == pytest.approx(summary["args"]["backward_seconds"])

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch_comm.algorithms import pairwise, tree
+from hpsearch_comm.collectives import pairwise, tree
 from hpsearch_comm.errors import MismatchError
-from hpsearch_comm.operation import Operation
-from hpsearch_comm.signature import DTYPES, Signature
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.header import DTYPES, Signature
 from tests.comm.thread_mesh import ThreadMesh, ThreadWorld
 
 SIZES = [1, 2, 3, 4, 5, 8]
@@ -151,7 +151,7 @@ def test_a_rank_with_another_tensor_is_found_out(size, length):
     def task(mesh: ThreadMesh, operation: Operation) -> None:
         shape = (length + mesh.rank // (size - 1),)
         signature = Signature(0, "broadcast", "tree", torch.uint8, shape, root=0)
-        mine = Operation(mesh.rank, signature, operation.timeout, operation.fate)
+        mine = Operation(mesh.rank, signature.pack(), operation.timeout, operation.abort_state)
         tree.broadcast(mesh, mine, range(size), torch.zeros(shape, dtype=torch.uint8), 0)
 
     with pytest.raises(MismatchError, match=rf"broadcast 0 \(uint8 \[{length + 1}\]"):

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from hpsearch_comm import CommError, Group, UsageError
-from hpsearch_comm.gradients import DataParallel, convert_sync_batchnorm
+from hpsearch_comm.data_parallel import DataParallel, convert_sync_batchnorm
 from tests.comm.branching_model import FEATURES, BranchingModel
 from tests.comm.thread_ranks import run_ranks
 
@@ -73,6 +75,88 @@ def test_a_rank_of_weight_zero_gets_the_mean_wherever_its_gradient_was_pointed_t
     assert run_ranks(2, work) == [2.0, 2.0]
 
 
+SHORT = (torch.float16, torch.bfloat16)
+COMPRESSIONS = {None: None, "fp16": torch.float16, "bf16": torch.bfloat16}
+sizes = st.floats(-60000, 60000, width=32) | st.sampled_from([65504.0, -65504.0, 6e-8, 1e-5, 0.0])
+weights_and_values = st.integers(2, 3).flatmap(
+    lambda ranks: st.tuples(
+        st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, 7.0]), min_size=ranks, max_size=ranks).filter(any),
+        st.lists(st.lists(sizes, min_size=4, max_size=4), min_size=ranks, max_size=ranks),
+    )
+)
+
+
+class Given(nn.Module):
+    """Two parameters, one of them alone in its bucket where gradients of 8 bytes are large, and an embedding."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.alone = nn.Parameter(torch.zeros(4, dtype=dtype))
+        self.small = nn.Parameter(torch.zeros(3, dtype=dtype))
+        self.rows = nn.Embedding(4, 1, sparse=True, dtype=dtype)
+
+    def backward(self, values: torch.Tensor) -> None:
+        rows = self.rows(torch.arange(4)).flatten()
+        torch.autograd.backward([self.alone * 1, self.small * 1, rows], [values, values[:3], values])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    given=weights_and_values,
+    nothing=st.sampled_from([math.inf, math.nan, 1.0]),
+    dtype=st.sampled_from([*SHORT, torch.float32, torch.float64]),
+    compression=st.sampled_from(list(COMPRESSIONS)),
+    large=st.sampled_from([8, 1 << 20]),
+    overlap=st.booleans(),
+)
+def test_weighted_means_are_exact_but_for_rounding_in_every_dtype(given, nothing, dtype, compression, large, overlap):
+    weights, lists = given
+    gradients = [torch.tensor(values, dtype=torch.float64).to(dtype) for values in lists]
+
+    def work(group: Group) -> list[torch.Tensor]:
+        model = Given(dtype)
+        wrapped = DataParallel(model, group, weighted=True, compression=compression, overlap=overlap)
+        mine = gradients[group.rank] if weights[group.rank] else torch.full((4,), nothing, dtype=dtype)
+        for _ in range(2):
+            wrapped.zero_grad()
+            wrapped.set_weight(weights[group.rank])
+            model.backward(mine)
+        seen: list[Any] = [parameter.grad for parameter in wrapped.parameters()]
+        return [gradient.to_dense().flatten() for gradient in seen]
+
+    total = sum(weights)
+    terms = [weight / total * gradient.double() for weight, gradient in zip(weights, gradients, strict=True)]
+    expected, magnitude = sum(terms), sum(term.abs() for term in terms)
+    assert isinstance(expected, torch.Tensor)
+    wire = dtype if dtype in SHORT else COMPRESSIONS[compression] or torch.float32
+    facts = torch.finfo(wire)
+    # Compressed values are rounded twice and then enlarged, by the number of ranks at most; others are rounded once.
+    bound = 2 * facts.eps * magnitude + len(weights) * facts.tiny * facts.eps
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hpsearch_comm.data_parallel.buckets.LARGE", large)
+        for seen in run_ranks(len(weights), work):
+            for result in seen:
+                error = (result.double() - expected[: len(result)]).abs()
+                assert (error <= bound[: len(result)]).all(), (result, expected)
+
+
+@pytest.mark.parametrize("compression", [None, "fp16"])
+def test_the_mean_of_float16_gradients_does_not_overflow_when_ranks_have_run_out(compression):
+    def work(group):
+        model = Given(torch.float32 if compression else torch.float16)
+        wrapped = DataParallel(model, group, compression=compression)
+        seen = []
+        with wrapped.join():
+            for _ in range(1 + group.rank):
+                wrapped.zero_grad()
+                model.backward(torch.full((4,), 60000.0, dtype=model.alone.dtype))
+                averaged: list[Any] = [parameter.grad for parameter in wrapped.parameters()]
+                seen += [gradient.to_dense().max().item() for gradient in averaged]
+        return set(seen)
+
+    assert run_ranks(3, work) == [{60000.0}] * 3
+
+
 def test_equal_weights_give_the_bits_of_the_plain_mean():
     def work(group):
         seen = []
@@ -105,6 +189,17 @@ def test_weights_of_zero_on_all_ranks_are_an_error_on_all_and_the_group_goes_on(
         return gradient(model)
 
     assert run_ranks(2, work) == [1.0, 1.0]
+
+
+def test_weights_may_be_as_large_as_floats_are():
+    def work(group):
+        model = one_weight()
+        wrapped = DataParallel(model, group, weighted=True)
+        wrapped.set_weight([1.7e308, 0.85e308][group.rank])
+        wrapped(torch.full((1, 1), 3.0 * group.rank)).sum().backward()
+        return gradient(model)
+
+    assert run_ranks(2, work) == pytest.approx([1.0, 1.0])
 
 
 @pytest.mark.parametrize("weight", [-1, math.nan, math.inf, None, "many"])

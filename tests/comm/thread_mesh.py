@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
+from hpsearch_comm.collectives.reduction import reduction_for
 from hpsearch_comm.errors import CommError
-from hpsearch_comm.fate import Fate
-from hpsearch_comm.links.link import Combine
-from hpsearch_comm.links.mesh import Mesh
-from hpsearch_comm.operation import Operation
-from hpsearch_comm.reduction import reduction_for
-from hpsearch_comm.signature import Signature
+from hpsearch_comm.failure.abort import AbortState
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.header import Signature
+from hpsearch_comm.transport.link import Combine
+from hpsearch_comm.transport.mesh import Mesh
+from tests.comm.link_world import quiet_bell
 
 PATIENCE = 20.0
 """Seconds after which a test whose ranks wait for each other has failed."""
@@ -56,17 +57,17 @@ class ThreadWorld:
         self.moved = [Moved() for _ in range(size)]
         self.arrived = threading.Condition()
         self.broken = False
-        self.fates: list[Fate] = []
+        self.abort_states: list[AbortState] = []
         self.on_the_way: dict[tuple[int, int], deque[tuple[bytes, torch.Tensor]]] = defaultdict(deque)
 
     def run(self, task: Callable[[ThreadMesh, Operation], Any], signature: Signature | None = None) -> list[Any]:
         """Call `task` on every rank at once and give the results by rank. A rank's error is raised."""
         signature = signature or Signature(0, "allreduce", "ring")
-        self.fates = [Fate() for _ in range(self.size)]
+        self.abort_states = [AbortState() for _ in range(self.size)]
         with ThreadPoolExecutor(self.size) as threads:
             futures = [threads.submit(self._run, rank, task, signature) for rank in range(self.size)]
-        for fate in self.fates:
-            fate.close()
+        for abort_state in self.abort_states:
+            abort_state.close()
         errors = [error for future in futures if (error := future.exception()) is not None]
         # Ranks that only stopped because another failed come last.
         for error in sorted(errors, key=lambda error: isinstance(error, BrokenWorld)):
@@ -76,13 +77,13 @@ class ThreadWorld:
 
     def _run(self, rank: int, task: Callable[[ThreadMesh, Operation], Any], signature: Signature) -> Any:
         try:
-            return task(ThreadMesh(self, rank), Operation(rank, signature, PATIENCE, self.fates[rank]))
+            return task(ThreadMesh(self, rank), Operation(rank, signature.pack(), PATIENCE, self.abort_states[rank]))
         except BaseException:
             with self.arrived:
                 self.broken = True
                 self.arrived.notify_all()
-            for fate in self.fates:  # what a group's control does
-                fate.fail(BrokenWorld(f"rank {rank} has failed"))
+            for abort_state in self.abort_states:  # what a group's control does
+                abort_state.fail(BrokenWorld(f"rank {rank} has failed"))
             raise
 
 
@@ -90,7 +91,7 @@ class ThreadMesh(Mesh):
     """Moves messages by copying them, and is stricter than a real mesh: it refuses what that may not notice."""
 
     def __init__(self, world: ThreadWorld, rank: int) -> None:
-        super().__init__(rank, {})
+        super().__init__(rank, {}, quiet_bell())
         self._world = world
         self._last: dict[tuple[str, int], int] = {}
 

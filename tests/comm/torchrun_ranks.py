@@ -20,8 +20,9 @@ import torch
 import torch.distributed
 
 import hpsearch_comm as comm
+from hpsearch_comm.bootstrap.address import Address
+from hpsearch_comm.bootstrap.handshake import Credentials
 from hpsearch_comm.environment import read_environment
-from hpsearch_comm.formation.handshake import Credentials
 
 
 def block_torch_distributed() -> None:
@@ -46,7 +47,7 @@ def meet(start: int) -> dict[str, str | list[str]]:
     arguments = read_environment(os.environ).for_group({"start_timeout": 120, "name": "meeting"})
     place, rank, size = arguments["rendezvous"], arguments["rank"], arguments["size"]
     credentials = Credentials(arguments["secret"], arguments["name"], arguments["epoch"])
-    mine = f"rank {rank}, process {os.getpid()}, start {start}"
+    mine = Address("0" * 32, f"start {start}", os.getpid(), "127.0.0.1", 1 + rank, "none").to_text()
     return {
         "mine": mine,
         "addresses": place.exchange(rank, size, mine, credentials, time.monotonic() + 120),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 import hpsearch_comm as comm
 from hpsearch_comm.errors import ConfigurationError
@@ -206,3 +209,85 @@ def test_shared_and_frozen_parameters_and_attention():
     assert len(decaying["params"]) == 3, "the shared weight and two projections"
     assert len(plain["params"]) == 3, "a bias, and two of the attention's"
     torch.optim.SGD([decaying, plain], lr=0.1)
+
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
+    "Linear": (lambda: nn.Linear(2, 2), {"weight"}),
+    "Bilinear": (lambda: nn.Bilinear(2, 2, 2), {"weight"}),
+    "LazyLinear": (lambda: nn.LazyLinear(2), {"weight"}),
+    "Conv2d": (lambda: nn.Conv2d(1, 1, 2), {"weight"}),
+    "ConvTranspose1d": (lambda: nn.ConvTranspose1d(1, 1, 2), {"weight"}),
+    "Embedding": (lambda: nn.Embedding(2, 2), {"weight"}),
+    "EmbeddingBag": (lambda: nn.EmbeddingBag(2, 2), {"weight"}),
+    "PReLU": (nn.PReLU, {"weight"}),
+    "RNN": (lambda: nn.RNN(2, 2, num_layers=2, bidirectional=True), {"weight"}),
+    "LSTM": (lambda: nn.LSTM(2, 3, bidirectional=True, proj_size=2), {"weight"}),
+    "GRU": (lambda: nn.GRU(2, 2, num_layers=2), {"weight"}),
+    "RNNCell": (lambda: nn.RNNCell(2, 2), {"weight"}),
+    "LSTMCell": (lambda: nn.LSTMCell(2, 2), {"weight"}),
+    "GRUCell": (lambda: nn.GRUCell(2, 2), {"weight"}),
+    "MultiheadAttention": (lambda: nn.MultiheadAttention(2, 1, add_bias_kv=True), {"weight"}),
+    "MultiheadAttention of other sizes": (lambda: nn.MultiheadAttention(2, 1, kdim=3, vdim=3), {"weight"}),
+    "TransformerDecoderLayer": (lambda: nn.TransformerDecoderLayer(2, 1, 2), {"weight"}),
+    "AdaptiveLogSoftmaxWithLoss": (lambda: nn.AdaptiveLogSoftmaxWithLoss(4, 5, [2], head_bias=True), {"weight"}),
+    "BatchNorm1d": (lambda: nn.BatchNorm1d(2), set()),
+    "SyncBatchNorm": (lambda: nn.SyncBatchNorm(2), set()),
+    "LazyBatchNorm2d": (nn.LazyBatchNorm2d, set()),
+    "InstanceNorm2d": (lambda: nn.InstanceNorm2d(2, affine=True), set()),
+    "LayerNorm": (lambda: nn.LayerNorm(2), set()),
+    "GroupNorm": (lambda: nn.GroupNorm(1, 2), set()),
+    "RMSNorm": (lambda: nn.RMSNorm(2), set()),
+}
+"""By class: one of its kind, and which of its parameters' kinds decay when biases don't."""
+
+SAME = {
+    *("Conv1d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d", "RNNBase", "RNNCellBase"),
+    *("BatchNorm2d", "BatchNorm3d", "InstanceNorm1d", "InstanceNorm3d"),
+}
+"""Modules whose parameters have the names of those above."""
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_no_bias_of_torchs_modules_decays(kind):
+    make, kinds = LAYERS[kind]
+    model = make()
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    decaying = {names[id(parameter)] for parameter in decay_groups(model, 1e-4, biases=False)[0]["params"]}
+    norms = tuple(name for name, layer in model.named_modules() if name and isinstance(layer, nn.LayerNorm))
+    expected = {
+        name for name in names.values() if kinds and "bias" not in name and not (norms and name.startswith(norms))
+    }
+    assert decaying == expected
+
+
+def test_every_module_of_torch_that_makes_parameters_is_among_them():
+    makers = {
+        name
+        for name, cls in vars(nn).items()
+        if isinstance(cls, type) and issubclass(cls, nn.Module) and cls is not nn.Module
+        if any("Parameter(" in inspect.getsource(base) for base in cls.__mro__[: cls.__mro__.index(nn.Module)])
+    }
+    lazy_or_holders = {name for name in makers if name.startswith(("Lazy", "Parameter"))}
+    assert makers - lazy_or_holders <= SAME | LAYERS.keys()
+    assert {"MultiheadAttention", "LSTM", "Conv3d", "RMSNorm"} < makers
+
+
+def test_parameters_in_lists_and_parametrized_ones_are_what_their_owner_names_them():
+    class Owner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.biases = nn.ParameterList([nn.Parameter(torch.ones(2))])
+            self.scales = nn.ParameterList([nn.Parameter(torch.ones(2))])
+            self.named = nn.ParameterDict({"bias": nn.Parameter(torch.ones(2))})
+            self.bias_net = nn.Linear(2, 2)
+            self.unbiased = nn.Parameter(torch.ones(2))
+            self.norm = nn.LayerNorm(2)
+
+    model = Owner()
+    for layer, name in ((model.bias_net, "bias"), (model.norm, "weight")):
+        parametrize.register_parametrization(layer, name, nn.Identity())
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    decaying, _ = decay_groups(model, 1e-4, biases=False)
+    assert sorted(names[id(p)] for p in decaying["params"]) == ["bias_net.weight", "scales.0", "unbiased"]
+    decaying, _ = decay_groups(model, 1e-4)
+    assert not any(names[id(p)].startswith("norm.") for p in decaying["params"])

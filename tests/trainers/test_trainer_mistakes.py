@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -43,6 +44,18 @@ def test_data_that_is_no_input_and_target(train, got):
 def test_other_parts(options, words):
     with pytest.raises(ConfigurationError, match=words):
         curve(1, **options)
+
+
+def test_an_optimizer_of_parameters_that_are_not_the_models():
+    centers = nn.Parameter(torch.zeros(2))
+
+    def optimizer(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD([*model.parameters(), centers], lr=0.1)
+
+    with pytest.raises(
+        ConfigurationError, match=r"of the model alone, got 1 that it doesn.t have, .* a part of the model"
+    ):
+        curve(1, optimizer=optimizer)
 
 
 def test_a_metric_may_be_a_plain_number():

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from hpsearch_comm import Group
 from tests.comm.thread_ranks import run_ranks
-from tests.trainers.test_trainer import MODELS, FakeTrial, Rows, Small, curve, mlp, of
+from tests.trainers.test_trainer import MODELS, FakeTrial, Rows, Small, curve, data, mlp, of
 
 
 @pytest.mark.parametrize("width", [2, 3, 4])
@@ -63,3 +63,23 @@ def test_an_average_is_the_same_on_all_workers_and_continues_to_the_bit(batch_no
     assert all(torch.equal(value, other["average"][name]) for name, value in state["average"].items())
     ended, _ = run_ranks(2, lambda group: train(group, state, 2))[0]
     assert begun + ended == whole
+
+
+class TakesNoEmptyBatch(nn.Module):
+    """Normalizes each row, and asks for its first one, as torch's instance normalization with a weight does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.InstanceNorm1d(3, affine=True)
+        self.model = mlp()
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.model(self.norm(inputs.view(len(inputs), 3, -1)).flatten(1))
+
+
+@pytest.mark.parametrize("width", [2, 3, 4])
+def test_a_worker_without_rows_needs_no_model_that_takes_none(width, monkeypatch):
+    """Of 13 rows in batches of 4 the last one has a single row, for the first worker."""
+    monkeypatch.setitem(MODELS, "picky", TakesNoEmptyBatch)
+    options: dict[str, Any] = {"model": "picky", "batch_size": 4, "train": data(13)}
+    assert of(curve(3, width, **options), "loss") == pytest.approx(of(curve(3, **options), "loss"), abs=1e-5)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.parts import Data
 from hpsearch_trainers.row_randomness import SeededRows, generators_kept
 
-__all__ = ["Batches", "cut"]
+__all__ = ["Batches"]
 
 _AHEAD = 2
 """Batches that each loader has ready before they are asked for."""
@@ -54,7 +57,7 @@ class Batches:
             self._tensors = [tensor.to(device) for tensor in pair]
         self.rows = self._count()
 
-    def read(self, indices: Iterable[Tensor], seed: int = 0) -> Iterator[Any]:
+    def read(self, indices: Iterable[Tensor], seed: int = 0) -> Generator[Any, None, None]:
         """Give the batch of each set of row numbers.
 
         Args:
@@ -62,7 +65,11 @@ class Batches:
             seed: What is random in a row of a data set follows from it and the row's number.
 
         Yields:
-            A pair of input and target, or whatever the data set's rows are made of.
+            A pair of inputs and targets, of as many rows as there are numbers: tensors, or what the data set's rows are
+            made of, with a tensor in the place of each row's tensor, array or number.
+
+        Raises:
+            ConfigurationError: A row of a data set is no pair.
         """
         if self._tensors is not None:
             for rows in indices:
@@ -100,6 +107,7 @@ class Batches:
         yield from DataLoader(
             data,
             batch_sampler=full,
+            collate_fn=_collate,
             num_workers=self._loaders,
             prefetch_factor=_AHEAD,
             pin_memory=self.device.type == "cuda",
@@ -107,11 +115,6 @@ class Batches:
         )
         for _ in chosen[len(full) :]:
             yield _fetch(data, [])
-
-
-def cut(batch: Any, rows: range) -> Any:
-    """Give some rows of a batch: the same run of each tensor in it."""
-    return _map(batch, lambda tensor: tensor[rows.start : rows.stop])
 
 
 def _pair(data: Any) -> Sequence[Tensor]:
@@ -133,8 +136,35 @@ def _here(data: SeededRows, indices: Iterable[Tensor]) -> Generator[Any, None, N
 def _fetch(data: SeededRows, rows: Sequence[int]) -> Any:
     with generators_kept():
         if not rows:
-            return cut(default_collate([data[0]]), range(0))
-        return default_collate([data[row] for row in rows])
+            return _map(_collate([data[0]]), lambda tensor: tensor[:0])
+        return _collate([data[row] for row in rows])
+
+
+@runtime_checkable
+class _Dataclass(Protocol):
+    """What `dataclasses.dataclass` has made."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+def _collate(rows: list[Any]) -> Any:
+    """Make one batch of rows, as torch's `default_collate` does, and of dataclasses too."""
+    first = rows[0]
+    if not isinstance(first, tuple | list) or len(first) != 2:
+        what = f" of {len(first)}" if isinstance(first, tuple | list) else ""
+        raise ConfigurationError(
+            f"a row of a data set must be a pair of input and target, got {type(first).__name__}{what}: put what the "
+            "model takes first and what the loss takes second; each may be a dict, tuple or dataclass of tensors"
+        )
+    return collate(rows, collate_fn_map={**default_collate_fn_map, _Dataclass: _collate_dataclasses})
+
+
+def _collate_dataclasses(rows: Sequence[Any], *, collate_fn_map: Any) -> Any:
+    columns = {
+        field.name: collate([getattr(row, field.name) for row in rows], collate_fn_map=collate_fn_map)
+        for field in dataclasses.fields(rows[0])
+    }
+    return _with_fields(rows[0], columns)
 
 
 def _to(batch: Any, device: torch.device) -> Any:
@@ -145,10 +175,32 @@ def _map(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Change every tensor of a batch."""
     if isinstance(batch, Tensor):
         return change(batch)
-    if isinstance(batch, dict):
-        return {key: _map(value, change) for key, value in batch.items()}
+    if isinstance(batch, Mapping):
+        return _with_items(batch, {key: _map(value, change) for key, value in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(_map(value, change) for value in batch))
     if isinstance(batch, list | tuple):
         return type(batch)(_map(value, change) for value in batch)
+    if isinstance(batch, _Dataclass):
+        names = [field.name for field in dataclasses.fields(batch)]
+        return _with_fields(batch, {name: _map(getattr(batch, name), change) for name in names})
     return batch
+
+
+def _with_items(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    """Give a mapping of the same kind; one that can change may have more to it than its items."""
+    if type(mapping) is dict:
+        return items
+    if not isinstance(mapping, MutableMapping):
+        return type(mapping)(items)  # type: ignore[call-arg]
+    made = copy.copy(mapping)
+    made.update(items)
+    return made
+
+
+def _with_fields(instance: Any, values: dict[str, Any]) -> Any:
+    """Give a copy of a dataclass's instance with other fields, frozen or not, without its `__init__`."""
+    made = copy.copy(instance)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made

@@ -47,12 +47,13 @@ def evaluate(
     of_loss, *of_metrics = sums.unbind()
     part = rows_of_rank(data.rows, width, rank)  # a run, so that they are read in order
     mine = torch.arange(part.start, part.stop)
-    for inputs, targets in data.read(torch.split(mine, batch_size) if len(mine) else ()):
+    batches = torch.split(mine, batch_size) if len(mine) else ()
+    for rows, (inputs, targets) in zip(batches, data.read(batches), strict=True):
         with autocast():
             output = model(inputs)
-            of_loss.add_(loss(output, targets), alpha=len(targets))
+            of_loss.add_(loss(output, targets), alpha=len(rows))
         for (name, metric), total in zip(metrics.items(), of_metrics, strict=True):
-            _add(name, metric(output, targets), len(targets), total)
+            _add(name, metric(output, targets), len(rows), total)
     totals = sums.cpu()
     if group is not None:
         group.allreduce(totals, op="sum")

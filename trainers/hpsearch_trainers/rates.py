@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-__all__ = ["Rates", "take_over"]
+__all__ = ["Rates"]
 
 
 class Rates:
@@ -54,20 +53,3 @@ class Rates:
             velocity = self._optimizer.state.get(parameter, {}).get("momentum_buffer")
             if velocity is not None:
                 velocity.mul_(times)
-
-
-def take_over(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Load the state of another trial's optimizer, whose velocities and moments go on under this one's settings.
-
-    Args:
-        optimizer: As it was made, and given to `Rates`.
-        state: The other one's `state_dict()`.
-
-    Raises:
-        ValueError: It is of other parameters.
-    """
-    own = [dict(group) for group in optimizer.param_groups]
-    optimizer.load_state_dict(dict(state))
-    for group, settings in zip(optimizer.param_groups, own, strict=True):
-        # The rate stays the other's until `Rates` sets it: velocities may have it in them.
-        group.update({name: value for name, value in settings.items() if name not in ("params", "lr")})

@@ -30,7 +30,12 @@ RULES: dict[str, Callable[[float], float]] = {"linear": float, "sqrt": math.sqrt
 """What the rate is multiplied by when the global batch is, by the name of the rule."""
 
 _BATCHES = ("global", "per_worker")
-_ADAPTIVE = ("Adam", "AdamW", "Adamax", "LAMB", "NAdam", "RAdam", "SparseAdam")
+_OF_OPTIMIZERS = {
+    **dict.fromkeys(("Adam", "AdamW", "Adamax", "LAMB", "NAdam", "RAdam", "SparseAdam"), "sqrt"),
+    **dict.fromkeys(("RMSprop", "Adadelta", "Adafactor", "Muon"), "sqrt"),
+    **dict.fromkeys(("Adagrad", "Rprop"), "none"),
+}
+"""By the name of the class; for all others it is `linear`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +142,22 @@ def rate_factor(stages: Iterable[Stage], epoch: float, warmup_epochs: float) -> 
 
 
 def rule_for(optimizer: torch.optim.Optimizer) -> str:
-    """Name the rule that suits an optimizer: `sqrt` for Adam and its kin, else `linear`.
+    """Name the rule that suits an optimizer, of torch's, of ours, or derived from one of these; `linear` for others.
 
-    Adam divides the gradient by its own size, so what the noise of a batch changes in a step goes with the square root
-    of the number of rows (Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms").
+    - `sqrt` where a step's size doesn't depend on the gradient's, as it is divided by a mean of its recent size: of a
+      batch of k times the rows the gradient's noise, and so this size, is 1/√k. Malladi et al. 2022 ("On the SDEs and
+      Scaling Rules for Adaptive Gradient Algorithms", arXiv:2205.10287) derive it for RMSprop and Adam. Whether
+      RMSprop has a momentum, or is centered, changes nothing. That Adadelta, Adafactor, LAMB and Muon follow the
+      same is our conclusion. Their rule also takes 1 - β times k, for every β, and ε by √k; these stay what the
+      trial's parameters make them, so averages reach as many steps back as before, over k times the rows.
+    - `none` for Adagrad, which divides by the root of a sum over all steps: where noise prevails it falls by k, as
+      there are 1/k of the steps and each square is 1/k, so that steps grow k-fold by themselves. And for Rprop, whose
+      rate is that of its first step alone.
+    - `linear` for SGD, with momentum or without, ASGD and LARS (Goyal et al. 2017, section 2.1).
     """
-    kin = {cls.__name__ for cls in type(optimizer).__mro__}
-    return "linear" if kin.isdisjoint(_ADAPTIVE) else "sqrt"
+    return next(
+        (_OF_OPTIMIZERS[cls.__name__] for cls in type(optimizer).__mro__ if cls.__name__ in _OF_OPTIMIZERS), "linear"
+    )
 
 
 def _rise(start: float, target: float, done: float, length: float) -> float:

@@ -92,10 +92,17 @@ class Shard:
         """
         order = epoch_order(self.seed, number, self.rows)
         for step in range(start, self.steps):
-            part = rows_of_rank(self.rows_of(step), self.width, self.rank)
+            part = self._part(step)
             first = step * self.batch
             yield order[first + part.start : first + part.stop]
 
     def rows_of(self, step: int) -> int:
         """Give how many rows the global batch of a step has, over all workers."""
         return min(self.batch, self.rows - step * self.batch)
+
+    def rows_here(self, step: int) -> int:
+        """Give how many of them this worker has."""
+        return len(self._part(step))
+
+    def _part(self, step: int) -> range:
+        return rows_of_rank(self.rows_of(step), self.width, self.rank)

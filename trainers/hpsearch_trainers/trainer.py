@@ -20,22 +20,25 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from hpsearch_comm import DataParallel, Group, convert_sync_batchnorm
+from hpsearch_comm import DataParallel, Group, SyncBatchNorm, convert_sync_batchnorm
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_trainers.batches import Batches, cut
+from hpsearch_trainers.batches import Batches
+from hpsearch_trainers.buffers import buffers_kept, synchronize_buffers
 from hpsearch_trainers.evaluation import evaluate
-from hpsearch_trainers.normalization import average_statistics, hold_statistics
+from hpsearch_trainers.forks import take_over
+from hpsearch_trainers.moving_average import MovingAverage
+from hpsearch_trainers.normalization import hold_statistics
 from hpsearch_trainers.parts import Parts
-from hpsearch_trainers.rates import Rates, take_over
+from hpsearch_trainers.rates import Rates
 from hpsearch_trainers.scaling import Scaling, Stage, rate_factor, rule_for
 from hpsearch_trainers.shards import Shard, rows_of_rank
 from hpsearch_trainers.trial import Parametrized
@@ -92,14 +95,21 @@ class Trainer(ABC):
                 f"optimizer must be a torch.optim.Optimizer, or a function that makes one of the model, got one that "
                 f"gives {type(self.optimizer).__name__}"
             )
+        known = {id(parameter) for parameter in self.model.parameters()}
+        others = sum(id(parameter) not in known for parameter in _parameters(self.optimizer))
+        if others > 0:
+            raise ConfigurationError(
+                f"optimizer must have parameters of the model alone, got {others} that it doesn't have, which would "
+                "be neither averaged over workers nor saved: make them a part of the model"
+            )
         self._rates = Rates(self.optimizer)
         self._average = None
         if parts.average is not None:
-            decay = get_ema_multi_avg_fn(parts.average)  # type: ignore[no-untyped-call]
-            self._average = AveragedModel(self.model, multi_avg_fn=decay, use_buffers=True)
+            self._average = MovingAverage(self.model, parts.average)
         self._parallel: DataParallel | None = None
         if self.group is not None:
             self._parallel = DataParallel(self.model, self.group, weighted=True)
+        self._synchronized = any(isinstance(layer, SyncBatchNorm) for layer in self.model.modules())
         self._train = Batches(parts.train, self.device, parts.loaders)
         self._validation = None
         if parts.validation is not None:
@@ -134,9 +144,12 @@ class Trainer(ABC):
         if frozen is not None and self.epoch >= frozen:
             hold_statistics(self.model)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        for step, batch in enumerate(self._train.read(self._shard.epoch(self.epoch), self._drawn("rows"))):
-            self._set_rate(self.epoch + step / self._shard.steps)
-            self._step(batch, self._shard.rows_of(step), loss)
+        steps = [self._passes(step, rows) for step, rows in enumerate(self._shard.epoch(self.epoch))]
+        read = self._train.read(itertools.chain.from_iterable(steps), self._drawn("rows"))
+        with contextlib.closing(read) as batches:
+            for step, passes in enumerate(steps):
+                self._set_rate(self.epoch + step / self._shard.steps)
+                self._step(batches, [len(rows) for rows in passes], self._shard.rows_here(step), loss)
         self.epoch += 1
         metrics = {
             "loss": self._sum(loss) / self._shard.rows,
@@ -147,7 +160,7 @@ class Trainer(ABC):
         if self.group is not None:
             for model in (self.model, self._average):
                 if model is not None:
-                    average_statistics(model, self.group)
+                    self.synchronize_buffers(model, self.group)
             metrics["data_wait"] = self._sum(torch.tensor(metrics["data_wait"])) / self.group.size
         return metrics | self.validate()
 
@@ -171,6 +184,7 @@ class Trainer(ABC):
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "optimizer_class": type(self.optimizer).__qualname__,
             "epoch": self.epoch,
             "stages": [[stage.epoch, stage.target] for stage in self._stages],
         }
@@ -184,50 +198,101 @@ class Trainer(ABC):
         A forked trial takes over the state of another one, but not the settings of its optimizer: these are its own.
         """
         self.model.load_state_dict(state["model"])
-        load = take_over if self._forked else torch.optim.Optimizer.load_state_dict
-        load(self.optimizer, state["optimizer"])
+        self._load_optimizer(state)
         self._rates = Rates(self.optimizer)
-        if self._average is not None:
+        if self._average is not None and "average" in state:
             self._average.load_state_dict(state["average"])
+        elif self._average is not None:  # a fork from a trial without one: it begins with the model, as any does
+            self._average.module.load_state_dict(state["model"])
         self.epoch = state["epoch"]
         self._stages = [Stage(float(epoch), float(target)) for epoch, target in state["stages"]]
         if self._stages[-1].target != self._target:
             self._stages.append(Stage(float(self.epoch), self._target))
 
-    def _step(self, batch: Any, rows_of_all: int, total: Tensor) -> None:
-        """Take one optimizer step; add the losses of this worker's rows to the total."""
-        rows = len(batch[1])
+    def _load_optimizer(self, state: Mapping[str, Any]) -> None:
+        own = type(self.optimizer).__qualname__
+        saved = state.get("optimizer_class", own)
+        if self._forked:
+            begins = take_over(self.optimizer, state["optimizer"], same_class=saved == own)
+            if begins > 0 and self._shard.rank == 0:
+                print(f"the optimizer's state begins anew for {begins} parameters: the {saved} forked from had another")
+        elif saved == own:
+            self.optimizer.load_state_dict(state["optimizer"])
+        else:
+            raise ConfigurationError(
+                f"a trial's optimizer must be of the class that its state was saved with, {saved}, got {own}: put that "
+                "one back in build, or start the trial from zero"
+            )
+
+    def synchronize_buffers(self, model: nn.Module, group: Group) -> None:
+        """Make the model's buffers one over all workers, at the end of each epoch; a collective.
+
+        The mean of floating-point ones, rank 0's of the others. Override it where a buffer needs another rule, as a
+        queue of features does; afterwards each must be the same on every worker.
+
+        Args:
+            model: The model, and after it its moving average, if there is one.
+            group: The workers, two or more.
+        """
+        synchronize_buffers(model, group)
+
+    def _passes(self, step: int, rows: Tensor) -> list[Tensor]:
+        """Divide a step's rows into those of its backward passes: on each worker as many, as all meet in them.
+
+        A worker without rows, which the epoch's last ones are too few for, takes one that counts for nothing: not every
+        model, and not every loss, takes a batch of none. But a synchronized layer counts every row that it sees.
+        """
+        if len(rows) == 0:
+            return [rows if self._synchronized else torch.zeros(1, dtype=torch.int64)]
+        fewest = self._shard.rows_of(step) // self._shard.width
+        count = max(1, min(self.parts.accumulate, fewest))
+        parts = (rows_of_rank(len(rows), count, number) for number in range(count))
+        return [rows[part.start : part.stop] for part in parts]
+
+    def _step(self, batches: Iterator[Any], sizes: Sequence[int], rows: int, total: Tensor) -> None:
+        """Take one optimizer step; add the losses of this worker's rows to the total.
+
+        Args:
+            batches: Gives the step's, one for each backward pass.
+            sizes: Their rows.
+            rows: How many of them count: all, or none.
+            total: Of the losses.
+        """
         self.optimizer.zero_grad()
         if self._parallel is not None:
             self._parallel.set_weight(rows)
-        if rows == 0:
-            # The others have the epoch's last rows. This worker's pass counts for nothing, in statistics neither.
-            hold_statistics(self.model, local_only=True)
-        pieces = self._pieces(batch, rows, rows_of_all)
-        for number, (some, wanted) in enumerate(pieces):
-            with self._without_averaging(number < len(pieces) - 1):
-                with self._autocast():
-                    loss = self.parts.loss(self.model(some), wanted)
-                if loss.dim() > 0:
-                    raise ConfigurationError(
-                        f"loss must give one number, the mean over a batch's rows, got the shape {list(loss.shape)}: "
-                        "end it with .mean(), or reduction='mean'"
-                    )
-                share = loss * (len(wanted) / rows) if len(pieces) > 1 else loss
-                share.backward()  # type: ignore[no-untyped-call]
-            if rows > 0:  # of none, the mean is no number
-                total.add_(loss.detach(), alpha=len(wanted))
+        with contextlib.nullcontext() if rows > 0 else self._counting_for_nothing():
+            for number, size in enumerate(sizes, 1):
+                inputs, targets = next(batches)
+                with self._without_averaging(number < len(sizes)):
+                    loss = self._loss(inputs, targets)
+                    share = loss * (size / rows) if len(sizes) > 1 else loss
+                    share.backward()  # type: ignore[no-untyped-call]
+                if rows > 0:
+                    total.add_(loss.detach(), alpha=size)
         if self.parts.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.parts.clip_norm)
+            # What the optimizer doesn't train may have gradients too, which nobody sets to zero.
+            nn.utils.clip_grad_norm_(_parameters(self.optimizer), self.parts.clip_norm)
         self.optimizer.step()
         if self._average is not None:
             self._average.update_parameters(self.model)
 
-    def _pieces(self, batch: Any, rows: int, rows_of_all: int) -> list[Any]:
-        """Cut a batch into as many pieces as it takes backward passes: on each worker as many, as all meet in them."""
-        fewest = rows_of_all // self._shard.width
-        count = max(1, min(self.parts.accumulate, fewest))
-        return [batch] if count == 1 else [cut(batch, rows_of_rank(rows, count, number)) for number in range(count)]
+    def _loss(self, inputs: Any, targets: Any) -> Tensor:
+        with self._autocast():
+            loss = self.parts.loss(self.model(inputs), targets)
+        if loss.dim() > 0:
+            raise ConfigurationError(
+                f"loss must give one number, the mean over a batch's rows, got the shape {list(loss.shape)}: "
+                "end it with .mean(), or reduction='mean'"
+            )
+        return loss
+
+    @contextlib.contextmanager
+    def _counting_for_nothing(self) -> Iterator[None]:
+        """A pass in which only the other workers have rows: it must leave nothing behind, in statistics neither."""
+        hold_statistics(self.model, local_only=True)
+        with buffers_kept(self.model):
+            yield
 
     def _without_averaging(self, wanted: bool) -> contextlib.AbstractContextManager[None]:
         return self._parallel.no_sync() if wanted and self._parallel is not None else contextlib.nullcontext()
@@ -259,3 +324,7 @@ class Trainer(ABC):
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         dtype = self.parts.autocast
         return torch.autocast(self.device.type, dtype) if dtype is not None else contextlib.nullcontext()
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

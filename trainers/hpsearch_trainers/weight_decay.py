@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 __all__ = ["decay_groups"]
 
@@ -16,6 +18,8 @@ _NORMS = (
     nn.RMSNorm,
 )
 
+_HOLDERS = (nn.ParameterList, nn.ParameterDict, ParametrizationList)
+
 
 def decay_groups(model: nn.Module, weight_decay: float, *, biases: bool = True) -> list[dict[str, Any]]:
     """Divide a model's parameters into those that decay and those that don't, as groups for any optimizer.
@@ -26,7 +30,7 @@ def decay_groups(model: nn.Module, weight_decay: float, *, biases: bool = True) 
     Args:
         model: Its parameters that need gradients are divided, each once.
         weight_decay: Of those that decay.
-        biases: Whether biases do.
+        biases: Whether biases do: parameters in whose name a word begins with `bias`, as torch's own all have it.
 
     Returns:
         Two groups: `weight_decay` as given, and `weight_decay` 0 with `adapt` False. The second may have no parameters.
@@ -34,11 +38,30 @@ def decay_groups(model: nn.Module, weight_decay: float, *, biases: bool = True) 
     plain: list[nn.Parameter] = []
     decaying: list[nn.Parameter] = []
     seen: set[int] = set()
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            if not parameter.requires_grad or id(parameter) in seen:
-                continue
-            seen.add(id(parameter))
-            exempt = isinstance(module, _NORMS) or (not biases and name.rpartition("_")[2].startswith("bias"))
-            (plain if exempt else decaying).append(parameter)
+    for owner, name, parameter in _owned(model):
+        if not parameter.requires_grad or id(parameter) in seen:
+            continue
+        seen.add(id(parameter))
+        exempt = isinstance(owner, _NORMS) or (not biases and _is_bias(name))
+        (plain if exempt else decaying).append(parameter)
     return [{"params": decaying, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0, "adapt": False}]
+
+
+def _owned(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
+    """Give each parameter with the module that it is a part of, and its name there.
+
+    What only holds parameters is no owner: one of a list has the list's name, a parametrized one that which it had.
+    """
+    for path, module in model.named_modules():
+        owner, prefix = path, ""
+        if path and isinstance(module, _HOLDERS):
+            owner, _, prefix = path.rpartition(".")
+            if isinstance(module, ParametrizationList):
+                owner = owner.removesuffix("parametrizations").removesuffix(".")
+        for name, parameter in module.named_parameters(recurse=False):
+            yield model.get_submodule(owner), f"{prefix}_{name}", parameter
+
+
+def _is_bias(name: str) -> bool:
+    """Tell a bias by its name: `bias`, `in_proj_bias` and `bias_k` (attention), `bias_hh_l0_reverse` (LSTM, GRU)."""
+    return any(word.startswith("bias") for word in name.split("_"))

@@ -8,14 +8,12 @@ busbw are those of nccl-tests: algbw = bytes / time, busbw = algbw * 2 (ranks - 
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 from collections.abc import Sequence
 
 from hpsearch_comm.benchmark.contenders import require
-from hpsearch_comm.benchmark.fitting import SIZES, fit
-from hpsearch_comm.benchmark.launch import Outcome, measure
+from hpsearch_comm.benchmark.launch import measure
 from hpsearch_comm.benchmark.plan import ALGORITHMS, PEERS, Kind, Plan
 from hpsearch_comm.benchmark.report import render
 from hpsearch_comm.benchmark.sizes import parse_sizes
@@ -45,7 +43,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; the ranks were ended", file=sys.stderr)
         return 130
-    _print(outcome, arguments.format)
+    print(render(outcome, arguments.format))
     return 0
 
 
@@ -58,11 +56,10 @@ def parse(arguments: argparse.Namespace) -> Plan:
     kind: Kind = arguments.kind
     if arguments.sizes is not None and kind in ("model", "memory"):
         raise ValueError(f"--{kind} has sizes of its own: leave out --sizes")
-    default = SIZES if kind == "fit" else Plan().sizes
-    sizes = default if arguments.sizes is None else parse_sizes(arguments.sizes)
+    sizes = Plan().sizes if arguments.sizes is None else parse_sizes(arguments.sizes)
     against = arguments.against
     if against is None:
-        against = "none" if kind in ("memory", "fit") else "gloo"
+        against = "none" if kind == "memory" else "gloo"
     peers = [] if against == "none" else [name.strip() for name in against.split(",")]
     return Plan(
         kind=kind,
@@ -70,7 +67,7 @@ def parse(arguments: argparse.Namespace) -> Plan:
         sizes=sizes,
         against=tuple(dict.fromkeys(peers)),
         algorithm=arguments.algorithm,
-        transport="tcp" if arguments.netns and kind != "fit" else arguments.transport,
+        transport="tcp" if arguments.netns else arguments.transport,
         rounds=arguments.rounds,
         namespaces=arguments.netns,
     )
@@ -87,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--against",
         metavar="PEERS",
-        help=f"of {','.join(PEERS)}, or none (default: gloo; none for --memory and --fit)",
+        help=f"of {','.join(PEERS)}, or none (default: gloo; none for --memory)",
     )
     parser.add_argument("--algorithm", choices=ALGORITHMS, default="auto")
     parser.add_argument("--transport", choices=("auto", "tcp"), default="auto", help="tcp: leave shared memory out")
@@ -98,10 +95,6 @@ def _parser() -> argparse.ArgumentParser:
     for kind, what in (
         ("model", "training steps of a wide and of a deep narrow model, beside DistributedDataParallel over Gloo"),
         ("memory", "a 64 MB zero-copy allreduce, beside the additions and copies that it consists of"),
-        (
-            "fit",
-            "every algorithm over the sizes; prints a cost model, to be kept in a file for Group(cost_model=)",
-        ),
     ):
         kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=what)
     parser.set_defaults(kind="allreduce")
@@ -109,15 +102,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--format", choices=("table", "markdown", "json"), default="table")
     parser.add_argument("--list", action="store_true", help="say what there is to measure, and end")
     return parser
-
-
-def _print(outcome: Outcome, form: str) -> None:
-    if outcome.plan.kind == "fit" and form != "json":
-        # The model alone goes to stdout, ready for a file.
-        print(render(outcome, form), file=sys.stderr)
-        print(json.dumps(fit(outcome.turns, outcome.facts).to_dict()))
-    else:
-        print(render(outcome, form))
 
 
 def _listing() -> str:
@@ -128,7 +112,7 @@ def _listing() -> str:
             lines.append(f"  {peer}")
         except ConfigurationError as error:
             lines.append(f"  {peer}: {error}")
-    lines += [f"algorithms: {', '.join(ALGORITHMS)}", "transports: auto, tcp", "others: --model, --memory, --fit"]
+    lines += [f"algorithms: {', '.join(ALGORITHMS)}", "transports: auto, tcp", "others: --model, --memory"]
     return "\n".join(lines)
 
 

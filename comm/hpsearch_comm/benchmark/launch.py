@@ -21,8 +21,8 @@ from hpsearch_comm.benchmark.contenders import require
 from hpsearch_comm.benchmark.lifeline import hold, segments
 from hpsearch_comm.benchmark.namespaces import INTERFACE, Namespaces
 from hpsearch_comm.benchmark.plan import Plan
+from hpsearch_comm.bootstrap.secret import new_secret
 from hpsearch_comm.errors import CommError, ConfigurationError
-from hpsearch_comm.formation.secret import new_secret
 
 __all__ = ["Outcome", "RankFailed", "measure"]
 

@@ -8,9 +8,9 @@ import struct
 import time
 from pathlib import Path
 
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.rendezvous import Rendezvous
 from hpsearch_comm.errors import RendezvousError
-from hpsearch_comm.formation.handshake import Credentials
-from hpsearch_comm.formation.rendezvous import Rendezvous
 
 __all__ = ["Blackboard", "Meeting"]
 

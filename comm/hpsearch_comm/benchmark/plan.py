@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 __all__ = ["ALGORITHMS", "PEERS", "Kind", "Plan"]
 
-Kind = Literal["allreduce", "model", "memory", "fit"]
+Kind = Literal["allreduce", "model", "memory"]
 
 PEERS = ("gloo", "mpi")
 ALGORITHMS = ("auto", "direct", "ring", "butterfly", "hierarchical", "naive")
@@ -55,14 +55,10 @@ class Plan:
             )
         if self.kind == "model" and "mpi" in self.against:
             raise ValueError("--model has no turn for Open MPI: leave mpi out of --against")
-        if self.kind in ("memory", "fit") and self.against:
-            raise ValueError(f"--{self.kind} measures no peers: leave out --against")
+        if self.kind == "memory" and self.against:
+            raise ValueError("--memory measures no peers: leave out --against")
         if self.kind == "memory" and (self.transport == "tcp" or self.algorithm not in ("auto", "direct")):
             raise ValueError("--memory measures shared memory: leave out --algorithm, --transport tcp and --netns")
-        if self.kind == "fit" and self.algorithm != "auto":
-            raise ValueError("--fit measures every algorithm: leave out --algorithm")
-        if self.kind == "fit" and len(set(self.sizes)) < 2:
-            raise ValueError("--fit needs two sizes at least, to tell the cost of a message from that of a byte")
 
     def to_json(self) -> str:
         """Give it as the ranks read it."""

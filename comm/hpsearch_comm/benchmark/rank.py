@@ -25,7 +25,7 @@ def main() -> int:
 
     import torch
 
-    from hpsearch_comm.benchmark import bare_memory, collective, fitting, training
+    from hpsearch_comm.benchmark import bare_memory, collective, training
     from hpsearch_comm.benchmark.meeting import Meeting
     from hpsearch_comm.benchmark.plan import Plan
     from hpsearch_comm.benchmark.stage import Stage
@@ -37,7 +37,6 @@ def main() -> int:
         "allreduce": collective.measure,
         "model": training.measure,
         "memory": bare_memory.measure,
-        "fit": fitting.measure,
     }
     try:
         with ExitStack() as exits:

@@ -3,7 +3,7 @@
 A time is the median of a turn's repetitions, and then of the rounds. A ratio is taken within a round, of turns that lay
 side by side, so that both met the same neighbours; of the ratios of all rounds min, median and max are shown; the
 efficiencies of `--model` are ratios of short turns, several in each round. In the row of gloo, a ratio of 5 says that
-gloo took 5 times as long. For the rates see `hpsearch_comm.bandwidth`.
+gloo took 5 times as long. For the rates see `hpsearch_comm.timeline.bandwidth`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from statistics import median
 
 import torch
 
-from hpsearch_comm.bandwidth import algorithm_bandwidth, bus_bandwidth
 from hpsearch_comm.benchmark.bare_memory import BARE
 from hpsearch_comm.benchmark.block import Turn
-from hpsearch_comm.benchmark.fitting import fit, measurements
 from hpsearch_comm.benchmark.launch import Outcome
 from hpsearch_comm.benchmark.sizes import parse_sizes
 from hpsearch_comm.benchmark.training import NO_AVERAGING
+from hpsearch_comm.timeline.bandwidth import algorithm_bandwidth, bus_bandwidth
 
 __all__ = ["geometric_mean", "machine", "ratios", "render", "summary", "table"]
 
@@ -154,31 +153,15 @@ def _memory(outcome: Outcome) -> _Table:
     return header, rows
 
 
-def _fit(outcome: Outcome) -> _Table:
-    model = fit(outcome.turns, outcome.facts)
-    header = ["size", "algorithm", "least µs", "predicted µs", "measured / predicted"]
-    rows = []
-    for subject in _subjects(outcome.turns):
-        for name in _contenders(outcome.turns):
-            chosen = [turn for turn in outcome.turns if (turn.subject, turn.contender) == (subject, name)]
-            (one,) = measurements(chosen, outcome.facts)
-            predicted = model.predict(one.algorithm, one.nbytes, one.topology)
-            ratio = _number(one.seconds / predicted) if predicted else ""
-            rows.append([subject, name, _number(one.seconds * 1e6), _number(predicted * 1e6), ratio])
-    return header, rows
-
-
 _TABLES: dict[str, Callable[[Outcome], _Table]] = {
     "allreduce": _allreduce,
     "model": _model,
     "memory": _memory,
-    "fit": _fit,
 }
 
 
 def _record(outcome: Outcome) -> dict[str, object]:
-    fitted = {"cost_model": fit(outcome.turns, outcome.facts).to_dict()} if outcome.plan.kind == "fit" else {}
-    return fitted | {
+    return {
         "machine": machine(),
         "plan": asdict(outcome.plan),
         "facts": dict(outcome.facts),

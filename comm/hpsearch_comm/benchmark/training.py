@@ -75,7 +75,7 @@ class _Trainer:
 
 def measure(stage: Stage) -> tuple[list[Block], dict[str, Any]]:
     """Take every contender's turn with every model, round after round."""
-    from hpsearch_comm.gradients import DataParallel
+    from hpsearch_comm.data_parallel import DataParallel
 
     group = stage.group("ours")
     gloo = "gloo" in stage.plan.against

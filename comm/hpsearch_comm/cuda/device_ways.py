@@ -1,153 +1,41 @@
 """The ways that a collective of CUDA tensors can take: through NCCL, through host memory, or nowhere in a group of one.
 
-Every operation on every way is run in the group's turn, be it in the caller's thread or in the engine's. So there is
-one order of all operations, on the CPU and on GPUs, the same on every rank, and nothing can wait in a circle: the first
+Every operation on every way is run in its turn, be it in the caller's thread or in the work queue's. So there is one
+order of all operations, on the CPU and on GPUs, the same on every rank, and nothing can wait in a circle: the first
 operation that isn't finished everywhere is one that every rank comes to, since what lies before it has ended, or is
-with the GPUs, which need nothing more from the host. The caller's stream comes along as a `Caller`.
+with the GPUs, which need nothing more from the host. The caller's stream comes along.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from hpsearch_comm.call import Call
-from hpsearch_comm.collectives import HostCollectives
-from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
-from hpsearch_comm.cuda.queue import Caller
+from hpsearch_comm.collectives.host_collectives import HostCollectives
 from hpsearch_comm.cuda.staging import HostStaging
-from hpsearch_comm.operation import Operation
-from hpsearch_comm.reduction import Reduction
+from hpsearch_comm.cuda.stream import CudaStream
+from hpsearch_comm.operations.way import Part, ThroughMemory, Turn
 
-__all__ = ["Alone", "Landed", "ThroughHost", "ThroughNccl", "Turn", "Way"]
-
-Part = tuple[int, int]
+__all__ = ["Alone", "Flight", "ThroughHost"]
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """An operation in its turn."""
-
-    operation: Operation
-    call: Call
-    caller: Caller
-
-    @property
-    def reduction(self) -> Reduction:
-        """Of a call that has one."""
-        assert self.call.reduction is not None
-        return self.call.reduction
-
-
-class Flight(Protocol):
-    """An operation that has been given to the GPU."""
-
-    result: Any
-    """What it gives; may be replaced before anybody waits."""
-
-    def done(self) -> bool:
-        """Say whether it has ended, well or not."""
-
-    def wait(self, timeout: float | None = None) -> Any:
-        """Wait for its end and give its result."""
-
-
-class Landed:
-    """An operation that has ended."""
+class Flight:
+    """An operation that has been given to the GPU; one of this very class has ended."""
 
     __slots__ = ("result",)
 
-    def __init__(self, result: Any = None) -> None:
-        self.result = result
+    result: Any
+    """What the caller gets; it must be set before anybody waits, and not be used before `wait()`."""
 
     def done(self) -> bool:
-        """See `Flight`."""
+        """Say whether it has ended, well or not."""
         return True
 
     def wait(self, _timeout: float | None = None) -> Any:
-        """See `Flight`."""
+        """Wait for its end and give its result."""
         return self.result
-
-
-class Way(Protocol):
-    """Carries out collectives. Tensors lie on the device and have any layout; parts are runs of elements, by rank."""
-
-    def empty(self, turn: Turn, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-        """Make room for a result, for the caller's stream to use."""
-
-    def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> Flight:
-        """Reduce the ranks' tensors into everybody's `out`, which may be the tensor."""
-
-    def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> Flight:
-        """Copy the root's tensor into everybody's."""
-
-    def allgather(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> Flight:
-        """Copy the ranks' tensors into everybody's `out`. The ranks have exchanged their sizes."""
-
-    def reduce_scatter(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> Flight:
-        """Reduce the ranks' tensors, and give each its part in `out`."""
-
-    def alltoall(
-        self, turn: Turn, rows: torch.Tensor, splits: Sequence[int], out: torch.Tensor, coming: Sequence[int]
-    ) -> Flight:
-        """Send some rows to each rank, and get some from each. The ranks have exchanged the numbers."""
-
-
-class ThroughNccl:
-    """Through NCCL, once the ranks have met on the CPU and compared what they call.
-
-    They meet before every operation, not only before the first of its kind. NCCL compares nothing: where counts differ
-    it writes past the end of a tensor or hangs, and ranks that agreed on a kind of call once can still call two of them
-    in different orders. A meeting takes 5 to 50 us of the host's time, as long as NCCL's own launch; asynchronous
-    operations spend it in the engine's thread, while the GPU computes. In return no kernel is launched that spins on
-    the GPU for a peer who never comes.
-
-    Args:
-        communicator: Of all ranks.
-        host: Where they meet.
-    """
-
-    def __init__(self, communicator: NcclCommunicator, host: HostCollectives) -> None:
-        self._communicator = communicator
-        self._host = host
-        self._meeting = host.algorithm("barrier", 0)
-
-    def empty(self, turn: Turn, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-        """See `Way`."""
-        tensor = self._communicator.empty(shape, like.dtype)
-        turn.caller.lend(tensor)
-        return tensor
-
-    def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> Flight:
-        """See `Way`."""
-        self._host.barrier(turn.operation, self._meeting)
-        return self._communicator.allreduce(tensor, turn.reduction.name, out, ready=turn.caller.ready)
-
-    def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> Flight:
-        """See `Way`."""
-        self._host.barrier(turn.operation, self._meeting)
-        return self._communicator.broadcast(tensor, root, ready=turn.caller.ready)
-
-    def allgather(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> Flight:
-        """See `Way`. The exchange of sizes was the meeting."""
-        return self._communicator.allgather(tensor, out, _lengths(parts), ready=turn.caller.ready)
-
-    def reduce_scatter(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> Flight:
-        """See `Way`."""
-        self._host.barrier(turn.operation, self._meeting)
-        op = turn.reduction.name
-        return self._communicator.reduce_scatter(tensor, op, out, _lengths(parts), ready=turn.caller.ready)
-
-    def alltoall(
-        self, turn: Turn, rows: torch.Tensor, splits: Sequence[int], out: torch.Tensor, coming: Sequence[int]
-    ) -> Flight:
-        """See `Way`. The exchange of numbers was the meeting."""
-        sends, receives = _runs_of_rows(rows, splits), _runs_of_rows(out, coming)
-        return self._communicator.alltoall(sends, receives, ready=turn.caller.ready)
 
 
 class ThroughHost:
@@ -159,115 +47,57 @@ class ThroughHost:
     """
 
     def __init__(self, staging: HostStaging, host: HostCollectives) -> None:
+        self.stream: CudaStream | None = staging.up
         self._staging = staging
         self._host = host
+        self._memory = ThroughMemory(host)
 
-    def empty(self, turn: Turn, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-        """See `Way`."""
-        tensor = self._staging.empty(shape, like.dtype)
-        turn.caller.lend(tensor)
-        return tensor
-
-    def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> Flight:
+    def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> None:
         """See `Way`."""
         host, operation, algorithm, reduction = self._host, turn.operation, turn.call.algorithm, turn.reduction
 
         def collective(chunk: torch.Tensor) -> None:
-            host.allreduce(operation, algorithm, chunk, reduction, chunk)
+            host.allreduce(operation, algorithm, chunk, reduction, chunk)  # not what was bound for the whole tensor
 
-        return Landed(self._staging.elementwise(tensor, collective, out=out, ready=turn.caller.ready))
+        self._staging.elementwise(tensor, out, collective, turn.ready)
 
-    def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> Flight:
+    def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> None:
         """See `Way`."""
-        host, operation, algorithm = self._host, turn.operation, turn.call.algorithm
+        self._staging.elementwise(tensor, tensor, lambda chunk: self._memory.broadcast(turn, chunk, root), turn.ready)
 
-        def collective(chunk: torch.Tensor) -> None:
-            host.broadcast(operation, algorithm, chunk, root)
-
-        return Landed(self._staging.elementwise(tensor, collective, ready=turn.caller.ready))
-
-    def allgather(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> Flight:
+    def allgather(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> None:
         """See `Way`."""
-        start, stop = parts[turn.operation.rank]
+        self._staging.whole(
+            tensor, out, lambda given, wanted: self._memory.allgather(turn, given, wanted, parts), turn.ready
+        )
 
-        def collective(given: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
-            everything = wanted[0].view(-1)
-            everything[start:stop].copy_(given[0].view(-1))
-            self._host.allgather(turn.operation, turn.call.algorithm, everything, parts)
-
-        self._staging.whole([tensor], [out], collective, ready=turn.caller.ready)
-        return Landed(out)
-
-    def reduce_scatter(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> Flight:
+    def reduce_scatter(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> None:
         """See `Way`."""
-
-        def collective(given: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
-            mine, to = given[0].view(-1), wanted[0].view(-1)
-            self._host.reduce_scatter(turn.operation, turn.call.algorithm, mine, parts, turn.reduction, to)
-
-        self._staging.whole([tensor], [out], collective, ready=turn.caller.ready)
-        return Landed(out)
+        self._staging.whole(
+            tensor, out, lambda given, wanted: self._memory.reduce_scatter(turn, given, wanted, parts), turn.ready
+        )
 
     def alltoall(
-        self, turn: Turn, rows: torch.Tensor, splits: Sequence[int], out: torch.Tensor, coming: Sequence[int]
-    ) -> Flight:
+        self, turn: Turn, rows: torch.Tensor, out: torch.Tensor, splits: Sequence[int], coming: Sequence[int]
+    ) -> None:
         """See `Way`."""
-
-        def collective(given: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
-            self._host.exchange_rows(turn.operation, _flat_rows(given[0]), splits, _flat_rows(wanted[0]), coming)
-
-        self._staging.whole([rows], [out], collective, ready=turn.caller.ready)
-        return Landed(out)
+        self._staging.whole(
+            rows, out, lambda given, wanted: self._memory.alltoall(turn, given, wanted, splits, coming), turn.ready
+        )
 
 
 class Alone:
     """In a group of one every result is a copy, made on the caller's own stream; nobody waits for it on the host."""
 
-    def empty(self, turn: Turn, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-        """See `Way`."""
-        with turn.caller.scope():
-            return like.new_empty(tuple(shape))
+    stream: CudaStream | None = None
 
-    def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> Flight:
+    def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, *_: Sequence[Any]) -> None:
         """See `Way`."""
-        return self._copy(turn, tensor, out)
-
-    def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> Flight:
-        """See `Way`."""
-        return Landed(tensor)
-
-    def allgather(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> Flight:
-        """See `Way`."""
-        return self._copy(turn, tensor, out)
-
-    def reduce_scatter(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor, parts: Sequence[Part]) -> Flight:
-        """See `Way`."""
-        return self._copy(turn, tensor, out)
-
-    def alltoall(
-        self, turn: Turn, rows: torch.Tensor, splits: Sequence[int], out: torch.Tensor, coming: Sequence[int]
-    ) -> Flight:
-        """See `Way`."""
-        return self._copy(turn, rows, out)
-
-    def _copy(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> Flight:
         if out is not tensor:
-            with turn.caller.scope():
+            with turn.stream.scope():
                 out.copy_(tensor)
-        return Landed(out)
 
+    allgather = reduce_scatter = alltoall = allreduce
 
-def _lengths(parts: Sequence[Part]) -> list[int]:
-    return [stop - start for start, stop in parts]
-
-
-def _flat_rows(rows: torch.Tensor) -> torch.Tensor:
-    return rows.view(rows.shape[0], prod(rows.shape[1:]))
-
-
-def _runs_of_rows(rows: torch.Tensor, counts: Sequence[int]) -> list[torch.Tensor]:
-    runs, start = [], 0
-    for count in counts:
-        runs.append(rows[start : start + count])
-        start += count
-    return runs
+    def broadcast(self, turn: Turn, tensor: torch.Tensor, root: int) -> None:
+        """See `Way`."""

@@ -6,24 +6,28 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
 
-from hpsearch_comm.cuda.device_collectives import DeviceCollectives
-from hpsearch_comm.cuda.device_ways import Alone, ThroughHost, ThroughNccl, Way
+from hpsearch_comm.bootstrap.interface import interface_name
+from hpsearch_comm.cuda.device_collectives import DeviceOperations
+from hpsearch_comm.cuda.device_ways import Alone, ThroughHost
 from hpsearch_comm.cuda.eligibility import DeviceFacts, can_use_nccl, local_facts, most_ctas
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
+from hpsearch_comm.cuda.nccl_library import load_nccl
 from hpsearch_comm.cuda.nccl_start import Gather
-from hpsearch_comm.cuda.queue import Caller, CudaCaller, check_capture
 from hpsearch_comm.cuda.staging import HostStaging
+from hpsearch_comm.cuda.stream import CudaStream, check_capture
 from hpsearch_comm.errors import ConfigurationError, NcclError, UsageError
-from hpsearch_comm.fate import Fate
-from hpsearch_comm.operation import Operation
+from hpsearch_comm.failure.abort import AbortState
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.operations.host_operations import HostOperations
+from hpsearch_comm.operations.way import Way
+from hpsearch_comm.operations.work_queue import WorkQueue, used_within
 from hpsearch_comm.options import Options
-from hpsearch_comm.preparation import Preparation
-from hpsearch_comm.turns import Turns
 
 __all__ = ["CudaParts", "Devices"]
 
@@ -46,33 +50,35 @@ class CudaParts:
         """Gather what the other ranks must know of this one's GPU."""
         return local_facts(device)
 
-    def caller(self, device: torch.device) -> Caller:
+    def current(self, device: torch.device) -> CudaStream:
         """Give the calling thread's current stream."""
-        return CudaCaller(device)
+        return CudaStream.current(device)
 
     def communicator(
         self,
         options: Options,
         device: torch.device,
         gather: Gather,
-        fate: Fate,
+        abort_state: AbortState,
         max_ctas: int | None,
     ) -> NcclCommunicator:
         """Make an NCCL communicator, together with all other ranks."""
         return NcclCommunicator(
             options.rank,
             options.size,
-            device,
+            load_nccl(),
+            CudaStream.beside(device),
             gather,
-            fate,
+            abort_state,
             options.timeout,
             start_timeout=options.start_timeout,
             max_ctas=max_ctas,
+            interface=_nccls_interface(options),
         )
 
-    def staging(self, device: torch.device, fate: Fate) -> HostStaging:
+    def staging(self, device: torch.device, abort_state: AbortState) -> HostStaging:
         """Make the copies to and from pinned host memory."""
-        return HostStaging(device, fate)
+        return HostStaging(CudaStream.beside(device), CudaStream.beside(device), abort_state)
 
 
 class Devices:
@@ -83,29 +89,30 @@ class Devices:
 
     Args:
         options: The group's.
-        fate: The group's.
+        abort_state: The group's.
 
     Attributes:
         parts: What makes everything.
         path: How tensors travel of the device that was taken into use last; None before the first.
     """
 
-    def __init__(self, options: Options, fate: Fate) -> None:
+    def __init__(self, options: Options, abort_state: AbortState) -> None:
         self.parts = CudaParts()
         self.path: str | None = None
         self._options = options
-        self._fate = fate
-        self._known: dict[torch.device, DeviceCollectives] = {}
-        self._lock = threading.Lock()
+        self._abort_state = abort_state
+        self._known: dict[torch.device, DeviceOperations] = {}
+        self._lock = threading.RLock()  # for signal handlers, as in `WorkQueue`
+        self._agreeing = False
         self._process = os.getpid()
         self._open: list[NcclCommunicator | HostStaging] = []
 
-    def preparation(self, device: torch.device, turns: Turns, host: Preparation) -> Preparation:
+    def preparation(self, device: torch.device, work_queue: WorkQueue, host: HostOperations) -> HostOperations:
         """Give what prepares operations on a device's tensors. For a new one, the ranks first agree on their way.
 
         Args:
             device: A tensor's.
-            turns: The group's, which run the agreement.
+            work_queue: The group's, which runs the agreement.
             host: Prepares operations on the CPU.
 
         Raises:
@@ -118,10 +125,17 @@ class Devices:
             return found
         self.parts.check(device)
         with self._lock:
+            if self._agreeing:
+                raise used_within()
             found = self._known.get(device)
-            if found is None:
-                found = self._known[device] = self._take_into_use(device, turns, host)
-        return found
+            if found is not None:
+                return found
+            self._agreeing = True
+            try:
+                self._known[device] = self._take_into_use(device, work_queue, host)
+            finally:
+                self._agreeing = False
+            return self._known[device]
 
     def close(self) -> None:
         """Finish what GPUs were given, take leave of NCCL's peers, and give host memory back. Not the group's end."""
@@ -133,26 +147,30 @@ class Devices:
                 closing.callback(part.close)
             self._open = []
 
-    def _take_into_use(self, device: torch.device, turns: Turns, host: Preparation) -> DeviceCollectives:
+    def _take_into_use(self, device: torch.device, work_queue: WorkQueue, host: HostOperations) -> DeviceOperations:
         path, communicator = "none: a group of one", None
+        otherwise: Way = Alone()
         if self._options.size > 1:
-            path, communicator = self._agree(device, turns, host)
+            path, communicator = self._agree(device, work_queue, host)
+            staging = self.parts.staging(device, self._abort_state)
+            self._open.append(staging)
+            otherwise = ThroughHost(staging, host.host)
         _log.info("rank %d: tensors on %s travel by %s", self._options.rank, device, path)
         self.path = path
-        nccl = None if communicator is None else ThroughNccl(communicator, host.host)
         number = len(self._known) + 1
-        caller = self.parts.caller
-        return DeviceCollectives(host.host, number, lambda: caller(device), nccl, self._otherwise(device, host))
+        return DeviceOperations(host.host, number, partial(self.parts.current, device), communicator, otherwise)
 
-    def _agree(self, device: torch.device, turns: Turns, host: Preparation) -> tuple[str, NcclCommunicator | None]:
+    def _agree(
+        self, device: torch.device, work_queue: WorkQueue, host: HostOperations
+    ) -> tuple[str, NcclCommunicator | None]:
         mine = self._options.cuda
 
         def compare(operation: Operation) -> list[Any]:
             # Of no interest where NCCL isn't wanted, and then it isn't even loaded.
-            facts = None if mine == "host" else self.parts.facts(device).to_json()
+            facts = None if mine == "host" else asdict(self.parts.facts(device))
             return host.allgather_object([mine, facts]).work(operation)
 
-        everyone = turns.now(host.first_cuda_use(compare))
+        everyone = work_queue.now(host.first_cuda_use(compare))
         # All ranks look at the same answers from here on, so all come to the same conclusion.
         wanted = [want for want, _ in everyone]
         if set(wanted) != {mine}:
@@ -163,7 +181,9 @@ class Devices:
         facts = [DeviceFacts.from_json(values) for _, values in everyone]
         reason = can_use_nccl(facts)
         if reason is None:
-            communicator, reason = turns.now(host.first_cuda_use(lambda turn: self._join(turn, device, host, facts)))
+            communicator, reason = work_queue.now(
+                host.first_cuda_use(lambda turn: self._join(turn, device, host, facts))
+            )
             if communicator is not None:
                 return "nccl", communicator
             if mine == "auto" and self._options.rank == 0:
@@ -176,7 +196,7 @@ class Devices:
         return f"host memory: {reason}", None
 
     def _join(
-        self, operation: Operation, device: torch.device, host: Preparation, facts: list[DeviceFacts]
+        self, operation: Operation, device: torch.device, host: HostOperations, facts: list[DeviceFacts]
     ) -> tuple[NcclCommunicator, None] | tuple[None, str]:
         """Make an NCCL communicator, or say why there is none on any rank."""
 
@@ -184,23 +204,22 @@ class Devices:
             return host.allgather_object(value).work(operation)
 
         try:
-            communicator = self.parts.communicator(self._options, device, gather, self._fate, most_ctas(facts))
+            communicator = self.parts.communicator(self._options, device, gather, self._abort_state, most_ctas(facts))
         except NcclError as error:
             return None, str(error)
         self._open.append(communicator)
         return communicator, None
 
-    def _otherwise(self, device: torch.device, host: Preparation) -> Callable[[], Way]:
-        """Give what gives the way of operations that NCCL doesn't carry; it is made when the first of them comes."""
-        made: list[Way] = []
 
-        def way() -> Way:
-            if not made and self._options.size == 1:
-                made.append(Alone())
-            elif not made:
-                staging = self.parts.staging(device, self._fate)
-                self._open.append(staging)
-                made.append(ThroughHost(staging, host.host))
-            return made[0]
-
-        return way
+def _nccls_interface(options: Options) -> str | None:
+    """Name the interface that the user has chosen, for NCCL."""
+    if not options.interface:
+        return None
+    name = interface_name(options.interface, None if options.rendezvous is None else options.rendezvous.host)
+    if name is None:
+        _log.warning(
+            "rank %d: it isn't known to which interface %s belongs, so NCCL chooses one: set NCCL_SOCKET_IFNAME",
+            options.rank,
+            options.interface,
+        )
+    return name

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,16 @@ import torch
 from hpsearch_comm.cuda.nccl_library import load_nccl, version_text
 from hpsearch_comm.errors import NcclError, RefusedError
 
-__all__ = ["SHARING_VARIABLE", "DeviceFacts", "can_use_nccl", "local_facts", "most_ctas"]
+__all__ = ["DeviceFacts", "can_use_nccl", "local_facts", "most_ctas"]
 
-SHARING_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
+_SHARING_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
 _SHARING_VERSION = 23000
 _SHARED_CTAS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What the others must know of one rank's GPU and NCCL. `asdict` of it is JSON."""
+    """What the others must know of one rank's GPU and NCCL, gathered as what `asdict` gives."""
 
     gpu: str
     """The GPU's name, the same from every process: its UUID, or the machine and the place on its bus."""
@@ -48,13 +48,9 @@ class DeviceFacts:
     sharp: bool = False
     """Whether NCCL_NVLS_ENABLE demands NVLink SHARP, which ranks that share a GPU can't have."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Give the facts as plain values, to be gathered."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, values: object) -> DeviceFacts:
-        """Read what another rank's `to_json` gave.
+        """Read what another rank has sent.
 
         Raises:
             RefusedError: It isn't that.
@@ -69,11 +65,11 @@ class DeviceFacts:
         return facts
 
 
-def local_facts(device: torch.device | int | None = None, environ: Mapping[str, str] | None = None) -> DeviceFacts:
+def local_facts(device: torch.device, environ: Mapping[str, str] | None = None) -> DeviceFacts:
     """Gather what there is to know of this rank. Never raises: what is wrong stands in `problem`.
 
     Args:
-        device: The CUDA device that the rank computes on; the current one by default.
+        device: The CUDA device that the rank computes on; with its number.
         environ: In place of the process's environment variables.
     """
     environ = os.environ if environ is None else environ
@@ -88,10 +84,8 @@ def local_facts(device: torch.device | int | None = None, environ: Mapping[str, 
     if not torch.cuda.is_available():
         built = "is built for CPUs" if torch.version.cuda is None else "sees no GPU: look at CUDA_VISIBLE_DEVICES"
         return DeviceFacts("", "", process, version, f"torch {built}")
-    index = device if isinstance(device, int) else None if device is None else device.index
-    index = torch.cuda.current_device() if index is None else index
-    properties: Any = torch.cuda.get_device_properties(index)
-    bus = f"{machine}/{_place(properties, index, environ)}"
+    properties: Any = torch.cuda.get_device_properties(device)
+    bus = f"{machine}/{_place(properties, device.index, environ)}"
     # A driver's UUID is the same from every container; torch gives it since 2.5.
     gpu = str(getattr(properties, "uuid", "") or bus)
     return DeviceFacts(
@@ -100,7 +94,7 @@ def local_facts(device: torch.device | int | None = None, environ: Mapping[str, 
         process,
         version,
         problem,
-        environ.get(SHARING_VARIABLE, "").strip() not in ("", "0"),
+        environ.get(_SHARING_VARIABLE, "").strip() not in ("", "0"),
         environ.get("NCCL_NVLS_ENABLE", "").strip() == "1",
     )
 
@@ -156,7 +150,7 @@ def _why_not_shared(facts: Sequence[DeviceFacts], ranks: Sequence[int]) -> str |
         return f"which needs NCCL {version_text(_SHARING_VERSION)} or newer; {version_text(version)} is loaded"
     for rank in ranks:
         if not facts[rank].shares:
-            return f"which needs {SHARING_VARIABLE}=1 in the environment; rank {rank} doesn't have it"
+            return f"which needs {_SHARING_VARIABLE}=1 in the environment; rank {rank} doesn't have it"
         if facts[rank].sharp:
             return f"which NCCL_NVLS_ENABLE=1 of rank {rank} forbids: unset it"
     return None

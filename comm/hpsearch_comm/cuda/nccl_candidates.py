@@ -6,19 +6,16 @@ names. So the copy that torch has loaded already comes before any other; only `H
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from hpsearch_comm.nccl_wheels import NcclWheel, nccl_required_by_torch, shared_files
+from hpsearch_comm.cuda.nccl_wheels import LIBRARY, NcclWheel, nccl_required_by_torch, shared_files
 
 __all__ = ["VARIABLE", "NcclCandidate", "candidates", "loaded_copies", "wheel_conflict"]
 
 VARIABLE = "HPSEARCH_COMM_NCCL"
 """Names the file of NCCL to use, in place of the search."""
-
-_LIBRARY = re.compile(r"libnccl\.so(\.\d+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +33,7 @@ def candidates(
     loaded: Sequence[str],
     wheels: Sequence[NcclWheel],
     torch_cuda: str | None,
-    torch_folder: Path | None = None,
+    torch_folder: Path,
 ) -> tuple[NcclCandidate, ...]:
     """Give the places to try, in order.
 
@@ -56,10 +53,7 @@ def candidates(
             for file in wheel.libraries
             if (wheel.folder / file).is_file()
         ]
-    if torch_folder is not None:
-        found += [
-            NcclCandidate(str(path), "torch's own") for path in sorted((torch_folder / "lib").glob("libnccl.so*"))
-        ]
+    found += [NcclCandidate(str(path), "torch's own") for path in sorted((torch_folder / "lib").glob("libnccl.so*"))]
     found.append(NcclCandidate("libnccl.so.2", "the system's"))
     first: dict[str, NcclCandidate] = {}
     for candidate in found:
@@ -78,13 +72,9 @@ def loaded_copies(maps: Iterable[str] | None = None) -> tuple[str, ...]:
             maps = Path("/proc/self/maps").read_text().splitlines()
         except OSError:
             return ()
-    found: dict[str, None] = {}
-    for line in maps:
-        # address, permissions, offset, device and inode come before the path, which may hold spaces.
-        fields = line.split(maxsplit=5)
-        if len(fields) == 6 and _LIBRARY.fullmatch(PurePosixPath(fields[5].strip()).name):
-            found[fields[5].strip()] = None
-    return tuple(found)
+    # address, permissions, offset, device and inode come before the path, which may hold spaces.
+    paths = [fields[5].strip() for fields in (line.split(maxsplit=5) for line in maps) if len(fields) == 6]
+    return tuple(dict.fromkeys(path for path in paths if LIBRARY.fullmatch(PurePosixPath(path).name)))
 
 
 def wheel_conflict(wheels: Sequence[NcclWheel], required: str | None = None) -> str | None:

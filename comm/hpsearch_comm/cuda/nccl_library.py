@@ -25,8 +25,8 @@ from typing import Any
 import torch
 
 from hpsearch_comm.cuda.nccl_candidates import VARIABLE, NcclCandidate, candidates, loaded_copies, wheel_conflict
+from hpsearch_comm.cuda.nccl_wheels import installed_nccl_wheels
 from hpsearch_comm.errors import NcclError
-from hpsearch_comm.nccl_wheels import installed_nccl_wheels
 
 __all__ = [
     "DATATYPES",
@@ -37,7 +37,6 @@ __all__ = [
     "OPERATORS",
     "SIGNATURES",
     "SUCCESS",
-    "UNIQUE_ID_BYTES",
     "NcclConfig",
     "NcclLibrary",
     "UniqueId",
@@ -47,7 +46,6 @@ __all__ = [
 
 LEAST_VERSION = 21800
 """2.18: the first with all of `NcclConfig`."""
-UNIQUE_ID_BYTES = 128
 
 SUCCESS = 0
 UNHANDLED_CUDA_ERROR = 1
@@ -83,7 +81,7 @@ _log = logging.getLogger(__name__)
 class UniqueId(ctypes.Structure):
     """`ncclUniqueId`: where rank 0 listens while a communicator is made. It is passed by value."""
 
-    _fields_ = (("internal", ctypes.c_ubyte * UNIQUE_ID_BYTES),)
+    _fields_ = (("internal", ctypes.c_ubyte * 128),)  # NCCL_UNIQUE_ID_BYTES
 
 
 class NcclConfig(ctypes.Structure):
@@ -171,45 +169,27 @@ class NcclLibrary:
 
     def __init__(self, library: ctypes.CDLL, path: str) -> None:
         self.path = path
+        self._library = library
         for name, (result, arguments) in SIGNATURES.items():
             try:
                 function = getattr(library, name)
             except AttributeError:
-                raise NcclError(
-                    f"{path} must be NCCL {version_text(LEAST_VERSION)} or newer, but it has no function {name}: "
-                    f"install a newer nvidia-nccl wheel, or name another file with {VARIABLE}"
-                ) from None
+                raise self._too_old(f"but it has no function {name}") from None
             function.restype = result
             function.argtypes = arguments
-            setattr(self, name, function)
         number = c_int()
         self.check("ncclGetVersion", self.ncclGetVersion(byref(number)))
         self.version = number.value
         """Such as 23203 for 2.32.3."""
         if self.version < LEAST_VERSION:
-            raise NcclError(
-                f"{path} must be NCCL {version_text(LEAST_VERSION)} or newer, got {version_text(self.version)}: "
-                f"install a newer nvidia-nccl wheel, or name another file with {VARIABLE}"
-            )
+            raise self._too_old(f"got {version_text(self.version)}")
 
-    ncclGetVersion: Callable[..., int]
-    ncclGetUniqueId: Callable[..., int]
-    ncclGetErrorString: Callable[[int], bytes]
-    ncclGetLastError: Callable[[int | None], bytes]
-    ncclCommInitRankConfig: Callable[..., int]
-    ncclCommFinalize: Callable[[int], int]
-    ncclCommDestroy: Callable[[int], int]
-    ncclCommAbort: Callable[[int], int]
-    ncclCommGetAsyncError: Callable[..., int]
-    ncclGroupStart: Callable[[], int]
-    ncclGroupEnd: Callable[[], int]
-    ncclAllReduce: Callable[..., int]
-    ncclReduceScatter: Callable[..., int]
-    ncclReduce: Callable[..., int]
-    ncclAllGather: Callable[..., int]
-    ncclBroadcast: Callable[..., int]
-    ncclSend: Callable[..., int]
-    ncclRecv: Callable[..., int]
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        # ctypes looks for any name; those without a signature would be called with wrong types.
+        if name not in SIGNATURES:
+            raise AttributeError(f"{name} must be one of the functions in SIGNATURES")
+        function: Callable[..., Any] = getattr(self._library, name)
+        return function
 
     def unique_id(self) -> bytes:
         """Make the 128 bytes that the ranks of one communicator share; rank 0 listens for the others from now on."""
@@ -243,6 +223,12 @@ class NcclLibrary:
         state = c_int()
         result = self.ncclCommGetAsyncError(comm, byref(state))
         return state.value if result == SUCCESS else result
+
+    def _too_old(self, got: str) -> NcclError:
+        return NcclError(
+            f"{self.path} must be NCCL {version_text(LEAST_VERSION)} or newer, {got}: install a newer nvidia-nccl "
+            f"wheel, or name another file with {VARIABLE}"
+        )
 
     def check(self, function: str, result: int) -> None:
         """Raise NcclError unless a function succeeded, or is on its way to."""

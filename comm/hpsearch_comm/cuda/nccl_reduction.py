@@ -25,10 +25,8 @@ from functools import lru_cache
 import torch
 
 from hpsearch_comm.cuda.nccl_library import DATATYPES, OPERATORS
-from hpsearch_comm.errors import UsageError
-from hpsearch_comm.reduction import reduction_for
 
-__all__ = ["NcclReduction", "lower", "unsupported"]
+__all__ = ["NcclReduction", "lower", "supports"]
 
 Convert = Callable[[torch.Tensor], torch.Tensor]
 
@@ -54,24 +52,15 @@ class NcclReduction:
     """Gives the result in the tensor's dtype, for what NCCL has reduced."""
 
 
-def unsupported(op: str, dtype: torch.dtype) -> str | None:
-    """Say why NCCL can't do this reduction; None where it can. What it can't do goes through host memory."""
-    reduction_for(op, dtype)
-    if dtype.is_complex and op == "product":
-        return "NCCL can't multiply complex numbers"
-    return None
+def supports(op: str, dtype: torch.dtype) -> bool:
+    """Say whether NCCL can do a reduction that has a meaning; what it can't do goes through host memory."""
+    return not (dtype.is_complex and op == "product")
 
 
 @lru_cache(maxsize=256)
 def lower(op: str, dtype: torch.dtype, size: int) -> NcclReduction:
-    """Give the way to reduce tensors of this dtype over `size` ranks.
-
-    Raises:
-        UsageError: There is no such operator, it means nothing for this dtype, or NCCL can't do it.
-    """
-    reason = unsupported(op, dtype)
-    if reason is not None:
-        raise UsageError(f"{reason}: reduce the tensor on the CPU")
+    """Give the way to reduce tensors of this dtype over `size` ranks, which NCCL `supports`."""
+    assert supports(op, dtype), "NCCL would multiply real and imaginary parts by themselves"
     if op in ("min", "max") and dtype.is_floating_point:
         return _ordered(op, dtype)
     operator = OPERATORS[op]

@@ -4,7 +4,7 @@ Each C call returns at once (see `nccl_library`), so a lock around it lets an ab
 all waiting is done outside the lock, by looking. What ends a wait:
 
     the GPU has finished           all is well
-    the group has failed           PeerLost and so on, from the fate; the communicator is aborted in the background
+    the group has failed           PeerLost and so on; the communicator is aborted in the background
     NCCL reports an error          NcclError; a dying peer is often seen here first, so the group's watcher is given a
                                    moment to say who it was
     no end for `timeout` seconds   CommTimeoutError; counted from where this rank's own earlier kernels were done
@@ -13,10 +13,12 @@ all waiting is done outside the lock, by looking. What ends a wait:
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from hpsearch_comm.cuda.nccl_library import (
     IN_PROGRESS,
@@ -25,9 +27,10 @@ from hpsearch_comm.cuda.nccl_library import (
     SUCCESS,
     NcclLibrary,
 )
-from hpsearch_comm.cuda.queue import Event, wait_until
+from hpsearch_comm.cuda.stream import Event, wait_until
 from hpsearch_comm.errors import CommError, CommTimeoutError, GroupClosedError, PeerLost
-from hpsearch_comm.fate import Fate
+from hpsearch_comm.failure.abort import AbortState
+from hpsearch_comm.failure.operation import FIRST_REMINDER, remind
 
 __all__ = ["Call", "NcclSession"]
 
@@ -45,7 +48,7 @@ class NcclSession:
         rank: This rank, from 0 to size - 1.
         size: The number of ranks.
         library: NCCL.
-        fate: The group's. When it fails, the communicator is aborted.
+        abort_state: The group's. When it fails, the communicator is aborted.
         timeout: Seconds after which an operation that doesn't end is given up.
     """
 
@@ -54,13 +57,13 @@ class NcclSession:
         rank: int,
         size: int,
         library: NcclLibrary,
-        fate: Fate,
+        abort_state: AbortState,
         timeout: float,
     ) -> None:
         self.rank = rank
         self.size = size
         self.library = library
-        self.fate = fate
+        self.abort_state = abort_state
         self.timeout = timeout
         self.aborted = False
         """Whether the communicator was given up; what its operations wrote is then not to be trusted."""
@@ -69,7 +72,7 @@ class NcclSession:
         self._lock = threading.Lock()
         self._comm: int | None = None
 
-    def begin(self, identity: bytes, max_ctas: int | None = None) -> None:
+    def begin(self, identity: bytes, max_ctas: int | None) -> None:
         """Begin to make the communicator on the current CUDA device; see `start`, which the ranks call together.
 
         Args:
@@ -81,7 +84,7 @@ class NcclSession:
         """
         self._comm = self.library.init_rank(self.size, identity, self.rank, max_ctas)
         me = weakref.ref(self)
-        self.fate.on_change(lambda: _abort_if_failed(me))
+        self.abort_state.on_change(lambda: _abort_if_failed(me))
 
     @property
     def usable(self) -> bool:
@@ -126,7 +129,8 @@ class NcclSession:
             CommTimeoutError: There was no end for as long as the group allows; or for `timeout` seconds.
             NcclError: NCCL has failed.
         """
-        wait_until(ended.query, _Guard(self, what, started, timeout).check)
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        wait_until(ended.query, _Guard(self, what, started, until).check)
         if self.aborted and not self.settled:
             # The GPU came to the end because the kernels were made to stop.
             raise self.gone()
@@ -149,24 +153,19 @@ class NcclSession:
 
         Every rank calls it. Where one doesn't within `timeout` seconds, or the group has failed, it aborts instead.
         """
+        until = time.monotonic() + timeout
+        abort_state = self.abort_state
         with self._lock:
             if self._comm is None:
                 return
-            state = self.library.ncclCommFinalize(self._comm) if self.fate.error is None else IN_PROGRESS
-        until = time.monotonic() + timeout
-
-        def check() -> None:
-            if time.monotonic() > until or self.fate.error is not None:
-                raise TimeoutError
-
+            state = self.library.ncclCommFinalize(self._comm) if abort_state.error is None else IN_PROGRESS
         if state == IN_PROGRESS:
-            try:
-                check()
-                wait_until(lambda: self.state() != IN_PROGRESS, check)
-                state = self.state()
-            except TimeoutError:
-                pass
-        if state != SUCCESS:
+            wait_until(
+                lambda: self.state() != IN_PROGRESS or abort_state.error is not None or time.monotonic() > until,
+                lambda: None,
+            )
+            state = self.state()
+        if state != SUCCESS or abort_state.error is not None:
             self.abort()
             return
         with self._lock:
@@ -177,7 +176,7 @@ class NcclSession:
     def gone(self) -> CommError:
         """Give the error of a call that comes after the end."""
         try:
-            self.fate.check()
+            self.abort_state.check()
         except CommError as error:
             return error
         return GroupClosedError("the NCCL communicator is closed: make a new group")
@@ -211,72 +210,68 @@ class NcclSession:
             wait_until(lambda: time.monotonic() > until, self._check_peers)
         except CommError as better:
             error = better
-        self.fate.fail(error)
+        self.abort_state.fail(error)
         return error
 
     def _check_peers(self) -> None:
-        self.fate.check()
-        for peer in list(self.fate.left):
-            self.fate.check(peer)
+        self.abort_state.check()
+        for peer in list(self.abort_state.left):
+            self.abort_state.check(peer)
 
 
+@dataclass(slots=True)
 class _Guard:
     """Ends a wait that will never end by itself. Made where waiting starts."""
 
-    __slots__ = ("_begun", "_left", "_session", "_started", "_until", "_what")
-
-    def __init__(
-        self,
-        session: NcclSession,
-        what: Callable[[], str],
-        started: Event | None = None,
-        patience: float | None = None,
-    ) -> None:
-        self._session = session
-        self._what = what
-        self._started = started
-        self._begun = time.monotonic()
-        self._until = None if patience is None else self._begun + patience
-        self._left: float | None = None
+    session: NcclSession
+    what: Callable[[], str]
+    started: Event | None = None
+    until: float = math.inf
+    begun: float = field(default_factory=time.monotonic)
+    left: float | None = None
+    due: float = field(default_factory=lambda: FIRST_REMINDER)
 
     def check(self) -> None:
-        session = self._session
-        session.fate.check()
+        session = self.session
+        session.abort_state.check()
         state = session.state()
         if state not in (SUCCESS, IN_PROGRESS):
-            raise session._failed("ncclCommGetAsyncError", state, self._what())
+            raise session._failed("ncclCommGetAsyncError", state, self.what())
         now = time.monotonic()
-        if self._started is not None:
+        if self.started is not None:
             # What this rank itself computes before the operation isn't the peers' fault.
-            self._begun = now
-            if self._started.query():
-                self._started = None
-        elif session.fate.left:
+            self.begun = now
+            if self.started.query():
+                self.started = None
+        elif session.abort_state.left:
             self._check_left(now)
-        if self._until is not None and now > self._until:
-            raise CommTimeoutError(f"{self._what()} is still under way; it goes on: wait again", -1)
-        if now - self._begun > session.timeout:
-            self._give_up(now)
+        if now > self.until:
+            raise CommTimeoutError(f"{self.what()} is still under way; it goes on: wait again", -1)
+        waited = now - self.begun
+        if waited > session.timeout:
+            self._give_up(waited)
+        if waited > self.due:
+            self.due = remind(waited, session.timeout, session.rank, "its peers", self.what())
 
     def _check_left(self, now: float) -> None:
         """A peer that has left may have done its part; an operation that still doesn't end needs more of it."""
-        if self._left is None:
-            self._left = now
-        elif now - self._left > GRACE_SECONDS:
-            peer = min(self._session.fate.left)
+        if self.left is None:
+            self.left = now
+        elif now - self.left > GRACE_SECONDS:
+            peer = min(self.session.abort_state.left)
             self._fail(
                 PeerLost(
-                    f"rank {peer} has closed the group while rank {self._session.rank} is still in {self._what()}: "
+                    f"rank {peer} has closed the group while rank {self.session.rank} is still in {self.what()}: "
                     "call the same operations on every rank before close()",
                     peer,
                 )
             )
 
-    def _give_up(self, now: float) -> None:
-        session = self._session
+    def _give_up(self, waited: float) -> None:
+        session = self.session
         self._fail(
             CommTimeoutError(
-                f"rank {session.rank} waited {now - self._begun:.1f} s for its peers in {self._what()} through NCCL, "
+                f"rank {session.rank} waited {waited:.1f} s for its peers in {self.what()} through NCCL, "
                 "without an end: one of them may be stuck, or doing something else. If it is only slow, raise the "
                 f"group's timeout (now {session.timeout:g} s)",
                 -1,
@@ -284,14 +279,14 @@ class _Guard:
         )
 
     def _fail(self, error: CommError) -> None:
-        self._session.fate.fail(error)
+        self.session.abort_state.fail(error)
         raise error
 
 
 def _abort_if_failed(reference: weakref.ref[NcclSession]) -> None:
     """Called in whatever thread saw the end of the group, which must not wait for NCCL."""
     session = reference()
-    if session is None or session.aborted or session.fate.error is None:
+    if session is None or session.aborted or session.abort_state.error is None:
         return
     session.aborted = True
     threading.Thread(target=session.abort, name="hpsearch_comm nccl abort", daemon=True).start()

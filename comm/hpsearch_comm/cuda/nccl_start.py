@@ -19,9 +19,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from hpsearch_comm.cuda.nccl_interface import bound_to
 from hpsearch_comm.cuda.nccl_library import IN_PROGRESS, SUCCESS
 from hpsearch_comm.cuda.nccl_session import NcclSession
-from hpsearch_comm.cuda.queue import wait_until
+from hpsearch_comm.cuda.stream import wait_until
 from hpsearch_comm.errors import NcclError
 
 __all__ = ["Gather", "start"]
@@ -33,7 +34,7 @@ LOOK_SECONDS = 0.02
 """How long a rank waits for its own NCCL before it looks at the others'."""
 
 
-def start(session: NcclSession, gather: Gather, timeout: float, max_ctas: int | None = None) -> None:
+def start(session: NcclSession, gather: Gather, timeout: float, max_ctas: int | None, interface: str | None) -> None:
     """Make the communicator on the current CUDA device, together with all other ranks.
 
     Args:
@@ -41,23 +42,27 @@ def start(session: NcclSession, gather: Gather, timeout: float, max_ctas: int | 
         gather: By which the ranks tell each other what they see.
         timeout: Seconds that NCCL may take.
         max_ctas: Thread blocks that each kernel may take at most.
+        interface: Name of the interface that NCCL's sockets are to use; None leaves the choice to NCCL.
 
     Raises:
         NcclError: NCCL hasn't started on some rank. Every rank raises it, and none has a communicator then.
         PeerLost, CommTimeoutError: Not all ranks have come.
     """
     try:
-        identity = _shared_identity(session, gather)
-        problem = _begin(session, identity, max_ctas)
-        until = time.monotonic() + timeout
-        running = problem is None
-        while True:
-            if running:
-                running, problem = _look(session, until, timeout)
-            everyone = gather([running, problem])
-            _raise_first([problem for _, problem in everyone])
-            if not any(running for running, _ in everyone):
-                return
+        with bound_to(interface):
+            identity = _shared_identity(session, gather)
+            problem = None
+            try:
+                session.begin(identity, max_ctas)
+            except NcclError as error:
+                problem = str(error)
+            until = time.monotonic() + timeout
+            running = problem is None
+            while True:
+                if running:
+                    running, problem = _look(session, until, timeout)
+                if not any(_unless_one_fails(gather, running, problem)):
+                    return
     except BaseException:
         session.abort()
         raise
@@ -71,37 +76,29 @@ def _shared_identity(session: NcclSession, gather: Gather) -> bytes:
             identity = session.library.unique_id().hex()
         except NcclError as error:
             problem = str(error)
-    everyone = gather([identity, problem])
-    _raise_first([problem for _, problem in everyone])
-    return bytes.fromhex(everyone[0][0])
-
-
-def _begin(session: NcclSession, identity: bytes, max_ctas: int | None) -> str | None:
-    """Begin, or say why this rank can't."""
-    try:
-        session.begin(identity, max_ctas)
-    except NcclError as error:
-        return str(error)
-    return None
+    return bytes.fromhex(_unless_one_fails(gather, identity, problem)[0])
 
 
 def _look(session: NcclSession, until: float, timeout: float) -> tuple[bool, str | None]:
     """Wait a moment for NCCL, and say whether it is still starting, and what has gone wrong."""
     look = time.monotonic() + LOOK_SECONDS
-    wait_until(lambda: session.state() != IN_PROGRESS or time.monotonic() > look, session.fate.check)
-    session.fate.check()
+    wait_until(lambda: session.state() != IN_PROGRESS or time.monotonic() > look, session.abort_state.check)
+    session.abort_state.check()
     state = session.state()
     if state not in (SUCCESS, IN_PROGRESS):
         return False, str(session.library.error("ncclCommInitRankConfig", state))
     if state == IN_PROGRESS and time.monotonic() > until:
         return False, (
             f"it was still waiting for its peers after {timeout:g} s: can they reach each other by the interface that "
-            "NCCL chooses? See NCCL_SOCKET_IFNAME, and NCCL_DEBUG=INFO for what it does"
+            "NCCL chooses? See HPSEARCH_COMM_INTERFACE, NCCL_SOCKET_IFNAME, and NCCL_DEBUG=INFO for what it does"
         )
     return state == IN_PROGRESS, None
 
 
-def _raise_first(problems: list[str | None]) -> None:
-    for rank, problem in enumerate(problems):
-        if problem is not None:
-            raise NcclError(f"NCCL hasn't started on rank {rank}: {problem}")
+def _unless_one_fails(gather: Gather, value: Any, problem: str | None) -> list[Any]:
+    """Give the values of all ranks, or raise NcclError on every rank where one has a problem."""
+    everyone = gather([value, problem])
+    for rank, (_, theirs) in enumerate(everyone):
+        if theirs is not None:
+            raise NcclError(f"NCCL hasn't started on rank {rank}: {theirs}")
+    return [value for value, _ in everyone]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -8,10 +9,11 @@ import torch
 
 import hpsearch_comm
 from hpsearch.errors import BackendError
-from hpsearch.worker.gang import PATIENCE_SECONDS, GangListener, RankInfo
+from hpsearch.worker.gang import GangListener, RankInfo
 from hpsearch.worker.gang_store import GangStore
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.worker import Worker
+from hpsearch_comm.environment import read_environment
 
 SECRET = bytes(range(32))
 
@@ -91,16 +93,19 @@ def test_an_interface_that_isnt_there_is_named(tmp_path: Path, trainable: object
         worker.close()
 
 
-@pytest.mark.parametrize(("given", "timeout"), [(None, PATIENCE_SECONDS), ("7", 7.0)])
-def test_ranks_wait_longer_for_each_other_than_in_a_group_of_ones_own(
-    monkeypatch: pytest.MonkeyPatch, given: str | None, timeout: float
+@pytest.mark.parametrize(("given", "timeout", "silence"), [({}, 300.0, 60.0), ({"": "7", "HEARTBEAT_": "5"}, 7.0, 5.0)])
+def test_ranks_wait_for_each_other_as_the_nodes_variables_say(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], timeout: float, silence: float
 ) -> None:
-    monkeypatch.delenv("HPSEARCH_COMM_TIMEOUT", raising=False)
-    if given is not None:
-        monkeypatch.setenv("HPSEARCH_COMM_TIMEOUT", given)
+    for name in ("", "HEARTBEAT_"):
+        monkeypatch.delenv(f"HPSEARCH_COMM_{name}TIMEOUT", raising=False)
+    for name, seconds in given.items():
+        monkeypatch.setenv(f"HPSEARCH_COMM_{name}TIMEOUT", seconds)
     listener = GangListener("", None)
     with listener.join(RankInfo(0, (listener.address,), ("",), bytes(32))) as group:
-        assert group._options.timeout == timeout
+        assert (group._options.timeout, group._options.heartbeat_timeout) == (timeout, silence)
     rank_info = RankInfo(0, ("127.0.0.1:1", "127.0.0.1:2"), ("", ""), bytes(32))
-    store = GangStore("", "127.0.0.1")
-    assert float(store.environment(rank_info)["HPSEARCH_COMM_TIMEOUT"]) == timeout
+    for_script = os.environ | GangStore("", "127.0.0.1").environment(rank_info)
+    expected = {"timeout": timeout, "heartbeat_timeout": silence} if given else {}
+    options = read_environment(for_script).options
+    assert {name: value for name, value in options.items() if name.endswith("timeout")} == expected

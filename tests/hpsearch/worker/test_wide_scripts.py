@@ -127,6 +127,15 @@ def test_a_script_whose_trial_may_grow_finds_itself_alone_meanwhile(gang: Gang) 
     assert (result.failure, gang.output(0)) == (None, "0 1\n")
 
 
+def test_a_script_is_no_rank_of_what_has_started_the_workers(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+    for name in sizes:
+        monkeypatch.setenv(name, "4")
+    gang.open(f'''echo "{" ".join(f"${name}" for name in sizes)}"; echo '{{"loss": 1}}' >> "$HPSEARCH_REPORTS"''')
+    result = gang.workers[0].run(TRIAL, Segment(TRIAL.number, 0, 1, None, 1), Listening())
+    assert (result.failure, gang.output(0)) == (None, "  \n")
+
+
 WAITS = """
     [ "$RANK" = 1 ] && exec sleep 600
     while true; do

@@ -1,1 +1,0 @@
-"""Collectives as algorithms over links or shared memory; each file derives what it moves."""

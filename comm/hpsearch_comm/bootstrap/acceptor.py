@@ -1,0 +1,264 @@
+"""The one acceptor: takes connections in, has each prove itself, and hands on those that do.
+
+Many handshakes are under way at once, so one that dawdles holds up nobody. Their number is bounded, and each has a
+deadline. When all places are taken, newcomers wait in the kernel's queue until the oldest place is old enough to be
+given away: whoever keeps places busy with idle connections slows the others down, but can't keep them out, since an
+honest handshake takes two round trips. No thread is needed: the owner calls `step` until everybody has come.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import errno
+import logging
+import os
+import resource
+import select
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+
+from hpsearch_comm.bootstrap.handshake import Challenge, Credentials, Hello, Verdict
+from hpsearch_comm.bootstrap.inheritance import close_in_children
+from hpsearch_comm.errors import RendezvousError
+
+__all__ = ["RESET", "Acceptor", "are_readable", "peer_uid"]
+
+RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER that ends a connection at once."""
+
+_PATIENCE = 5.0
+"""Seconds that a handshake may take."""
+_CROWDED_PATIENCE = 0.25
+"""Seconds that a handshake may take while others wait for its place."""
+_MOST_PLACES = 256
+_ACCEPTED_AT_ONCE = 64
+_LOGGED = 10
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+_log = logging.getLogger(__name__)
+
+
+class _Visitor:
+    """A connection that has yet to prove itself."""
+
+    __slots__ = ("arrived", "challenge", "since", "sock")
+
+    def __init__(self, sock: socket.socket, challenge: Challenge) -> None:
+        self.sock = sock
+        self.challenge = challenge
+        self.arrived = b""
+        self.since = time.monotonic()
+
+
+class Acceptor:
+    """Accepts connections on some listening sockets, and does the server's side of their handshakes.
+
+    A connection that is refused is told why where it knows the secret; it is counted, logged and closed, and nothing
+    else happens. On Unix sockets the peer must also be of this process's user.
+
+    Args:
+        listening: Listening sockets; they stay the caller's.
+        rank: This rank.
+        credentials: The group's.
+        admit: Has the last word on a connection of the right group, epoch and rank.
+        welcome: Is given each accepted connection, blocking, and owns it from then on.
+
+    Attributes:
+        refused: How many connections were refused, by the reason.
+    """
+
+    def __init__(
+        self,
+        listening: Sequence[socket.socket],
+        rank: int,
+        credentials: Credentials,
+        admit: Callable[[Hello, socket.socket], Verdict],
+        welcome: Callable[[Hello, socket.socket], None],
+    ) -> None:
+        self._listening = list(listening)
+        self._rank = rank
+        self._credentials = credentials
+        self._admit = admit
+        self._welcome = welcome
+        self._visitors: dict[socket.socket, _Visitor] = {}  # the oldest first
+        self._places = min(_MOST_PLACES, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+        self._open = False
+        self.refused: collections.Counter[str] = collections.Counter()
+        self._selector = selectors.DefaultSelector()
+        for sock in self._listening:
+            sock.setblocking(False)
+        self._set_open(True)
+
+    def __enter__(self) -> Acceptor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """Give a descriptor that is readable when `step` has something to do; for another selector."""
+        return self._selector.fileno()
+
+    def step(self, seconds: float) -> None:
+        """Wait for something to happen and deal with it, or give up after some seconds.
+
+        Call it at least every 0.1 s: deadlines are looked at here.
+
+        Raises:
+            RendezvousError: The process has no descriptors left.
+        """
+        for key, _ in self._selector.select(seconds):
+            if key.data is None:
+                self._accept(key.fileobj)  # type: ignore[arg-type]
+            elif key.data.sock in self._visitors:
+                self._hear(key.data)
+        self._part_with_the_slow()
+
+    def close(self) -> None:
+        """Close what hasn't proved itself yet. The listening sockets stay open."""
+        for visitor in list(self._visitors.values()):
+            self._forget(visitor)
+            _reset(visitor.sock)
+        self._selector.close()
+
+    def refuse(self, sock: socket.socket, reason: str) -> None:
+        """Close a connection; its reason is counted and logged."""
+        try:
+            origin = sock.getpeername() if sock.family != socket.AF_UNIX else "this host"
+        except OSError:
+            origin = "a peer that has gone"
+        _reset(sock)
+        self.refused[reason] += 1
+        # A flood of them must not fill the disk.
+        level = logging.WARNING if self.refused[reason] <= _LOGGED else logging.DEBUG
+        _log.log(level, "rank %d refused a connection from %s: %s", self._rank, origin, reason)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            if len(self._visitors) >= self._places:
+                return
+            try:
+                sock, _ = listening.accept()
+            except OSError as error:
+                if error.errno in _SHORTAGES:
+                    self._make_room(error)
+                # Otherwise nobody is left in the queue, or whoever was first in it has gone again.
+                return
+            close_in_children(sock)
+            sock.setblocking(False)
+            if sock.family != socket.AF_UNIX:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            elif peer_uid(sock) != os.geteuid():
+                self.refuse(sock, f"it comes from user {peer_uid(sock)}, this process is of user {os.geteuid()}")
+                continue
+            self._greet(sock)
+
+    def _greet(self, sock: socket.socket) -> None:
+        visitor = _Visitor(sock, Challenge(self._credentials, self._rank))
+        if not _send(sock, visitor.challenge.nonce):
+            self.refuse(sock, "it left before it proved anything")
+            return
+        self._visitors[sock] = visitor
+        self._selector.register(sock, selectors.EVENT_READ, visitor)
+
+    def _hear(self, visitor: _Visitor) -> None:
+        try:
+            # Never more than is wanted, so that what a stranger sends can't pile up here.
+            chunk = visitor.sock.recv(Challenge.lacks(visitor.arrived))
+        except BlockingIOError:
+            return
+        except OSError:
+            chunk = b""
+        visitor.arrived += chunk
+        if not chunk:
+            self._forget(visitor)
+            self.refuse(visitor.sock, "it left before it proved anything")
+        elif not Challenge.lacks(visitor.arrived):
+            self._forget(visitor)
+            self._judge(visitor)
+
+    def _judge(self, visitor: _Visitor) -> None:
+        judgement = visitor.challenge.judge(visitor.arrived, lambda hello: self._admit(hello, visitor.sock))
+        answered = _send(visitor.sock, judgement.answer)
+        if judgement.verdict is not Verdict.ACCEPTED or judgement.hello is None:
+            who = f"rank {judgement.hello.sender}: " if judgement.hello else ""
+            self.refuse(visitor.sock, who + judgement.verdict.reason)
+        elif not answered:
+            self.refuse(visitor.sock, f"rank {judgement.hello.sender}: it left before it was accepted")
+        else:
+            visitor.sock.setblocking(True)
+            self._welcome(judgement.hello, visitor.sock)
+
+    def _part_with_the_slow(self) -> None:
+        now = time.monotonic()
+        crowded = len(self._visitors) >= self._places and are_readable(self._listening)
+        while self._visitors:
+            oldest = next(iter(self._visitors.values()))
+            if now - oldest.since < (_CROWDED_PATIENCE if crowded else _PATIENCE):
+                break
+            self._forget(oldest)
+            self.refuse(oldest.sock, "it didn't prove itself in time")
+            crowded = False  # one place is enough for the next
+        self._set_open(len(self._visitors) < self._places)
+
+    def _make_room(self, error: OSError) -> None:
+        """Give a place away because the process has run out of descriptors; it can't be helped where none is taken."""
+        if not self._visitors:
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            raise RendezvousError(
+                f"rank {self._rank} can't accept more connections: {error.strerror}. This process may open {limit} "
+                "files: raise `ulimit -n`, or use fewer streams"
+            ) from None
+        self._places = max(1, len(self._visitors))
+
+    def _set_open(self, wanted: bool) -> None:
+        """Look at the listening sockets only while there are places: else they would wake every `step` for nothing."""
+        if wanted == self._open:
+            return
+        self._open = wanted
+        for sock in self._listening:
+            if wanted:
+                self._selector.register(sock, selectors.EVENT_READ)
+            else:
+                self._selector.unregister(sock)
+
+    def _forget(self, visitor: _Visitor) -> None:
+        del self._visitors[visitor.sock]
+        self._selector.unregister(visitor.sock)
+
+
+def are_readable(socks: Sequence[socket.socket]) -> bool:
+    """Say whether anything has come on one of these sockets: bytes, an end, or a connection."""
+    poll = select.poll()
+    for sock in socks:
+        poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def peer_uid(sock: socket.socket) -> int:
+    """Give the user of the process at the other end of a Unix socket, as the kernel knows it."""
+    credentials = struct.Struct("3i")
+    _pid, uid, _gid = credentials.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size))
+    return int(uid)
+
+
+def _reset(sock: socket.socket) -> None:
+    """Close it without the remains that an orderly end would keep at the port for a minute.
+
+    What was sent arrives, as nothing waits for Nagle's algorithm. Were it lost, the peer would come again and be told.
+    """
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    sock.close()
+
+
+def _send(sock: socket.socket, message: bytes) -> bool:
+    """Send a few bytes on a connection that is too new for its buffer to be full."""
+    try:
+        return sock.send(message, socket.MSG_NOSIGNAL) == len(message)
+    except OSError:
+        return False

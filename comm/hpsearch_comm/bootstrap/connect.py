@@ -1,0 +1,400 @@
+"""The connections between all ranks of a group.
+
+Of two ranks, the lower accepts and the higher connects. Every pair gets a control connection; two ranks of one host get
+a Unix socket through which descriptors of shared memory go, two ranks of different hosts some TCP streams. Everything
+happens in one loop of the calling thread, both ways at once, so no order of arrival can lock the ranks up.
+
+Were a higher rank killed before it connects, the lower one would learn nothing until its deadline. So while it waits it
+opens a connection of its own, which the other holds for as long as it forms its group. Where such a connection can't be
+made, as through a firewall, nothing is known of the rank; the group forms without.
+
+Whoever fails while the group forms tells the ranks that it has reached, and they tell others: all end with the first
+reason, soon, in place of a time-out each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import select
+import selectors
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from hpsearch_comm.bootstrap.acceptor import Acceptor
+from hpsearch_comm.bootstrap.address import Address
+from hpsearch_comm.bootstrap.connector import Connector, Place
+from hpsearch_comm.bootstrap.handshake import Credentials, Hello, Kind, Verdict
+from hpsearch_comm.bootstrap.keepalive import tell_when_gone
+from hpsearch_comm.bootstrap.listener import Listener
+from hpsearch_comm.errors import CommError, ConfigurationError, RendezvousError
+from hpsearch_comm.failure.detector import NOTICE_BYTES, foretell, pack_notice
+from hpsearch_comm.topology import Topology
+
+__all__ = ["MOST_STREAMS", "Connections", "connect"]
+
+MOST_STREAMS = 64
+
+_SLICE = 0.1
+"""Seconds between two looks at what the other ranks say, and at deadlines."""
+_UNDER_WAY = 64
+"""Connections that a rank opens at the same time, so that a large group doesn't flood one of its ranks."""
+_WATCH_SECONDS = 0.5
+"""How long a rank may be missing until it is watched."""
+_MOST_WATCHED = 64
+"""Ranks that are watched at a time, so that a large group doesn't flood its late ones."""
+_REFUSED_SECONDS = 3.0
+"""How long a watched rank of another host must refuse connections until it counts as gone. A firewall may refuse them
+in its place: a rank that is well connects by itself meanwhile."""
+_NAMED = 8
+"""Ranks that an error names; of more it gives the number."""
+
+_NOTICES = 128
+"""Notices of a rank that are looked at: one that has finished before the others sends one a second while it waits."""
+
+_Key = tuple[int, Kind, int]
+"""The peer, what for, and which stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """What a rank holds when the group has formed: blocking sockets, its own to close.
+
+    Forked children close their copies, as long as the sockets stay the objects that they are here.
+    """
+
+    topology: Topology
+    """Who shares a host with whom."""
+    controls: dict[int, socket.socket] = field(default_factory=dict)
+    """A connection to each other rank."""
+    descriptors: dict[int, socket.socket] = field(default_factory=dict)
+    """A Unix socket to each other rank of this host; none where everything goes over TCP."""
+    streams: dict[int, list[socket.socket]] = field(default_factory=dict)
+    """TCP connections to each rank that `descriptors` lacks, without Nagle's delay, in the same order on both sides."""
+
+    def close(self) -> None:
+        """Close all of them."""
+        for sock in (
+            *self.controls.values(),
+            *self.descriptors.values(),
+            *(s for ss in self.streams.values() for s in ss),
+        ):
+            sock.close()
+
+
+def connect(
+    rank: int,
+    addresses: Sequence[Address],
+    listener: Listener,
+    credentials: Credentials,
+    *,
+    streams: int,
+    tcp_only: bool,
+    heartbeat_timeout: float,
+    deadline: float,
+) -> Connections:
+    """Connect this rank with all others of its group.
+
+    Every rank must call it, with the same addresses, credentials, streams and tcp_only.
+
+    Args:
+        rank: This rank.
+        addresses: Where each rank is reached, by rank.
+        listener: This rank's; closed afterwards, whatever happens.
+        credentials: The group's.
+        streams: TCP connections between two ranks of different hosts.
+        tcp_only: Whether ranks of one host go over TCP as well.
+        heartbeat_timeout: Seconds for which a rank's host may answer nothing before the rank counts as dead.
+        deadline: When to give up, in seconds of `time.monotonic()`.
+
+    Raises:
+        ConfigurationError: The arguments don't fit together.
+        RefusedError: A rank refuses this one: another secret, epoch or arguments, or a rank that is there twice.
+        RendezvousError: Ranks are missing at the deadline, have died, or have given up; names them.
+    """
+    with listener:
+        if not 0 <= rank < len(addresses):
+            raise ConfigurationError(f"rank must be from 0 to {len(addresses) - 1}, got {rank}")
+        if not 1 <= streams <= MOST_STREAMS:
+            raise ConfigurationError(f"streams must be from 1 to {MOST_STREAMS}, got {streams}")
+        _check_addresses(rank, addresses, listener.address)
+        topology = Topology.of(rank, [address.host for address in addresses])
+        try:
+            with _Bootstrap(
+                topology, addresses, listener, credentials, streams, tcp_only, heartbeat_timeout
+            ) as bootstrap:
+                bootstrap.run(deadline)
+                return bootstrap.connections()
+        except OSError as error:
+            raise RendezvousError(f"rank {rank} can't connect to the others: {error.strerror or error}") from error
+
+
+def _check_addresses(rank: int, addresses: Sequence[Address], own: Address) -> None:
+    if addresses[rank] != own:
+        raise ConfigurationError(
+            f"the address of rank {rank} must be that of its own listener, {own.to_text()}, got "
+            f"{addresses[rank].to_text()}: the addresses are mixed up, or two processes run as this rank"
+        )
+    first: dict[Address, int] = {}
+    for other, address in enumerate(addresses):
+        if first.setdefault(address, other) != other:
+            raise ConfigurationError(
+                f"every rank must have its own address, ranks {first[address]} and {other} share one"
+            )
+
+
+class _Bootstrap:
+    """The group as far as it has formed on this rank."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        addresses: Sequence[Address],
+        listener: Listener,
+        credentials: Credentials,
+        streams: int,
+        tcp_only: bool,
+        heartbeat_timeout: float,
+    ) -> None:
+        self._topology = topology
+        self._rank = topology.rank
+        self._addresses = addresses
+        self._own = listener.address
+        self._credentials = credentials
+        self._local = set() if tcp_only else set(topology.local_ranks)
+        self._made: dict[_Key, socket.socket] = {}
+        self._awaited: set[_Key] = set()
+        """What the higher ranks have yet to connect."""
+        self._heartbeat_timeout = heartbeat_timeout
+        self._outgoing: dict[_Key, Connector] = {}
+        """What this rank has yet to connect, in this order."""
+        self._watching: dict[int, Connector] = {}
+        """To the higher ranks that have yet to connect."""
+        self._watched: dict[int, socket.socket] = {}
+        """Connections by which this rank sees that these are there."""
+        self._watched_by: list[socket.socket] = []
+        """Connections by which lower ranks see that this one is there."""
+        self._selector = selectors.DefaultSelector()
+        self._acceptor = Acceptor(listener.sockets, self._rank, credentials, self._admit, self._welcome)
+        self._selector.register(self._acceptor, selectors.EVENT_READ)
+        self._heard = time.monotonic()
+        # Each rank begins with the one right below it, so that not all come to rank 0 first.
+        for peer in range(self._rank - 1, -1, -1):
+            self._outgoing |= {key: self._connector(*key) for key in _plan(peer, peer in self._local, streams)}
+        for peer in range(self._rank + 1, topology.size):
+            self._awaited.update(_plan(peer, peer in self._local, streams))
+            self._watching[peer] = self._connector(peer, Kind.PRESENCE, 0)
+            self._watching[peer].due = self._heard + _WATCH_SECONDS
+
+    def __enter__(self) -> _Bootstrap:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        self._acceptor.close()
+        for connector in self._outgoing.values():
+            connector.close()
+        for peer in list(self._watching):
+            self._watch_no_more(peer)
+        self._selector.close()
+        if error is not None:
+            self._give_up(error)
+        for sock in self._watched_by:
+            sock.close()
+
+    def run(self, deadline: float) -> None:
+        """Go on until every connection is made."""
+        try:
+            while self._awaited or self._outgoing:
+                self._step(deadline)
+        except RendezvousError:
+            # A peer that listens no more may have said why.
+            self._hear_peers()
+            raise
+
+    def connections(self) -> Connections:
+        """Give what has been made, in the order of the peers."""
+        result = Connections(self._topology)
+        for (peer, kind, _), sock in sorted(self._made.items()):
+            if kind is Kind.CONTROL:
+                result.controls[peer] = sock
+            elif kind is Kind.DESCRIPTORS:
+                result.descriptors[peer] = sock
+            else:
+                result.streams.setdefault(peer, []).append(sock)
+        return result
+
+    def _step(self, deadline: float) -> None:
+        now = time.monotonic()
+        if now >= deadline:
+            raise RendezvousError(self._incomplete())
+        self._start(now)
+        for key, _ in self._selector.select(min(_SLICE, deadline - now)):
+            if key.data is not None:
+                self._settle(key.data, key.data.advance())
+        self._acceptor.step(0)
+        if now - self._heard >= _SLICE:
+            self._heard = now
+            self._hear_peers()
+            self._watch(now)
+
+    def _connector(self, peer: int, kind: Kind, stream: int) -> Connector:
+        address = self._addresses[peer]
+        place: Place = f"\0{address.unix}" if peer in self._local else (address.ip, address.port)
+        hello = Hello(self._rank, peer, kind, stream)
+        return Connector(hello, place, self._credentials, self._selector, self._own.ip)
+
+    def _start(self, now: float) -> None:
+        """Start what is due, as long as there is room."""
+        idle = [connector for connector in self._outgoing.values() if not connector.under_way]
+        room = _UNDER_WAY - len(self._outgoing) + len(idle)
+        for connector in [connector for connector in idle if connector.due <= now][:room]:
+            connector.start()
+            self._settle(connector, None)
+
+    def _settle(self, connector: Connector, sock: socket.socket | None) -> None:
+        """Keep a connection that is made, or look at why it isn't."""
+        hello = connector.hello
+        if sock is not None:
+            self._outgoing.pop((hello.target, hello.kind, hello.stream), None)
+            self._keep(hello.target, hello, sock)
+        elif hello.kind is not Kind.PRESENCE and not connector.under_way and not connector.may_pass:
+            self._fail(connector)
+
+    def _watch(self, now: float) -> None:
+        """See whether the ranks that have yet to connect are still there; called now and then."""
+        missing = self._missing()
+        for peer in self._watching.keys() - missing:
+            self._watch_no_more(peer)
+        for peer, connector in list(self._watching.items())[:_MOST_WATCHED]:
+            since, patience = connector.refused_since, 0.0 if peer in self._local else _REFUSED_SECONDS
+            if since is not None and now - since >= patience:
+                self._fail(connector)
+            if peer not in self._watched and not connector.under_way and connector.due <= now:
+                connector.start()
+
+    def _watch_no_more(self, peer: int) -> None:
+        self._watching.pop(peer).close()
+        sock = self._watched.pop(peer, None)
+        if sock is not None:
+            sock.close()
+
+    def _admit(self, hello: Hello, sock: socket.socket) -> Verdict:
+        if hello.kind is Kind.PRESENCE:
+            return Verdict.ACCEPTED if 0 <= hello.sender < self._rank else Verdict.UNEXPECTED
+        key = (hello.sender, hello.kind, hello.stream)
+        if key in self._made:
+            return Verdict.DUPLICATE
+        local = sock.family == socket.AF_UNIX
+        return (
+            Verdict.ACCEPTED if key in self._awaited and local == (hello.sender in self._local) else Verdict.UNEXPECTED
+        )
+
+    def _welcome(self, hello: Hello, sock: socket.socket) -> None:
+        if hello.kind is Kind.PRESENCE:
+            self._watched_by.append(sock)
+            return
+        self._awaited.remove((hello.sender, hello.kind, hello.stream))
+        self._keep(hello.sender, hello, sock)
+
+    def _keep(self, peer: int, hello: Hello, sock: socket.socket) -> None:
+        if hello.kind is Kind.PRESENCE:
+            self._watched[peer] = sock
+        else:
+            self._made[peer, hello.kind, hello.stream] = sock
+        if sock.family != socket.AF_UNIX and hello.kind in (Kind.CONTROL, Kind.PRESENCE):
+            tell_when_gone(sock, self._heartbeat_timeout)
+
+    def _hear_peers(self) -> None:
+        """See whether a rank has failed. What it sent is left unread: it is for the group."""
+        missing = self._missing()
+        watched = [(peer, sock) for peer, sock in self._watched.items() if peer in missing]
+        for peer, sock in (*self._controls(), *watched):
+            try:
+                notices = sock.recv(_NOTICES * NOTICE_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
+            except OSError:
+                notices = b""
+            ended, error = foretell(notices, peer)
+            if error is not None:
+                raise RendezvousError(str(error))
+            if not ended and (not notices or _is_over(sock)):
+                raise RendezvousError(f"{self._name(peer)} died while the group formed: its own output says why")
+
+    def _controls(self) -> list[tuple[int, socket.socket]]:
+        return [(peer, sock) for (peer, kind, _), sock in self._made.items() if kind is Kind.CONTROL]
+
+    def _missing(self) -> set[int]:
+        """Give the higher ranks that have yet to connect."""
+        return {peer for peer, _, _ in self._awaited}
+
+    def _give_up(self, error: BaseException) -> None:
+        """Tell those that have been reached why, and close everything."""
+        told = error if isinstance(error, CommError) else CommError(f"rank {self._rank} failed: {error!r}")
+        notice = pack_notice(told)
+        for sock in (*(control for _, control in self._controls()), *self._watched_by):
+            with contextlib.suppress(OSError):
+                sock.send(notice, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+        for sock in self._made.values():
+            sock.close()
+
+    def _fail(self, connector: Connector) -> NoReturn:
+        """Say that a rank can't be connected to, and that waiting won't help."""
+        peer, number, reason = connector.hello.target, connector.errno, connector.trouble
+        if number in (errno.EMFILE, errno.ENFILE):
+            raise RendezvousError(
+                f"rank {self._rank} can't open more connections: {reason}. Raise `ulimit -n`, or use fewer streams"
+            )
+        text = f"rank {self._rank} can't connect to {self._name(peer)} at {connector.place}: {reason}. "
+        if number != errno.ECONNREFUSED:
+            text += f"This rank's own address is {self._own.ip}; HPSEARCH_COMM_INTERFACE (or interface=) changes it"
+        else:
+            text += "It listened before, so it has died or given up: its own output says why"
+            if peer in self._local:
+                text += ". If it is on another machine, a copy of this one, set HPSEARCH_COMM_HOST (or host=) on each"
+        raise RendezvousError(text)
+
+    def _incomplete(self) -> str:
+        lines = [f"the {self._topology.size} ranks didn't come together in time, as seen by rank {self._rank}"]
+        missing = sorted(self._missing())
+        if missing:
+            lines.append(f"{self._names(missing)} didn't connect to {self._own.ip}, port {self._own.port}")
+        unreached = {connector.hello.target: connector for connector in self._outgoing.values()}
+        for peer in sorted(unreached)[:_NAMED]:
+            trouble = unreached[peer].trouble or "no answer"
+            lines.append(f"{self._name(peer)} can't be reached at {unreached[peer].place} ({trouble})")
+        if len(unreached) > _NAMED:
+            lines.append(f"nor can {len(unreached) - _NAMED} more")
+        refused = [f"{count} because {reason}" for reason, count in self._acceptor.refused.most_common(3)]
+        if refused:
+            lines.append(f"connections were refused meanwhile, {', '.join(refused)}")
+        return (
+            f"{'; '.join(lines)}. Look at the output of the ranks named. If they are well, a firewall or a wrong "
+            "interface is the usual reason: HPSEARCH_COMM_INTERFACE (or interface=) chooses another"
+        )
+
+    def _names(self, peers: Sequence[int]) -> str:
+        names = [self._name(peer) for peer in peers[:_NAMED]]
+        if len(peers) > _NAMED:
+            names.append(f"{len(peers) - _NAMED} more")
+        return " and ".join(names)
+
+    def _name(self, peer: int) -> str:
+        return self._addresses[peer].name(peer)
+
+
+def _plan(peer: int, local: bool, streams: int) -> list[_Key]:
+    """List the connections to a peer. The control connection comes first, and says how many streams follow."""
+    if local:
+        return [(peer, Kind.CONTROL, 0), (peer, Kind.DESCRIPTORS, 0)]
+    return [(peer, Kind.CONTROL, streams), *((peer, Kind.STREAM, stream) for stream in range(streams))]
+
+
+def _is_over(sock: socket.socket) -> bool:
+    """Say whether the other end is closed, though not everything that came from it has been read."""
+    poll = select.poll()
+    poll.register(sock, select.POLLRDHUP)
+    return bool(poll.poll(0))

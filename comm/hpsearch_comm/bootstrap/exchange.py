@@ -1,0 +1,335 @@
+"""Every rank brings a text to rank 0 and takes those of all others back: an all-gather before there is a group.
+
+    rank r                                                   rank 0
+      | <-- handshake; the hello's payload is its entry: -->   |   size, milliseconds left (4 and 8 bytes), and the text
+      |                         ...                            |   holds the connection; end of file: has gone again
+      | <-- outcome: length (4 bytes), JSON, and its MAC ----- |   all texts, or why there are none
+      | --- end of file -------------------------------------> |
+
+Ranks start at different times and have deadlines of their own. The first of these deadlines counts for all, since no
+group can form without that rank: so all ranks fail together, and all can name those that never came.
+
+Rank 0 talks to any number of callers at once and waits for none. The entry is signed with the hello, the outcome over
+the client's nonce: who stands between two ranks, or sends them elsewhere, can keep them apart, but alters no text.
+Numbers are little endian.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import logging
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from hpsearch_comm.bootstrap.acceptor import Acceptor, are_readable
+from hpsearch_comm.bootstrap.connector import Connector, Place
+from hpsearch_comm.bootstrap.handshake import MAC_BYTES, PAYLOAD_BYTES, Credentials, Hello, Kind, Refusal, Verdict
+from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
+
+__all__ = ["Venue", "check_text", "gather", "join", "name_ranks"]
+
+_ENTRY = struct.Struct("<IQ")
+_TEXT_BYTES = PAYLOAD_BYTES - _ENTRY.size
+_LENGTH = struct.Struct("<I")
+_SLICE = 0.1
+"""Seconds between two looks at deadlines."""
+_TRY_SECONDS = 5.0
+"""For one attempt to connect, and for the handshake that follows."""
+_REFUSED_SECONDS = 5.0
+"""How long a rank that is refused tries again: another group may be about to leave the place. Rank 0 goes on whatever
+strangers say."""
+_FAREWELL_SECONDS = 2.0
+_LONGEST_SECONDS = 2e6  # what the kernel takes as a time to wait
+_LONGEST_PAUSE = 0.25
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Venue:
+    """Where the ranks of a group meet, for all that they do and say there."""
+
+    size: int
+    """Number of ranks."""
+    credentials: Credentials
+    deadline: float
+    """This rank's own, in seconds of `time.monotonic()`."""
+    place: str
+    """Where it is, for errors."""
+    advice: str
+    """What the user may do about a rank that doesn't come; ends the error."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Member:
+    """A rank that has come to rank 0."""
+
+    rank: int
+    text: str
+    deadline: float
+    sock: socket.socket
+    nonce: bytes
+
+
+def gather(
+    venue: Venue, listening: Sequence[socket.socket], text: str, announce: Callable[[], None] = lambda: None
+) -> list[str]:
+    """Do rank 0's side: wait for every other rank, and give all of them all texts.
+
+    Args:
+        venue: The same on every rank, but for the deadline.
+        listening: Listening sockets; closed as soon as all ranks are here or the deadline has passed.
+        text: Rank 0's own, of which `check_text` has been asked, as of all of them.
+        announce: Called ten times a second while ranks are missing.
+
+    Returns:
+        The texts by rank.
+
+    Raises:
+        RendezvousError: A deadline passed; names the ranks that never came. Those that did come are told.
+    """
+    with _Gathering(venue, listening) as gathering:
+        members = gathering.wait(announce)
+        texts = [text, *(members[rank].text for rank in range(1, venue.size))]
+        gathering.dismiss(_encode(texts=texts))
+    return texts
+
+
+class _Gathering:
+    """The ranks that have come to rank 0 so far."""
+
+    def __init__(self, venue: Venue, listening: Sequence[socket.socket]) -> None:
+        self._venue = venue
+        self._listening = listening
+        self._began = time.monotonic()
+        self._members: dict[int, _Member] = {}
+        self._acceptor = Acceptor(listening, 0, venue.credentials, self._admit, self._welcome)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._acceptor, selectors.EVENT_READ)
+
+    def __enter__(self) -> _Gathering:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close_door()
+        for member in self._members.values():
+            member.sock.close()
+        self._selector.close()
+
+    def wait(self, announce: Callable[[], None]) -> dict[int, _Member]:
+        """Wait until every other rank is here."""
+        while len(self._members) < self._venue.size - 1:
+            announce()
+            now = time.monotonic()
+            end = min([self._venue.deadline, *(member.deadline for member in self._members.values())])
+            if now >= end:
+                self._fail(now)
+            self._see_off(min(_SLICE, end - now))
+            self._acceptor.step(0)
+            self._see_off(0)
+        return self._members
+
+    def dismiss(self, outcome: bytes) -> None:
+        """Tell all who are here, and let them hang up first: no remains of their connections then hold the port."""
+        self._close_door()
+        for member in self._members.values():
+            self._tell(member.sock, member.nonce, outcome)
+        end = time.monotonic() + _FAREWELL_SECONDS
+        for member in self._members.values():
+            with contextlib.suppress(OSError):
+                member.sock.settimeout(max(0.001, end - time.monotonic()))
+                member.sock.recv(1)
+
+    def _admit(self, hello: Hello, _sock: socket.socket) -> Verdict:
+        readable = hello.kind is Kind.RENDEZVOUS and len(hello.payload) >= _ENTRY.size
+        return Verdict.ACCEPTED if readable else Verdict.UNEXPECTED
+
+    def _welcome(self, hello: Hello, sock: socket.socket) -> None:
+        size, milliseconds = _ENTRY.unpack_from(hello.payload)
+        rank, expected, reason = hello.sender, self._venue.size, None
+        earlier = self._members.get(rank)
+        if earlier is not None and are_readable([earlier.sock]):
+            self._drop(earlier)  # It has gone, and comes again.
+        if size != expected:
+            reason = f"it expects {size} ranks where rank 0 expects {expected}: give every rank the same WORLD_SIZE"
+        elif not 1 <= rank < expected:
+            reason = f"its rank must be from 1 to {expected - 1}"
+        elif rank in self._members:
+            reason = "this rank is here already: two processes may have been started with the same RANK"
+        if reason is not None:
+            self._tell(sock, hello.nonce, _encode(error=f"rank 0 refused rank {rank}: {reason}"))
+            self._acceptor.refuse(sock, f"rank {rank}: {reason}")
+            return
+        text = hello.payload[_ENTRY.size :].decode("utf-8", "replace")
+        member = _Member(rank, text, time.monotonic() + milliseconds / 1000, sock, hello.nonce)
+        self._members[rank] = member
+        self._selector.register(sock, selectors.EVENT_READ, member)
+
+    def _see_off(self, seconds: float) -> None:
+        """Wait for something to happen, and part with those who have gone again: nothing else is to come from them."""
+        for key, _ in self._selector.select(seconds):
+            if key.data is not None:
+                self._drop(key.data)
+
+    def _drop(self, member: _Member) -> None:
+        del self._members[member.rank]
+        self._selector.unregister(member.sock)
+        member.sock.close()
+
+    def _tell(self, sock: socket.socket, nonce: bytes, outcome: bytes) -> None:
+        with contextlib.suppress(OSError):  # It has gone, and will come to nothing without being told.
+            sock.settimeout(_FAREWELL_SECONDS)
+            sock.sendall(_LENGTH.pack(len(outcome)) + outcome + _sign(self._venue.credentials, nonce, outcome))
+
+    def _fail(self, now: float) -> NoReturn:
+        venue = self._venue
+        missing = [rank for rank in range(1, venue.size) if rank not in self._members]
+        sentence = (
+            f"{name_ranks(missing)} of {venue.size} did not come to rank 0 ({venue.place}), which waited "
+            f"{now - self._began:.1f} s, until the start_timeout of a rank was over. {venue.advice}"
+        )
+        if self._acceptor.refused:
+            counted = "; ".join(f"{count} x {reason}" for reason, count in self._acceptor.refused.most_common(3))
+            sentence += f". Connections refused meanwhile: {counted}"
+        self.dismiss(_encode(error=sentence))
+        raise RendezvousError(sentence)
+
+    def _close_door(self) -> None:
+        if self._listening:
+            self._selector.unregister(self._acceptor)
+            self._acceptor.close()
+        for sock in self._listening:
+            sock.close()
+        self._listening = ()
+
+
+def join(venue: Venue, rank: int, where: Callable[[], Sequence[Place]], text: str) -> list[str]:
+    """Do another rank's side: come to rank 0, however late it starts, and wait for the outcome.
+
+    Args:
+        venue: The same on every rank, but for the deadline.
+        rank: This rank.
+        where: Gives the places at which rank 0 may be, and is asked again for every try.
+        text: This rank's, of which `check_text` has been asked.
+
+    Returns:
+        The texts by rank.
+
+    Raises:
+        RendezvousError: Rank 0 or others never came, or rank 0 refused this rank.
+        RefusedError: What answers there doesn't belong to this group.
+    """
+    began = time.monotonic()
+    deadline = min(venue.deadline, began + _LONGEST_SECONDS)
+    refused_since: float | None = None
+    reasons: list[str] = []  # the last two: rank 0 may have told a rank more than the silence since
+    pause = 0.005
+    while True:
+        try:
+            return _try(venue, rank, where(), text, deadline)
+        except (OSError, RefusedError) as error:
+            failure = error
+        now, reason = time.monotonic(), getattr(failure, "strerror", None) or str(failure)
+        if not isinstance(failure, RefusedError):
+            refused_since = None
+        elif refused_since is None:
+            refused_since = now
+        if reason not in reasons[-1:]:
+            reasons = [*reasons[-1:], reason]
+            if refused_since is not None:
+                _log.warning("rank %d of %d was refused, and tries again: %s", rank, venue.size, reason)
+        may_pass = isinstance(failure, Refusal) and failure.verdict.may_pass
+        final = refused_since is not None and not may_pass and now - refused_since >= _REFUSED_SECONDS
+        if final or now >= deadline:
+            break
+        time.sleep(min(pause, deadline - now))
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
+    sentence = (
+        f"rank {rank} of {venue.size} did not find rank 0 ({venue.place}) in {time.monotonic() - began:.1f} s: "
+        f"{'; before that, '.join(reversed(reasons))}. {venue.advice}"
+    )
+    raise RefusedError(sentence) if isinstance(failure, RefusedError) else RendezvousError(sentence)
+
+
+def _try(venue: Venue, rank: int, places: Sequence[Place], text: str, deadline: float) -> list[str]:
+    entry = _ENTRY.pack(venue.size, int(1000 * max(0.001, deadline - time.monotonic()))) + text.encode()
+    failures: list[str] = []
+    refusal: RefusedError | None = None
+    for place in places:
+        with selectors.DefaultSelector() as selector:
+            connector = Connector(Hello(rank, 0, Kind.RENDEZVOUS, 0, entry), place, venue.credentials, selector)
+            try:
+                sock = connector.reach(min(deadline, time.monotonic() + _TRY_SECONDS))
+            except OSError as error:
+                # What was tried, and what came of it: the name may stand for an address that isn't meant.
+                failures.append(f"{connector.place}: {error.strerror or error}")
+                continue
+            except RefusedError as error:
+                refusal = error
+                continue
+        with sock:
+            return _read_outcome(venue, rank, sock, connector.nonce, deadline + _FAREWELL_SECONDS)
+    raise refusal or OSError("; ".join(failures) or "it has not come there yet")
+
+
+def _read_outcome(venue: Venue, rank: int, sock: socket.socket, nonce: bytes, deadline: float) -> list[str]:
+    (length,) = _LENGTH.unpack(_receive(sock, _LENGTH.size, deadline))
+    if length > (venue.size + 1) * 6 * (_TEXT_BYTES + 2):  # as JSON writes what it must escape
+        raise RefusedError(f"rank 0's answer is of {length} bytes, too many for {venue.size} ranks")
+    body, mac = _receive(sock, length, deadline), _receive(sock, MAC_BYTES, deadline)
+    if not hmac.compare_digest(mac, _sign(venue.credentials, nonce, body)):
+        raise RefusedError("rank 0's answer isn't as it was signed: somebody has altered it on its way")
+    outcome = json.loads(body)
+    if "error" in outcome:
+        raise RendezvousError(outcome["error"])
+    return list(outcome["texts"])
+
+
+def _receive(sock: socket.socket, count: int, deadline: float) -> bytes:
+    arrived = bytearray()
+    while len(arrived) < count:
+        sock.settimeout(max(0.001, deadline - time.monotonic()))
+        try:
+            chunk = sock.recv(min(1 << 20, count - len(arrived)))
+        except TimeoutError:
+            raise TimeoutError("rank 0 is there, but told no outcome") from None
+        if not chunk:
+            raise ConnectionResetError("rank 0 ended the connection; it may have died")
+        arrived += chunk
+    return bytes(arrived)
+
+
+def _encode(**outcome: object) -> bytes:
+    return json.dumps(outcome).encode()
+
+
+def _sign(credentials: Credentials, nonce: bytes, body: bytes) -> bytes:
+    return credentials.mac(b"outcome", nonce, hashlib.sha256(body).digest())
+
+
+def check_text(text: str) -> None:
+    """See that a text isn't too long to be exchanged.
+
+    Raises:
+        ConfigurationError: It is.
+    """
+    length = len(text.encode())
+    if length > _TEXT_BYTES:
+        raise ConfigurationError(f"expected an address of at most {_TEXT_BYTES} bytes, got {length}")
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Say `rank 2`, `ranks 2 and 5`, or `ranks 1, 2, 3 and 47 others`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    shown = [str(rank) for rank in ranks[:16]]
+    if len(ranks) > len(shown):
+        shown.append(f"{len(ranks) - len(shown)} others")
+    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"

@@ -1,0 +1,330 @@
+"""Which of this host's addresses the other ranks reach it by: found by routing, or chosen by the user.
+
+Nothing is sent in order to find out. Connecting a UDP socket only makes the kernel look up the route, and with it the
+address that this host would send from.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+import socket
+import struct
+import time
+from dataclasses import dataclass
+
+from hpsearch_comm.errors import ConfigurationError
+
+__all__ = [
+    "InterfaceAddress",
+    "interface_addresses",
+    "interface_name",
+    "is_local",
+    "is_own_name",
+    "local_address",
+    "resolve",
+    "surroundings",
+]
+
+IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_VARIABLE = "HPSEARCH_COMM_INTERFACE (or interface=)"
+_OUTSIDE = ("198.51.100.1", "2001:db8::1")
+"""Addresses set aside for documentation: the route to them is the default route."""
+_BROADCAST = ipaddress.ip_address("255.255.255.255")
+_RETRY_SECONDS = 0.5
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.IGNORECASE)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceAddress:
+    """An address of this host."""
+
+    interface: str
+    """Such as `eth0`."""
+    address: IPAddress
+    prefix: int
+    """Bits of the address that its network shares."""
+
+    def __str__(self) -> str:
+        return f"{self.address}/{self.prefix}"
+
+
+def local_address(towards: str | None = None, interface: str | None = None) -> str:
+    """Give the address of this host that other ranks are to connect to.
+
+    Args:
+        towards: Host name or address of rank 0; the address is the one that the route there starts from. None takes
+            the default route, and loopback where there is none.
+        interface: The user's choice in place of the route: the name of an interface (`eth0`), an address of this host,
+            or a network (`10.1.0.0/16`), which suits hosts that name their interfaces differently.
+
+    Raises:
+        ConfigurationError: There is no such address; the error lists those that there are.
+    """
+    if interface:
+        return _chosen(interface, towards)
+    if towards is None:
+        return _outward()
+    addresses = resolve(towards)
+    if is_own_name(towards, addresses):
+        return _outward()
+    # Among others: a system may map its own name to 127.0.1.1 too, where ranks of other hosts can't reach it.
+    for address in sorted(addresses, key=lambda address: ipaddress.ip_address(address).is_loopback):
+        source = _source(address)
+        if source is not None:
+            return source
+    raise ConfigurationError(
+        f"expected a route to the host of rank 0, {towards!r} ({', '.join(addresses)}), found none: check MASTER_ADDR, "
+        f"or set {_VARIABLE} to the interface that leads there. {surroundings()}"
+    )
+
+
+def interface_name(interface: str, towards: str | None = None) -> str | None:
+    """Give the name of the interface that `local_address` takes by the user's choice; None where that isn't known."""
+    try:
+        address = local_address(towards, interface)
+        return next((entry.interface for entry in interface_addresses() if str(entry.address) == address), None)
+    except (ConfigurationError, OSError):
+        return None
+
+
+def resolve(host: str, deadline: float | None = None) -> tuple[str, ...]:
+    """Give the addresses of a host by its name, in the order in which they should be tried.
+
+    Args:
+        host: A name or an address.
+        deadline: Until when an unknown name is tried again, in seconds of `time.monotonic()`: clusters may come to
+            know a host's name a while after the host has started.
+
+    Raises:
+        ConfigurationError: The name is unknown, or stands for no single host (`0.0.0.0`).
+    """
+    found = _found(host)
+    if isinstance(found, OSError) and deadline is not None and _is_name(host):
+        _log.warning("the host of rank 0, %r, isn't known yet (%s): waiting for it", host, found)
+        while isinstance(found, OSError) and time.monotonic() < deadline:
+            time.sleep(min(_RETRY_SECONDS, max(0.0, deadline - time.monotonic())))
+            found = _found(host)
+    if isinstance(found, Exception):
+        raise ConfigurationError(
+            f"expected the host of rank 0 (MASTER_ADDR) as a name or address that this host can resolve, "
+            f"got {host!r}: {found}"
+        )
+    addresses = tuple(dict.fromkeys(found))
+    if any(_is_nobodys(ipaddress.ip_address(address)) for address in addresses):
+        raise ConfigurationError(
+            f"expected the host of rank 0 (MASTER_ADDR) as an address that every rank can connect to, got {host!r}, "
+            "which stands for no single host"
+        )
+    return addresses
+
+
+def _found(host: str) -> list[str] | OSError | UnicodeError:
+    try:
+        found = [str(place[4][0]) for place in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    except (OSError, UnicodeError) as error:
+        return error
+    return [_plain(address) for address in found]
+
+
+def _plain(address: str) -> str:
+    """Give an IPv4 address that is written as one of IPv6 (`::ffff:10.0.0.2`) as what it is."""
+    mapped = getattr(ipaddress.ip_address(address), "ipv4_mapped", None)
+    return str(mapped) if mapped is not None else address
+
+
+def _is_nobodys(address: IPAddress) -> bool:
+    return address.is_unspecified or address.is_multicast or address == _BROADCAST
+
+
+def _is_name(host: str) -> bool:
+    """Whether somebody may come to know a host by that name: an address, a URL or `host:port` will never be one."""
+    if not host.isascii():
+        return True
+    labels = host.removesuffix(".").split(".")
+    return all(_LABEL.fullmatch(label) for label in labels) and not labels[-1].isdigit()
+
+
+def is_own_name(host: str, addresses: tuple[str, ...]) -> bool:
+    """Whether a name leads to loopback only because it is this host's own: many systems map that to 127.0.1.1.
+
+    Ranks of other hosts know the same name by another address, which is the one to use. `localhost` isn't meant.
+    """
+    first = host.lower().rstrip(".")
+    if first.partition(".")[0] in ("localhost", "ip6-localhost") or first.endswith(".localhost") or _literal(host):
+        return False
+    return all(ipaddress.ip_address(address).is_loopback for address in addresses)
+
+
+def is_local(address: str) -> bool:
+    """Whether a socket of this host can be bound to the address."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as trial:
+            trial.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def surroundings() -> str:
+    """Say which addresses this host has, for an error: `Interfaces of this host: lo 127.0.0.1/8; ...`."""
+    try:
+        addresses = interface_addresses()
+        names = [name for _index, name in socket.if_nameindex()]
+    except OSError as error:
+        return f"The interfaces of this host can't be listed ({error})."
+    lines = []
+    for name in names:
+        own = [str(entry) for entry in addresses if entry.interface == name]
+        lines.append(f"{name} {', '.join(own)}" if own else f"{name} without an address")
+    return f"Interfaces of this host: {'; '.join(lines) or 'none'}."
+
+
+def _chosen(interface: str, towards: str | None) -> str:
+    literal = _literal(interface)
+    if literal is not None:
+        if literal.is_unspecified or literal.is_multicast or _needs_scope(literal):
+            raise ConfigurationError(
+                f"expected {_VARIABLE} to be one address that other hosts can connect to, got {interface!r}. "
+                f"{surroundings()}"
+            )
+        if not is_local(interface):
+            raise ConfigurationError(
+                f"expected {_VARIABLE} to be an address of this host, got {interface!r}. {surroundings()}"
+            )
+        return str(literal)
+    candidates = [entry.address for entry in _matching(interface) if not _needs_scope(entry.address)]
+    if not candidates:
+        raise ConfigurationError(
+            f"expected {_VARIABLE} to be an interface, an address or a network of this host with an address that "
+            f"other hosts can connect to, got {interface!r}. {surroundings()}"
+        )
+    # Rank 0 is reached over its own family of addresses; where that says nothing, IPv4 is the more widely routed.
+    version = _version_of(towards)
+    return str(min(candidates, key=lambda address: address.version != version))
+
+
+def _matching(interface: str) -> list[InterfaceAddress]:
+    try:
+        addresses = interface_addresses()
+    except OSError as error:
+        raise ConfigurationError(
+            f"{_VARIABLE} is {interface!r}, but the interfaces of this host can't be listed ({error}): "
+            "give the address itself"
+        ) from None
+    if "/" not in interface:
+        return [entry for entry in addresses if entry.interface == interface]
+    try:
+        network = ipaddress.ip_network(interface, strict=False)
+    except ValueError:
+        raise ConfigurationError(
+            f"expected {_VARIABLE} to be a network such as 10.1.0.0/16, got {interface!r}"
+        ) from None
+    return [entry for entry in addresses if entry.address in network]
+
+
+def _version_of(towards: str | None) -> int:
+    if towards is None:
+        return 4
+    try:
+        return ipaddress.ip_address(resolve(towards)[0]).version
+    except ConfigurationError:
+        return 4
+
+
+def _outward() -> str:
+    for address in _OUTSIDE:
+        source = _source(address)
+        if source is not None and not ipaddress.ip_address(source).is_loopback:
+            return source
+    try:
+        addresses = [entry.address for entry in interface_addresses()]
+    except OSError:
+        addresses = []
+    reachable = [address for address in addresses if not address.is_loopback and not _needs_scope(address)]
+    if reachable:
+        return str(min(reachable, key=lambda address: address.version))
+    return "127.0.0.1" if is_local("127.0.0.1") else "::1"
+
+
+def _source(address: str) -> str | None:
+    """Give the address that this host would send from to another; None without a route."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            source = ipaddress.ip_address(probe.getsockname()[0])
+    except OSError:
+        return None
+    return None if _needs_scope(source) else str(source)
+
+
+def _literal(text: str) -> IPAddress | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def _needs_scope(address: IPAddress) -> bool:
+    """Whether the address says nothing without the name of the connecting host's own interface."""
+    return address.version == 6 and address.is_link_local
+
+
+# The kernel's list of addresses, asked over a netlink socket: man 7 rtnetlink.
+_HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
+_ADDRESS = struct.Struct("=BBBBI")  # family, prefix, flags, scope, interface
+_ATTRIBUTE = struct.Struct("=HH")  # length, type
+_NLMSG_ERROR, _NLMSG_DONE, _RTM_NEWADDR, _RTM_GETADDR = 2, 3, 20, 22
+_REQUEST_DUMP = 0x301
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_NOT_YET_USABLE = 0x40 | 0x08  # tentative, and found to be a duplicate
+
+
+def interface_addresses() -> tuple[InterfaceAddress, ...]:
+    """Give the addresses of this host's interfaces, in the kernel's order.
+
+    Raises:
+        OSError: The kernel doesn't tell, as in some sandboxes.
+    """
+    names = dict(socket.if_nameindex())
+    entries: list[InterfaceAddress] = []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as kernel:
+        kernel.settimeout(5.0)
+        kernel.bind((0, 0))
+        request = _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
+        kernel.sendto(_HEADER.pack(_HEADER.size + len(request), _RTM_GETADDR, _REQUEST_DUMP, 1, 0) + request, (0, 0))
+        while True:
+            answer = kernel.recv(1 << 16)
+            while len(answer) >= _HEADER.size:
+                length, kind, *_rest = _HEADER.unpack_from(answer)
+                if kind == _NLMSG_DONE:
+                    return tuple(entries)
+                if kind == _NLMSG_ERROR or not _HEADER.size <= length <= len(answer):
+                    raise OSError("the kernel refused to list them")
+                if kind == _RTM_NEWADDR:
+                    entry = _read_address(answer[_HEADER.size : length], names)
+                    if entry is not None:
+                        entries.append(entry)
+                answer = answer[-(-length // 4) * 4 :]
+
+
+def _read_address(message: bytes, names: dict[int, str]) -> InterfaceAddress | None:
+    family, prefix, flags, _scope, index = _ADDRESS.unpack_from(message)
+    if family not in (socket.AF_INET, socket.AF_INET6) or flags & _NOT_YET_USABLE or index not in names:
+        return None
+    attributes: dict[int, bytes] = {}
+    message = message[_ADDRESS.size :]
+    while len(message) >= _ATTRIBUTE.size:
+        length, kind = _ATTRIBUTE.unpack_from(message)
+        if length < _ATTRIBUTE.size:
+            break
+        attributes[kind] = message[_ATTRIBUTE.size : length]
+        message = message[-(-length // 4) * 4 :]
+    # On a point-to-point interface IFA_ADDRESS is the other end's.
+    packed = attributes.get(_IFA_LOCAL, attributes.get(_IFA_ADDRESS))
+    return None if packed is None else InterfaceAddress(names[index], ipaddress.ip_address(packed), prefix)

@@ -1,0 +1,103 @@
+"""The sockets by which the other ranks reach this one while the group forms."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import socket
+import time
+
+from hpsearch_comm.bootstrap.address import Address, host_identity
+from hpsearch_comm.bootstrap.connector import Place, family_of
+from hpsearch_comm.bootstrap.inheritance import close_in_children
+from hpsearch_comm.bootstrap.interface import local_address
+from hpsearch_comm.errors import ConfigurationError
+
+__all__ = ["Listener", "listen"]
+
+_QUEUE = 4096
+"""Connections that the kernel keeps until they are accepted; it takes its own limit where that is lower."""
+_RETRY_SECONDS = 0.05
+
+
+class Listener:
+    """A TCP socket on one address of this host, and an abstract Unix socket for the ranks on the same host.
+
+    It is made before the ranks know each other's addresses, and closed as soon as they are connected. Connections wait
+    in the kernel's queue until `connect` accepts them. An abstract Unix socket has no file: it ends with the process.
+
+    Args:
+        interface: The interface, address or network to listen on, in place of the one that leads to `towards`.
+        towards: The host of rank 0.
+        host: Splits one machine into several hosts, by a name for this one.
+
+    Raises:
+        ConfigurationError: There is no such interface or address.
+    """
+
+    def __init__(self, interface: str | None = None, towards: str | None = None, host: str | None = None) -> None:
+        identity = host_identity(host)
+        ip, name = local_address(towards, interface), f"hpsearch-comm-{secrets.token_hex(16)}"
+        with contextlib.ExitStack() as opened:
+            try:
+                self._sockets = [opened.enter_context(listen(place)) for place in ((ip, 0), f"\0{name}")]
+            except OSError as error:
+                raise ConfigurationError(
+                    f"can't listen for the other ranks on {ip}: {error.strerror or error}. It must be an address of "
+                    "this host; set HPSEARCH_COMM_INTERFACE (or interface=) to another"
+                ) from None
+            opened.pop_all()
+        port = self._sockets[0].getsockname()[1]
+        self.address = Address(identity, _hostname(), os.getpid(), ip, port, name)
+        """Where the other ranks reach this one."""
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def sockets(self) -> tuple[socket.socket, ...]:
+        """The listening sockets, TCP first; none once it is closed."""
+        return tuple(self._sockets)
+
+    def close(self) -> None:
+        """Listen no longer; connections that wait in the queue are reset."""
+        for sock in self._sockets:
+            sock.close()
+        self._sockets.clear()
+
+
+def listen(place: Place, until: float = 0.0) -> socket.socket:
+    """Open a listening socket, which forked children close.
+
+    Args:
+        place: Where.
+        until: How long a place that is taken is tried again, in seconds of `time.monotonic()`.
+
+    Raises:
+        OSError: It is taken, or isn't of this host.
+    """
+    while True:
+        sock = close_in_children(socket.socket(family_of(place), socket.SOCK_STREAM))
+        try:
+            if sock.family != socket.AF_UNIX:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if sock.family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(place)
+            sock.listen(_QUEUE)
+            return sock
+        except OSError as error:
+            sock.close()
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= until:
+                raise
+        time.sleep(_RETRY_SECONDS)
+
+
+def _hostname() -> str:
+    name = "".join(char for char in socket.gethostname() if char.isprintable())
+    return name[:255] or "unnamed host"

@@ -1,0 +1,215 @@
+"""How the ranks of a group learn each other's addresses: through rank 0, through torchrun's store, or beforehand."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ipaddress
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hpsearch_comm.bootstrap.address import Address
+from hpsearch_comm.bootstrap.connector import Place
+from hpsearch_comm.bootstrap.exchange import Venue, check_text, gather, join
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.interface import is_local, is_own_name, local_address, resolve, surroundings
+from hpsearch_comm.bootstrap.listener import listen
+from hpsearch_comm.errors import ConfigurationError, RendezvousError
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+__all__ = ["KnownAddresses", "MasterRendezvous", "Rendezvous", "StoreRendezvous"]
+
+_ADVICE = (
+    "Start all ranks within start_timeout of each other, with the same MASTER_ADDR, MASTER_PORT, WORLD_SIZE and "
+    "HPSEARCH_COMM_SECRET, and see whether the missing ones have failed before"
+)
+_BIND_SECONDS = 3.0
+"""How long a taken port is tried again: another group of this process may be about to leave it."""
+_LONGEST_SECONDS = 2e6  # what a TCPStore takes as a time-out
+
+
+class Rendezvous(ABC):
+    """A place where the ranks of a group exchange their addresses."""
+
+    host: str | None = None
+    """Where rank 0 is, if that is known: the others reach this rank by the address that the route there starts from."""
+
+    @abstractmethod
+    def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
+        """Give this rank's address, and wait for everybody's.
+
+        Args:
+            rank: This rank.
+            size: Number of ranks.
+            mine: This rank's address; 8192 bytes at most.
+            credentials: The group's.
+            deadline: When to give up, in seconds of `time.monotonic()`.
+
+        Returns:
+            The addresses by rank.
+
+        Raises:
+            RendezvousError: Some ranks didn't come; names them, on every rank.
+            ConfigurationError: The place can't be used; names the variable to change.
+        """
+
+
+class KnownAddresses(Rendezvous):
+    """Addresses that whoever started the ranks has gathered already. Nothing is exchanged.
+
+    Args:
+        addresses: By rank.
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses = list(addresses)
+
+    def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
+        """Give the addresses."""
+        if len(self._addresses) != size:
+            raise ConfigurationError(f"expected the addresses of all {size} ranks, got {len(self._addresses)}")
+        if self._addresses[rank] != mine:
+            raise ConfigurationError(
+                f"expected the address of rank {rank} to be that of its own listener, {mine}, got "
+                f"{self._addresses[rank]}: pass the listener whose address was gathered, and sort the addresses by rank"
+            )
+        return list(self._addresses)
+
+
+class MasterRendezvous(Rendezvous):
+    """Rank 0 listens on a port that all ranks know, and the others come to it.
+
+    Every connection proves the group's secret before anything else is read. The port is open only until all ranks have
+    come; it can be used again at once.
+
+    Args:
+        host: MASTER_ADDR: a name or address of rank 0's host, as all ranks know it.
+        port: MASTER_PORT, 1 to 65535.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        if not 1 <= port <= 65535:
+            raise ConfigurationError(f"expected MASTER_PORT from 1 to 65535, got {port}")
+        self.host: str = host
+        self.port = port
+
+    def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
+        """Meet the others at rank 0."""
+        check_text(mine)
+        if size == 1:
+            return [mine]
+        place = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        venue = Venue(size, credentials, deadline, place, _ADVICE)
+        if rank == 0:
+            return gather(venue, self._listen(deadline), mine)
+        return join(venue, rank, lambda: [(ip, self.port) for ip in resolve(self.host, deadline)], mine)
+
+    def _listen(self, deadline: float) -> list[socket.socket]:
+        addresses = list(resolve(self.host, deadline))
+        if is_own_name(self.host, tuple(addresses)):
+            addresses.append(local_address())
+        local = [address for address in dict.fromkeys(addresses) if is_local(address)]
+        if not local:
+            raise ConfigurationError(
+                f"expected MASTER_ADDR to be an address of the host of rank 0, got {self.host!r} "
+                f"({', '.join(addresses)}): run rank 0 there, or change MASTER_ADDR. {surroundings()}"
+            )
+        patience = min(deadline, time.monotonic() + _BIND_SECONDS)
+        with contextlib.ExitStack() as opened:
+            try:
+                listening = [opened.enter_context(listen((address, self.port), patience)) for address in local]
+            except OSError as error:
+                raise ConfigurationError(
+                    f"rank 0 can't listen on MASTER_PORT {self.port} of {' or '.join(local)}: {error.strerror}. Take "
+                    "another port on every rank, or end what holds it (`ss -ltnp` shows it)"
+                ) from None
+            opened.pop_all()
+        return listening
+
+
+class StoreRendezvous(Rendezvous):
+    """Rank 0 listens on a port of its own, which it writes into the store that torchrun keeps; the others come to it.
+
+    Of torch.distributed only `TCPStore` is used, as a client. Anyone who reaches the store may write to it, so nothing
+    that is read there is trusted: it only says where to look for a rank 0 that proves the group's secret. There is one
+    key for each name of a group, overwritten by every start.
+
+    Args:
+        host: MASTER_ADDR.
+        port: MASTER_PORT.
+        prefix: Begins the names of all keys; the same on every rank.
+    """
+
+    def __init__(self, host: str, port: int, prefix: str = "hpsearch_comm") -> None:
+        self.host: str = host
+        self.port = port
+        self.prefix = prefix
+
+    def exchange(self, rank: int, size: int, mine: str, credentials: Credentials, deadline: float) -> list[str]:
+        """Meet the others at the place of rank 0 that the store names. Rank 0 listens on the address that is `mine`."""
+        check_text(mine)
+        if size == 1:
+            return [mine]
+        place = f"the store at {self.host}:{self.port}"
+        venue = Venue(size, credentials, deadline, place, _ADVICE)
+        key = f"{self.prefix}/{credentials.digest.hex()[:16]}"
+        try:
+            with contextlib.closing(_Notice(_open_store(self.host, self.port, deadline), key)) as notice:
+                if rank > 0:
+                    return join(venue, rank, notice.read, mine)
+                listening = listen((Address.from_text(mine).ip, 0))
+                return gather(venue, [listening], mine, lambda: notice.keep(listening))
+        except RuntimeError as error:  # what every failure of a TCPStore is
+            reason = str(error).strip().partition("\n")[0]
+            raise RendezvousError(
+                f"rank {rank} of {size} can't use {place}: {reason}. torchrun keeps it, and may have ended; otherwise "
+                "check MASTER_ADDR and MASTER_PORT"
+            ) from None
+
+
+class _Notice:
+    """Where rank 0 listens, in a store: its address, a space and its port."""
+
+    def __init__(self, store: TCPStore, key: str) -> None:
+        self._store = store
+        self._key = key
+
+    def close(self) -> None:
+        """Disconnect: that is what a TCPStore does at its end, which the traceback of an error would put off."""
+        del self._store
+
+    def keep(self, listening: socket.socket) -> None:
+        """Write it wherever it isn't there: the store confirms nothing, and an earlier start may write later."""
+        ip, port, *_ = listening.getsockname()
+        if self._text() != f"{ip} {port}":
+            self._store.set(self._key, f"{ip} {port}")
+
+    def read(self) -> list[Place]:
+        """Give the place; none where nothing is written, or something else."""
+        ip, _, port = self._text().partition(" ")
+        try:
+            place = str(ipaddress.ip_address(ip)), int(port)
+        except ValueError:
+            return []
+        return [place] if 1 <= place[1] <= 65535 else []
+
+    def _text(self) -> str:
+        # Asking for a key that isn't there would wait for it.
+        return self._store.get(self._key).decode("utf-8", "replace") if self._store.check([self._key]) else ""
+
+
+def _open_store(host: str, port: int, deadline: float) -> TCPStore:
+    try:
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    except ImportError:
+        raise ConfigurationError(
+            "expected a torch that is built with torch.distributed, since torchrun's store is asked for the addresses: "
+            "start the ranks without torchrun (unset TORCHELASTIC_USE_AGENT_STORE)"
+        ) from None
+    left = datetime.timedelta(seconds=min(_LONGEST_SECONDS, max(1.0, deadline - time.monotonic())))
+    return TCPStore(host, port, None, False, left, wait_for_workers=False)

@@ -1,0 +1,137 @@
+"""The group's secret: read from 64 hexadecimal digits, or made by rank 0 and told to the ranks of its user on its host.
+
+Rank 0 tells it over an abstract Unix socket. Such a socket has no file, and goes with the last descriptor, so nothing
+is left behind even by `kill -9`. But anyone on the host may connect to it, or take its name first. So each side asks
+the kernel which user the other one is, before a byte is sent: that is the proof here, and the handshake's, for which
+there is no secret yet, only says which rank comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import socket
+
+from hpsearch_comm.bootstrap.acceptor import peer_uid
+from hpsearch_comm.bootstrap.exchange import Venue, gather, join
+from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.inheritance import close_in_children
+from hpsearch_comm.bootstrap.interface import is_local, resolve
+from hpsearch_comm.bootstrap.listener import listen
+from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
+
+__all__ = ["SECRET_BYTES", "agree_on_secret", "meeting_address", "new_secret", "parse_secret"]
+
+SECRET_BYTES = 32
+
+_VARIABLE = "HPSEARCH_COMM_SECRET"
+_HOW_TO_MAKE = 'python -c "import secrets; print(secrets.token_hex(32))"'
+_SET_IT = (
+    f"A secret is agreed on only between processes of one user on one host (and one container). For all others set "
+    f"{_VARIABLE} to the same {2 * SECRET_BYTES} hexadecimal digits on every rank: make them once with "
+    f"`{_HOW_TO_MAKE}`"
+)
+_ADVICE = (
+    "Start all ranks within start_timeout of each other, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and "
+    f"see whether the missing ones have failed before. {_SET_IT}"
+)
+
+
+def new_secret() -> bytes:
+    """Make a secret: 32 random bytes."""
+    return secrets.token_bytes(SECRET_BYTES)
+
+
+def parse_secret(text: str, source: str = _VARIABLE) -> bytes:
+    """Read a secret from its 64 hexadecimal digits.
+
+    Args:
+        text: The digits.
+        source: Where they stand, for the error, which never shows them.
+
+    Raises:
+        ConfigurationError: They aren't 64 hexadecimal digits.
+    """
+    text = text.strip()
+    stranger = re.search(r"[^0-9a-fA-F]", text)
+    if stranger is None and len(text) == 2 * SECRET_BYTES:
+        return bytes.fromhex(text)
+    got = f"{len(text)} characters"
+    if stranger is not None:
+        got += f", of which number {stranger.start() + 1} is none"
+    raise ConfigurationError(
+        f"expected {source} to be {2 * SECRET_BYTES} hexadecimal digits, got {got}; make them with `{_HOW_TO_MAKE}`"
+    )
+
+
+def agree_on_secret(rank: int, size: int, name: str, deadline: float, *, host: str | None = None) -> bytes:
+    """Give the ranks of one user on one host a secret that nobody else knows. Returns on all ranks or on none.
+
+    Args:
+        rank: This rank. Rank 0 makes the secret.
+        size: Number of ranks.
+        name: The same on every rank, and on no other group of this user that starts on this host at the same time.
+        deadline: When to give up, in seconds of `time.monotonic()`. The first one of all ranks counts.
+        host: Where rank 0 runs, if that is known; a rank of another host then needn't wait to find out.
+
+    Raises:
+        RendezvousError: Not all ranks came; names those that didn't.
+        ConfigurationError: A rank runs on another host than rank 0, or as another user.
+    """
+    if size == 1:
+        return new_secret()
+    address = meeting_address(name)
+    place = f"a Unix socket of user {os.geteuid()} for {name}"
+    if host is not None and not any(is_local(address) for address in _resolved(host)):
+        where = "on another host than MASTER_ADDR names" if rank == 0 else "on another host than rank 0"
+        raise ConfigurationError(
+            f"rank {rank} runs {where} ({host!r}): MASTER_ADDR must be an address or a name of rank 0's host. {_SET_IT}"
+        )
+    venue = Venue(size, Credentials(bytes(SECRET_BYTES), name), deadline, place, _ADVICE)
+    if rank == 0:
+        texts = gather(venue, [_listen(address, deadline, place)], new_secret().hex())
+    else:
+        try:
+            texts = join(venue, rank, lambda: [address], "")
+        except RefusedError:
+            _check_owner(address)
+            raise
+    return bytes.fromhex(texts[0])
+
+
+def meeting_address(name: str) -> str:
+    """Give the abstract Unix socket at which the ranks of this user's group of that name meet."""
+    return f"\0hpsearch-comm-{os.geteuid()}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
+
+def _listen(address: str, deadline: float, place: str) -> socket.socket:
+    # The name may be held by another group that is about to be complete, or by another user.
+    _check_owner(address)
+    try:
+        return listen(address, deadline)
+    except OSError as error:
+        raise RendezvousError(
+            f"rank 0 could not open {place}: {error}. Another group with the same MASTER_ADDR, MASTER_PORT and name is "
+            "starting, or two processes have RANK=0"
+        ) from None
+
+
+def _check_owner(address: str) -> None:
+    with close_in_children(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as sock, contextlib.suppress(OSError):
+        sock.setblocking(False)
+        sock.connect(address)
+        if peer_uid(sock) != os.geteuid():
+            raise ConfigurationError(
+                f"expected rank 0 to be a process of user {os.geteuid()}, but the Unix socket of its name is one of "
+                f"user {peer_uid(sock)}. {_SET_IT}"
+            )
+
+
+def _resolved(host: str) -> tuple[str, ...]:
+    try:
+        return resolve(host)
+    except ConfigurationError:
+        return (host,)  # not local, as an address that can't be bound

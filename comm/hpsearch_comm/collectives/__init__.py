@@ -1,0 +1,1 @@
+"""The algorithms: what is sent and reduced where, in which order."""

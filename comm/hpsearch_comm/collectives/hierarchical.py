@@ -1,0 +1,103 @@
+"""Allreduce in two levels: within each host through shared memory, between the hosts over links.
+
+What the ranks of one host can do through memory needn't go over the wire. Let H hosts have at least S ranks each. The
+tensor of n bytes is cut into S parts, and the first S ranks of each host own one each. Two hosts, a to d on one and
+e to g on the other, so S = 3:
+
+                          a     b     c     d          e     f     g
+    reduce within        ab..  ab..  ab..   -         efg   efg   efg       the owners of parts 0, 1 and 2 add up those
+                          0     1     2               0     1     2         of their host
+    allreduce between     └─────┼─────┼───────────────┘     │     │         a with e, b with f, c with g: each pair one
+                                └─────┼─────────────────────┘     │         part, all pairs at once, around a ring or by
+                                      └───────────────────────────┘         butterfly
+    gather within        all   all   all   all        all   all   all       everybody copies the parts of the owners
+
+Over the wire of a host go 2n(H-1)/H bytes each way, however many ranks it has; a ring through all p ranks would take
+2n(p-1)/p over each wire, and 2(p-1) steps instead of at most 2(H-1). Hosts with fewer ranks set S, the others' ranks
+beyond S only give and take; with S = 1 this is the plain scheme of one leader per host. (Jia et al. 2018, "Highly
+scalable deep learning training system with mixed-precision", call it hierarchical all-reduce.)
+
+The sum within a host is over its ranks in order, then the hosts follow in the order of the ring or the butterfly. One
+owner per part finishes it between the hosts, and all others get copies: the same bits on every rank. Sums of 16-bit
+numbers stay float32 until then. Long tensors go slice by slice, so that ranks that own nothing never wait for long, and
+so that little memory is needed where partial sums are wider than the tensor.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from hpsearch_comm.collectives import halving_doubling, ring
+from hpsearch_comm.collectives.parts import split
+from hpsearch_comm.collectives.reduction import Reduction, reduction_for
+from hpsearch_comm.collectives.shm import direct
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.shm.shm_segment import ShmSegment
+from hpsearch_comm.topology import Topology
+from hpsearch_comm.transport.mesh import Mesh
+
+__all__ = ["allreduce"]
+
+_SLICE = 32 * 1024 * 1024
+"""Bytes of partial results at a time."""
+
+_STEPS = 1 << 20
+"""Message numbers set aside for one slice. Owners and others count differently within it, and start the next as one."""
+
+
+def allreduce(
+    shm: ShmSegment,
+    mesh: Mesh,
+    operation: Operation,
+    topology: Topology,
+    tensor: torch.Tensor,
+    reduction: Reduction,
+) -> None:
+    """Reduce a tensor over all ranks, in place.
+
+    Args:
+        shm: The memory that this host's ranks share.
+        mesh: The links to the ranks of other hosts.
+        operation: Under way on every rank.
+        topology: Which ranks share a host; the same hosts on every rank.
+        tensor: 1-D, contiguous, on the CPU; of the same length and dtype on every rank.
+        reduction: The tensor's.
+    """
+    tensor = reduction.view(tensor)
+    length = _SLICE // reduction.accumulate.itemsize
+    first = operation.step
+    for index, start in enumerate(range(0, max(1, tensor.numel()), length)):
+        operation.step = first + index * _STEPS
+        _allreduce_slice(shm, mesh, operation, topology, tensor[start : start + length], reduction)
+
+
+def _allreduce_slice(
+    shm: ShmSegment,
+    mesh: Mesh,
+    operation: Operation,
+    topology: Topology,
+    tensor: torch.Tensor,
+    reduction: Reduction,
+) -> None:
+    owners = min(len(ranks) for ranks in topology.hosts)
+    parts = split(tensor.numel(), owners)
+    partial = tensor
+    within = reduction
+    if reduction.widens:
+        partial = reduction.partial(tensor)
+        within = reduction_for(reduction.name, reduction.accumulate)
+    step = operation.step
+    with operation.phase("reduce within the host"):
+        direct.reduce_parts(shm, operation, partial, parts, within)
+    place = topology.local_rank
+    if place < owners:
+        start, stop = parts[place]
+        mine = partial[start:stop]
+        peers = [ranks[place] for ranks in topology.hosts]
+        operation.step = step
+        with operation.phase("allreduce between hosts"):
+            between = halving_doubling if mine.numel() * mine.element_size() <= halving_doubling.SHORT else ring
+            between.allreduce(mesh, operation, peers, tensor[start:stop], reduction, mine, topology.size)
+    operation.step = step + _STEPS - 1
+    with operation.phase("gather within the host"):
+        direct.gather_parts(shm, operation, tensor, parts)

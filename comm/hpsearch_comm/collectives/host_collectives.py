@@ -1,0 +1,184 @@
+"""The collectives of tensors in this machine's memory: which algorithm carries each of them, over what.
+
+Within one host everything goes through the memory that its ranks share (`direct`). Between hosts an allreduce is
+hierarchical where some host has several ranks, and else a butterfly for little and a ring for much; the rest goes over
+links: a tree for broadcast, rings for allgather and reduce_scatter, pairs for alltoall. Every rank comes to the same
+choice, since it depends on nothing but the operation and the topology.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+
+from hpsearch_comm.collectives import halving_doubling, hierarchical, naive, pairwise, ring, tree
+from hpsearch_comm.collectives.parts import split
+from hpsearch_comm.collectives.reduction import Reduction
+from hpsearch_comm.collectives.shm import direct
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.shm.shm_segment import ShmSegment
+from hpsearch_comm.topology import Topology
+from hpsearch_comm.transport.mesh import Mesh
+
+__all__ = ["HostCollectives"]
+
+_OVER_LINKS = {"ring": ring.allreduce, "butterfly": halving_doubling.allreduce, "naive": naive.allreduce}
+_OTHERS = {"broadcast": "tree", "allgather": "ring", "reduce_scatter": "ring", "barrier": "pairwise"}
+_FAR = 1 << 32
+"""More steps than a broadcast has: the ranks of a tree count different numbers of them, and go on from a multiple."""
+
+
+class HostCollectives:
+    """The algorithms, joined with what they run over. Tensors are flat, contiguous and in this machine's memory.
+
+    Args:
+        topology: The ranks that share memory are those of one host.
+        shm: What this host's ranks share.
+        mesh: The links to all peers.
+        forced: The algorithm of every allreduce, or auto.
+
+    Raises:
+        ConfigurationError: The forced algorithm can't be had here.
+    """
+
+    def __init__(self, topology: Topology, shm: ShmSegment, mesh: Mesh, forced: str) -> None:
+        self.topology = topology
+        self.shm = shm
+        self._mesh = mesh
+        self._members = range(topology.size)
+        self._forced = forced
+        self._available = {"ring", "butterfly", "naive"}
+        if len(topology.hosts) == 1:
+            self._available.add("direct")
+        if topology.size > len(topology.hosts):
+            self._available.add("hierarchical")
+        if forced != "auto" and forced not in self._available:
+            raise ConfigurationError(
+                f"algorithm must be one of auto, {', '.join(sorted(self._available))} for ranks on hosts "
+                f"{[list(ranks) for ranks in topology.hosts]}, got {forced!r}: direct needs all ranks on one host, and "
+                "hierarchical a host with more than one rank"
+            )
+
+    def algorithm(self, operation: str, nbytes: int) -> str:
+        """Name the algorithm that carries an operation on a tensor of so many bytes."""
+        if operation == "alltoall":
+            return "pairwise"
+        one_host = "direct" in self._available
+        if operation != "allreduce":
+            return "direct" if one_host and self._forced in ("auto", "direct") else _OTHERS[operation]
+        if self._forced != "auto":
+            return self._forced
+        if one_host:
+            return "direct"
+        if "hierarchical" in self._available:
+            return "hierarchical"
+        return "butterfly" if nbytes <= halving_doubling.SHORT else "ring"
+
+    def allreduce(
+        self, operation: Operation, algorithm: str, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor
+    ) -> None:
+        """Reduce the ranks' tensors into everybody's `out`, which may be the tensor itself."""
+        self.bind_allreduce(algorithm, reduction, tensor.numel())(operation, tensor, out)
+
+    def bind_allreduce(self, algorithm: str, reduction: Reduction, numel: int) -> direct.Carry:
+        """Give what `allreduce` does with tensors of this kind and length, with nothing left to choose."""
+        if algorithm == "direct":
+            return direct.bind(self.shm, reduction, numel)
+        mesh, members = self._mesh, self._members
+
+        def over_links(operation: Operation, tensor: torch.Tensor, out: torch.Tensor) -> None:
+            if out is not tensor:
+                out.copy_(tensor)
+            if algorithm == "hierarchical":
+                hierarchical.allreduce(self.shm, mesh, operation, self.topology, out, reduction)
+            else:
+                _OVER_LINKS[algorithm](mesh, operation, members, out, reduction)
+
+        return over_links
+
+    def broadcast(self, operation: Operation, algorithm: str, tensor: torch.Tensor, root: int) -> None:
+        """Copy the root's tensor into everybody's."""
+        if algorithm == "direct":
+            direct.broadcast(self.shm, operation, tensor, root)
+        else:
+            tree.broadcast(self._mesh, operation, self._members, tensor, root)
+            operation.step = (operation.step // _FAR + 1) * _FAR
+
+    def reduce_scatter(
+        self,
+        operation: Operation,
+        algorithm: str,
+        tensor: torch.Tensor,
+        parts: Sequence[tuple[int, int]],
+        reduction: Reduction,
+        out: torch.Tensor,
+    ) -> None:
+        """Reduce the ranks' tensors; rank i gets part i in `out`, and the tensor stays as it is."""
+        if algorithm == "direct":
+            direct.reduce_scatter(self.shm, operation, tensor, parts, reduction, out)
+            return
+        partial = reduction.partial(tensor)
+        if partial.data_ptr() == tensor.data_ptr():
+            partial = partial.clone()
+        ring.reduce_scatter(self._mesh, operation, self._members, partial, parts, reduction)
+        start, stop = parts[operation.rank]
+        reduction.finish(partial[start:stop], self.topology.size)
+        reduction.view(out).copy_(partial[start:stop])
+
+    def allgather(
+        self, operation: Operation, algorithm: str, tensor: torch.Tensor, parts: Sequence[tuple[int, int]]
+    ) -> None:
+        """Fill the tensor on every rank with part i of rank i, which is there already."""
+        if algorithm == "direct":
+            direct.allgather(self.shm, operation, [tensor[start:stop] for start, stop in parts])
+        else:
+            ring.allgather(self._mesh, operation, self._members, tensor, parts)
+
+    def allgather_numbers(self, operation: Operation, algorithm: str, numbers: Sequence[int]) -> list[list[int]]:
+        """Give each rank's numbers, equally many on each, to every rank."""
+        size, count = self.topology.size, len(numbers)
+        table = torch.zeros(size * count, dtype=torch.int64, device="cpu")
+        start = operation.rank * count
+        table[start : start + count] = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+        parts = [(rank * count, (rank + 1) * count) for rank in range(size)]
+        self.allgather(operation, algorithm, table, parts)
+        values = table.tolist()
+        return [values[start:stop] for start, stop in parts]
+
+    def coming_rows(self, operation: Operation, splits: Sequence[int]) -> list[int]:
+        """Tell each rank how many rows it gets, and give how many come from each."""
+        gathering = "direct" if "direct" in self._available else "ring"
+        return [line[operation.rank] for line in self.allgather_numbers(operation, gathering, splits)]
+
+    def exchange_rows(
+        self, operation: Operation, rows: torch.Tensor, splits: Sequence[int], out: torch.Tensor, coming: Sequence[int]
+    ) -> None:
+        """Do the rest of an alltoall whose ranks know how many rows come from each.
+
+        Args:
+            operation: Under way on every rank.
+            rows: 2-D, contiguous: the second dimension is as long on every rank.
+            splits: How many of them go to each rank, in turn.
+            out: 2-D, contiguous: where the rows go that come.
+            coming: How many come from each rank.
+        """
+        sends = [rows[stop - count : stop].view(-1) for count, stop in zip(splits, accumulate(splits), strict=True)]
+        receives = [out[stop - count : stop].view(-1) for count, stop in zip(coming, accumulate(coming), strict=True)]
+        if self.topology.size == 1:
+            receives[0].copy_(sends[0])
+        else:
+            pairwise.alltoall(self._mesh, operation, self._members, sends, receives)
+
+    def barrier(self, operation: Operation, algorithm: str) -> None:
+        """Return when every rank has come."""
+        if algorithm == "direct":
+            direct.barrier(self.shm, operation)
+        else:
+            pairwise.barrier(self._mesh, operation, self._members)
+
+    def row_parts(self, rows: int, width: int) -> list[tuple[int, int]]:
+        """Cut `rows` rows of `width` elements into one run of elements for each rank, as torch.tensor_split does."""
+        return [(start * width, stop * width) for start, stop in split(rows, self.topology.size)]

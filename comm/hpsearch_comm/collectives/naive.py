@@ -1,0 +1,38 @@
+"""Allreduce as one would write it first: everybody sends everything to everybody, and adds it all up.
+
+Each of p ranks sends its tensor of n bytes to the p-1 others, in one step: n(p-1) bytes, and as many come in. Then it
+has all p tensors, and reduces them in the order of the ranks. There is nothing here that could be wrong in an
+interesting way, so the tests hold all other algorithms against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from hpsearch_comm.collectives.reduction import Reduction
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.transport.mesh import Mesh
+
+__all__ = ["allreduce"]
+
+
+def allreduce(
+    mesh: Mesh, operation: Operation, members: Sequence[int], tensor: torch.Tensor, reduction: Reduction
+) -> None:
+    """Reduce a tensor over the members, in place; all as for `ring.allreduce`. The sum is in the order of members."""
+    tensor = reduction.view(tensor)
+    others = {member: torch.empty_like(tensor) for member in members if member != operation.rank}
+    operation.step += 1
+    mesh.exchange(
+        operation,
+        [(member, tensor) for member in others],
+        [(member, received, None) for member, received in others.items()],
+    )
+    first, *rest = [others.get(member, tensor) for member in members]
+    result = first.to(reduction.accumulate, copy=True)
+    for received in rest:
+        reduction.combine(result, received)
+    reduction.finish(result, len(members))
+    tensor.copy_(result)

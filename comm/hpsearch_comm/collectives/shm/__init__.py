@@ -1,0 +1,1 @@
+"""The algorithms of one host, through the memory that its ranks share."""

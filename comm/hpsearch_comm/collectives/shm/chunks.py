@@ -1,0 +1,88 @@
+"""The reduction of tensors in memory, in calls of torch that are neither too long nor too short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from hpsearch_comm.collectives.reduction import Reduction
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.shm.shm_segment import ShmSegment
+from hpsearch_comm.shm.staging import CHUNK
+
+__all__ = ["SERIAL", "fold", "piece_length"]
+
+SERIAL = (1 << 15) - 64
+"""Elements below which torch starts no threads."""
+
+
+def piece_length(shm: ShmSegment, operation: Operation, reduction: Reduction) -> int:
+    """Give how many elements one call of torch reduces: what one leaves in the core's own cache, the next finds there.
+
+    Args:
+        shm: The host's.
+        operation: Under way.
+        reduction: The operator.
+    """
+    length = CHUNK // reduction.accumulate.itemsize
+    threads = torch.get_num_threads()
+    if threads == 1:
+        return length
+    # torch starts threads of its own for long tensors. They help where there are cores for all ranks' threads, but not
+    # from a thread beside the caller's, where they would be a second set of them.
+    return length * threads if operation.spin and threads * shm.size <= shm.cores else min(length, SERIAL)
+
+
+def fold(
+    shm: ShmSegment,
+    operation: Operation,
+    reduction: Reduction,
+    sources: Sequence[torch.Tensor],
+    out: torch.Tensor,
+    *,
+    finish: bool,
+) -> None:
+    """Reduce the sources in order, piece by piece.
+
+    Args:
+        shm: Gives memory for partial results.
+        operation: Under way.
+        reduction: The operator.
+        sources: One of each member.
+        out: Where the result goes. It may be the first source, or this rank's own.
+        finish: Whether the result is final.
+    """
+    length = piece_length(shm, operation, reduction)
+    if out.numel() <= length:
+        _fold(shm, reduction, sources, out, finish=finish)
+        return
+    for start in range(0, out.numel(), length):
+        piece = slice(start, start + length)
+        _fold(shm, reduction, [source[piece] for source in sources], out[piece], finish=finish)
+
+
+def _fold(
+    shm: ShmSegment, reduction: Reduction, sources: Sequence[torch.Tensor], out: torch.Tensor, *, finish: bool
+) -> None:
+    if out.dtype is not reduction.accumulate:
+        total = shm.scratch(reduction.accumulate, out.numel())
+        total.copy_(sources[0])
+        rest = sources[1:]
+    else:
+        # What lies in `out` may be this rank's own source: until its turn has come, the sum grows elsewhere.
+        own = shm.index
+        total = out if own < 2 else shm.scratch(out.dtype, out.numel())
+        reduction.into(sources[0], sources[1], total)
+        for theirs in sources[2:own]:
+            reduction.combine(total, theirs)
+        if own >= 2:
+            reduction.into(total, sources[own], out)
+            total = out
+        rest = sources[max(own + 1, 2) :]
+    for theirs in rest:
+        reduction.combine(total, theirs)
+    if finish:
+        reduction.finish(total, len(sources))
+    if total is not out:
+        out.copy_(total)

@@ -1,0 +1,88 @@
+"""Which wheels of NCCL are installed, and whether two of them fight over one file.
+
+NVIDIA ships NCCL for each major version of CUDA as a distribution of its own, but all of them install
+`nvidia/nccl/lib/libnccl.so.2`. pip lets the last one overwrite the others, and removing any of them removes
+the library of all.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+__all__ = ["LIBRARY", "NcclWheel", "installed_nccl_wheels", "nccl_required_by_torch", "shared_files"]
+
+LIBRARY = re.compile(r"libnccl\.so(\.\d+)*")
+"""Names of NCCL's files."""
+
+_NAME = re.compile(r"nvidia[-_.]+nccl[-_.]+cu\d+", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class NcclWheel:
+    """An installed distribution that carries NCCL."""
+
+    name: str
+    """Such as `nvidia-nccl-cu12`."""
+    version: str
+    files: tuple[str, ...]
+    """Its files, relative to the folder it is installed in."""
+    folder: Path = field(default=Path(), compare=False)
+    """Where it is installed."""
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Its copies of libnccl, relative to the folder; one, as a rule."""
+        return tuple(file for file in self.files if LIBRARY.fullmatch(PurePosixPath(file).name))
+
+    @property
+    def cuda(self) -> int:
+        """Major version of CUDA that it is built for."""
+        return int(self.name.rpartition("cu")[2])
+
+
+def installed_nccl_wheels(search_path: Sequence[str] | None = None) -> tuple[NcclWheel, ...]:
+    """Give the installed NCCL wheels, by name.
+
+    Args:
+        search_path: Folders to look in, in place of `sys.path`.
+    """
+    found: dict[str, NcclWheel] = {}
+    for distribution in importlib.metadata.distributions(path=_folders(search_path)):
+        name = distribution.metadata["Name"]
+        if name is None or not _NAME.fullmatch(name):
+            continue
+        canonical = re.sub(r"[-_.]+", "-", name).lower()
+        files = tuple(sorted(file.as_posix() for file in distribution.files or ()))
+        # The first on the path is the one that Python imports.
+        folder = Path(str(distribution.locate_file("")))
+        found.setdefault(canonical, NcclWheel(canonical, distribution.version, files, folder))
+    return tuple(found[name] for name in sorted(found))
+
+
+def shared_files(wheels: Sequence[NcclWheel]) -> tuple[str, ...]:
+    """Give the NCCL libraries that more than one of the wheels installs, by path."""
+    owners = Counter(file for wheel in wheels for file in wheel.libraries)
+    return tuple(sorted(file for file, count in owners.items() if count > 1))
+
+
+def nccl_required_by_torch(search_path: Sequence[str] | None = None) -> str | None:
+    """Give the NCCL wheel that the installed torch names in its metadata, as pip takes it.
+
+    Such as `nvidia-nccl-cu13==2.28.9`; None where torch is missing or names none, as a CPU build does.
+    """
+    torch = next(iter(importlib.metadata.distributions(name="torch", path=_folders(search_path))), None)
+    for requirement in [] if torch is None else torch.requires or ():
+        wanted = requirement.partition(";")[0].strip()
+        if _NAME.match(wanted):
+            return re.sub(r"[\s()]", "", wanted)
+    return None
+
+
+def _folders(search_path: Sequence[str] | None) -> list[str]:
+    return sys.path if search_path is None else list(search_path)

@@ -1,0 +1,137 @@
+"""Beginning alike: parameters, buffers and the state of an optimizer as one rank has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from hpsearch_comm.data_parallel.agreement import check_agreement, describe_tensors
+from hpsearch_comm.errors import UsageError
+from hpsearch_comm.group import Group
+from hpsearch_comm.header import DTYPES, dtype_named
+
+__all__ = ["broadcast_optimizer_state", "broadcast_parameters", "broadcast_tensors"]
+
+
+def broadcast_parameters(
+    parameters: Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]], group: Group, root: int = 0
+) -> None:
+    """Overwrite tensors with those of the rank `root`, in place; a collective.
+
+    Args:
+        parameters: `model.state_dict()`, `model.named_parameters()` or the like. What isn't a tensor is left out.
+        group: The ranks.
+        root: The rank that has them right.
+
+    Raises:
+        MismatchError: Names, shapes or dtypes differ between ranks; raised on all.
+    """
+    named = list(parameters.items() if isinstance(parameters, Mapping) else parameters)
+    tensors = [(name, tensor) for name, tensor in named if isinstance(tensor, torch.Tensor)]
+    check_agreement(group, "what is broadcast", describe_tensors("tensor", tensors))
+    broadcast_tensors((tensor for _, tensor in tensors), group, root)
+
+
+def broadcast_tensors(tensors: Iterable[torch.Tensor], group: Group, root: int = 0) -> None:
+    """Overwrite tensors, known to be of the same shapes on every rank, with the root's; a collective."""
+    under_way = [group.broadcast_async(tensor.detach(), root) for tensor in tensors]
+    for operation in under_way:
+        operation.wait()
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, group: Group, root: int = 0) -> None:
+    """Make every rank's optimizer what the root's is: its state, and its groups' settings; a collective.
+
+    Structure and plain numbers travel as JSON, tensors as tensors. Ranks whose optimizer has no state yet get one, so
+    it is enough that the root has loaded a checkpoint.
+
+    Args:
+        optimizer: Of the same kind, with the same groups of the same parameters, on every rank.
+        group: The ranks.
+        root: The rank whose state counts.
+
+    Raises:
+        MismatchError: The groups aren't the same on all ranks; raised on all.
+        UsageError: The root's state holds what can't travel; raised on all.
+    """
+    check_agreement(group, "an optimizer's parameters", _describe_groups(optimizer))
+    tensors: list[torch.Tensor] = []
+    message: str | None = None
+    if group.rank == root:
+        try:
+            message = json.dumps({"state": _pack(optimizer.state_dict(), tensors, "state_dict()")})
+        except UsageError as error:
+            message = json.dumps({"error": str(error)})
+    received = json.loads(group.broadcast_object(message, root))
+    if "error" in received:
+        raise UsageError(received["error"])
+    if group.rank == root:
+        broadcast_tensors(tensors, group, root)
+        return
+    parameters = [parameter for settings in optimizer.param_groups for parameter in settings["params"]]
+    state = _unpack(received["state"], tensors, parameters[0].device if parameters else torch.device("cpu"))
+    broadcast_tensors(tensors, group, root)
+    optimizer.load_state_dict(state)
+
+
+def _describe_groups(optimizer: torch.optim.Optimizer) -> list[str]:
+    return [f"optimizer {type(optimizer).__name__}"] + [
+        line
+        for number, settings in enumerate(optimizer.param_groups)
+        for line in describe_tensors(
+            f"parameter group {number},", ((f"number {i}", p) for i, p in enumerate(settings["params"]))
+        )
+    ]
+
+
+def _pack(value: Any, tensors: list[torch.Tensor], where: str) -> Any:
+    """Turn a nested state into JSON-like values; tensors go into the list, and only their description stays.
+
+    What JSON doesn't know is a list that begins with the name of its kind.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided:
+            raise UsageError(f"{where} is a {value.layout} tensor, only dense ones can be broadcast")
+        if value.dtype not in DTYPES:
+            raise UsageError(f"{where} is a tensor of {value.dtype}, which can't be broadcast: convert it first")
+        tensors.append(value)
+        return ["tensor", str(value.dtype).removeprefix("torch."), list(value.shape), value.device.type]
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return [kind, *(_pack(item, tensors, f"{where}[{index}]") for index, item in enumerate(value))]
+    if isinstance(value, Mapping):
+        return ["dict", *([_key(key, where), _pack(item, tensors, f"{where}[{key!r}]")] for key, item in value.items())]
+    if isinstance(value, float | int):  # numpy's float64 and the like
+        return float(value) if isinstance(value, float) else int(value)
+    raise UsageError(
+        f"{where} is a {type(value).__name__}, which can't be broadcast: only numbers, strings, tensors, and lists, "
+        "tuples and dicts of them can. Leave it out, or set it on every rank"
+    )
+
+
+def _key(key: Any, where: str) -> int | str:
+    if type(key) not in (int, str):
+        raise UsageError(f"the keys of {where} must be strings or integers to be broadcast, got {key!r}")
+    return key  # type: ignore[no-any-return]
+
+
+def _unpack(value: Any, tensors: list[torch.Tensor], device: torch.device) -> Any:
+    """Turn what `_pack` gave back into a state; its tensors, not yet filled, are in the list too."""
+    if not isinstance(value, list):
+        return value
+    kind, *content = value
+    if kind == "tensor":
+        dtype, shape, where = content
+        # A root's GPU may have another number than this rank's.
+        place = device if where == device.type else torch.device(where)
+        tensors.append(torch.empty(shape, dtype=dtype_named(dtype), device=place))
+        return tensors[-1]
+    if kind == "dict":
+        return {key: _unpack(item, tensors, device) for key, item in content}
+    items = [_unpack(item, tensors, device) for item in content]
+    return items if kind == "list" else tuple(items)

@@ -1,0 +1,170 @@
+"""The gradients of a model in buckets, which every rank reduces in the same order.
+
+Buckets are planned together, at the end of the first backward pass that is averaged, and anew when a parameter has got
+another dtype, device, shape or layout. Each is sent when it and all before it are complete; the last one, which says
+who used what, when the backward pass is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+
+from hpsearch_comm.data_parallel.bucket import Bucket
+from hpsearch_comm.data_parallel.bucket_building import build_buckets
+from hpsearch_comm.data_parallel.bucket_plan import LARGE, Arrivals, plan_buckets
+from hpsearch_comm.data_parallel.overlap import describe_cores, pays_to_overlap
+from hpsearch_comm.data_parallel.shares import Share
+from hpsearch_comm.data_parallel.sparse import SparseGradient
+from hpsearch_comm.group import Group
+from hpsearch_comm.operations.work import Handle
+
+__all__ = ["Buckets"]
+
+_FIRST_BUCKET_BYTES = 1 << 20
+
+
+class Buckets:
+    """What is reduced, bucket by bucket. Making it does nothing collective.
+
+    Args:
+        parameters: Whose gradients are averaged, in the same order on every rank.
+        group: The ranks.
+        bucket_bytes: Of gradients that are reduced at once.
+        compression: None, "fp16" or "bf16".
+        overlap: Whether buckets are sent while the backward pass still runs; None where it pays.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[torch.nn.Parameter],
+        group: Group,
+        *,
+        bucket_bytes: float,
+        compression: str | None,
+        overlap: bool | None,
+    ) -> None:
+        self._parameters = parameters
+        self._group = group
+        self._bucket_bytes = bucket_bytes
+        self._compression = compression
+        self._overlap_wanted = overlap
+        self.overlap = False
+        """Whether buckets are sent while the backward pass still runs."""
+        self.timely: dict[int, Bucket] = {}
+        """By a parameter's index, the bucket that is complete when its gradient and all others of it have arrived."""
+        self._kinds: list[Hashable] = []
+        self._in_order: list[Bucket] = []
+        self._bucket_of: dict[int, Bucket] = {}
+        self._sparse: list[SparseGradient] = []
+        self._next = 0
+        self._unused: list[int] = []
+        self._under_way: list[Handle[torch.Tensor]] = []
+
+    @property
+    def planned(self) -> bool:
+        """Whether there are buckets for the parameters as they are."""
+        return self._kinds == self._kinds_now()
+
+    @property
+    def begun(self) -> bool:
+        """Whether some of this backward pass's gradients have been sent."""
+        return self._next > 0
+
+    def expect(self) -> None:
+        """Begin a backward pass."""
+        self._next = 0
+        self._unused = []
+        self._under_way = []
+        for bucket in self._in_order:
+            bucket.expect()
+
+    def forget(self) -> None:
+        """Have no buckets until they are planned anew."""
+        self._kinds, self._in_order, self._sparse = [], [], []
+        self.timely, self._bucket_of = {}, {}
+
+    def plan(self, seen: Arrivals) -> None:
+        """Agree with the other ranks on buckets, and make them; a collective.
+
+        Args:
+            seen: What this rank saw in the backward pass that is ending.
+        """
+        parameters = self._parameters
+        for index, parameter in enumerate(parameters):
+            gradient = parameter.grad
+            if gradient is not None and gradient.layout is torch.sparse_coo:
+                seen.sparse[index] = gradient.sparse_dim()
+        everyone = self._group.allgather_object([seen.to_object(), describe_cores()])
+        plan = plan_buckets(
+            [Arrivals.from_object(theirs) for theirs, _ in everyone],
+            [(parameter.dtype, parameter.device) for parameter in parameters],
+            [parameter.numel() * parameter.element_size() for parameter in parameters],
+            min(_FIRST_BUCKET_BYTES, self._bucket_bytes),
+            self._bucket_bytes,
+            LARGE,
+        )
+        self._in_order = build_buckets(plan, parameters, self._group, self._compression)
+        for bucket, indices in zip(self._in_order, plan.buckets, strict=True):
+            self._bucket_of.update(dict.fromkeys(indices, bucket))
+        self.timely = {index: bucket for index, bucket in self._bucket_of.items() if index not in plan.late}
+        self._sparse = [
+            SparseGradient(parameters[index], dimensions, self._group) for index, dimensions in plan.sparse.items()
+        ]
+        self.overlap = bool(self._overlap_wanted)
+        if self._overlap_wanted is None:
+            on_gpu = any(parameter.is_cuda for parameter in parameters)
+            self.overlap = on_gpu or pays_to_overlap(self._group, [cores for _, cores in everyone])
+        self._kinds = self._kinds_now()
+
+    def next_is_complete(self) -> bool:
+        """Say whether a bucket can be sent now.
+
+        The last one never can: it completes when the backward pass is all but over, and is reduced there, by the thread
+        that would only wait for it otherwise.
+        """
+        return self._next < len(self._in_order) - 1 and not self._in_order[self._next].missing
+
+    def send(self, share: Share) -> None:
+        """Reduce the next bucket, or begin to; a collective.
+
+        Args:
+            share: What to multiply this rank's gradients by before they are averaged.
+        """
+        bucket = self._in_order[self._next]
+        values = bucket.fill(share, self._unused)
+        bucket.sent = True
+        self._next += 1
+        if self.overlap:
+            self._under_way.append(self._group.allreduce_async(values, "mean", bucket.mean))
+        else:
+            self._group.allreduce(values, "mean", bucket.mean)
+
+    def finish(self, share: Share) -> None:
+        """Send what is left, wait for everything, and hand the gradients over; a collective."""
+        while self._next < len(self._in_order) - 1:
+            self.send(share)
+        for last in self._in_order[-1:]:
+            self._group.allreduce(last.fill(share, self._unused), "mean", last.mean)
+        for gradient in self._sparse:
+            gradient.send(share)
+        for operation in self._under_way:
+            operation.wait()
+        self._under_way = []
+        for bucket in self._in_order:
+            bucket.finish()
+        if self._unused:
+            self._settle()
+        for gradient in self._sparse:
+            gradient.finish(share)
+
+    def _settle(self) -> None:
+        """Find out what other ranks had where this one had nothing."""
+        uses = self._in_order[-1].uses.tolist()
+        for index in self._unused:
+            self._bucket_of[index].give(index, uses[index] != 0)
+
+    def _kinds_now(self) -> list[Hashable]:
+        """Give all that a bucket's memory depends on."""
+        return [(p.dtype, p.get_device(), p.shape, p.stride()) for p in self._parameters]

@@ -1,0 +1,218 @@
+"""A model whose ranks each see a part of every batch, and stay the same."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import weakref
+from collections.abc import Iterator
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import nn
+
+from hpsearch_comm.data_parallel.agreement import check_agreement, describe_tensors
+from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
+from hpsearch_comm.data_parallel.join import join
+from hpsearch_comm.data_parallel.reducer import GradientReducer
+from hpsearch_comm.data_parallel.sync_batch_norm import SyncBatchNorm
+from hpsearch_comm.errors import UsageError
+from hpsearch_comm.group import Group
+
+__all__ = ["DataParallel"]
+
+_Self = TypeVar("_Self", bound="DataParallel")
+
+
+class DataParallel(nn.Module):
+    """Trains one model on several ranks: `loss.backward()` averages the gradients over them.
+
+        model = DataParallel(model, group)
+        optimizer = torch.optim.Adam(model.parameters())
+        for inputs, targets in this_ranks_batches:
+            optimizer.zero_grad()
+            loss_function(model(inputs), targets).backward()
+            optimizer.step()
+
+    Making one is a collective: parameters and buffers become rank 0's. Later on only gradients are averaged; the
+    running statistics of batch normalization stay each rank's own unless `SyncBatchNorm` keeps them equal.
+
+    After `backward()` each `parameter.grad` is the mean over the ranks, so that clipping, unscaling and any optimizer
+    work on it as on one rank. `zero_grad()` works with and without `set_to_none`. It is a view of a bucket, which the
+    next backward pass overwrites: clone what you need for longer. What it held before is part of the mean.
+    A parameter that no rank used keeps no gradient; one that some ranks used gets the mean over all, with zeros for the
+    others. A second derivative through `backward(create_graph=True)` isn't kept.
+
+    Every rank must run the same number of synchronised backward passes, each through at least one parameter, and call
+    no other operation of the group within them. Two models that are trained side by side, in an order that may differ
+    between ranks, need a group each: `group.duplicate()`.
+
+    `state_dict()` has the inner module's keys after `module.`, as torch's DistributedDataParallel has.
+
+    Args:
+        module: The model, on its final device. Parameters that are to be frozen must be so already, or be frozen on
+            every rank later; they can't be unfrozen under it.
+        group: The ranks.
+        bucket_mb: MiB of gradients that are reduced at once.
+        compression: "fp16" or "bf16" halves what travels, and rounds it; fp16 ends at 65504. None sends it as it is.
+            Sparse gradients are never compressed.
+        weighted: Whether the mean is weighted by what each rank tells `set_weight`.
+        broadcast: Whether rank 0's parameters and buffers are sent. False where all ranks have loaded the same.
+        overlap: Whether gradients are averaged while the backward pass still runs. None decides by what it gains: yes
+            between hosts, on GPUs, and where the host has more cores than the ranks' backward passes keep busy.
+
+    Attributes:
+        module: The model.
+        group: The ranks.
+
+    Raises:
+        MismatchError: The models aren't the same on all ranks; names the first parameter that differs, on every rank.
+        UsageError: An argument doesn't fit, or nothing needs a gradient.
+    """
+
+    module: nn.Module
+
+    def __init__(
+        self,
+        module: nn.Module,
+        group: Group,
+        *,
+        bucket_mb: float = 25.0,
+        compression: Literal["fp16", "bf16"] | None = None,
+        weighted: bool = False,
+        broadcast: bool = True,
+        overlap: bool | None = None,
+    ) -> None:
+        super().__init__()
+        parameters = list(module.named_parameters())
+        if not any(parameter.requires_grad for _, parameter in parameters):
+            raise UsageError("no parameter of the model needs a gradient: there is nothing to average")
+        buffers = list(module.named_buffers())
+        reducer = GradientReducer(
+            parameters, group, bucket_mb=bucket_mb, compression=compression, weighted=weighted, overlap=overlap
+        )
+        settings = f"settings bucket_mb={bucket_mb}, compression={compression}, weighted={weighted}"
+        lines = [f"{settings}, broadcast={broadcast}", *describe_tensors("parameter", parameters)]
+        try:
+            check_agreement(group, "the model", lines + describe_tensors("buffer", buffers))
+            if broadcast:
+                broadcast_tensors((tensor for _, tensor in parameters + buffers), group)
+        except BaseException:
+            reducer.close()
+            raise
+        self.module = module
+        self.group = group
+        self._reducer = reducer
+        for layer in module.modules():
+            if isinstance(layer, SyncBatchNorm):
+                layer.exchange.share = reducer.coming_share
+        self._known = {id(parameter) for _, parameter in parameters}
+        self._trained = [
+            (layer._parameters, name, parameter)
+            for layer in module.modules()
+            for name, parameter in layer._parameters.items()
+            if parameter is not None and parameter.requires_grad
+        ]
+        self._changed = False
+        # The model may outlive this; then it is an ordinary one again.
+        weakref.finalize(self, reducer.close).atexit = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module."""
+        if self._changed or any(holder.get(name) is not parameter for holder, name, parameter in self._trained):
+            self._check_parameters()
+        return self.module(*args, **kwargs)
+
+    def train(self: _Self, mode: bool = True) -> _Self:
+        """Set the training mode, as for any module."""
+        self._changed = True
+        return super().train(mode)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let the backward passes within accumulate gradients on each rank, without averaging them.
+
+        with model.no_sync():
+            for part in parts[:-1]:
+                loss(part).backward()
+        loss(parts[-1]).backward()  # averages what has been accumulated
+        """
+        before, self._reducer.enabled = self._reducer.enabled, False
+        try:
+            yield
+        finally:
+            self._reducer.enabled = before
+
+    def set_weight(self, weight: float) -> None:
+        """Say how much this rank's gradient counts in the next synchronised backward pass; a collective.
+
+        With the number of rows that the loss is a mean over, the averaged gradient is that of the mean over the rows of
+        all ranks, also where they have unequal numbers of them. With accumulation, that is the rows of all the parts.
+
+        Args:
+            weight: 0 or more. A rank with 0 brings nothing, even where its gradients aren't numbers.
+
+        Raises:
+            UsageError: The model isn't weighted, the weight isn't a number of 0 or more, or the last one is unused.
+                (That all ranks have said 0 shows in the backward pass.)
+        """
+        reducer = self._reducer
+        if not reducer.weighted:
+            raise UsageError("set_weight needs DataParallel(..., weighted=True)")
+        try:
+            value = float(weight)
+        except (TypeError, ValueError):
+            value = math.nan
+        if not (math.isfinite(value) and value >= 0):
+            raise UsageError(f"a weight must be a finite number of 0 or more, got {weight!r}")
+        if reducer.shares.announced:
+            raise UsageError(
+                "set_weight was called twice before a synchronised backward pass: call it once for each, with the "
+                "rows of all accumulated parts"
+            )
+        if self.group.size > 1:
+            reducer.shares.announce(value)
+
+    def join(self, *optimizers: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
+        """Let ranks run out of batches at different times.
+
+            with model.join(optimizer):
+                for inputs, targets in this_ranks_batches:
+                    ...
+
+        A rank that leaves the block takes part in the others' reductions, with nothing to add, until all have left it.
+        The mean is over the ranks that still have batches. At the end every rank has the parameters, the buffers and
+        the optimizers' state of the lowest rank that worked to the end, and no gradients.
+
+        It costs one allreduce of two numbers for each rank before each synchronised backward pass; with
+        `weighted=True`, where `set_weight` does that anyway, it costs nothing. Other operations in the block, such as
+        averaging a loss, can't be shadowed: they would wait for ranks that have left.
+
+        Args:
+            optimizers: Those that the block steps. Without them a rank that left early goes on with an older state.
+
+        Raises:
+            UsageError: The model has a SyncBatchNorm, whose operations within the forward pass can't be shadowed.
+        """
+        return join(self.module, self._reducer, optimizers)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be copied or pickled.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            "a DataParallel can't be copied or pickled, since it belongs to the ranks of its group: copy or save its "
+            "module, or its state_dict()"
+        )
+
+    def _check_parameters(self) -> None:
+        self._changed = False
+        for name, parameter in self.module.named_parameters():
+            # What functional_call puts in a parameter's place may come from it; then its gradient gets there.
+            if parameter.requires_grad and parameter.is_leaf and id(parameter) not in self._known:
+                raise UsageError(
+                    f"parameter {name} was added to the model, or replaced, after DataParallel was made, so its "
+                    "gradient wouldn't be averaged: wrap the model when it is complete"
+                )

@@ -1,0 +1,160 @@
+"""An optimizer that steps on gradients averaged over the ranks."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import torch
+
+from hpsearch_comm.data_parallel.agreement import check_agreement, describe_tensors
+from hpsearch_comm.data_parallel.broadcast import broadcast_optimizer_state, broadcast_tensors
+from hpsearch_comm.data_parallel.reducer import GradientReducer
+from hpsearch_comm.errors import UsageError
+from hpsearch_comm.group import Group
+
+__all__ = ["DistributedOptimizer"]
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """Wraps an optimizer: `loss.backward()` averages the gradients of its parameters over the ranks.
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = DistributedOptimizer(optimizer, model.named_parameters(), group)
+
+    The other way to have what `DataParallel` gives, for those who come from Horovod or can't wrap the model; a model
+    needs one of the two. Making one is a collective: parameters and the optimizer's state become rank 0's. Buffers are
+    not the optimizer's: `broadcast_parameters(model.state_dict(), group)` sends them.
+
+    Schedulers and GradScaler take it for the optimizer that it wraps: groups, state and hooks are that one's.
+
+    Args:
+        optimizer: The optimizer.
+        named_parameters: Of the model. All of the optimizer's must be among them; only those are averaged.
+        group: The ranks.
+        bucket_mb: MiB of gradients that are reduced at once.
+        compression: "fp16" or "bf16" halves what travels, and rounds it; None sends it as it is.
+        backward_passes_per_step: Every how many backward passes gradients are averaged. In between they accumulate:
+            their sum is averaged over the ranks, so divide each loss by this number for the mean over the passes. A
+            `step()` before they are complete averages what there is.
+        overlap: Whether gradients are averaged while the backward pass still runs. None decides by what it gains: yes
+            between hosts, on GPUs, and where the host has more cores than the ranks' backward passes keep busy.
+
+    Raises:
+        MismatchError: Parameters aren't the same on all ranks; names the first that differs, on every rank.
+        UsageError: An argument doesn't fit, or a parameter has no name.
+    """
+
+    optimizer: torch.optim.Optimizer
+    _step_supports_amp_scaling = False
+    """Lets GradScaler unscale gradients itself: it would leave its factor here, where no fused step looks for it."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        named_parameters: Iterable[tuple[str, torch.nn.Parameter]],
+        group: Group,
+        *,
+        bucket_mb: float = 25.0,
+        compression: Literal["fp16", "bf16"] | None = None,
+        backward_passes_per_step: int = 1,
+        overlap: bool | None = None,
+    ) -> None:
+        # No call of the base's __init__: groups and state are the wrapped optimizer's, see __getattr__.
+        self.optimizer = optimizer
+        self.group = group
+        if type(backward_passes_per_step) is not int or backward_passes_per_step < 1:
+            raise UsageError(
+                f"backward_passes_per_step must be an integer of 1 or more, got {backward_passes_per_step!r}"
+            )
+        stepped = {id(parameter) for settings in optimizer.param_groups for parameter in settings["params"]}
+        named = [(name, parameter) for name, parameter in named_parameters if id(parameter) in stepped]
+        _check_named(optimizer, {id(parameter) for _, parameter in named})
+        reducer = GradientReducer(
+            named,
+            group,
+            bucket_mb=bucket_mb,
+            compression=compression,
+            passes=backward_passes_per_step,
+            overlap=overlap,
+        )
+        self._reducer = reducer
+        arguments = (
+            f"settings bucket_mb={bucket_mb}, compression={compression}, "
+            f"backward_passes_per_step={backward_passes_per_step}"
+        )
+        try:
+            check_agreement(group, "the optimizer", [arguments, *describe_tensors("parameter", named)])
+            broadcast_tensors((parameter for _, parameter in named), group)
+            broadcast_optimizer_state(optimizer, group)
+        except BaseException:
+            reducer.close()
+            raise
+        weakref.finalize(self, reducer.close).atexit = False
+
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Step the optimizer, after averaging what has been accumulated since the last time, if anything has.
+
+        Args:
+            closure: Evaluates the model anew. Optimizers that decide by its loss, such as LBFGS, need the mean over the
+                ranks, as `group.allreduce(loss.detach())` gives it.
+        """
+        if self._reducer.pending:
+            self._reducer.synchronise()
+        return self.optimizer.step(closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients, those accumulated too."""
+        self._reducer.forget()
+        self.optimizer.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the wrapped optimizer's state."""
+        return dict(self.optimizer.state_dict())
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state on this rank; `broadcast_optimizer_state` brings it to the others."""
+        self.optimizer.load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse: the group's parameters would differ between ranks.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            f"a group of parameters can't be added to a DistributedOptimizer, got {sorted(param_group)}: their "
+            "gradients wouldn't be averaged. Add it to the optimizer first, and wrap that then"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be copied or pickled.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            "a DistributedOptimizer can't be copied or pickled, since it belongs to the ranks of its group: copy or "
+            "save its optimizer, or its state_dict()"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        # Whatever the base class keeps in an instance: groups, state, defaults, hooks.
+        if name == "optimizer":
+            raise AttributeError(name)  # while it is unpickled or copied, there is none yet
+        return getattr(self.__dict__["optimizer"], name)
+
+    def __repr__(self) -> str:
+        return f"DistributedOptimizer({self.optimizer!r})"
+
+
+def _check_named(optimizer: torch.optim.Optimizer, named: set[int]) -> None:
+    for number, settings in enumerate(optimizer.param_groups):
+        for index, parameter in enumerate(settings["params"]):
+            if id(parameter) not in named:
+                raise UsageError(
+                    f"parameter {index} of the optimizer's group {number}, of shape {list(parameter.shape)}, isn't "
+                    "among the named parameters, so its gradient wouldn't be averaged: pass "
+                    "model.named_parameters() of the whole model"
+                )

@@ -1,0 +1,272 @@
+"""Batch normalization over the rows of all ranks, however many each of them has.
+
+Forward, for each channel. A rank with n_r values (its rows, and the positions in each) has their mean m_r and
+M_r = Σ (x - m_r)². Of the union of two sets A and B,
+
+    m = m_A + (m_B - m_A) n_B / n                 M = M_A + M_B + (m_B - m_A)² n_A n_B / n
+
+(Chan, Golub & LeVeque 1979, equation 2.1), which for any number of sets is
+
+    m = Σ n_r m_r / n                             M = Σ M_r + Σ n_r (m_r - m)²
+
+No large sum of squares is ever subtracted from another. Every rank gathers all (n_r, m_r, M_r) and adds them up in the
+order of ranks, in float64. The variance is M / n; the running variance, unbiased, takes M / (n - 1).
+
+Backward. With x̂ = (x - m) / s, s = √(M / n + ε), y = w x̂ + b and g = ∂L/∂y (Ioffe & Szegedy 2015, section 3):
+
+    ∂L/∂x = w / s · (g - Σ g / n - x̂ Σ g x̂ / n)          ∂L/∂w = Σ_r g x̂          ∂L/∂b = Σ_r g
+
+The sums over n are over all ranks. Those of w and b are over this rank only: like every parameter's, they are averaged
+later on. Where that mean will be a weighted one, rank r's loss counts with its share s_r, and as g is the gradient of
+this rank's loss alone, Σ g becomes Σ_r s_r g / s_r', r' being the rank whose ∂L/∂x it is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch._compile import _disable_dynamo
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
+
+from hpsearch_comm.errors import UsageError
+from hpsearch_comm.group import Group
+
+__all__ = ["SyncBatchNorm", "convert_sync_batchnorm"]
+
+
+class Exchange:
+    """What the layers of a model exchange statistics through. Copies of a model share it.
+
+    Attributes:
+        group: The ranks.
+        share: Gives what this rank's gradients will be multiplied by before they are averaged.
+    """
+
+    __slots__ = ("group", "share")
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.share: Callable[[], float] = lambda: 1.0
+
+    def __deepcopy__(self, _copies: dict[int, Any]) -> Exchange:
+        return self
+
+    def __reduce__(self) -> str:
+        raise UsageError(
+            "a model with a SyncBatchNorm can't be pickled, since that belongs to the ranks of its group: save its "
+            "state_dict(), which loads into ordinary batch normalization too"
+        )
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Normalizes each channel by the statistics of the whole batch, over all ranks.
+
+    In training it gives what `torch.nn.BatchNorm1d`, `2d` or `3d` would give on one rank for all ranks' rows together,
+    on CPUs and GPUs, also where ranks have unequal numbers of rows, or none. Its state has the same keys. Running
+    statistics stay equal on all ranks. In evaluation it is the ordinary one, and exchanges nothing.
+
+    Each forward pass in training is a collective, and so is its backward pass, if its input needs a gradient. Under a
+    weighted `DataParallel`, `set_weight` comes before the first backward pass that its mean is over, and a rank of
+    weight 0 has no rows.
+
+    Args:
+        num_features: Channels: the size of the input's dimension 1.
+        group: The ranks. Nothing else may use it while a forward or backward pass runs, so give it a group of its own,
+            `group.duplicate()`, which all layers of a model may share. `convert_sync_batchnorm` does.
+        eps: Added to the variance.
+        momentum: Of the running statistics; None for the mean over all batches.
+        affine: Whether there are a weight and a bias.
+        track_running_stats: Whether there are running statistics.
+        device: Of the parameters.
+        dtype: Of the parameters.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        group: Group,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
+        self.exchange = Exchange(group)
+
+    @property
+    def group(self) -> Group:
+        """The ranks."""
+        return self.exchange.group
+
+    @_disable_dynamo  # which would trace a collective with tensors that have no memory
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Normalize.
+
+        Args:
+            input: Of shape (rows, channels, ...).
+
+        Raises:
+            UsageError: It has another shape, or all ranks together have fewer than two values for each channel.
+        """
+        self._check_input_dim(input)
+        if not self.training:
+            batch_statistics = self.running_mean is None or self.running_var is None
+            return functional.batch_norm(
+                input, self.running_mean, self.running_var, self.weight, self.bias, batch_statistics, 0.0, self.eps
+            )
+        mean, square, count = _gather_statistics(input, self.group)
+        if count < 2:
+            raise UsageError(
+                f"batch normalization needs at least 2 values for each channel in training, all ranks together have "
+                f"{count:.0f} (this rank's input has the shape {list(input.shape)}): give it a larger batch, or call "
+                "eval()"
+            )
+        self._track(mean, square, count)
+        normalized: torch.Tensor = _Normalize.apply(  # type: ignore[no-untyped-call]
+            input, self.weight, self.bias, mean, square / count, self.eps, count, self.exchange
+        )
+        return normalized
+
+    def _check_input_dim(self, input: torch.Tensor) -> None:
+        if input.dim() < 2 or input.shape[1] != self.num_features:
+            raise UsageError(f"the input must have the shape (rows, {self.num_features}, ...), got {list(input.shape)}")
+
+    @torch.no_grad()
+    def _track(self, mean: torch.Tensor, square: torch.Tensor, count: float) -> None:
+        if not self.track_running_stats or self.running_mean is None or self.running_var is None:
+            return
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
+        self.running_var.lerp_((square / (count - 1)).to(self.running_var.dtype), momentum)
+
+
+def convert_sync_batchnorm(module: nn.Module, group: Group) -> nn.Module:
+    """Make every batch normalization in a module one over all ranks, in place; a collective.
+
+    They stay the same objects, with their parameters, running statistics and hooks, so an optimizer that has their
+    parameters still does. All share one new group of the same ranks, whose operations can't mix with those of `group`.
+
+    Args:
+        module: The model, or a batch normalization itself.
+        group: The ranks.
+
+    Returns:
+        The module.
+
+    Raises:
+        UsageError: A layer is lazy and has no shape yet, or does something else than torch's batch normalization.
+    """
+    layers = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)]
+    for name, layer in layers:
+        if any(is_lazy(tensor) for tensor in layer.parameters(recurse=False)):
+            raise UsageError(f"{name} is lazy and has no shape yet: run one batch through the model first")
+        if type(layer).forward not in _REPLACED:
+            raise UsageError(
+                f"{name} is a {type(layer).__name__} with a forward() of its own, which SyncBatchNorm would replace: "
+                "take torch.nn.BatchNorm1d, 2d or 3d there, and do the rest in a layer behind it"
+            )
+    if layers:
+        exchange = Exchange(group.duplicate())
+        for _, layer in layers:
+            layer.__class__ = SyncBatchNorm
+            layer.exchange = exchange  # type: ignore[assignment]
+    return module
+
+
+_REPLACED = (_BatchNorm.forward, nn.SyncBatchNorm.forward, SyncBatchNorm.forward)
+"""What batch normalizations do that become one over all ranks."""
+
+
+def _gather_statistics(input: torch.Tensor, group: Group) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Give mean and sum of squared deviations of each channel over all ranks, in float64, and the number of values."""
+    channels = input.shape[1]
+    count = input.numel() // channels if channels else 0
+    row = torch.zeros(1, 1 + 2 * channels, dtype=torch.float64, device=input.device)
+    if count:
+        values = input.detach()
+        variance, mean = torch.var_mean(_wide(values), _other_dimensions(values), correction=0)
+        row[0, 0] = count
+        row[0, 1 : 1 + channels] = mean
+        row[0, 1 + channels :] = variance.double() * count
+    rows = group.allgather(row)
+    counts, means, squares = rows[:, :1], rows[:, 1 : 1 + channels], rows[:, 1 + channels :]
+    total = float(counts.sum())
+    mean = (counts * means).sum(0) / max(total, 1.0)
+    return mean, squares.sum(0) + (counts * (means - mean) ** 2).sum(0), total
+
+
+class _Normalize(torch.autograd.Function):
+    """The normalization with given statistics, whose gradient knows that they come from the inputs of all ranks."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        mean: torch.Tensor,
+        variance: torch.Tensor,
+        eps: float,
+        count: float,
+        exchange: Exchange,
+    ) -> torch.Tensor:
+        exact = _wide_dtype(input.dtype)
+        ctx.save_for_backward(input, weight, mean.to(exact), (variance + eps).rsqrt().to(exact))
+        ctx.count, ctx.exchange = count, exchange
+        if not input.numel():
+            return torch.empty_like(input)
+        return functional.batch_norm(
+            input, mean.to(exact), variance.to(exact), _as(weight, exact), _as(bias, exact), False, 0.0, eps
+        )
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        input, weight, mean, inverse = ctx.saved_tensors
+        channelwise = [1, -1] + [1] * (input.dim() - 2)
+        rest = _other_dimensions(input)
+        gradient = _wide(gradient)
+        normalized = (_wide(input) - mean.view(channelwise)) * inverse.view(channelwise)
+        total = gradient.sum(rest)
+        product = (gradient * normalized).sum(rest)
+        input_gradient = None
+        if ctx.needs_input_grad[0]:
+            share = ctx.exchange.share()
+            sums = torch.cat((total, product)).double()
+            # What has no share must not bring its NaNs either.
+            sums = sums * share if share else torch.zeros_like(sums)
+            ctx.exchange.group.allreduce(sums, op="sum")
+            sums /= ctx.count * (share or 1.0)
+            mean_total, mean_product = (part.to(gradient.dtype).view(channelwise) for part in sums.chunk(2))
+            scale = inverse if weight is None else inverse * weight.to(inverse.dtype)
+            input_gradient = (gradient - mean_total).sub_(normalized.mul_(mean_product)).mul_(scale.view(channelwise))
+            input_gradient = input_gradient.to(input.dtype)
+        weight_gradient = product.to(weight.dtype) if weight is not None and ctx.needs_input_grad[1] else None
+        bias_gradient = total.to(weight.dtype) if weight is not None and ctx.needs_input_grad[2] else None
+        return input_gradient, weight_gradient, bias_gradient, None, None, None, None, None
+
+
+def _other_dimensions(input: torch.Tensor) -> list[int]:
+    return [0, *range(2, input.dim())]
+
+
+def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(_wide_dtype(tensor.dtype))
+
+
+def _as(tensor: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    return None if tensor is None else tensor.to(dtype)

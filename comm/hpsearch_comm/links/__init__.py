@@ -1,1 +1,0 @@
-"""Links between two ranks: through shared memory, or over TCP."""

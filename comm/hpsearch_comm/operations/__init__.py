@@ -1,0 +1,1 @@
+"""What a user calls: arguments checked, operations run in their order, results handed back."""

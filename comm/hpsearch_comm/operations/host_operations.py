@@ -1,0 +1,270 @@
+"""Checks the arguments of an operation, and says what is to be done: the middle between a group and its algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any, TypeVar
+
+import torch
+
+from hpsearch_comm.collectives.host_collectives import HostCollectives
+from hpsearch_comm.collectives.parts import split
+from hpsearch_comm.collectives.reduction import Reduction, reduction_for
+from hpsearch_comm.errors import UsageError
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.header import DTYPES, Signature
+from hpsearch_comm.operations.arguments import (
+    Call,
+    check_out,
+    check_root,
+    check_rows,
+    check_target,
+    check_tensor,
+    whole_number,
+)
+from hpsearch_comm.operations.objects import decode, encode
+from hpsearch_comm.operations.way import ThroughMemory, Turn, Way, allreduce, parts_of
+from hpsearch_comm.operations.work import UnderWay
+from hpsearch_comm.operations.work_queue import Prepared
+
+__all__ = ["HostOperations"]
+
+T = TypeVar("T")
+
+_MOST_CALLS = 1024
+"""Kinds of calls that are remembered; a program with more of them just describes them anew."""
+
+_MOST_BYTES = 1 << 47
+"""The address space of a process."""
+
+
+class HostOperations:
+    """Prepares operations on tensors in this machine's memory.
+
+    Args:
+        host: What carries them out.
+        device: 0, or the number of the CUDA device whose tensors a subclass takes; see `Signature`.
+    """
+
+    def __init__(self, host: HostCollectives, device: int = 0) -> None:
+        self._host = host
+        self._device = device
+        self._rank = host.topology.rank
+        self._size = host.topology.size
+        self._memory = ThroughMemory(host)
+        self._calls: dict[tuple[Any, ...], Call] = {}
+
+    def allreduce(self, tensor: torch.Tensor, op: str, out: torch.Tensor | None) -> Prepared[torch.Tensor]:
+        """Prepare `Group.allreduce`."""
+        source = check_tensor("allreduce", tensor)
+        call = self._call("allreduce", source.dtype, source.shape, reduction=reduction_for(op, source.dtype))
+        if out is None:
+            target = check_target("allreduce's tensor", source)
+        else:
+            target = check_out("allreduce", out, source, source.shape, source)
+        result = tensor if out is None else out
+        if not self._device:  # with no more between the queue and the algorithm than there must be
+            return Prepared(call, partial(allreduce, call, source, target, result))
+        return self._prepared(call, lambda way, turn: (result, way.allreduce(turn, source, target)))
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> Prepared[torch.Tensor]:
+        """Prepare `Group.broadcast`."""
+        source = check_tensor("broadcast", tensor)
+        root = check_root(root, self._size)
+        if root != self._rank:
+            check_target("broadcast's tensor", source)
+        call = self._call("broadcast", source.dtype, source.shape, root)
+        return self._prepared(call, lambda way, turn: (tensor, way.broadcast(turn, source, root)))
+
+    def allgather(self, tensor: torch.Tensor, out: torch.Tensor | None) -> Prepared[torch.Tensor]:
+        """Prepare `Group.allgather`."""
+        source = check_tensor("allgather", tensor)
+        rows = source if source.dim() else source.view(1)
+        rest = rows.shape[1:]
+        target = None if out is None else _check_gathered(out, rows)
+        call = self._call("allgather", rows.dtype, (0, *rest))
+
+        def work(way: Way, turn: Turn) -> tuple[torch.Tensor, UnderWay | None]:
+            counts = self._counts(turn.operation, rows.shape[0])
+            shape = (sum(counts), *rest)
+            fits = target is not None and _gathered_fits(turn.operation, target, rows, shape)
+            to = target if target is not None and fits else self._empty(way, turn, shape, rows)
+            return to if out is None else out, way.allgather(turn, rows, to, parts_of(counts, prod(rest)))
+
+        return self._prepared(call, work)
+
+    def reduce_scatter(self, tensor: torch.Tensor, op: str, out: torch.Tensor | None) -> Prepared[torch.Tensor]:
+        """Prepare `Group.reduce_scatter`."""
+        source = check_rows("reduce_scatter", tensor)
+        call = self._call("reduce_scatter", source.dtype, source.shape, reduction=reduction_for(op, source.dtype))
+        runs = split(source.shape[0], self._size)
+        start, stop = runs[self._rank]
+        rows, width = source[start:stop], prod(source.shape[1:])
+        parts = [(start * width, stop * width) for start, stop in runs]
+        # What a device reduces doesn't go into `out` before all of the tensor has been read.
+        place = None if self._device else rows
+        target = None if out is None else check_out("reduce_scatter", out, source, rows.shape, place)
+
+        def work(way: Way, turn: Turn) -> tuple[torch.Tensor, UnderWay | None]:
+            to = self._empty(way, turn, tuple(rows.shape), source) if target is None else target
+            return to if out is None else out, way.reduce_scatter(turn, source, to, parts)
+
+        return self._prepared(call, work)
+
+    def alltoall(self, tensor: torch.Tensor, splits: Sequence[int] | None) -> Prepared[tuple[torch.Tensor, list[int]]]:
+        """Prepare `Group.alltoall`."""
+        source = check_rows("alltoall", tensor)
+        counts = self._splits(source.shape[0], splits)
+        rest = source.shape[1:]
+        call = self._call("alltoall", source.dtype, (0, *rest))
+
+        def work(way: Way, turn: Turn) -> tuple[tuple[torch.Tensor, list[int]], UnderWay | None]:
+            coming = self._host.coming_rows(turn.operation, counts)
+            to = self._empty(way, turn, (sum(coming), *rest), source)
+            return (to, coming), way.alltoall(turn, source, to, counts, coming)
+
+        return self._prepared(call, work)
+
+    def barrier(self) -> Prepared[None]:
+        """Prepare `Group.barrier`."""
+        call = self._call("barrier")
+        return Prepared(call, lambda operation: self._host.barrier(operation, call.algorithm))
+
+    def allgather_object(self, value: Any) -> Prepared[list[Any]]:
+        """Prepare `Group.allgather_object`."""
+        mine = encode(value)
+        call = self._call("allgather_object", as_="allgather")
+
+        def work(operation: Operation) -> list[Any]:
+            parts = parts_of(self._counts(operation, mine.numel()), 1)
+            everything = torch.empty(parts[-1][1], dtype=torch.uint8, device="cpu")
+            start, stop = parts[self._rank]
+            everything[start:stop].copy_(mine)
+            self._host.allgather(operation, call.algorithm, everything, parts)
+            return [decode(everything[start:stop]) for start, stop in parts]
+
+        return Prepared(call, work)
+
+    def broadcast_object(self, value: Any, root: int) -> Prepared[Any]:
+        """Prepare `Group.broadcast_object`."""
+        root = check_root(root, self._size)
+        mine = encode(value) if root == self._rank else None
+        call = self._call("broadcast_object", torch.uint8, (), root, as_="broadcast")
+
+        def work(operation: Operation) -> Any:
+            length = torch.tensor([0 if mine is None else mine.numel()], device="cpu")
+            self._host.broadcast(operation, call.algorithm, length, root)
+            text = torch.empty(int(length), dtype=torch.uint8, device="cpu") if mine is None else mine
+            self._host.broadcast(operation, call.algorithm, text, root)
+            return decode(text)  # by the root too: a tuple becomes a list there as everywhere
+
+        return Prepared(call, work)
+
+    def first_cuda_use(self, work: Callable[[Operation], T]) -> Prepared[T]:
+        """Prepare a step in which the ranks agree on how the tensors of a CUDA device travel."""
+        return Prepared(self._call("first_cuda_use", as_="barrier"), work)
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Prepared[torch.Tensor]:
+        """Prepare `Group.empty`."""
+        if len(shape) == 1 and isinstance(shape[0], Sequence):
+            shape = tuple(shape[0])
+        lengths = [length for length in map(whole_number, shape) if length is not None and length >= 0]
+        if len(lengths) != len(shape):
+            raise UsageError(f"a shape must consist of numbers from 0, got {tuple(shape)!r}")
+        if not isinstance(dtype, torch.dtype):
+            raise UsageError(f"dtype must be a torch.dtype, got {dtype!r}")
+        if dtype not in DTYPES:
+            raise UsageError(f"there are no collectives of {dtype}, nor memory for them: use torch.uint8")
+        nbytes = prod(lengths) * dtype.itemsize
+        if max(nbytes, *lengths, 0) >= _MOST_BYTES:
+            raise UsageError(f"a tensor of shape {lengths} and {dtype} is too large for any memory: ask for less")
+        call = self._call("empty", dtype, tuple(lengths), as_="barrier")
+        return Prepared(call, lambda operation: self._host.shm.empty(operation, nbytes).view(dtype).view(lengths))
+
+    @property
+    def host(self) -> HostCollectives:
+        """What carries the operations out on the CPU."""
+        return self._host
+
+    def _prepared(self, call: Call, work: Callable[[Way, Turn], tuple[T, UnderWay | None]]) -> Prepared[T]:
+        """Put a call together with what carries it out, which gives its result, and what of it is still under way."""
+        return Prepared(call, lambda operation: work(self._memory, Turn(operation, call))[0])
+
+    def _empty(self, way: Way, turn: Turn, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        """Make room for a result, for the caller to use."""
+        return like.new_empty(shape)
+
+    def _counts(self, operation: Operation, mine: int) -> list[int]:
+        """Tell the other ranks a number, and give that of each."""
+        algorithm = self._host.algorithm("allgather", 0)
+        return [count for (count,) in self._host.allgather_numbers(operation, algorithm, [mine])]
+
+    def _algorithm(self, operation: str, nbytes: int, reduction: str, dtype: torch.dtype) -> str:
+        """Name the algorithm of a call that is described for the first time; reduction is none where there is none."""
+        return self._host.algorithm(operation, nbytes)
+
+    def _call(
+        self,
+        operation: str,
+        dtype: torch.dtype = torch.uint8,
+        shape: tuple[int, ...] = (),
+        root: int = -1,
+        reduction: Reduction | None = None,
+        *,
+        as_: str | None = None,
+    ) -> Call:
+        key = operation, dtype, shape, root, reduction
+        call = self._calls.get(key)
+        if call is None:
+            if len(self._calls) >= _MOST_CALLS:
+                self._calls.clear()
+            numel = prod(shape)
+            op = "none" if reduction is None else reduction.name
+            algorithm = self._algorithm(as_ or operation, numel * dtype.itemsize, op, dtype)
+            signature = Signature(0, operation, algorithm, dtype, tuple(shape), op, root, self._device)
+            carry = None if reduction is None else self._host.bind_allreduce(algorithm, reduction, numel)
+            call = self._calls[key] = Call.of(signature, reduction, carry)
+        return call
+
+    def _splits(self, rows: int, splits: Sequence[int] | None) -> list[int]:
+        if splits is None:
+            if rows % self._size:
+                raise UsageError(
+                    f"alltoall without splits needs a number of rows that {self._size} ranks can share evenly, got "
+                    f"{rows}: pass splits, the rows for each rank"
+                )
+            return [rows // self._size] * self._size
+        try:
+            numbers = [whole_number(count) for count in splits]
+        except TypeError:  # it can't be gone through
+            numbers = [None]
+        counts = [number for number in numbers if number is not None]
+        if len(counts) != len(numbers):
+            raise UsageError(f"splits must be whole numbers, one for each rank, got {splits!r}")
+        if len(counts) != self._size or min(counts) < 0 or sum(counts) != rows:
+            raise UsageError(
+                f"splits must be {self._size} numbers from 0, one for each rank, that add up to the tensor's {rows} "
+                f"rows, got {counts}"
+            )
+        return counts
+
+
+def _check_gathered(out: object, rows: torch.Tensor) -> torch.Tensor:
+    """Check all of allgather's `out` but its length, which is seen when the others have said how much they give.
+
+    Raises:
+        UsageError: It can't take the rows of any number of ranks.
+    """
+    target = check_tensor("out of allgather", out)
+    return check_out("allgather", target, rows, (*target.shape[:1], *rows.shape[1:]) if target.dim() else rows.shape)
+
+
+def _gathered_fits(operation: Operation, out: torch.Tensor, rows: torch.Tensor, shape: tuple[int, ...]) -> bool:
+    """Say whether the gathered rows, of this shape, fit into `out`; if not, the caller is told at the end."""
+    try:
+        check_out("allgather", out, rows, shape)
+    except UsageError as error:
+        operation.complaint = error
+    return operation.complaint is None

@@ -1,0 +1,109 @@
+"""What an asynchronous operation gives back at once."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Any, Generic, Protocol, TypeVar
+
+from hpsearch_comm.errors import CommTimeoutError
+
+__all__ = ["Handle", "LaunchHandle", "UnderWay"]
+
+T = TypeVar("T")
+
+
+class UnderWay(Protocol):
+    """What a GPU has been given to do."""
+
+    result: Any
+    """What it gives; may be replaced before anybody waits."""
+
+    def done(self) -> bool:
+        """Say whether it has ended, well or not."""
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Wait for its end and give its result; may be called again."""
+
+
+class Handle(Generic[T]):
+    """An operation that runs, or waits for its turn, in the group's queue."""
+
+    __slots__ = ("_ended", "_error", "_finished", "_name", "_result")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        # A lock that is held until the operation has ended is the cheapest thing that a thread can wait for. It only
+        # wakes those who wait: an interrupted one may leave it taken, so whether the operation has ended stands apart.
+        self._finished = threading.Lock()
+        self._finished.acquire()
+        self._ended = False
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        """Say whether the operation has ended, well or not."""
+        return self._ended
+
+    def wait(self, timeout: float | None = None) -> T:
+        """Wait for the operation's end and give its result.
+
+        Args:
+            timeout: Seconds to wait at most. The operation itself goes on when they are over.
+
+        Raises:
+            CommError: What ended the operation: PeerLost, CommTimeoutError, MismatchError, ...
+            CommTimeoutError: It is still under way after `timeout` seconds.
+        """
+        if not self._ended:
+            try:
+                self._finished.acquire(timeout=-1 if timeout is None else timeout)
+            finally:
+                if self._ended:
+                    self._wake_next()
+        if not self._ended:
+            raise CommTimeoutError(f"{self._name} is still under way after {timeout:g} s; it goes on: wait again", -1)
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+    def finish(self, result: T | None = None, error: BaseException | None = None) -> None:
+        """Set the outcome; called once, by the queue."""
+        self._result = result
+        self._error = error
+        self._ended = True
+        self._wake_next()
+
+    def _wake_next(self) -> None:
+        """Let one of those go on who wait; each wakes the next."""
+        with contextlib.suppress(RuntimeError):  # another one has released it already
+            self._finished.release()
+
+
+class LaunchHandle(Handle[T]):
+    """An operation that the queue hands to a GPU, and that ends when the GPU has done it.
+
+    Args:
+        launch: The handle of the part that runs in the queue.
+    """
+
+    __slots__ = ("_launch",)
+
+    def __init__(self, launch: Handle[UnderWay]) -> None:
+        super().__init__(launch._name)
+        self._launch = launch
+
+    def done(self) -> bool:
+        """Say whether the operation has ended, well or not."""
+        if not self._launch.done():
+            return False
+        under_way = self._launch._result
+        return under_way is None or under_way.done()
+
+    def wait(self, timeout: float | None = None) -> T:
+        """Wait for the operation's end and give its result; see `Handle.wait`."""
+        until = None if timeout is None else time.monotonic() + timeout
+        under_way = self._launch.wait(timeout)
+        result: T = under_way.wait(None if until is None else max(0.0, until - time.monotonic()))
+        return result

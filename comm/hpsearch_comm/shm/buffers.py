@@ -1,0 +1,107 @@
+"""Buffers whose memory every rank of the host can reach, so that reducing them needs no copy in or out."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import weakref
+
+import torch
+
+from hpsearch_comm.errors import CommError
+from hpsearch_comm.shm.barrier import views_of
+from hpsearch_comm.shm.memfd import Memfd, tensor_over
+
+__all__ = ["BufferTable", "SharedBuffer", "stride_of"]
+
+_PAGE = mmap.PAGESIZE
+_HUGE = 2 << 20
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14; Python has no name for it
+
+
+class SharedBuffer:
+    """One buffer of each local rank, all in one segment. Found by `BufferTable.find`; never made by hand.
+
+    A rank maps the segment twice: its own part under the tensors that the user holds, and the whole for collectives.
+    So the user's tensors alone decide how long the buffer lives: when the last one goes, so does the rest.
+
+    Attributes:
+        number: The same on every rank: buffers are made by all in the same order.
+        nbytes: Of each rank's part.
+    """
+
+    def __init__(self, number: int, nbytes: int, whole: mmap.mmap, stride: int) -> None:
+        self.number = number
+        self.nbytes = nbytes
+        self._stride = stride
+        self._tensor = views_of(tensor_over(whole, 0, len(whole)))
+
+    def part(self, member: int, offset: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        """Give `numel` elements of a member's part, from a byte offset on."""
+        return self._tensor(member * self._stride + offset, dtype, numel)
+
+
+class BufferTable:
+    """The shared buffers of this rank whose tensors are in use."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[int, tuple[int, SharedBuffer, weakref.ref[mmap.mmap]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._buffers)
+
+    def find(self, tensor: torch.Tensor) -> tuple[SharedBuffer, int] | None:
+        """Say in which buffer a contiguous tensor lies, and at which byte; None for other memory."""
+        if not self._buffers:
+            return None
+        start = tensor.data_ptr()
+        found = self._buffers.get(start)
+        if found is not None:
+            return found[1], 0
+        for base, (end, buffer, _) in list(self._buffers.items()):
+            if base <= start < end:
+                return buffer, start - base
+        return None
+
+    def add(self, memfd: Memfd, number: int, nbytes: int, index: int, size: int) -> torch.Tensor:
+        """Map a segment of `size` parts and give this rank's own as a uint8 tensor.
+
+        Raises:
+            CommError: There is no memory left.
+        """
+        stride = memfd.nbytes // size
+        own = memfd.map(index * stride, stride)
+        whole = memfd.map()
+        if nbytes >= _HUGE:
+            for mapping in (own, whole):
+                _advise(mapping, mmap.MADV_HUGEPAGE)
+        # Touched now by its own rank: on its node of the machine, and where memory is short an error, not a crash.
+        _advise(own, _POPULATE_WRITE)
+        tensor = tensor_over(own, 0, nbytes)
+        base = tensor.data_ptr()
+        buffers = self._buffers
+        gone = weakref.ref(own, lambda _: buffers.pop(base, None))
+        buffers[base] = base + nbytes, SharedBuffer(number, nbytes, whole, stride), gone
+        return tensor
+
+    def clear(self) -> None:
+        """Forget all buffers; tensors over them stay as they are."""
+        self._buffers.clear()
+
+
+def stride_of(nbytes: int) -> int:
+    """Give the distance between two ranks' parts: whole pages, huge ones where they pay."""
+    unit = _HUGE if nbytes >= _HUGE else _PAGE
+    return -(-nbytes // unit) * unit
+
+
+def _advise(mapping: mmap.mmap, advice: int) -> None:
+    try:
+        mapping.madvise(advice)
+    except OSError as error:
+        # An older kernel, or one without huge pages, says that it doesn't know; pages come when they are touched then.
+        if error.errno not in (errno.EINVAL, errno.ENOSYS):
+            raise CommError(
+                f"{len(mapping):,} bytes of shared memory can't be had ({error.strerror}): ask for less, or raise the "
+                "limit of memory of this process"
+            ) from error

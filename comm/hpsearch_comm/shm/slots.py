@@ -1,0 +1,169 @@
+"""Slots of shared memory through which chunks go from member to member, each telling the others how far it has come.
+
+A chunk of an operation is added to by the members in turn, and then copied out by all. Each member counts the chunks to
+which it has added and those that it has copied, over all operations. From these counts everyone sees what may be done:
+
+    add to chunk c      when the member before has added to it; the first member, when the slot is free: when all have
+                        copied chunk c - S, where S is the number of slots
+    copy chunk c out    when the last member has added to it
+
+So nobody waits for more than it needs, and may be several chunks ahead of others. Counts are modulo 2^32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from hpsearch_comm.errors import CommError
+from hpsearch_comm.failure.operation import Operation, Wait
+from hpsearch_comm.shm import futex
+from hpsearch_comm.shm.barrier import Barrier, Bell, Words, look
+
+__all__ = ["SLOT", "Slots"]
+
+SLOT = 1 << 20
+"""Bytes of a slot: with fewer there is more to tell, with more the slots don't stay in the cache."""
+
+_EACH = 2
+"""Slots for each member: one in which it adds or copies, and one to be ahead or behind by."""
+
+_SHORTEST, _LONGEST = 100e-6, 10e-3
+"""Seconds of a sleep: nobody is woken by counts, so a wait looks again, after twice as long each time."""
+
+_MASK = 0xFFFFFFFF
+_HALF = 1 << 31
+
+
+class Slots:
+    """This member's view of the slots.
+
+    Args:
+        words: The mapping.
+        start: Byte offset of the first slot.
+        added: Byte offset of each member's count of chunks added to.
+        copied: Byte offset of each member's count of chunks copied.
+        index: Which member this rank is.
+        members: The ranks.
+        barrier: Of the same members: it knows how they may wait, and has the fence.
+        bell: This rank's, which rings when the group's abort state changes.
+
+    Attributes:
+        turn: The number of the next chunk.
+    """
+
+    def __init__(
+        self,
+        words: Words,
+        start: int,
+        added: Sequence[int],
+        copied: Sequence[int],
+        index: int,
+        members: Sequence[int],
+        barrier: Barrier,
+        bell: Bell,
+    ) -> None:
+        self._tensor = words.tensor
+        self._start = start
+        self._number = _EACH * len(members)
+        self._view = words.view
+        self._added = [offset // 4 for offset in added]
+        self._copied = [offset // 4 for offset in copied]
+        self._index = index
+        self._members = members
+        self._barrier = barrier
+        self._bell = bell
+        self._last = self._added[-1:]
+        # Whose counts say that a chunk may be added to, and how far ahead of it they must be.
+        self._before, self._lead = (self._added[index - 1 : index], 1) if index else (self._copied, 1 - self._number)
+        self.turn = 0
+
+    @staticmethod
+    def nbytes(members: int) -> int:
+        """Give how much memory they take."""
+        return _EACH * members * SLOT
+
+    def view(self, chunk: int, dtype: torch.dtype, numel: int) -> torch.Tensor:
+        """Give the first `numel` elements of the slot that a chunk has."""
+        return self._tensor(self._start + chunk % self._number * SLOT, dtype, numel)
+
+    def may_add(self, chunk: int) -> bool:
+        """Say whether it is this member's turn to add to a chunk."""
+        return self._reached(self._before, chunk + self._lead)
+
+    def may_copy(self, chunk: int) -> bool:
+        """Say whether a chunk is complete."""
+        return self._reached(self._last, chunk + 1)
+
+    def tell_added(self, chunk: int) -> None:
+        """Tell the others that this member has added to a chunk, and to all before it."""
+        self._tell(self._added[self._index], chunk + 1)
+
+    def tell_copied(self, chunk: int) -> None:
+        """Tell the others that this member has copied a chunk out, and all before it."""
+        self._tell(self._copied[self._index], chunk + 1)
+
+    def wait(self, operation: Operation, to_add: int | None, to_copy: int) -> None:
+        """Wait until this member may add or copy.
+
+        Args:
+            operation: Gives the deadline, and says whether this thread may spin.
+            to_add: The next chunk to add to, if there is one.
+            to_copy: The next chunk to copy out.
+
+        Raises:
+            CommError: The group has ended meanwhile, a peer has left, or the deadline is over.
+        """
+
+        def ready() -> bool:
+            return self.may_copy(to_copy) or (to_add is not None and self.may_add(to_add))
+
+        if self._barrier.apart and look(ready, self._barrier.may_spin and operation.spin):
+            return
+        wait = Wait(operation)
+        pause, counts = _SHORTEST, self._counts()
+        while True:
+            mark = self._bell.mark()
+            if ready():
+                return
+            if counts != (counts := self._counts()):
+                wait.progressed()
+                pause = _SHORTEST
+            try:
+                wait.check(self._awaited(to_copy))
+            except CommError:
+                # Who has told us since we looked may have left since: that is no reason to give up.
+                if ready():
+                    return
+                raise
+            self._bell.wait(mark, pause)
+            pause = min(2 * pause, _LONGEST)
+
+    def _reached(self, words: Sequence[int], count: int) -> bool:
+        view = self._view
+        for word in words:
+            if (view[word] - count) & _MASK >= _HALF:
+                return False
+        if not futex.ORDERED:
+            self._barrier.fence()
+        return True
+
+    def _tell(self, word: int, count: int) -> None:
+        if not futex.ORDERED:
+            self._barrier.fence()
+        self._view[word] = count & _MASK
+
+    def _counts(self) -> list[int]:
+        return [self._view[word] for word in (*self._added, *self._copied)]
+
+    def _awaited(self, chunk: int) -> list[int]:
+        """Name the ranks because of which a chunk isn't complete: whoever is next to add to it, or keeps its slot."""
+        behind = [place for place, word in enumerate(self._added) if not self._reached([word], chunk + 1)][:1]
+        if behind == [0]:
+            free = chunk + 1 - self._number
+            behind = [place for place, word in enumerate(self._copied) if not self._reached([word], free)] or [0]
+        others = [place for place in behind if place != self._index]
+        return [self._members[place] for place in others] or [
+            rank for place, rank in enumerate(self._members) if place != self._index
+        ]

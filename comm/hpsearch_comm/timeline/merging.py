@@ -1,0 +1,125 @@
+"""Joins the parts of several ranks into one trace, on the clock of rank 0."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_comm.timeline.part_file import create_private, scratch_beside
+from hpsearch_comm.timeline.trace_event import CLOCK, PART
+
+__all__ = ["merge"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    path: Path
+    rank: int
+    size: int
+    """Of the group."""
+    clock: tuple[int, int] | None
+    """Nanoseconds from this rank's clock to rank 0's, and when that was found; None where the rank ended before."""
+
+
+def merge(target: Path, paths: Sequence[Path]) -> list[int]:
+    """Write one trace from the parts of a group's ranks; it replaces what stood there only once it is whole.
+
+    Args:
+        target: The file to write; its user alone can read it.
+        paths: The parts, in any order.
+
+    Returns:
+        The ranks of the group that have no part among them.
+
+    Raises:
+        ConfigurationError: A file isn't a part, or they don't belong together.
+        OSError: A file can't be read or written.
+    """
+    if target.is_file() and _begins_a_part(target):
+        raise ConfigurationError(f"the first path must be that of the trace to write, got a rank's part: {target}")
+    parts = sorted(map(_read, paths), key=lambda part: part.rank)
+    _check(parts)
+    scratch = scratch_beside(target)
+    file = create_private(scratch)
+    try:
+        with os.fdopen(file, "w", encoding="utf-8") as trace:
+            begin = '{"displayTimeUnit": "ms", "traceEvents": [\n'
+            for event in itertools.chain.from_iterable(map(_on_one_clock, parts)):
+                trace.write(begin + json.dumps(event))
+                begin = ",\n"
+            trace.write("\n]}\n")
+        scratch.replace(target)
+    except BaseException:
+        scratch.unlink()
+        raise
+    return sorted(set(range(parts[0].size)) - {part.rank for part in parts})
+
+
+def _begins_a_part(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(1) == b"["
+
+
+def _read(path: Path) -> _Part:
+    events = _events(path)
+    first = next(events, {})
+    try:
+        if first["name"] != PART:
+            raise KeyError(PART)
+        rank, size = int(first["pid"]), int(first["args"]["size"])
+        # Others may have this name, too, but not as metadata.
+        clocks = (event for event in events if (event["name"], event["ph"]) == (CLOCK, "M"))
+        told = [(int(clock["args"]["nanoseconds"]), int(clock["args"]["start"])) for clock in clocks]
+    except (KeyError, TypeError, ValueError):
+        raise ConfigurationError(f"{path} must be the part of a rank, as a timeline writes it") from None
+    return _Part(path, rank, size, told[0] if told else None)
+
+
+def _check(parts: Sequence[_Part]) -> None:
+    for part, other in itertools.pairwise(parts):
+        if part.rank == other.rank:
+            raise ConfigurationError(
+                f"a rank must have one part, got two of rank {part.rank}: {part.path}, {other.path}"
+            )
+        if part.clock is None or other.clock is None:
+            late = part if part.clock is None else other
+            raise ConfigurationError(
+                f"{late.path} can't be set beside the others: rank {late.rank} ended before the ranks had compared "
+                "their clocks. Leave it out, or load it by itself"
+            )
+        if part.clock[1] != other.clock[1]:
+            raise ConfigurationError(
+                f"the parts must be those of one run, got others in {part.path} and {other.path}: one was left by an "
+                "earlier run"
+            )
+
+
+def _on_one_clock(part: _Part) -> Iterator[dict[str, Any]]:
+    for event in _events(part.path):
+        if "ts" in event:
+            event["ts"] = round(event["ts"] + (part.clock[0] if part.clock else 0) / 1e3, 3)
+        yield event
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    """Give the whole events of a part; where a rank was killed, its last line may have no end."""
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            text = line.strip().rstrip(",")
+            if text in ("[", "]") or not line.endswith("\n"):
+                continue
+            try:
+                event = json.loads(text)
+            except ValueError:
+                event = None
+            if not isinstance(event, dict):
+                raise ConfigurationError(
+                    f"{path} must have an event on each line, as a timeline writes it; line {number} is {text[:80]!r}"
+                )
+            yield event

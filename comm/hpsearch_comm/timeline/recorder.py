@@ -1,0 +1,321 @@
+"""Records what a rank does.
+
+An event costs the caller a tuple in a queue; a thread turns the queue into text and writes it twice a second. In the
+trace a rank is a process, with a row for each thread that calls operations, and one for each work queue that
+runs asynchronous ones. A group and its duplicates share a timeline; the duplicates' operations have their group's name.
+An operation has its bytes, algorithm and rates in its `args`, and, if it was asynchronous, how long it was queued and
+how much of it lay within the backward pass. (A blocking one hides behind nothing: it holds the backward pass up.)
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpsearch_comm.timeline.part_file import PartFile
+from hpsearch_comm.timeline.trace_event import (
+    CLOCK,
+    PART,
+    Ran,
+    metadata_event,
+    operation_event,
+    span_event,
+    summary_event,
+)
+
+__all__ = ["NoTimeline", "Timeline", "open_timeline"]
+
+_FLUSH_SECONDS = 0.5
+_AT_ONCE = 32
+"""Events per write: writing releases the interpreter's lock, so the caller waits for it some microseconds at most."""
+_PENDING = 16384
+"""Events in memory at most; past that, the caller writes them."""
+
+_CALLER = 1
+
+
+class Timeline:
+    """Records what one rank does. Safe between threads.
+
+    Args:
+        path: The part lies beside it, as `trace.rank3.json`. Its directory must exist on each host.
+        rank: This rank.
+        size: The number of ranks, for the bus bandwidth.
+
+    Raises:
+        ConfigurationError: The part can't be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], rank: int, size: int) -> None:
+        self.on = True
+        """Whether events are recorded: until it is closed."""
+        self.rank = rank
+        self.size = size
+        self._process = os.getpid()
+        self._rows = itertools.count(_CALLER + 1)
+        self._threads = {threading.get_ident(): _CALLER}
+        self._work_queues: dict[str, int] = {}
+        self._queue: deque[tuple[Any, ...]] = deque()
+        self._backward_since = 0
+        self._backwards: deque[tuple[int, int]] = deque(maxlen=8)
+        self._totals = dict.fromkeys(
+            ("operations", "bytes", "seconds", "asynchronous_seconds", "hidden_seconds", "backward_seconds"), 0.0
+        )
+        self._writing = threading.Lock()
+        self._closing = threading.Event()
+        self._part = PartFile(
+            Path(path),
+            rank,
+            [
+                metadata_event(rank, PART, {"size": size}),
+                metadata_event(rank, "process_name", {"name": f"rank {rank} on {socket.gethostname()}"}),
+                metadata_event(rank, "process_sort_index", {"sort_index": rank}),
+                metadata_event(rank, "thread_name", {"name": "caller"}, _CALLER),
+            ],
+        )
+        self._writer = threading.Thread(target=self._keep_writing, name=f"timeline of rank {rank}", daemon=True)
+        self._writer.start()
+        # A script that ends with an exception closes nothing, and its last events are those that tell why.
+        atexit.register(self.close)
+
+    def operation(
+        self, name: str, nbytes: int, algorithm: str, sequence: int, queued: int = 0, group: str = ""
+    ) -> _Operation:
+        """Mark an operation on the thread that runs it: `with timeline.operation("allreduce", ...): run it`.
+
+        Args:
+            name: allreduce, broadcast, ...
+            nbytes: S of `bandwidth`.
+            algorithm: The one that runs.
+            sequence: The operation's number in its group.
+            queued: `time.monotonic_ns()` when an asynchronous operation was called; 0 for a blocking one.
+            group: The group's name.
+        """
+        return _Operation(name, nbytes, algorithm, sequence, queued, group, self)
+
+    def phase(self, name: str) -> _Phase:
+        """Mark a part of an operation: `with timeline.phase("reduce-scatter"): ...`."""
+        return _Phase(self, name)
+
+    def begin_backward(self) -> None:
+        """Mark the beginning of a backward pass. Does nothing within one."""
+        if not self._backward_since:
+            self._backward_since = time.monotonic_ns()
+
+    def end_backward(self) -> None:
+        """Mark the end of the backward pass. Does nothing outside of one."""
+        since, now = self._backward_since, time.monotonic_ns()
+        if since:
+            self._backwards.append((since, now))  # first: the queue must not miss the pass between the two lines
+            self._backward_since = 0
+            self._add((span_event, self._thread(), "backward", "backward", since, now))
+
+    @contextlib.contextmanager
+    def backward(self) -> Iterator[None]:
+        """Mark a backward pass: `with timeline.backward(): loss.backward()`."""
+        self.begin_backward()
+        try:
+            yield
+        finally:
+            self.end_backward()
+
+    def queue_thread(self, group: str = "") -> None:
+        """Say that the calling thread is the work queue of the group with this name. Each has a row of its own."""
+        row = self._work_queues.get(group)
+        if row is None:
+            row = self._work_queues[group] = self._new_row(f"work queue of {group}" if group else "work queue")
+        self._threads[threading.get_ident()] = row
+
+    def set_clock(self, offset: int, start: int) -> None:
+        """Note the nanoseconds to add to this host's monotonic clock to have rank 0's; see `clock.compare_clocks`.
+
+        Args:
+            offset: The nanoseconds.
+            start: When that was found, on rank 0's clock: the same on every rank, and another one in each run.
+        """
+        self._add((metadata_event, CLOCK, {"nanoseconds": offset, "start": start}))
+
+    def summary(self) -> dict[str, float]:
+        """Give this rank's totals so far.
+
+        Returns:
+            `operations`, `bytes`, `seconds` of all operations; `asynchronous_seconds` of those that could overlap with
+            the caller; `hidden_seconds`, the part of these that lay within a backward pass; `hidden_share`, hidden by
+            asynchronous, 0 where there was none; `backward_seconds`; `lost_events`, which couldn't be written.
+        """
+        self._write()
+        totals = dict(self._totals)
+        asynchronous = totals["asynchronous_seconds"]
+        totals["hidden_share"] = totals["hidden_seconds"] / asynchronous if asynchronous else 0.0
+        totals["lost_events"] = float(self._part.lost)
+        return totals
+
+    def close(self) -> None:
+        """Write what is left, the summary and the end of the part; what is recorded later is dropped."""
+        if self._closing.is_set() or os.getpid() != self._process:  # a forked child's copy has nothing to say
+            return
+        self.on = False
+        self._closing.set()
+        atexit.unregister(self.close)
+        self._writer.join()
+        totals = self.summary()
+        label = f"{totals['hidden_share']:.0%} of {totals['asynchronous_seconds']:.3f} s hidden behind backward"
+        self._part.append([metadata_event(self.rank, "process_labels", {"labels": label})])
+        self._part.close(summary_event(self.rank, _CALLER, time.monotonic_ns(), totals))
+
+    def _thread(self) -> int:
+        ident = threading.get_ident()
+        row = self._threads.get(ident)
+        if row is None:
+            row = self._threads[ident] = self._new_row(f"thread {threading.get_native_id()}")
+        return row
+
+    def _new_row(self, name: str) -> int:
+        row = next(self._rows)
+        self._add((metadata_event, "thread_name", {"name": name}, row))
+        return row
+
+    def _add(self, event: tuple[Any, ...]) -> None:
+        """Queue an event: a function of `trace_event`, and its arguments after the rank."""
+        if self.on:
+            self._queue.append(event)
+            if len(self._queue) >= _PENDING:
+                self._write()
+
+    def _ended(self, operation: _Operation, end: int, failure: str) -> None:
+        hidden = self._hidden(operation.begin, end) if operation.queued else 0
+        self._add((operation_event, self._thread(), operation, end, hidden, failure, self.size))
+
+    def _hidden(self, begin: int, end: int) -> int:
+        """Give the nanoseconds between two moments that lay within backward passes."""
+        since = self._backward_since
+        hidden = max(0, end - max(begin, since)) if since else 0
+        for first, last in tuple(self._backwards):
+            if first != since:
+                hidden += max(0, min(end, last) - max(begin, first))
+        return hidden
+
+    def _keep_writing(self) -> None:
+        while not self._closing.wait(_FLUSH_SECONDS):
+            self._write()
+
+    def _write(self) -> None:
+        queue = self._queue
+        if os.getpid() != self._process:
+            queue.clear()
+            return
+        with self._writing:
+            while queue:
+                batch = [queue.popleft() for _ in range(min(_AT_ONCE, len(queue)))]
+                for event in batch:
+                    self._count(*event)
+                self._part.append([event[0](self.rank, *event[1:]) for event in batch])
+
+    def _count(self, what: object, *fields: Any) -> None:
+        """Add an event to the totals: here rather than where it is recorded, so that only one thread does it."""
+        totals = self._totals
+        if what is operation_event:
+            _, operation, end, hidden, *_ = fields
+            seconds = (end - operation.begin) / 1e9
+            totals["operations"] += 1
+            totals["bytes"] += operation.nbytes
+            totals["seconds"] += seconds
+            if operation.queued:
+                totals["asynchronous_seconds"] += seconds
+                totals["hidden_seconds"] += hidden / 1e9
+        elif what is span_event and fields[2] == "backward":
+            totals["backward_seconds"] += (fields[4] - fields[3]) / 1e9
+
+
+@dataclass(slots=True)
+class _Phase:
+    """A part of an operation under way."""
+
+    timeline: Timeline
+    name: str
+    begin: int = field(init=False)
+
+    def __enter__(self) -> None:
+        self.begin = time.monotonic_ns()
+
+    def __exit__(self, *_: object) -> None:
+        end = time.monotonic_ns()
+        timeline = self.timeline
+        timeline._add((span_event, timeline._thread(), self.name, "phase", self.begin, end))
+
+
+@dataclass(slots=True)
+class _Operation(Ran):
+    """An operation under way."""
+
+    timeline: Timeline
+
+    def __enter__(self) -> None:
+        self.begin = time.monotonic_ns()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.timeline._ended(self, time.monotonic_ns(), kind.__name__ if kind else "")
+
+
+class NoTimeline:
+    """The timeline of a group that has none: every call does nothing."""
+
+    on = False
+
+    def operation(self, *_: object) -> AbstractContextManager[None]:
+        """Do nothing."""
+        return _NOTHING
+
+    def phase(self, _: str) -> AbstractContextManager[None]:
+        """Do nothing."""
+        return _NOTHING
+
+    def begin_backward(self) -> None:
+        """Do nothing."""
+
+    def end_backward(self) -> None:
+        """Do nothing."""
+
+    def backward(self) -> AbstractContextManager[None]:
+        """Do nothing."""
+        return _NOTHING
+
+    def queue_thread(self, _: str = "") -> None:
+        """Do nothing."""
+
+    def set_clock(self, _: int, __: int) -> None:
+        """Do nothing."""
+
+    def summary(self) -> dict[str, float]:
+        """Give nothing."""
+        return {}
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+_NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
+
+
+def open_timeline(
+    path: str | os.PathLike[str] | Timeline | NoTimeline | None, rank: int, size: int
+) -> Timeline | NoTimeline:
+    """Give the timeline of a group: that of another one, or one that does nothing where no path is given.
+
+    Raises:
+        ConfigurationError: The path can't be written.
+    """
+    if isinstance(path, Timeline | NoTimeline):
+        return path
+    return NoTimeline() if path is None else Timeline(path, rank, size)

@@ -1,0 +1,1 @@
+"""Messages between two ranks, over TCP or through shared memory."""

@@ -1,0 +1,181 @@
+"""Drives the messages of one step, to and from several peers at once, and sleeps well while nothing moves."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from hpsearch_comm.errors import CommError, PeerLost
+from hpsearch_comm.failure.abort import AbortState
+from hpsearch_comm.failure.operation import Operation, Wait
+from hpsearch_comm.transport.link import Combine, Link, Transfer
+
+if TYPE_CHECKING:
+    from hpsearch_comm.shm.barrier import Bell
+
+__all__ = ["Mesh"]
+
+_SPIN = 50e-6
+"""Seconds that a wait holds its core before it sleeps: about what going to sleep and waking up would cost."""
+
+_SLICE = 0.05
+"""Longest sleep in seconds, so that the group's end is seen even where nothing wakes us for it."""
+
+_SHORTEST, _LONGEST = 50e-6, 2e-3
+"""Sleep in seconds on the bell between two looks at the sockets, where a step waits for both: it doubles."""
+
+_GRACE = 60.0
+"""Seconds without progress that data of a peer which has left may still take to come through the network."""
+
+
+class Mesh:
+    """This rank's links to its peers.
+
+    Args:
+        rank: This rank.
+        links: Peer → link.
+        bell: Rung by the peers whose links go through shared memory.
+    """
+
+    def __init__(self, rank: int, links: Mapping[int, Link], bell: Bell) -> None:
+        self.rank = rank
+        self._links = dict(links)
+        self._bell = bell
+
+    def exchange(
+        self,
+        operation: Operation,
+        sends: Sequence[tuple[int, torch.Tensor]],
+        receives: Sequence[tuple[int, torch.Tensor, Combine | None]],
+    ) -> None:
+        """Send to some peers and receive from some, all at once; return when the last byte is in place.
+
+        What is sent may be changed afterwards: the kernel, or the peer, has it. When it raises, the group has ended,
+        and what was to be received may be there in part.
+
+        Args:
+            operation: Its `step` must be the same on both sides of a message, and differ from the step before.
+            sends: (peer, tensor): at most one to each peer.
+            receives: (peer, tensor, combine): at most one from each peer. Without `combine` the tensor is overwritten.
+
+        Raises:
+            MismatchError: A peer is in another operation.
+            PeerLost: A peer has died, or has left with nothing more on the way from it.
+            CommTimeoutError: Nothing moved for the operation's `timeout`.
+            CommError: The group has ended meanwhile, for that reason.
+        """
+        links, bell = self._links, self._bell
+        begun: list[Transfer] = []
+        sleeper: _Sleeper | None = None
+        try:
+            for peer, payload in sends:
+                begun.append(links[peer].send(operation, payload))
+            for peer, payload, combine in receives:
+                begun.append(links[peer].receive(operation, payload, combine))
+            while pending := [transfer for transfer in begun if not transfer.done]:
+                # Before the transfers are tried: a ring that they miss ends the sleep at once.
+                mark = bell.mark()
+                moved = False
+                for transfer in pending:
+                    if transfer.advance():
+                        moved = True
+                if moved:
+                    if sleeper is not None:
+                        sleeper.progressed()
+                    continue
+                if sleeper is None:
+                    sleeper = _Sleeper(operation, bell)
+                sleeper.sleep(pending, mark)
+        except BaseException as error:
+            # A message is torn: no later one could be told from its rest.
+            operation.abort_state.fail(
+                error
+                if isinstance(error, CommError)
+                else PeerLost(
+                    f"rank {self.rank} broke off {operation.signature}: {type(error).__name__}: {error}", self.rank
+                )
+            )
+            raise
+
+    def close(self) -> None:
+        """Close all links, and let go of the memory that some of them go through."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+        vars(self).pop("_bell", None)
+
+
+class _Sleeper:
+    """What to do while nothing moves: spin for a moment, look whether the group still stands, sleep."""
+
+    def __init__(self, operation: Operation, bell: Bell) -> None:
+        self._operation = operation
+        self._bell = bell
+        self._wait = Wait(operation)
+        self._spin_until = time.perf_counter() + _SPIN if operation.spin else 0.0
+        self._nap = _SHORTEST
+        self._gone_since: float | None = None
+
+    def progressed(self) -> None:
+        """Begin anew: something has moved."""
+        self._wait.progressed()
+        self._nap = _SHORTEST
+        self._gone_since = None
+        if self._operation.spin:
+            self._spin_until = time.perf_counter() + _SPIN
+
+    def sleep(self, pending: Sequence[Transfer], mark: int) -> None:
+        """Let some time pass, at most until something may have moved.
+
+        Args:
+            pending: The transfers that didn't move.
+            mark: The bell's, from before they were tried.
+        """
+        if self._spin_until and time.perf_counter() < self._spin_until:
+            # Where something else has taken the peer's core, the peer may be waiting for ours.
+            os.sched_yield()
+            return
+        operation = self._operation
+        try:
+            self._wait.check({transfer.peer: None for transfer in pending})
+        except PeerLost:
+            if operation.abort_state.error is not None or not self._may_still_come(pending):
+                raise
+        events: dict[int, int] = {}
+        shared = False
+        for transfer in pending:
+            interest = transfer.interest()
+            shared = shared or not interest
+            for descriptor, event in interest:
+                events[descriptor] = events.get(descriptor, 0) | event
+        if not shared:
+            self._poll(operation.abort_state, events)
+        else:
+            # Sockets can't ring the bell: where both are awaited, look at them ever more rarely.
+            self._bell.wait(mark, self._nap if events else _SLICE)
+        self._nap = min(2 * self._nap, _LONGEST)
+
+    def _may_still_come(self, pending: Sequence[Transfer]) -> bool:
+        """Say whether there may be more from a peer that has left: its goodbye takes another way than its data."""
+        now = time.monotonic()
+        if self._gone_since is None:
+            # Whatever it put into memory before it left is there now: one more look.
+            self._gone_since = now
+            return True
+        left = self._operation.abort_state.left
+        networked = any(transfer.interest() for transfer in pending if transfer.peer in left)
+        return networked and now - self._gone_since < min(_GRACE, self._operation.timeout)
+
+    def _poll(self, abort_state: AbortState, events: dict[int, int]) -> None:
+        # Once a peer has left, the group's descriptor stays readable, and the slice has to do.
+        if not abort_state.left and abort_state.event >= 0:
+            events[abort_state.event] = select.POLLIN
+        poll = select.poll()
+        for descriptor, event in events.items():
+            poll.register(descriptor, event)
+        poll.poll(_SLICE * 1000)

@@ -1,0 +1,250 @@
+"""A link over TCP: small messages take one call on one stream, large ones are striped over all of them."""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+import struct
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from hpsearch_comm.errors import CommError, MismatchError, PeerLost, RefusedError
+from hpsearch_comm.failure.operation import Operation
+from hpsearch_comm.header import HEADER_BYTES
+from hpsearch_comm.transport.link import Combine, Link, Transfer
+from hpsearch_comm.transport.stripes import (
+    CHUNK,
+    TRY_AGAIN,
+    FoldingStripe,
+    OutgoingStripe,
+    ReceivingStripe,
+    StripedTransfer,
+    fold,
+)
+
+__all__ = ["TcpLink"]
+
+_STRIPE = 1024 * 1024
+"""Least bytes that are worth another stream: what has fewer than two of these goes through the first alone."""
+
+_ALIGNMENT = 64
+"""Stripes begin at multiples of so many elements."""
+
+_NEAR = 100
+"""Round trip in µs up to which a peer is near: on this host, or in this rack."""
+
+_NEAR_BUFFER = 128 * 1024
+"""Bytes of a stream's send buffer towards a near peer. The kernel doubles it, so that a stream still carries 2.6 GB/s
+at a round trip of `_NEAR`. The larger one that the kernel would choose carries no more there, and what waits in it has
+left the caches by the time it is read: within a host that costs a third of the rate."""
+
+_memory_at = ctypes.pythonapi.PyMemoryView_FromMemory
+_memory_at.restype = ctypes.py_object
+_memory_at.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
+_WRITABLE = 0x200  # PyBUF_WRITE
+
+_MIN_RTT = struct.Struct("148xI")  # tcpi_min_rtt in Linux's struct tcp_info, in µs
+
+
+class TcpLink(Link):
+    """This rank's end of the streams to one peer.
+
+    Args:
+        peer: The rank at the other end.
+        streams: Connected TCP sockets, as many and in the same order on both sides. The link owns them.
+
+    Attributes:
+        arriving: Where the header of the message that is being received is put.
+    """
+
+    def __init__(self, peer: int, streams: Sequence[socket.socket]) -> None:
+        self.peer = peer
+        self._streams = list(streams)
+        self._first = self._streams[0]
+        self._header = bytearray(HEADER_BYTES)
+        self.arriving = memoryview(self._header)
+        self._finished = _Finished(peer)
+        self._receiving: Callable[[], Transfer | None] = lambda: None
+        self._fitted = False
+        self._scratch: dict[int, tuple[torch.Tensor, memoryview]] = {}
+        self._typed = torch.empty(0, device="cpu")
+        for stream in self._streams:
+            stream.setblocking(False)
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, operation: Operation, payload: torch.Tensor) -> Transfer:
+        """Begin a message to the peer. A small one is usually through when this returns."""
+        nbytes = payload.nbytes
+        header = operation.header(nbytes)
+        if nbytes > CHUNK:
+            return self._send_large(operation, payload, header)
+        view = _bytes_of(payload)
+        try:
+            count = self._first.sendmsg((header, view), (), socket.MSG_NOSIGNAL)
+        except TRY_AGAIN:
+            count = 0
+        except OSError as error:
+            raise self.lost(operation, error) from None
+        if count == HEADER_BYTES + nbytes:
+            return self._finished
+        stripe = OutgoingStripe(self, self._first, operation, header, payload, view)
+        stripe.sent(count)
+        return stripe
+
+    def receive(self, operation: Operation, payload: torch.Tensor, combine: Combine | None = None) -> Transfer:
+        """Begin to receive a message. A small one that is there already is in its place when this returns."""
+        nbytes = payload.nbytes
+        header = operation.header(nbytes)
+        if nbytes > CHUNK:
+            return self._receive_large(operation, payload, combine, header)
+        room = _bytes_of(payload) if combine is None else self._chunk(0)[1][:nbytes]
+        try:
+            count = self._first.recvmsg_into((self._header, room))[0]
+        except TRY_AGAIN:
+            count = -1
+        except OSError as error:
+            raise self.lost(operation, error) from None
+        if count == HEADER_BYTES + nbytes:
+            if self._header != header:
+                raise self.differs(operation, header)
+            if combine is not None:
+                fold(combine, payload, self._typed_chunk(payload))
+            return self._finished
+        if not count:
+            raise self.lost(operation, None)
+        stripe = self._receiving_stripe(0, operation, payload, combine, header)
+        self._receiving = weakref.ref(stripe)
+        if count > 0:
+            stripe.received(count)
+        return stripe
+
+    def close(self) -> None:
+        """Close the streams. What was sent still arrives."""
+        for stream in self._streams:
+            stream.close()
+
+    def differs(self, operation: Operation, header: bytes) -> MismatchError:
+        """End the group because the header that has arrived isn't the one that must; give what to raise."""
+        try:
+            return operation.disagree(self.peer, self.arriving, header)
+        except RefusedError as reason:
+            error = MismatchError(
+                f"rank {operation.rank} waits for a message of {operation.signature}, and rank {self.peer} sent what "
+                f"isn't one: {reason}"
+            )
+            operation.abort_state.fail(error)
+            return error
+
+    def lost(self, operation: Operation, cause: OSError | None) -> CommError:
+        """End the group because a stream has broken.
+
+        Args:
+            operation: What was under way.
+            cause: What the socket said; None where the stream just ended.
+
+        Returns:
+            What to raise.
+
+        Raises:
+            CommError: What the peer had sent before, or what the group knows, is a better reason.
+        """
+        receiving, self._receiving = self._receiving(), lambda: None
+        if receiving is not None and not receiving.done:
+            # A peer that gave up has sent its header first, and that may say why.
+            receiving.advance()
+        operation.abort_state.await_verdict(self.peer)
+        how = "it was closed at the other end" if cause is None else f"{type(cause).__name__}: {cause}"
+        error = PeerLost(
+            f"rank {operation.rank} lost its connection to rank {self.peer} in {operation.signature} ({how}): the "
+            "process has died, or the network between them has failed. See that rank's own output",
+            self.peer,
+        )
+        operation.abort_state.fail(error)
+        return error
+
+    def _send_large(self, operation: Operation, payload: torch.Tensor, header: bytes) -> Transfer:
+        if not self._fitted:
+            self._fit_buffers()
+        stripes = [
+            OutgoingStripe(self, self._streams[index], operation, b"" if index else header, part, _bytes_of(part))
+            for index, part in self._stripes(payload)
+        ]
+        return stripes[0] if len(stripes) == 1 else StripedTransfer(stripes)
+
+    def _receive_large(
+        self, operation: Operation, payload: torch.Tensor, combine: Combine | None, header: bytes
+    ) -> Transfer:
+        stripes = [
+            self._receiving_stripe(index, operation, part, combine, b"" if index else header)
+            for index, part in self._stripes(payload)
+        ]
+        transfer = stripes[0] if len(stripes) == 1 else StripedTransfer(stripes)
+        self._receiving = weakref.ref(transfer)
+        return transfer
+
+    def _receiving_stripe(
+        self, index: int, operation: Operation, part: torch.Tensor, combine: Combine | None, header: bytes
+    ) -> ReceivingStripe:
+        stream = self._streams[index]
+        if combine is None:
+            return ReceivingStripe(self, stream, operation, header, part, _bytes_of(part))
+        scratch, view = self._chunk(index)
+        return FoldingStripe(self, stream, operation, header, part, view, scratch.view(part.dtype), combine)
+
+    def _stripes(self, payload: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+        """Split a payload over the streams, the same way on both sides: (stream, its part)."""
+        count = max(1, min(len(self._streams), payload.nbytes // _STRIPE))
+        if count == 1:
+            yield 0, payload
+            return
+        step = -(-payload.numel() // (count * _ALIGNMENT)) * _ALIGNMENT
+        for index in range(count):
+            yield index, payload[index * step : (index + 1) * step]
+
+    def _chunk(self, index: int) -> tuple[torch.Tensor, memoryview]:
+        """Give the room where a stream's chunks arrive that are to be folded: as a tensor, and as bytes."""
+        chunk = self._scratch.get(index)
+        if chunk is None:
+            scratch = torch.empty(CHUNK, dtype=torch.uint8, device="cpu")
+            chunk = self._scratch[index] = (scratch, _bytes_of(scratch))
+        return chunk
+
+    def _typed_chunk(self, payload: torch.Tensor) -> torch.Tensor:
+        """Give the first stream's room as elements like the payload's; usually the same as the last time."""
+        typed = self._typed
+        if typed.dtype is not payload.dtype or typed.numel() != payload.numel():
+            typed = self._typed = self._chunk(0)[0].view(payload.dtype)[: payload.numel()]
+        return typed
+
+    def _fit_buffers(self) -> None:
+        """Keep what is in flight to a near peer small enough for the caches; until it proves near, look again."""
+        facts = self._first.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT.size)
+        # A kernel that doesn't know gives fewer bytes, or zero.
+        round_trip = _MIN_RTT.unpack(facts)[0] if len(facts) == _MIN_RTT.size else 0
+        if 0 < round_trip <= _NEAR:
+            self._fitted = True
+            for stream in self._streams:
+                stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _NEAR_BUFFER)
+
+
+class _Finished(Transfer):
+    """A message that was through as soon as it began."""
+
+    done = True
+
+    def __init__(self, peer: int) -> None:
+        self.peer = peer
+
+    def advance(self) -> bool:
+        return False
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    """Give a tensor's memory, of any dtype; whoever uses the view keeps the tensor.
+
+    A third of what `tensor.view(torch.uint8).numpy()` costs.
+    """
+    nbytes = tensor.nbytes
+    return _memory_at(tensor.data_ptr(), nbytes, _WRITABLE) if nbytes else memoryview(bytearray())

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import resource
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpsearch_comm.bootstrap import acceptor as acceptor_module
+from hpsearch_comm.bootstrap.acceptor import Acceptor
+from hpsearch_comm.bootstrap.handshake import (
+    ANSWER_BYTES,
+    NONCE_BYTES,
+    PROOF_BYTES,
+    Credentials,
+    Hello,
+    Kind,
+    Proof,
+    Verdict,
+)
+from hpsearch_comm.bootstrap.listener import Listener
+from hpsearch_comm.errors import RendezvousError
+from tests.comm.forming import LOOPBACK, PATIENCE, dial, leaking_nothing, new_credentials, read, read_to_end
+from tests.comm.other_user import as_nobody
+
+HELLO = Hello(1, 0, Kind.CONTROL)
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaks() -> Iterator[None]:
+    with leaking_nothing():
+        yield
+
+
+class Desk:
+    """An acceptor of rank 0 that lets everybody in who is of the group, driven by the test."""
+
+    def __init__(self) -> None:
+        self.credentials = new_credentials()
+        self.listener = Listener(LOOPBACK)
+        self.welcomed: list[tuple[Hello, socket.socket]] = []
+        self.acceptor = Acceptor(
+            self.listener.sockets,
+            0,
+            self.credentials,
+            lambda hello, sock: Verdict.ACCEPTED,
+            lambda hello, sock: self.welcomed.append((hello, sock)),
+        )
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, "what the test waits for has not come"
+            self.acceptor.step(0.01)
+
+    def ended(self, sock: socket.socket) -> bytes:
+        """Wait until the connection is at its end; gives what was sent before."""
+        found = b""
+        while True:
+            self.until(lambda: bool(select.select([sock], [], [], 0)[0]))
+            try:
+                chunk = sock.recv(4096)
+            except ConnectionResetError:
+                return found
+            if not chunk:
+                return found
+            found += chunk
+
+    def enter(self, credentials: Credentials | None = None, *, local: bool = False) -> bytes:
+        """Come as a rank would; gives the answer."""
+        with dial(self.listener.address, local=local) as sock:
+            self.until(lambda: bool(select.select([sock], [], [], 0)[0]))
+            proof = Proof(credentials or self.credentials, HELLO)
+            sock.sendall(proof.message(read(sock, NONCE_BYTES)))
+            self.until(lambda: bool(select.select([sock], [], [], 0)[0]))
+            return read(sock, ANSWER_BYTES)
+
+    def close(self) -> None:
+        self.acceptor.close()
+        self.listener.close()
+        for _, sock in self.welcomed:
+            sock.close()
+
+
+@pytest.fixture
+def desk(nothing_leaks: None) -> Iterator[Desk]:
+    desk = Desk()
+    yield desk
+    desk.close()
+
+
+@pytest.mark.parametrize("local", [False, True], ids=["tcp", "unix"])
+def test_who_proves_the_secret_is_welcomed(desk, local):
+    assert desk.enter(local=local)[0] == Verdict.ACCEPTED
+    [(hello, sock)] = desk.welcomed
+    assert hello == HELLO
+    assert sock.gettimeout() is None
+    assert sock.family == (socket.AF_UNIX if local else socket.AF_INET)
+    assert not desk.acceptor.refused
+
+
+def test_who_does_not_is_refused_logged_and_forgotten(desk, caplog):
+    assert desk.enter(new_credentials())[0] == Verdict.WRONG_SECRET
+    assert desk.welcomed == []
+    assert desk.acceptor.refused == {Verdict.WRONG_SECRET.reason: 1}
+    assert "rank 0 refused a connection from ('127.0.0.1'," in caplog.text
+    assert "HPSEARCH_COMM_SECRET" in caplog.text
+    assert desk.enter()[0] == Verdict.ACCEPTED
+
+
+def test_a_flood_of_strangers_does_not_flood_the_log(desk, caplog):
+    for _ in range(30):
+        desk.enter(new_credentials())
+    assert sum(desk.acceptor.refused.values()) == 30
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 10
+
+
+def test_bytes_that_follow_the_proof_are_left_for_the_next_reader(desk):
+    with dial(desk.listener.address) as sock:
+        desk.until(lambda: bool(select.select([sock], [], [], 0)[0]))
+        sock.sendall(Proof(desk.credentials, HELLO).message(read(sock, NONCE_BYTES)) + b"next")
+        desk.until(lambda: bool(desk.welcomed))
+        assert read(desk.welcomed[0][1], 4) == b"next"
+
+
+@settings(max_examples=200, deadline=None)
+@given(chunks=st.lists(st.binary(max_size=200), max_size=4), local=st.booleans(), abort=st.booleans())
+def test_random_bytes_are_refused(chunks, local, abort):
+    desk = Desk()
+    try:
+        with dial(desk.listener.address, local=local) as sock:
+            for chunk in chunks:
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    sock.sendall(chunk)
+                desk.acceptor.step(0)
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR if abort else socket.SHUT_WR)
+            if not abort:
+                seen = desk.ended(sock)
+                # A connection is reset where bytes that nobody read are left: it may lose the answer, never win one.
+                answer = seen[NONCE_BYTES:]
+                assert answer in (b"", bytes([Verdict.WRONG_SECRET]).ljust(ANSWER_BYTES, b"\0"))
+            desk.until(lambda: sum(desk.acceptor.refused.values()) == 1)
+        assert desk.welcomed == []
+        assert desk.enter()[0] == Verdict.ACCEPTED
+    finally:
+        desk.close()
+
+
+def test_a_recorded_proof_is_refused(desk):
+    with dial(desk.listener.address) as sock:
+        desk.until(lambda: bool(select.select([sock], [], [], 0)[0]))
+        recorded = Proof(desk.credentials, HELLO).message(read(sock, NONCE_BYTES))
+        sock.sendall(recorded)
+        desk.until(lambda: len(desk.welcomed) == 1)
+    with dial(desk.listener.address) as sock:
+        sock.sendall(recorded)
+        assert desk.ended(sock)[NONCE_BYTES:][:1] == bytes([Verdict.WRONG_SECRET])
+    assert len(desk.welcomed) == 1
+
+
+def test_an_acceptor_does_not_prove_itself_to_those_who_send_its_own_words_back(desk):
+    with dial(desk.listener.address) as sock:
+        desk.until(lambda: bool(select.select([sock], [], [], 0)[0]))
+        nonce = read(sock, NONCE_BYTES)
+        sock.sendall((nonce * 4)[:PROOF_BYTES])
+        assert desk.ended(sock) == bytes([Verdict.WRONG_SECRET]).ljust(ANSWER_BYTES, b"\0")
+
+
+def test_another_user_is_refused_before_a_word_is_said(desk):
+    sock = as_nobody(lambda: dial(desk.listener.address, local=True))
+    with sock:
+        assert desk.ended(sock) == b""
+    assert list(desk.acceptor.refused) == [f"it comes from user 65534, this process is of user {os.geteuid()}"]
+    assert desk.enter(local=True)[0] == Verdict.ACCEPTED
+
+
+def test_an_idle_connection_is_closed_at_its_deadline(desk, monkeypatch):
+    monkeypatch.setattr(acceptor_module, "_PATIENCE", 0.1)
+    with dial(desk.listener.address) as sock:
+        assert len(desk.ended(sock)) == NONCE_BYTES
+    assert list(desk.acceptor.refused) == ["it didn't prove itself in time"]
+
+
+def test_idle_connections_do_not_keep_an_honest_one_out(desk):
+    places = 256
+    idle = [dial(desk.listener.address) for _ in range(2 * places)]
+    try:
+        assert desk.enter()[0] == Verdict.ACCEPTED
+        # They were given away in the order in which they came, and only as many as was needed.
+        assert desk.acceptor.refused == {"it didn't prove itself in time": places + 1}
+        assert all(len(desk.ended(sock)) == NONCE_BYTES for sock in idle[: places + 1])
+        assert len(desk.welcomed) == 1
+    finally:
+        for sock in idle:
+            sock.close()
+
+
+@contextlib.contextmanager
+def few_descriptors(spare: int) -> Iterator[None]:
+    """Let this process open only so many more files."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = os.dup(0)
+    os.close(highest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + spare, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_process_without_descriptors_gives_idle_places_away(desk):
+    idle = [dial(desk.listener.address) for _ in range(8)]
+    honest = dial(desk.listener.address)
+    try:
+        with few_descriptors(4):
+            desk.until(lambda: bool(select.select([honest], [], [], 0)[0]))
+            honest.sendall(Proof(desk.credentials, HELLO).message(read(honest, NONCE_BYTES)))
+            desk.until(lambda: len(desk.welcomed) == 1)
+    finally:
+        for sock in (*idle, honest):
+            sock.close()
+
+
+def test_a_process_without_any_descriptor_says_what_to_raise(desk):
+    with dial(desk.listener.address):
+        select.select([desk.listener.sockets[0]], [], [], PATIENCE)
+        with few_descriptors(0), pytest.raises(RendezvousError, match=r"ulimit -n") as caught:
+            desk.acceptor.step(0)
+    assert os.strerror(errno.EMFILE) in str(caught.value)
+
+
+def test_closing_ends_what_is_pending_and_nothing_else(desk):
+    with dial(desk.listener.address) as pending, dial(desk.listener.address) as proven:
+        desk.until(lambda: bool(select.select([pending], [], [], 0)[0] and select.select([proven], [], [], 0)[0]))
+        proven.sendall(Proof(desk.credentials, HELLO).message(read(proven, NONCE_BYTES)))
+        desk.until(lambda: len(desk.welcomed) == 1)
+        desk.acceptor.close()
+        assert len(read_to_end(pending)) == NONCE_BYTES
+        desk.welcomed[0][1].sendall(b"still here")
+        assert read(proven, ANSWER_BYTES + 10)[ANSWER_BYTES:] == b"still here"

@@ -1,0 +1,92 @@
+"""Buffers of a model on several workers: running statistics, moving averages, counters.
+
+In training each worker's model sees rows of its own, so its buffers become its own too. One rule makes them one again
+at the end of each epoch, before anything is validated or saved, so that a checkpoint is the state of every worker, and
+training that is continued from it is training that was never interrupted:
+
+- floating-point and complex numbers become the mean over the workers; those that are equal everywhere stay as they are,
+  to the bit. The mean of cumulative statistics (`momentum=None`) is weighted by the batches that each has seen;
+- integers and booleans become rank 0's, which has rows in every step: a counter counts the steps, at any width.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from hpsearch_comm import Group, SyncBatchNorm
+from hpsearch_comm.data_parallel.broadcast import broadcast_tensors
+from hpsearch_trainers.normalization import normalizations
+
+__all__ = ["buffers_kept", "synchronize_buffers"]
+
+
+@torch.no_grad()
+def synchronize_buffers(model: nn.Module, group: Group) -> None:
+    """Make each buffer of a model the same on all workers, to the bit; a collective.
+
+    Args:
+        model: With the same buffers, of the same shapes, on every worker.
+        group: The workers.
+    """
+    averaged: list[Tensor] = []
+    counted: list[Tensor] = []
+    for buffer in model.buffers():
+        (averaged if buffer.is_floating_point() or buffer.is_complex() else counted).append(buffer)
+    if averaged:
+        _average(averaged, _batches_seen(model), group)  # first, while the counts are each worker's own
+    broadcast_tensors(counted, group)
+
+
+def _average(buffers: list[Tensor], weights: dict[int, float], group: Group) -> None:
+    numbers = [_numbers(buffer) for buffer in buffers]
+    own = torch.cat(numbers)
+    sizes = [len(part) for part in numbers]
+    of_each = torch.tensor(sizes, device=own.device)
+    weight = torch.tensor([weights.get(id(buffer), 1.0) for buffer in buffers], dtype=own.dtype, device=own.device)
+    root = group.broadcast(own.clone())
+    # The mean of differences to one of them: where there are none nothing is rounded, and infinities stay.
+    differences = torch.where(own == root, 0.0, own - root) * weight.repeat_interleave(of_each)
+    sums, total = torch.split(group.allreduce(torch.cat([differences, weight]), op="sum"), [len(own), len(weight)])
+    means = root + sums / total.clamp(min=1.0).repeat_interleave(of_each)
+    for buffer, mean in zip(buffers, torch.split(means, sizes), strict=True):
+        if buffer.is_complex():
+            buffer.copy_(torch.view_as_complex(mean.view(*buffer.shape, 2)))
+        else:
+            buffer.copy_(mean.view(buffer.shape))
+
+
+def _numbers(buffer: Tensor) -> Tensor:
+    """Give the numbers of a buffer, float64 and 1-D; two for each complex one."""
+    return (torch.view_as_real(buffer.resolve_conj()) if buffer.is_complex() else buffer).double().flatten()
+
+
+def _batches_seen(model: nn.Module) -> dict[int, float]:
+    """Give of how many batches each cumulative statistic is the mean, by the id of its tensor."""
+    return {
+        id(statistic): float(layer.num_batches_tracked)
+        for layer in normalizations(model)
+        if layer.momentum is None and layer.num_batches_tracked is not None
+        for statistic in (layer.running_mean, layer.running_var)
+    }
+
+
+@contextlib.contextmanager
+def buffers_kept(model: nn.Module) -> Iterator[None]:
+    """Put back what a pass changes in the buffers; not those of synchronized layers, which have all workers' rows."""
+    kept = [
+        (layer._buffers, name, buffer, buffer.clone())
+        for layer in model.modules()
+        if not isinstance(layer, SyncBatchNorm)
+        for name, buffer in layer._buffers.items()
+        if buffer is not None
+    ]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for holder, name, buffer, value in kept:
+                holder[name] = buffer.copy_(value)

@@ -1,0 +1,83 @@
+"""The optimizer of a fork: another trial's velocities and moments under settings of its own."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["take_over"]
+
+
+def take_over(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, same_class: bool = True) -> int:
+    """Load the state of another trial's optimizer, whose velocities and moments go on under this one's settings.
+
+    That of a parameter is taken over where it is what this optimizer keeps for it. Else the parameter begins without:
+    where the optimizer is of another class, keeps more under its settings (`amsgrad`, `centered`, ...), or has its
+    parameters in other groups. What the settings no longer use is dropped.
+
+    Args:
+        optimizer: As it was made, and given to `Rates`.
+        state: The other one's `state_dict()`.
+        same_class: Whether the other one is of the same class. Equal names may mean another thing in another one.
+
+    Returns:
+        For how many parameters there was a state that isn't taken over.
+    """
+    groups, theirs = optimizer.param_groups, state["param_groups"]
+    if not same_class or [len(group["params"]) for group in groups] != [len(group["params"]) for group in theirs]:
+        return len(state["state"])
+    taken, begins = dict(optimizer.state_dict()["state"]), 0  # some optimizers have a state before their first step
+    for group, other in zip(groups, theirs, strict=True):
+        for parameter, number in zip(group["params"], other["params"], strict=True):
+            if number in state["state"]:
+                suiting = _suiting(state["state"][number], _kept_for(optimizer, group, parameter))
+                if suiting is None:
+                    begins += 1
+                else:
+                    taken[number] = suiting
+    # The rate stays the other's until `Rates` sets it: velocities may have it in them.
+    settings = [
+        {**group, "params": other["params"], "lr": _as(group["lr"], other["lr"])}
+        for group, other in zip(groups, theirs, strict=True)
+    ]
+    optimizer.load_state_dict({"state": taken, "param_groups": settings})
+    return begins
+
+
+def _suiting(saved: Mapping[str, Any], kept: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if kept is None:
+        return dict(saved)
+    if any(name not in saved or _shape(saved[name]) != _shape(value) for name, value in kept.items()):
+        return None
+    return {name: saved[name] for name in kept}
+
+
+def _shape(value: Any) -> Any:
+    return value.shape if isinstance(value, Tensor) else torch.Size()
+
+
+def _kept_for(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter: Tensor) -> dict[str, Any] | None:
+    """Give what an optimizer keeps for a parameter after a step: a copy of it takes one, with a twin of the parameter.
+
+    None where that can't be seen, as of an optimizer for sparse gradients alone.
+    """
+    twin = torch.zeros_like(parameter, requires_grad=True)
+    twin.grad = torch.zeros_like(parameter)
+    probe: Any = object.__new__(type(optimizer))
+    probe.__dict__.update(optimizer.__dict__)
+    probe.state, probe.param_groups = defaultdict(dict), [{**group, "params": [twin]}]
+    probe._optimizer_step_pre_hooks, probe._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
+    try:
+        type(optimizer).step(probe)
+    except Exception:
+        return None
+    return dict(probe.state[twin])
+
+
+def _as(own: Any, other: Any) -> Any:
+    """Give another optimizer's rate as the kind of number that the own one is."""
+    return torch.full_like(own, float(other)) if isinstance(own, Tensor) else float(other)

@@ -1,0 +1,44 @@
+"""An exponential moving average of a model's weights, and of its buffers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+__all__ = ["MovingAverage"]
+
+
+class MovingAverage(AveragedModel):
+    """Begins with the model as it is at the first update; then a ← decay a + (1 - decay) w.
+
+    Buffers too, since statistics belong to the weights that they were taken with. But integers and booleans have no
+    average (torch's own cuts it, and an index becomes another one): they are the model's, and so is what is equal in
+    both, such as the infinities of a mask, whose average would be no number.
+
+    Args:
+        model: Is copied.
+        decay: From 0 to below 1.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        super().__init__(model, use_buffers=True)
+        self._new = 1 - decay
+
+    @torch.no_grad()
+    def update_parameters(self, model: nn.Module) -> None:
+        """Take in the model as it is now."""
+        averages: list[Tensor] = list(self.module.parameters())
+        values: list[Tensor] = list(model.parameters())
+        if self.n_averaged == 0:
+            torch._foreach_copy_(averages + list(self.module.buffers()), values + list(model.buffers()))
+        else:
+            torch._foreach_lerp_(averages, values, self._new)
+            for average, value in zip(self.module.buffers(), model.buffers(), strict=True):
+                average.copy_(self._mixed(average, value))
+        self.n_averaged += 1
+
+    def _mixed(self, average: Tensor, value: Tensor) -> Tensor:
+        if not (value.is_floating_point() or value.is_complex()):
+            return value
+        return torch.where(average == value, value, average.lerp(value, self._new))
