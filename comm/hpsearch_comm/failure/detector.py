@@ -19,7 +19,6 @@ import os
 import selectors
 import socket
 import struct
-import sys
 import termios
 import threading
 import time
@@ -248,15 +247,17 @@ def _take_leave(controls: list[socket.socket]) -> None:
     """
     until = time.monotonic() + _FAREWELL
     waiting = [control for control in controls if control.family != socket.AF_UNIX]
-    while waiting and time.monotonic() < until:
-        left = []
-        for control in waiting:
-            with contextlib.suppress(OSError):  # also where nothing has come
-                while control.recv(1 << 16):
-                    pass
-            with contextlib.suppress(OSError):
-                if int.from_bytes(fcntl.ioctl(control, termios.TIOCOUTQ, bytes(4)), sys.byteorder):
-                    left.append(control)
-        waiting = left
-        if waiting:
-            time.sleep(0.002)
+    while (waiting := [control for control in waiting if _holds_back(control)]) and time.monotonic() < until:
+        time.sleep(0.002)
+
+
+def _holds_back(control: socket.socket) -> bool:
+    """Say whether the peer, which is still there, lacks something of what was sent to it."""
+    try:
+        while control.recv(1 << 16):
+            pass
+    except BlockingIOError:
+        return any(fcntl.ioctl(control, termios.TIOCOUTQ, bytes(4)))
+    except OSError:
+        pass
+    return False  # it has left itself, or has died
