@@ -51,7 +51,7 @@ def test_the_choice_of_an_algorithm_is_reported_and_can_be_forced():
     [
         (2, {}, "direct", "direct"),
         (3, {"hosts": ["a", "a", "b"]}, "hierarchical", "hierarchical"),
-        (2, {"hosts": ["a", "b"]}, "butterfly", "ring"),
+        (2, {"hosts": ["a", "b"]}, "butterfly", "butterfly"),
         (3, {"transport": "tcp"}, "butterfly", "ring"),
     ],
 )

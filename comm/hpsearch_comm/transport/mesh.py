@@ -77,7 +77,8 @@ class Mesh:
                 begun.append(links[peer].send(operation, payload))
             for peer, payload, combine in receives:
                 begun.append(links[peer].receive(operation, payload, combine))
-            while pending := [transfer for transfer in begun if not transfer.done]:
+            pending = [transfer for transfer in begun if not transfer.done]
+            while pending:
                 # Before the transfers are tried: a ring that they miss ends the sleep at once.
                 mark = bell.mark()
                 moved = False
@@ -85,6 +86,7 @@ class Mesh:
                     if transfer.advance():
                         moved = True
                 if moved:
+                    pending = [transfer for transfer in pending if not transfer.done]
                     if sleeper is not None:
                         sleeper.progressed()
                     continue
