@@ -68,7 +68,11 @@ def allreduce(
     partial = reduction.partial(tensor) if partial is None else partial
     count = count or len(members)
     longest = max(1, _SLICE // partial.element_size())
-    for start in range(0, max(1, partial.numel()), longest):
+    # Nobody stands aside among a power of two; and slicing takes microseconds, which a short tensor would feel.
+    if partial.numel() <= longest or not _pairs(len(members)):
+        _allreduce_slice(mesh, operation, members, partial, tensor, reduction, count)
+        return
+    for start in range(0, partial.numel(), longest):
         here = slice(start, start + longest)
         _allreduce_slice(mesh, operation, members, partial[here], tensor[here], reduction, count)
 
