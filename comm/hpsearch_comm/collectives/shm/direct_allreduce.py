@@ -12,8 +12,8 @@ Two shots, of n bytes on p ranks. Every rank owns one part of n/p bytes. Three r
 
 Each rank reads n bytes and writes n bytes, whatever p is, and there are two barriers: one before, since all inputs must
 be there, and one after, since all results must be. No third: what a rank writes lies in its own part, which nobody else
-reads. This is the whole of it where the tensors lie in a shared buffer. One that is reduced into a shared buffer from
-other memory is copied there first.
+reads. This is the whole of it where the tensors lie in a shared buffer. Where one is reduced into a shared buffer from
+other memory, what the others are to read of it is copied there first, n (p-1)/p bytes.
 
 For other memory the same happens through staging memory (see `pipeline`), in three stages. A rank stages only what
 others are to reduce, n (p-1)/p bytes, and copies as much of their results out. With stage, reduce and gather one chunk
@@ -133,8 +133,9 @@ def _where_it_lies(
     """Reduce in place if all results belong in a shared buffer, and otherwise by the way that suits the length."""
     place = shm.find(out)
     if place is not None and tensor.data_ptr() != out.data_ptr():
-        copy(out, tensor)
-        tensor = out
+        for member, (start, stop) in enumerate(_even_parts(tensor.numel(), shm.size, tensor.dtype.itemsize)):
+            if member != shm.index:
+                copy(out[start:stop], tensor[start:stop])
     if tensor.nbytes * shm.size**2 <= ONE_SHOT:
         first, run = _one_shot_through_staging(shm, operation, tensor, reduction, out)
     elif chain.pays(shm.size, shm.cores, tensor.numel() * reduction.accumulate.itemsize):
@@ -200,12 +201,13 @@ def _in_place(
     with operation.phase("in place"):
         for cut in range(start, stop, step):
             first, numel = cut * itemsize, min(step, stop - cut)
-            slices = [buffer.part(member, offset + first, numel, dtype) for member, offset in enumerate(offsets)]
-            own = slices[shm.index]
-            fold(shm, operation, reduction, slices, own, finish=True)
-            for other in slices:
-                if other is not own:
-                    copy(other, own)
+            outputs = [buffer.part(member, offset + first, numel, dtype) for member, offset in enumerate(offsets)]
+            result = outputs[shm.index]
+            inputs = [tensor[cut : cut + numel] if output is result else output for output in outputs]
+            fold(shm, operation, reduction, inputs, result, finish=True)
+            for output in outputs:
+                if output is not result:
+                    copy(output, result)
     shm.barrier.wait(operation)
 
 
