@@ -73,7 +73,7 @@ class Chain:
         self._slots = shm.slots
         self._turn = shm.slots.turn
         self._added = self._copied = 0
-        self._piece = piece_length(shm, operation, reduction)
+        self._piece = piece_length(shm, operation, reduction, SLOT)
 
     def first(self) -> None:
         """Do what can be done before the ranks have met: the slot may still be needed by the chain before."""
@@ -128,6 +128,8 @@ class Chain:
 
     def _cut(self, to: torch.Tensor, source: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
         """Cut both into pieces that one call may take."""
+        if to.numel() <= self._piece:
+            return [(to, source)]
         return zip(torch.split(to, self._piece), torch.split(source, self._piece), strict=True)
 
     def _sum(self, number: int, numel: int) -> torch.Tensor:

@@ -9,23 +9,26 @@ import torch
 from hpsearch_comm.collectives.reduction import Reduction
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.shm.shm_segment import ShmSegment
-from hpsearch_comm.shm.staging import CHUNK
 
 __all__ = ["SERIAL", "fold", "piece_length"]
+
+_PIECE = 256 << 10
+"""Bytes per call of torch: what one call leaves in the core's own cache, the next finds there."""
 
 SERIAL = (1 << 15) - 64
 """Elements below which torch starts no threads."""
 
 
-def piece_length(shm: ShmSegment, operation: Operation, reduction: Reduction) -> int:
-    """Give how many elements one call of torch reduces: what one leaves in the core's own cache, the next finds there.
+def piece_length(shm: ShmSegment, operation: Operation, reduction: Reduction, nbytes: int = _PIECE) -> int:
+    """Give how many elements one call of torch reduces.
 
     Args:
         shm: The host's.
         operation: Under way.
         reduction: The operator.
+        nbytes: Of these elements, in the dtype in which they are summed up, for one thread.
     """
-    length = CHUNK // reduction.accumulate.itemsize
+    length = nbytes // reduction.accumulate.itemsize
     threads = torch.get_num_threads()
     if threads == 1:
         return length
