@@ -12,23 +12,27 @@ from hpsearch_comm.shm.shm_segment import ShmSegment
 
 __all__ = ["SERIAL", "fold", "piece_length"]
 
-_PIECE = 256 << 10
-"""Bytes per call of torch: what one call leaves in the core's own cache, the next finds there."""
+_CACHED = 1 << 20
+"""Bytes of all members together per call of torch: what one leaves in the core's own cache, the next finds there."""
+
+_LEAST = 128 << 10
+"""Bytes of one member per call of torch: with fewer the call itself takes longer than they do."""
 
 SERIAL = (1 << 15) - 64
 """Elements below which torch starts no threads."""
 
 
-def piece_length(shm: ShmSegment, operation: Operation, reduction: Reduction, nbytes: int = _PIECE) -> int:
+def piece_length(shm: ShmSegment, operation: Operation, reduction: Reduction, nbytes: int | None = None) -> int:
     """Give how many elements one call of torch reduces.
 
     Args:
         shm: The host's.
         operation: Under way.
         reduction: The operator.
-        nbytes: Of these elements, in the dtype in which they are summed up, for one thread.
+        nbytes: Of these elements, in the dtype in which they are summed up, for one thread. None where all members'
+            are read in turn.
     """
-    length = nbytes // reduction.accumulate.itemsize
+    length = (nbytes or max(_CACHED // shm.size, _LEAST)) // reduction.accumulate.itemsize
     threads = torch.get_num_threads()
     if threads == 1:
         return length

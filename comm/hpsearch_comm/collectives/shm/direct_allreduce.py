@@ -148,7 +148,7 @@ def _where_it_lies(
         run()
     else:
         assert place is not None
-        _in_place(shm, operation, tensor, reduction, place[0], offsets)
+        _in_place(shm, operation, tensor, reduction, out, place[0], offsets)
 
 
 def _one_shot_through_staging(
@@ -192,18 +192,22 @@ def _in_place(
     operation: Operation,
     tensor: torch.Tensor,
     reduction: Reduction,
+    out: torch.Tensor,
     buffer: SharedBuffer,
     offsets: Sequence[int],
 ) -> None:
     dtype, itemsize = tensor.dtype, tensor.dtype.itemsize
     start, stop = _even_parts(tensor.numel(), shm.size, itemsize)[shm.index]
     step = piece_length(shm, operation, reduction)
+    elsewhere = tensor.data_ptr() != out.data_ptr()
     with operation.phase("in place"):
         for cut in range(start, stop, step):
             first, numel = cut * itemsize, min(step, stop - cut)
             outputs = [buffer.part(member, offset + first, numel, dtype) for member, offset in enumerate(offsets)]
             result = outputs[shm.index]
-            inputs = [tensor[cut : cut + numel] if output is result else output for output in outputs]
+            inputs = outputs.copy()
+            if elsewhere:
+                inputs[shm.index] = tensor[cut : cut + numel]
             fold(shm, operation, reduction, inputs, result, finish=True)
             for output in outputs:
                 if output is not result:
