@@ -10,7 +10,6 @@ import ipaddress
 import logging
 import re
 import socket
-import struct
 import time
 from dataclasses import dataclass
 
@@ -275,56 +274,22 @@ def _needs_scope(address: IPAddress) -> bool:
     return address.version == 6 and address.is_link_local
 
 
-# The kernel's list of addresses, asked over a netlink socket: man 7 rtnetlink.
-_HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
-_ADDRESS = struct.Struct("=BBBBI")  # family, prefix, flags, scope, interface
-_ATTRIBUTE = struct.Struct("=HH")  # length, type
-_NLMSG_ERROR, _NLMSG_DONE, _RTM_NEWADDR, _RTM_GETADDR = 2, 3, 20, 22
-_REQUEST_DUMP = 0x301
-_IFA_ADDRESS, _IFA_LOCAL = 1, 2
-_NOT_YET_USABLE = 0x40 | 0x08  # tentative, and found to be a duplicate
-
-
 def interface_addresses() -> tuple[InterfaceAddress, ...]:
-    """Give the addresses of this host's interfaces, in the kernel's order.
+    """Give the addresses of this host's interfaces, those of IPv4 before those of IPv6.
 
     Raises:
         OSError: The kernel doesn't tell, as in some sandboxes.
     """
-    names = dict(socket.if_nameindex())
+    import psutil  # here, since routing mostly says it all
+
     entries: list[InterfaceAddress] = []
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as kernel:
-        kernel.settimeout(5.0)
-        kernel.bind((0, 0))
-        request = _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
-        kernel.sendto(_HEADER.pack(_HEADER.size + len(request), _RTM_GETADDR, _REQUEST_DUMP, 1, 0) + request, (0, 0))
-        while True:
-            answer = kernel.recv(1 << 16)
-            while len(answer) >= _HEADER.size:
-                length, kind, *_rest = _HEADER.unpack_from(answer)
-                if kind == _NLMSG_DONE:
-                    return tuple(entries)
-                if kind == _NLMSG_ERROR or not _HEADER.size <= length <= len(answer):
-                    raise OSError("the kernel refused to list them")
-                if kind == _RTM_NEWADDR:
-                    entry = _read_address(answer[_HEADER.size : length], names)
-                    if entry is not None:
-                        entries.append(entry)
-                answer = answer[-(-length // 4) * 4 :]
-
-
-def _read_address(message: bytes, names: dict[int, str]) -> InterfaceAddress | None:
-    family, prefix, flags, _scope, index = _ADDRESS.unpack_from(message)
-    if family not in (socket.AF_INET, socket.AF_INET6) or flags & _NOT_YET_USABLE or index not in names:
-        return None
-    attributes: dict[int, bytes] = {}
-    message = message[_ADDRESS.size :]
-    while len(message) >= _ATTRIBUTE.size:
-        length, kind = _ATTRIBUTE.unpack_from(message)
-        if length < _ATTRIBUTE.size:
-            break
-        attributes[kind] = message[_ATTRIBUTE.size : length]
-        message = message[-(-length // 4) * 4 :]
-    # On a point-to-point interface IFA_ADDRESS is the other end's.
-    packed = attributes.get(_IFA_LOCAL, attributes.get(_IFA_ADDRESS))
-    return None if packed is None else InterfaceAddress(names[index], ipaddress.ip_address(packed), prefix)
+    for name, found in psutil.net_if_addrs().items():
+        for entry in found:
+            if entry.family not in (socket.AF_INET, socket.AF_INET6) or entry.netmask is None:
+                continue
+            address = ipaddress.ip_address(entry.address.partition("%")[0])
+            # One that the kernel is still trying, or has found to be another host's too, can't be used.
+            if _needs_scope(address) or is_local(str(address)):
+                prefix = int(ipaddress.ip_address(entry.netmask)).bit_count()
+                entries.append(InterfaceAddress(name.partition(":")[0], address, prefix))  # eth0:1 is eth0's
+    return tuple(sorted(entries, key=lambda entry: entry.address.version))
