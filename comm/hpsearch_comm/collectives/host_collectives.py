@@ -14,7 +14,6 @@ from itertools import accumulate
 import torch
 
 from hpsearch_comm.collectives import halving_doubling, hierarchical, naive, pairwise, ring, tree
-from hpsearch_comm.collectives.parts import split
 from hpsearch_comm.collectives.reduction import Reduction
 from hpsearch_comm.collectives.shm import direct
 from hpsearch_comm.errors import ConfigurationError
@@ -180,7 +179,3 @@ class HostCollectives:
             direct.barrier(self.shm, operation)
         else:
             pairwise.barrier(self._mesh, operation, self._members)
-
-    def row_parts(self, rows: int, width: int) -> list[tuple[int, int]]:
-        """Cut `rows` rows of `width` elements into one run of elements for each rank, as torch.tensor_split does."""
-        return [(start * width, stop * width) for start, stop in split(rows, self.topology.size)]
