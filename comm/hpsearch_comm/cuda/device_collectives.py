@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from hpsearch_comm.collectives.host_collectives import HostCollectives
-from hpsearch_comm.cuda.device_ways import Flight
 from hpsearch_comm.cuda.nccl_reduction import supports
 from hpsearch_comm.cuda.staging import CHUNK_BYTES
 from hpsearch_comm.cuda.stream import CudaStream
@@ -75,9 +74,9 @@ class DeviceOperations(HostOperations):
                 if call.operation not in _MEETING:
                     self._host.barrier(operation, self._meeting)
             result, under_way = work(way, Turn(operation, call, stream, ready))
-            flight = Flight() if under_way is None else under_way
-            flight.result = result
-            return flight
+            under_way = under_way or UnderWay()
+            under_way.result = result
+            return under_way
 
         return Prepared(call, launch, launches=True)
 

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
-from hpsearch_comm.cuda.device_ways import Flight
 from hpsearch_comm.cuda.nccl_library import NcclLibrary
 from hpsearch_comm.cuda.nccl_reduction import lower
 from hpsearch_comm.cuda.nccl_session import Call, NcclSession
@@ -31,6 +30,7 @@ from hpsearch_comm.errors import CommError
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.operations.contiguous import flat, is_plain, put_back
 from hpsearch_comm.operations.way import Part, Turn, parts_of
+from hpsearch_comm.operations.work import UnderWay
 
 __all__ = ["NcclCommunicator", "NcclWork"]
 
@@ -38,7 +38,7 @@ CLOSE_SECONDS = 5.0
 _BYTE = 1  # ncclUint8
 
 
-class NcclWork(Flight):
+class NcclWork(UnderWay):
     """An operation that has been given to the GPU."""
 
     __slots__ = ("_ended", "_session", "_started", "_what")
