@@ -16,6 +16,7 @@ import torch
 from hpsearch_comm.collectives import halving_doubling, hierarchical, naive, pairwise, ring, tree
 from hpsearch_comm.collectives.reduction import Reduction
 from hpsearch_comm.collectives.shm import direct
+from hpsearch_comm.collectives.shm.direct_allreduce import Carry, bind
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.shm.shm_segment import ShmSegment
@@ -84,10 +85,10 @@ class HostCollectives:
         """Reduce the ranks' tensors into everybody's `out`, which may be the tensor itself."""
         self.bind_allreduce(algorithm, reduction, tensor.numel())(operation, tensor, out)
 
-    def bind_allreduce(self, algorithm: str, reduction: Reduction, numel: int) -> direct.Carry:
+    def bind_allreduce(self, algorithm: str, reduction: Reduction, numel: int) -> Carry:
         """Give what `allreduce` does with tensors of this kind and length, with nothing left to choose."""
         if algorithm == "direct":
-            return direct.bind(self.shm, reduction, numel)
+            return bind(self.shm, reduction, numel)
         mesh, members = self._mesh, self._members
 
         def over_links(operation: Operation, tensor: torch.Tensor, out: torch.Tensor) -> None:
@@ -176,6 +177,6 @@ class HostCollectives:
     def barrier(self, operation: Operation, algorithm: str) -> None:
         """Return when every rank has come."""
         if algorithm == "direct":
-            direct.barrier(self.shm, operation)
+            self.shm.meet(operation)
         else:
             pairwise.barrier(self._mesh, operation, self._members)
