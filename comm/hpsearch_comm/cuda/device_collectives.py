@@ -61,7 +61,7 @@ class DeviceOperations(HostOperations):
             return "nccl"
         # Through host memory these go in chunks, one after the other.
         chunked = operation in ("allreduce", "broadcast")
-        return self._host.algorithm(operation, min(nbytes, CHUNK_BYTES) if chunked else nbytes)
+        return self.host.algorithm(operation, min(nbytes, CHUNK_BYTES) if chunked else nbytes)
 
     def _prepared(self, call: Call, work: Callable[[Way, Turn], tuple[Any, UnderWay | None]]) -> Prepared[Any]:
         stream = self._current()
@@ -72,7 +72,7 @@ class DeviceOperations(HostOperations):
             if self._nccl is not None and call.algorithm == "nccl":
                 way = self._nccl
                 if call.operation not in _MEETING:
-                    self._host.barrier(operation, self._meeting)
+                    self.host.barrier(operation, self._meeting)
             result, under_way = work(way, Turn(operation, call, stream, ready))
             under_way = under_way or UnderWay()
             under_way.result = result
