@@ -139,21 +139,20 @@ class HostCollectives:
         else:
             ring.allgather(self._mesh, operation, self._members, tensor, parts)
 
-    def allgather_numbers(self, operation: Operation, algorithm: str, numbers: Sequence[int]) -> list[list[int]]:
+    def allgather_numbers(self, operation: Operation, numbers: Sequence[int]) -> list[list[int]]:
         """Give each rank's numbers, equally many on each, to every rank."""
         size, count = self.topology.size, len(numbers)
         table = torch.zeros(size * count, dtype=torch.int64, device="cpu")
         start = operation.rank * count
         table[start : start + count] = torch.tensor(numbers, dtype=torch.int64, device="cpu")
         parts = [(rank * count, (rank + 1) * count) for rank in range(size)]
-        self.allgather(operation, algorithm, table, parts)
+        self.allgather(operation, self.algorithm("allgather", table.nbytes), table, parts)
         values = table.tolist()
         return [values[start:stop] for start, stop in parts]
 
     def coming_rows(self, operation: Operation, splits: Sequence[int]) -> list[int]:
         """Tell each rank how many rows it gets, and give how many come from each."""
-        gathering = "direct" if "direct" in self._available else "ring"
-        return [line[operation.rank] for line in self.allgather_numbers(operation, gathering, splits)]
+        return [line[operation.rank] for line in self.allgather_numbers(operation, splits)]
 
     def exchange_rows(
         self, operation: Operation, rows: torch.Tensor, splits: Sequence[int], out: torch.Tensor, coming: Sequence[int]

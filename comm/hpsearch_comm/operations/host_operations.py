@@ -196,8 +196,7 @@ class HostOperations:
 
     def _counts(self, operation: Operation, mine: int) -> list[int]:
         """Tell the other ranks a number, and give that of each."""
-        algorithm = self.host.algorithm("allgather", 0)
-        return [count for (count,) in self.host.allgather_numbers(operation, algorithm, [mine])]
+        return [count for (count,) in self.host.allgather_numbers(operation, [mine])]
 
     def _algorithm(self, operation: str, nbytes: int, reduction: str, dtype: torch.dtype) -> str:
         """Name the algorithm of a call that is described for the first time; reduction is none where there is none."""
