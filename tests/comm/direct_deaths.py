@@ -36,7 +36,7 @@ from hpsearch_comm.shm.slots import SLOT
 from hpsearch_comm.shm.staging import CHUNK
 from hpsearch_comm.transport.mesh import Mesh
 from hpsearch_comm.transport.shm_link import links_within
-from tests.comm.shm_world import PATIENCE, socket_pairs
+from tests.comm.shm_world import PATIENCE, allreduce_directly, socket_pairs
 
 SIZE = 3
 VICTIM = 1
@@ -65,23 +65,23 @@ def begin(shm: ShmSegment, abort_state: AbortState, name: str) -> Operation:
 
 def one_shot(shm: ShmSegment, abort_state: AbortState) -> None:
     tensor = torch.ones(100)
-    direct.allreduce(shm, begin(shm, abort_state, "allreduce"), tensor, SUM, tensor)
+    allreduce_directly(shm, begin(shm, abort_state, "allreduce"), tensor, SUM, tensor)
 
 
 def staged(shm: ShmSegment, abort_state: AbortState) -> None:
     tensor = torch.ones(LONG)
-    direct.allreduce(shm, begin(shm, abort_state, "allreduce"), tensor, SUM, tensor)
+    allreduce_directly(shm, begin(shm, abort_state, "allreduce"), tensor, SUM, tensor)
 
 
 def in_a_chain(shm: ShmSegment, abort_state: AbortState) -> None:
     shm.cores = 1  # on a machine with a core for each rank it would take more chunks
     tensor = torch.ones((SIZE + 1) * SLOT // 4 + 100)
-    direct.allreduce(shm, begin(shm, abort_state, "allreduce"), tensor, SUM, tensor)
+    allreduce_directly(shm, begin(shm, abort_state, "allreduce"), tensor, SUM, tensor)
 
 
 def zero_copy(shm: ShmSegment, abort_state: AbortState) -> None:
     tensor = shm.empty(begin(shm, abort_state, "empty"), 4 * LONG).view(torch.float32)
-    direct.allreduce(shm, begin(shm, abort_state, "allreduce"), tensor, SUM, tensor)
+    allreduce_directly(shm, begin(shm, abort_state, "allreduce"), tensor, SUM, tensor)
 
 
 def broadcast(shm: ShmSegment, abort_state: AbortState) -> None:
@@ -192,7 +192,7 @@ def live(rank: int, path: str, descriptors: dict[int, socket.socket], controls: 
     try:
         with contextlib.closing(ShmSegment(rank, range(SIZE), descriptors, abort_state)) as shm:
             PATHS[path](shm, abort_state)
-            direct.barrier(shm, begin(shm, abort_state, "barrier"))
+            shm.meet(begin(shm, abort_state, "barrier"))
     except Exception as error:
         outcome = f"{type(error).__name__} {getattr(error, 'rank', '')}"
     else:

@@ -19,6 +19,7 @@ from hpsearch_comm.collectives.reduction import reduction_for
 from hpsearch_comm.cuda.eligibility import DeviceFacts, can_use_nccl, local_facts, most_ctas
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
 from hpsearch_comm.cuda.nccl_library import load_nccl
+from hpsearch_comm.cuda.nccl_session import NcclSession
 from hpsearch_comm.cuda.staging import HostStaging
 from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.failure.abort import AbortState
@@ -62,13 +63,9 @@ class Pair(Rank):
         if self.reason is None:
             self.nccl = BareNccl(
                 NcclCommunicator(
-                    rank,
-                    2,
-                    load_nccl(),
+                    NcclSession(rank, 2, load_nccl(), self.abort_state, timeout),
                     self.stream(),
                     self.gather,
-                    self.abort_state,
-                    timeout,
                     max_ctas=most_ctas(self.facts),
                 ),
                 self.current,

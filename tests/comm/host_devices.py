@@ -13,6 +13,7 @@ import hpsearch_comm as comm
 from hpsearch_comm.cuda.devices import CudaParts
 from hpsearch_comm.cuda.eligibility import DeviceFacts
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
+from hpsearch_comm.cuda.nccl_session import NcclSession
 from hpsearch_comm.cuda.nccl_start import Gather
 from hpsearch_comm.cuda.staging import HostStaging
 from hpsearch_comm.failure.abort import AbortState
@@ -61,13 +62,9 @@ class HostParts(CudaParts):
     ) -> NcclCommunicator:
         nccl = self._left.pop(0)
         return NcclCommunicator(
-            options.rank,
-            options.size,
-            nccl.as_library(),
+            NcclSession(options.rank, options.size, nccl.as_library(), abort_state, options.timeout),
             nccl.stream(),
             gather,
-            abort_state,
-            options.timeout,
             start_timeout=options.start_timeout,
             max_ctas=max_ctas,
         )

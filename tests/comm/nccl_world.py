@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
+from hpsearch_comm.cuda.nccl_session import NcclSession
 from hpsearch_comm.failure.abort import AbortState
 from tests.comm.bare_nccl import BareNccl
 from tests.comm.host_nccl import Gathering, HostNccl, HostStream, HostWorld, run_ranks
@@ -26,13 +27,9 @@ class Ranks:
         """Make a rank's communicator, in its thread."""
         nccl = self.nccl[rank]
         communicator = NcclCommunicator(
-            rank,
-            self.size,
-            nccl.as_library(),
+            NcclSession(rank, self.size, nccl.as_library(), self.abort_states[rank], self.timeout),
             nccl.stream(),
             self.gathering.of(rank),
-            self.abort_states[rank],
-            self.timeout,
             start_timeout=start_timeout,
             interface=interface,
         )

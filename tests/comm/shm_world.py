@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from hpsearch_comm.collectives.reduction import Reduction
+from hpsearch_comm.collectives.shm import direct_allreduce
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import Signature
@@ -82,6 +83,13 @@ class ShmWorld:
             if isinstance(outcome, Exception):
                 raise outcome
         return list(outcomes.values())
+
+
+def allreduce_directly(
+    shm: ShmSegment, operation: Operation, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor
+) -> None:
+    """Reduce this rank's tensor as a group does, in the way that is chosen for its kind and length."""
+    direct_allreduce.bind(shm, reduction, tensor.numel())(operation, tensor, out)
 
 
 def reduced(tensors: Sequence[torch.Tensor], reduction: Reduction) -> torch.Tensor:

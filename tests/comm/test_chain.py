@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from hpsearch_comm.collectives.reduction import reduction_for
-from hpsearch_comm.collectives.shm import chain, direct
+from hpsearch_comm.collectives.shm import chain
 from hpsearch_comm.collectives.shm.chunks import SERIAL
 from hpsearch_comm.errors import CommTimeoutError
 from hpsearch_comm.shm.slots import SLOT
 from tests.comm.meeting import given_time
-from tests.comm.shm_world import ShmWorld, reduced, same_bits, some_values
+from tests.comm.shm_world import ShmWorld, allreduce_directly, reduced, same_bits, some_values
 from tests.comm.torch_uses import TorchUses
 
 
@@ -50,7 +50,7 @@ def test_every_rank_gets_the_result_to_the_bit(world, op, dtype, out):
             tensor = values[rank].clone()
             result = torch.empty_like(tensor) if out else tensor
             operation = world.operation(rank, shape=tuple(tensor.shape))
-            direct.allreduce(world.segments[rank], operation, tensor, reduction, result)
+            allreduce_directly(world.segments[rank], operation, tensor, reduction, result)
             assert not out or same_bits(tensor, values[rank]), "the input changed"
             return result
 
@@ -68,7 +68,7 @@ def test_tensors_that_lie_in_a_shared_buffer_on_some_ranks_only(world):
         shm = world.segments[rank]
         buffer = shm.empty(world.operation(rank, operation="empty", shape=(4 * numel,)), 4 * numel)
         tensor = buffer.view(torch.float32).copy_(values[rank]) if rank else values[rank].clone()
-        direct.allreduce(shm, world.operation(rank), tensor, reduction_for("sum", torch.float32), tensor)
+        allreduce_directly(shm, world.operation(rank), tensor, reduction_for("sum", torch.float32), tensor)
         return tensor.clone()
 
     expected = reduced(values, reduction_for("sum", torch.float32))
@@ -85,7 +85,7 @@ def test_chains_among_other_operations_do_not_disturb_each_other(world):
         for turn, numel in itertools.product(range(4), lengths):
             values = torch.arange(numel) * (turn + 1)
             tensor = values + rank
-            direct.allreduce(shm, world.operation(rank), tensor, reduction, tensor)
+            allreduce_directly(shm, world.operation(rank), tensor, reduction, tensor)
             if not torch.equal(tensor, values * world.size + sum(range(world.size))):
                 return False
         return True
@@ -102,7 +102,7 @@ def test_no_call_of_torch_is_so_long_that_it_starts_threads_beside_the_callers(w
         tensor = torch.ones((world.size + 1) * SLOT // 4, dtype=dtype)
         used: list[int] = []
         with TorchUses(lambda tensor, _: used.append(tensor.numel())):
-            direct.allreduce(world.segments[rank], world.operation(rank), tensor, reduction, tensor)
+            allreduce_directly(world.segments[rank], world.operation(rank), tensor, reduction, tensor)
         return max(used, default=0)
 
     assert max(world.run(on_rank)) <= SERIAL
@@ -116,7 +116,7 @@ def test_the_bits_do_not_depend_on_how_many_threads_torch_has(world, monkeypatch
     def on_rank(rank: int) -> torch.Tensor:
         tensor = values[rank].clone()
         operation = world.operation(rank)
-        direct.allreduce(world.segments[rank], operation, tensor, reduction_for("mean", torch.float32), tensor)
+        allreduce_directly(world.segments[rank], operation, tensor, reduction_for("mean", torch.float32), tensor)
         return tensor
 
     expected = reduced(values, reduction_for("mean", torch.float32))
@@ -132,7 +132,7 @@ def test_tensors_that_are_reduced_in_place_leave_the_slots_as_they_are(world):
         shm = world.segments[rank]
         shared = shm.empty(world.operation(rank, operation="empty", shape=(4 * numel,)), 4 * numel)
         for tensor in (shared.view(torch.float32).fill_(1), torch.ones(numel), torch.ones(numel)):
-            direct.allreduce(shm, world.operation(rank), tensor, reduction, tensor)
+            allreduce_directly(shm, world.operation(rank), tensor, reduction, tensor)
             if not torch.equal(tensor, torch.full((numel,), float(world.size))):
                 return False
         return True
@@ -151,7 +151,7 @@ def test_counts_pass_the_end_of_their_words():
 
         def on_rank(rank: int) -> torch.Tensor:
             tensor = torch.full((7 * SLOT // 4,), float(rank))
-            direct.allreduce(
+            allreduce_directly(
                 world.segments[rank], world.operation(rank), tensor, reduction_for("sum", torch.float32), tensor
             )
             return tensor
@@ -192,7 +192,9 @@ def stuck_in_the_middle(size: int, stuck: int, timeout: float) -> dict[int, Any]
             tensor = torch.ones((others.size + 2) * SLOT // 4)
             try:
                 operation = others.operation(rank, timeout=timeout)
-                direct.allreduce(others.segments[rank], operation, tensor, reduction_for("sum", torch.float32), tensor)
+                allreduce_directly(
+                    others.segments[rank], operation, tensor, reduction_for("sum", torch.float32), tensor
+                )
             except CommTimeoutError:
                 if rank != stuck:
                     given_up.wait(30)

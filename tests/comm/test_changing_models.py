@@ -239,6 +239,7 @@ def test_a_forgotten_model_is_freed_with_its_reducer():
     def work(group):
         model = make_layers()
         reducer = GradientReducer(list(model.named_parameters()), group)
+        reducer.watch(model)
         model(inputs_of(group.rank, 3, 4)).sum().backward()
         reducer.close()
         return weakref.ref(model[0].weight)

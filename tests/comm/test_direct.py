@@ -18,7 +18,7 @@ from hpsearch_comm.header import DTYPES, REDUCTIONS
 from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.shm.staging import CHUNK
 from tests.comm.meeting import given_time
-from tests.comm.shm_world import ShmWorld, reduced, same_bits, some_values
+from tests.comm.shm_world import ShmWorld, allreduce_directly, reduced, same_bits, some_values
 
 SIZES = [1, 2, 3, 5]
 SMALL = 128 * 1024 // 4
@@ -83,7 +83,7 @@ def allreduce(
         index = world.ranks.index(rank)
         tensor: torch.Tensor = place(world, rank, values[index].clone())
         result = torch.empty_like(tensor) if out else tensor
-        direct.allreduce(
+        allreduce_directly(
             world.segments[rank], world.operation(rank, shape=tuple(tensor.shape)), tensor, reduction, result
         )
         if out:
@@ -141,7 +141,7 @@ def test_what_goes_into_a_shared_buffer_is_reduced_there(three, monkeypatch, apa
     def on_rank(rank: int) -> bool:
         out = in_shared_memory(three, rank, torch.zeros(SMALL + 1) if apart else torch.ones(SMALL + 1))
         tensor = torch.ones(SMALL + 1) if apart else out
-        direct.allreduce(three.segments[rank], three.operation(rank), tensor, reduction, out)
+        allreduce_directly(three.segments[rank], three.operation(rank), tensor, reduction, out)
         return torch.equal(out, torch.full((SMALL + 1,), 3.0)) and (not apart or bool((tensor == 1).all()))
 
     assert all(three.run(on_rank))
@@ -156,7 +156,7 @@ def test_a_tensor_that_begins_at_an_odd_byte_of_memory(three, numel, place):
 
     def on_rank(rank: int) -> torch.Tensor:
         tensor: torch.Tensor = place(three, rank, values[three.ranks.index(rank)].clone())[1:]
-        direct.allreduce(
+        allreduce_directly(
             three.segments[rank], three.operation(rank, shape=tuple(tensor.shape)), tensor, reduction, tensor
         )
         return tensor.clone()
@@ -271,7 +271,7 @@ def test_many_kinds_of_operations_in_a_row_do_not_disturb_each_other(world):
                 values = torch.arange(numel) * (turn + 1)
                 operation = world.operation(rank)
                 for tensor in (values + rank, shared[:numel].copy_(values + rank)):
-                    direct.allreduce(shm, operation, tensor, reduction, tensor)
+                    allreduce_directly(shm, operation, tensor, reduction, tensor)
                     right.append(torch.equal(tensor, values * world.size + sum(range(world.size))))
                 root = world.ranks[numel % world.size]
                 tensor = values + rank
@@ -299,9 +299,11 @@ def test_the_bits_do_not_depend_on_how_many_threads_torch_has(three, monkeypatch
 
 
 MEETINGS: dict[str, Callable[[ShmSegment, Operation, torch.Tensor, Reduction], object]] = {
-    "barrier": lambda shm, operation, tensor, _: direct.barrier(shm, operation),
+    "barrier": lambda shm, operation, tensor, _: shm.meet(operation),
     "broadcast": lambda shm, operation, tensor, _: direct.broadcast(shm, operation, tensor, shm.members[0]),
-    "allreduce": lambda shm, operation, tensor, reduction: direct.allreduce(shm, operation, tensor, reduction, tensor),
+    "allreduce": lambda shm, operation, tensor, reduction: allreduce_directly(
+        shm, operation, tensor, reduction, tensor
+    ),
     "reduce_scatter": lambda shm, operation, tensor, reduction: direct.reduce_scatter(
         shm, operation, tensor, [(0, tensor.numel())] + [(0, 0)] * (shm.size - 1), reduction, tensor
     ),
@@ -334,7 +336,7 @@ def test_a_rank_that_never_comes_is_named_by_the_deadline():
 
             def on_rank(rank: int) -> None:
                 if rank != 2:
-                    direct.barrier(world.segments[rank], world.operation(rank, timeout=soon, operation="barrier"))
+                    world.segments[rank].meet(world.operation(rank, timeout=soon, operation="barrier"))
 
             return world.outcomes(on_rank)
 
@@ -353,4 +355,4 @@ def test_a_rank_that_has_left_is_not_waited_for():
     with ShmWorld(2) as world:
         world.abort_states[0].mark_left(1)
         with pytest.raises(PeerLost, match="rank 1 has closed the group"):
-            direct.barrier(world.segments[0], world.operation(0, operation="barrier"))
+            world.segments[0].meet(world.operation(0, operation="barrier"))

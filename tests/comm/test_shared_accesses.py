@@ -18,7 +18,7 @@ from hpsearch_comm.shm import slots
 from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.shm.staging import Staging
 from tests.comm.shared_accesses import Accesses
-from tests.comm.shm_world import ShmWorld
+from tests.comm.shm_world import ShmWorld, allreduce_directly
 
 CHUNK = 512
 """Bytes of a chunk and of a slot: short, so that a few numbers fill many of them."""
@@ -46,19 +46,19 @@ def in_a_chain(shm: ShmSegment) -> int:
 
 
 def allreduce(shm: ShmSegment, operation: Operation, tensor: torch.Tensor) -> None:
-    direct.allreduce(shm, operation, tensor, SUM, tensor)
+    allreduce_directly(shm, operation, tensor, SUM, tensor)
 
 
 def allreduce_to_out(shm: ShmSegment, operation: Operation, tensor: torch.Tensor) -> None:
-    direct.allreduce(shm, operation, tensor, SUM, torch.empty_like(tensor))
+    allreduce_directly(shm, operation, tensor, SUM, torch.empty_like(tensor))
 
 
 def allreduce_from_elsewhere(shm: ShmSegment, operation: Operation, tensor: torch.Tensor) -> None:
-    direct.allreduce(shm, operation, torch.ones_like(tensor), SUM, tensor)
+    allreduce_directly(shm, operation, torch.ones_like(tensor), SUM, tensor)
 
 
 def allreduce_of_bfloat16(shm: ShmSegment, operation: Operation, tensor: torch.Tensor) -> None:
-    direct.allreduce(shm, operation, tensor.view(torch.bfloat16), HALF, tensor.view(torch.bfloat16))
+    allreduce_directly(shm, operation, tensor.view(torch.bfloat16), HALF, tensor.view(torch.bfloat16))
 
 
 def broadcast(shm: ShmSegment, operation: Operation, tensor: torch.Tensor) -> None:
@@ -84,7 +84,7 @@ def reduce_and_gather_parts(shm: ShmSegment, operation: Operation, tensor: torch
 
 
 def barrier(shm: ShmSegment, operation: Operation, tensor: torch.Tensor) -> None:
-    direct.barrier(shm, operation)
+    shm.meet(operation)
 
 
 WAYS: dict[str, Way] = {

@@ -23,7 +23,7 @@ from hpsearch_comm.shm.memfd import Memfd
 from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.transport.shm_link import links_within
 from tests.comm.leftovers import shared_memory_files
-from tests.comm.shm_world import ShmWorld, socket_pairs
+from tests.comm.shm_world import ShmWorld, allreduce_directly, socket_pairs
 
 SUM = reduction_for("sum", torch.float32)
 
@@ -69,7 +69,7 @@ def empty(world: ShmWorld, rank: int, nbytes: int) -> torch.Tensor:
 
 
 def allreduce(world: ShmWorld, rank: int, tensor: torch.Tensor) -> torch.Tensor:
-    direct.allreduce(world.segments[rank], world.operation(rank), tensor, SUM, tensor)
+    allreduce_directly(world.segments[rank], world.operation(rank), tensor, SUM, tensor)
     return tensor
 
 
@@ -175,9 +175,9 @@ def test_a_buffer_is_zero_at_first_and_every_rank_has_its_own_part():
         def on_rank(rank: int) -> torch.Tensor:
             tensor = empty(world, rank, 5000)
             assert not tensor.any()
-            direct.barrier(world.segments[rank], world.operation(rank))
+            world.segments[rank].meet(world.operation(rank))
             tensor.fill_(rank + 1)
-            direct.barrier(world.segments[rank], world.operation(rank))
+            world.segments[rank].meet(world.operation(rank))
             return tensor
 
         assert [distinct(tensor) for tensor in world.run(on_rank)] == [[1], [2], [3]]
@@ -214,7 +214,7 @@ def test_one_tensor_may_be_given_to_many_collectives_and_stays_alone_where_it_sh
             shm = world.segments[rank]
             shared = empty(world, rank, numel * 4).view(torch.float32).fill_(rank + 1)
             result = torch.empty(numel)
-            direct.allreduce(shm, world.operation(rank), shared, SUM, result)
+            allreduce_directly(shm, world.operation(rank), shared, SUM, result)
             right = distinct(result) == [6] and distinct(shared) == [rank + 1]
             direct.broadcast(shm, world.operation(rank), target := shared.clone(), 1)
             right &= distinct(target) == [2] and distinct(shared) == [rank + 1]
@@ -239,11 +239,11 @@ def test_a_segment_of_one_needs_nobody():
         tensor = empty(world, 3, 40_000).view(torch.float32).fill_(2)
         assert distinct(allreduce(world, 3, tensor)) == [2]
         out = torch.zeros(10_000)
-        direct.allreduce(shm, world.operation(3), tensor, SUM, out)
+        allreduce_directly(shm, world.operation(3), tensor, SUM, out)
         direct.broadcast(shm, world.operation(3), tensor, 3)
         direct.reduce_scatter(shm, world.operation(3), tensor, [(0, 10_000)], SUM, out)
         direct.allgather(shm, world.operation(3), [tensor])
-        direct.barrier(shm, world.operation(3))
+        shm.meet(world.operation(3))
         assert distinct(out) == [2]
         assert links_within(shm) == {}
 
@@ -256,7 +256,7 @@ def test_the_end_of_the_group_wakes_those_who_wait():
             if rank == 1:
                 world.abort_states[0].fail(lost)
             else:
-                direct.barrier(world.segments[0], world.operation(0))
+                world.segments[0].meet(world.operation(0))
 
         outcome = world.outcomes(on_rank)[0]
         assert type(outcome) is PeerLost

@@ -14,9 +14,9 @@ from itertools import accumulate
 import torch
 
 from hpsearch_comm.collectives import halving_doubling, hierarchical, naive, pairwise, ring, tree
-from hpsearch_comm.collectives.parts import split
 from hpsearch_comm.collectives.reduction import Reduction
 from hpsearch_comm.collectives.shm import direct
+from hpsearch_comm.collectives.shm.direct_allreduce import Carry, bind
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.shm.shm_segment import ShmSegment
@@ -85,10 +85,10 @@ class HostCollectives:
         """Reduce the ranks' tensors into everybody's `out`, which may be the tensor itself."""
         self.bind_allreduce(algorithm, reduction, tensor.numel())(operation, tensor, out)
 
-    def bind_allreduce(self, algorithm: str, reduction: Reduction, numel: int) -> direct.Carry:
+    def bind_allreduce(self, algorithm: str, reduction: Reduction, numel: int) -> Carry:
         """Give what `allreduce` does with tensors of this kind and length, with nothing left to choose."""
         if algorithm == "direct":
-            return direct.bind(self.shm, reduction, numel)
+            return bind(self.shm, reduction, numel)
         mesh, members = self._mesh, self._members
 
         def over_links(operation: Operation, tensor: torch.Tensor, out: torch.Tensor) -> None:
@@ -139,21 +139,20 @@ class HostCollectives:
         else:
             ring.allgather(self._mesh, operation, self._members, tensor, parts)
 
-    def allgather_numbers(self, operation: Operation, algorithm: str, numbers: Sequence[int]) -> list[list[int]]:
+    def allgather_numbers(self, operation: Operation, numbers: Sequence[int]) -> list[list[int]]:
         """Give each rank's numbers, equally many on each, to every rank."""
         size, count = self.topology.size, len(numbers)
         table = torch.zeros(size * count, dtype=torch.int64, device="cpu")
         start = operation.rank * count
         table[start : start + count] = torch.tensor(numbers, dtype=torch.int64, device="cpu")
         parts = [(rank * count, (rank + 1) * count) for rank in range(size)]
-        self.allgather(operation, algorithm, table, parts)
+        self.allgather(operation, self.algorithm("allgather", table.nbytes), table, parts)
         values = table.tolist()
         return [values[start:stop] for start, stop in parts]
 
     def coming_rows(self, operation: Operation, splits: Sequence[int]) -> list[int]:
         """Tell each rank how many rows it gets, and give how many come from each."""
-        gathering = "direct" if "direct" in self._available else "ring"
-        return [line[operation.rank] for line in self.allgather_numbers(operation, gathering, splits)]
+        return [line[operation.rank] for line in self.allgather_numbers(operation, splits)]
 
     def exchange_rows(
         self, operation: Operation, rows: torch.Tensor, splits: Sequence[int], out: torch.Tensor, coming: Sequence[int]
@@ -177,10 +176,6 @@ class HostCollectives:
     def barrier(self, operation: Operation, algorithm: str) -> None:
         """Return when every rank has come."""
         if algorithm == "direct":
-            direct.barrier(self.shm, operation)
+            self.shm.meet(operation)
         else:
             pairwise.barrier(self._mesh, operation, self._members)
-
-    def row_parts(self, rows: int, width: int) -> list[tuple[int, int]]:
-        """Cut `rows` rows of `width` elements into one run of elements for each rank, as torch.tensor_split does."""
-        return [(start * width, stop * width) for start, stop in split(rows, self.topology.size)]

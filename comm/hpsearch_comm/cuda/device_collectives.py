@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from hpsearch_comm.collectives.host_collectives import HostCollectives
-from hpsearch_comm.cuda.device_ways import Flight
 from hpsearch_comm.cuda.nccl_reduction import supports
 from hpsearch_comm.cuda.staging import CHUNK_BYTES
 from hpsearch_comm.cuda.stream import CudaStream
@@ -62,7 +61,7 @@ class DeviceOperations(HostOperations):
             return "nccl"
         # Through host memory these go in chunks, one after the other.
         chunked = operation in ("allreduce", "broadcast")
-        return self._host.algorithm(operation, min(nbytes, CHUNK_BYTES) if chunked else nbytes)
+        return self.host.algorithm(operation, min(nbytes, CHUNK_BYTES) if chunked else nbytes)
 
     def _prepared(self, call: Call, work: Callable[[Way, Turn], tuple[Any, UnderWay | None]]) -> Prepared[Any]:
         stream = self._current()
@@ -73,11 +72,11 @@ class DeviceOperations(HostOperations):
             if self._nccl is not None and call.algorithm == "nccl":
                 way = self._nccl
                 if call.operation not in _MEETING:
-                    self._host.barrier(operation, self._meeting)
+                    self.host.barrier(operation, self._meeting)
             result, under_way = work(way, Turn(operation, call, stream, ready))
-            flight = Flight() if under_way is None else under_way
-            flight.result = result
-            return flight
+            under_way = under_way or UnderWay()
+            under_way.result = result
+            return under_way
 
         return Prepared(call, launch, launches=True)
 

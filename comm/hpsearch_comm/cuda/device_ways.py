@@ -18,24 +18,7 @@ from hpsearch_comm.cuda.staging import HostStaging
 from hpsearch_comm.cuda.stream import CudaStream
 from hpsearch_comm.operations.way import Part, ThroughMemory, Turn
 
-__all__ = ["Alone", "Flight", "ThroughHost"]
-
-
-class Flight:
-    """An operation that has been given to the GPU; one of this very class has ended."""
-
-    __slots__ = ("result",)
-
-    result: Any
-    """What the caller gets; it must be set before anybody waits, and not be used before `wait()`."""
-
-    def done(self) -> bool:
-        """Say whether it has ended, well or not."""
-        return True
-
-    def wait(self, _timeout: float | None = None) -> Any:
-        """Wait for its end and give its result."""
-        return self.result
+__all__ = ["Alone", "ThroughHost"]
 
 
 class ThroughHost:

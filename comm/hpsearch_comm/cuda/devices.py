@@ -18,6 +18,7 @@ from hpsearch_comm.cuda.device_ways import Alone, ThroughHost
 from hpsearch_comm.cuda.eligibility import DeviceFacts, can_use_nccl, local_facts, most_ctas
 from hpsearch_comm.cuda.nccl_communicator import NcclCommunicator
 from hpsearch_comm.cuda.nccl_library import load_nccl
+from hpsearch_comm.cuda.nccl_session import NcclSession
 from hpsearch_comm.cuda.nccl_start import Gather
 from hpsearch_comm.cuda.staging import HostStaging
 from hpsearch_comm.cuda.stream import CudaStream, check_capture
@@ -64,13 +65,9 @@ class CudaParts:
     ) -> NcclCommunicator:
         """Make an NCCL communicator, together with all other ranks."""
         return NcclCommunicator(
-            options.rank,
-            options.size,
-            load_nccl(),
+            NcclSession(options.rank, options.size, load_nccl(), abort_state, options.timeout),
             CudaStream.beside(device),
             gather,
-            abort_state,
-            options.timeout,
             start_timeout=options.start_timeout,
             max_ctas=max_ctas,
             interface=_nccls_interface(options),

@@ -21,16 +21,14 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
-from hpsearch_comm.cuda.device_ways import Flight
-from hpsearch_comm.cuda.nccl_library import NcclLibrary
 from hpsearch_comm.cuda.nccl_reduction import lower
 from hpsearch_comm.cuda.nccl_session import Call, NcclSession
 from hpsearch_comm.cuda.nccl_start import Gather, start
 from hpsearch_comm.cuda.stream import CudaStream, Event
 from hpsearch_comm.errors import CommError
-from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.operations.contiguous import flat, is_plain, put_back
 from hpsearch_comm.operations.way import Part, Turn, parts_of
+from hpsearch_comm.operations.work import UnderWay
 
 __all__ = ["NcclCommunicator", "NcclWork"]
 
@@ -38,7 +36,7 @@ CLOSE_SECONDS = 5.0
 _BYTE = 1  # ncclUint8
 
 
-class NcclWork(Flight):
+class NcclWork(UnderWay):
     """An operation that has been given to the GPU."""
 
     __slots__ = ("_ended", "_session", "_started", "_what")
@@ -76,13 +74,9 @@ class NcclCommunicator:
     """This rank's end of an NCCL communicator. One thread at a time may call it.
 
     Args:
-        rank: This rank, from 0 to size - 1.
-        size: The number of ranks.
-        library: NCCL.
+        session: A new one, which nobody else uses.
         stream: Of the device that all tensors lie on; nothing else may be put on it.
         gather: By which the ranks start NCCL together.
-        abort_state: The group's. When it fails, the communicator is aborted.
-        timeout: Seconds after which an operation that doesn't end is given up.
         start_timeout: Seconds that making the communicator may take.
         max_ctas: Thread blocks that each kernel may take at most, the same on every rank; see `most_ctas`.
         interface: Name of the interface that NCCL's sockets are to use; None leaves the choice to NCCL.
@@ -94,25 +88,21 @@ class NcclCommunicator:
 
     def __init__(
         self,
-        rank: int,
-        size: int,
-        library: NcclLibrary,
+        session: NcclSession,
         stream: CudaStream,
         gather: Gather,
-        abort_state: AbortState,
-        timeout: float,
         *,
         start_timeout: float = 60.0,
         max_ctas: int | None = None,
         interface: str | None = None,
     ) -> None:
         self.stream = stream
-        self._rank = rank
-        self._size = size
-        self._session = NcclSession(rank, size, library, abort_state, timeout)
+        self._session = session
+        self._rank = session.rank
+        self._size = session.size
         self._last: tuple[Event, Event] | None = None
         with stream.scope():
-            start(self._session, gather, start_timeout, max_ctas, interface)
+            start(session, gather, start_timeout, max_ctas, interface)
 
     def allreduce(self, turn: Turn, tensor: torch.Tensor, out: torch.Tensor) -> NcclWork:
         """See `Way`."""

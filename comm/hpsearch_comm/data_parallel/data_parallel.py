@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import weakref
 from collections.abc import Iterator
 from typing import Any, Literal, TypeVar
 
@@ -93,13 +92,9 @@ class DataParallel(nn.Module):
         )
         settings = f"settings bucket_mb={bucket_mb}, compression={compression}, weighted={weighted}"
         lines = [f"{settings}, broadcast={broadcast}", *describe_tensors("parameter", parameters)]
-        try:
-            check_agreement(group, "the model", lines + describe_tensors("buffer", buffers))
-            if broadcast:
-                broadcast_tensors((tensor for _, tensor in parameters + buffers), group)
-        except BaseException:
-            reducer.close()
-            raise
+        check_agreement(group, "the model", lines + describe_tensors("buffer", buffers))
+        if broadcast:
+            broadcast_tensors((tensor for _, tensor in parameters + buffers), group)
         self.module = module
         self.group = group
         self._reducer = reducer
@@ -114,8 +109,7 @@ class DataParallel(nn.Module):
             if parameter is not None and parameter.requires_grad
         ]
         self._changed = False
-        # The model may outlive this; then it is an ordinary one again.
-        weakref.finalize(self, reducer.close).atexit = False
+        reducer.watch(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module."""

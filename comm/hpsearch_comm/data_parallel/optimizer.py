@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
@@ -84,14 +83,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
             f"settings bucket_mb={bucket_mb}, compression={compression}, "
             f"backward_passes_per_step={backward_passes_per_step}"
         )
-        try:
-            check_agreement(group, "the optimizer", [arguments, *describe_tensors("parameter", named)])
-            broadcast_tensors((parameter for _, parameter in named), group)
-            broadcast_optimizer_state(optimizer, group)
-        except BaseException:
-            reducer.close()
-            raise
-        weakref.finalize(self, reducer.close).atexit = False
+        check_agreement(group, "the optimizer", [arguments, *describe_tensors("parameter", named)])
+        broadcast_tensors((parameter for _, parameter in named), group)
+        broadcast_optimizer_state(optimizer, group)
+        reducer.watch(self)
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Step the optimizer, after averaging what has been accumulated since the last time, if anything has.

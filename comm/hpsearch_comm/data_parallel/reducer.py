@@ -20,6 +20,7 @@ a gradient counts as zero if another rank has one for it; where no rank has, it 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -42,8 +43,9 @@ __all__ = ["GradientReducer"]
 class GradientReducer:
     """Averages gradients over ranks. The core of `DataParallel` and `DistributedOptimizer`.
 
-    Making it does nothing collective. Every rank must have the same parameters in the same order and run the same
-    number of synchronised backward passes, each of which reaches at least one of them.
+    Making it does nothing collective; backward passes are followed from `watch` on. Every rank must have the same
+    parameters in the same order and run the same number of synchronised backward passes, each of which reaches at least
+    one of them.
 
     Args:
         parameters: With their names. Those that need no gradient now mustn't need one later.
@@ -107,9 +109,6 @@ class GradientReducer:
         """By device, the bucket of the gradient that has arrived, but doesn't count yet."""
         self._lock = threading.Lock()  # a model on several GPUs has a thread for each of them in its backward pass
         self._hooks: list[Any] = []
-        self._watch()
-
-    def _watch(self) -> None:
         for name, parameter in self._named:
             hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
             if any(isinstance(hook, _Arrival) for hook in hooks.values()):
@@ -117,11 +116,16 @@ class GradientReducer:
                     f"the gradient of {name} is averaged already by another DataParallel or DistributedOptimizer: "
                     "wrap the model or its optimizer, and each once"
                 )
+
+    def watch(self, owner: object) -> None:
+        """Follow the parameters' backward passes from now on, for as long as the owner lives."""
         if self.group.size == 1:
             return  # the mean over one rank is there already
         for index, (_, parameter) in enumerate(self._named):
             hook = parameter.register_post_accumulate_grad_hook(_Arrival(self, index))  # type: ignore[no-untyped-call]
             self._hooks.append(hook)
+        # The parameters may outlive the owner; then they are ordinary ones again.
+        weakref.finalize(owner, self.close).atexit = False
 
     def close(self) -> None:
         """Leave the parameters alone from now on."""

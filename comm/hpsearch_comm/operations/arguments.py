@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -16,7 +16,6 @@ from hpsearch_comm.operations.contiguous import is_plain, may_share_elements
 
 __all__ = [
     "Call",
-    "check_device",
     "check_out",
     "check_root",
     "check_rows",
@@ -173,16 +172,6 @@ def whole_number(value: Any) -> int | None:
         return index(value)
     except TypeError:
         return None
-
-
-def check_device(device: torch.device, tensors: Iterable[torch.Tensor]) -> None:
-    """Raise UsageError unless all tensors lie on the device."""
-    for tensor in tensors:
-        if tensor.device != device:
-            raise UsageError(
-                f"tensors must lie on {device}, where this rank computes, got one on {tensor.device}: move it with "
-                "tensor.to(device)"
-            )
 
 
 def _without_class(name: str, tensor: torch.Tensor) -> torch.Tensor:

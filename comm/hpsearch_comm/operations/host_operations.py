@@ -46,10 +46,13 @@ class HostOperations:
     Args:
         host: What carries them out.
         device: 0, or the number of the CUDA device whose tensors a subclass takes; see `Signature`.
+
+    Attributes:
+        host: What carries the operations out on the CPU.
     """
 
     def __init__(self, host: HostCollectives, device: int = 0) -> None:
-        self._host = host
+        self.host = host
         self._device = device
         self._rank = host.topology.rank
         self._size = host.topology.size
@@ -121,7 +124,7 @@ class HostOperations:
         call = self._call("alltoall", source.dtype, (0, *rest))
 
         def work(way: Way, turn: Turn) -> tuple[tuple[torch.Tensor, list[int]], UnderWay | None]:
-            coming = self._host.coming_rows(turn.operation, counts)
+            coming = self.host.coming_rows(turn.operation, counts)
             to = self._empty(way, turn, (sum(coming), *rest), source)
             return (to, coming), way.alltoall(turn, source, to, counts, coming)
 
@@ -130,7 +133,7 @@ class HostOperations:
     def barrier(self) -> Prepared[None]:
         """Prepare `Group.barrier`."""
         call = self._call("barrier")
-        return Prepared(call, lambda operation: self._host.barrier(operation, call.algorithm))
+        return Prepared(call, lambda operation: self.host.barrier(operation, call.algorithm))
 
     def allgather_object(self, value: Any) -> Prepared[list[Any]]:
         """Prepare `Group.allgather_object`."""
@@ -142,7 +145,7 @@ class HostOperations:
             everything = torch.empty(parts[-1][1], dtype=torch.uint8, device="cpu")
             start, stop = parts[self._rank]
             everything[start:stop].copy_(mine)
-            self._host.allgather(operation, call.algorithm, everything, parts)
+            self.host.allgather(operation, call.algorithm, everything, parts)
             return [decode(everything[start:stop]) for start, stop in parts]
 
         return Prepared(call, work)
@@ -155,9 +158,9 @@ class HostOperations:
 
         def work(operation: Operation) -> Any:
             length = torch.tensor([0 if mine is None else mine.numel()], device="cpu")
-            self._host.broadcast(operation, call.algorithm, length, root)
+            self.host.broadcast(operation, call.algorithm, length, root)
             text = torch.empty(int(length), dtype=torch.uint8, device="cpu") if mine is None else mine
-            self._host.broadcast(operation, call.algorithm, text, root)
+            self.host.broadcast(operation, call.algorithm, text, root)
             return decode(text)  # by the root too: a tuple becomes a list there as everywhere
 
         return Prepared(call, work)
@@ -181,12 +184,7 @@ class HostOperations:
         if max(nbytes, *lengths, 0) >= _MOST_BYTES:
             raise UsageError(f"a tensor of shape {lengths} and {dtype} is too large for any memory: ask for less")
         call = self._call("empty", dtype, tuple(lengths), as_="barrier")
-        return Prepared(call, lambda operation: self._host.shm.empty(operation, nbytes).view(dtype).view(lengths))
-
-    @property
-    def host(self) -> HostCollectives:
-        """What carries the operations out on the CPU."""
-        return self._host
+        return Prepared(call, lambda operation: self.host.shm.empty(operation, nbytes).view(dtype).view(lengths))
 
     def _prepared(self, call: Call, work: Callable[[Way, Turn], tuple[T, UnderWay | None]]) -> Prepared[T]:
         """Put a call together with what carries it out, which gives its result, and what of it is still under way."""
@@ -198,12 +196,11 @@ class HostOperations:
 
     def _counts(self, operation: Operation, mine: int) -> list[int]:
         """Tell the other ranks a number, and give that of each."""
-        algorithm = self._host.algorithm("allgather", 0)
-        return [count for (count,) in self._host.allgather_numbers(operation, algorithm, [mine])]
+        return [count for (count,) in self.host.allgather_numbers(operation, [mine])]
 
     def _algorithm(self, operation: str, nbytes: int, reduction: str, dtype: torch.dtype) -> str:
         """Name the algorithm of a call that is described for the first time; reduction is none where there is none."""
-        return self._host.algorithm(operation, nbytes)
+        return self.host.algorithm(operation, nbytes)
 
     def _call(
         self,
@@ -224,7 +221,7 @@ class HostOperations:
             op = "none" if reduction is None else reduction.name
             algorithm = self._algorithm(as_ or operation, numel * dtype.itemsize, op, dtype)
             signature = Signature(0, operation, algorithm, dtype, tuple(shape), op, root, self._device)
-            carry = None if reduction is None else self._host.bind_allreduce(algorithm, reduction, numel)
+            carry = None if reduction is None else self.host.bind_allreduce(algorithm, reduction, numel)
             call = self._calls[key] = Call.of(signature, reduction, carry)
         return call
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hpsearch_comm.errors import CommTimeoutError
 
@@ -14,17 +14,21 @@ __all__ = ["Handle", "LaunchHandle", "UnderWay"]
 T = TypeVar("T")
 
 
-class UnderWay(Protocol):
-    """What a GPU has been given to do."""
+class UnderWay:
+    """What a GPU has been given to do; one of this very class has ended."""
+
+    __slots__ = ("result",)
 
     result: Any
-    """What it gives; may be replaced before anybody waits."""
+    """What the caller gets; it must be set before anybody waits, and not be used before `wait()`."""
 
     def done(self) -> bool:
         """Say whether it has ended, well or not."""
+        return True
 
     def wait(self, timeout: float | None = None) -> Any:
         """Wait for its end and give its result; may be called again."""
+        return self.result
 
 
 class Handle(Generic[T]):

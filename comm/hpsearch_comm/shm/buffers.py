@@ -27,12 +27,10 @@ class SharedBuffer:
 
     Attributes:
         number: The same on every rank: buffers are made by all in the same order.
-        nbytes: Of each rank's part.
     """
 
-    def __init__(self, number: int, nbytes: int, whole: mmap.mmap, stride: int) -> None:
+    def __init__(self, number: int, whole: mmap.mmap, stride: int) -> None:
         self.number = number
-        self.nbytes = nbytes
         self._stride = stride
         self._tensor = views_of(tensor_over(whole, 0, len(whole)))
 
@@ -81,7 +79,7 @@ class BufferTable:
         base = tensor.data_ptr()
         buffers = self._buffers
         gone = weakref.ref(own, lambda _: buffers.pop(base, None))
-        buffers[base] = base + nbytes, SharedBuffer(number, nbytes, whole, stride), gone
+        buffers[base] = base + nbytes, SharedBuffer(number, whole, stride), gone
         return tensor
 
     def clear(self) -> None:

@@ -28,14 +28,15 @@ def core_quota(membership: Path = _MEMBERSHIP, root: Path = _ROOT) -> float:
         lines = membership.read_text().splitlines()
     except OSError:
         return math.inf
-    quota = math.inf
+    limits: list[str] = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            quota = min(quota, *(_unified(folder) for folder in _upwards(root, path)))
+            limits += [_text(folder / "cpu.max") for folder in _upwards(root, path)]
         elif "cpu" in controllers.split(","):
-            quota = min(quota, *(_legacy(folder) for folder in _upwards(root / "cpu", path)))
-    return quota
+            files = "cpu.cfs_quota_us", "cpu.cfs_period_us"
+            limits += [" ".join(_text(folder / file) for file in files) for folder in _upwards(root / "cpu", path)]
+    return min(map(_cores, limits), default=math.inf)
 
 
 def _upwards(root: Path, path: str) -> list[Path]:
@@ -45,14 +46,6 @@ def _upwards(root: Path, path: str) -> list[Path]:
     """
     parts = [part for part in path.split("/") if part not in ("", "..")]
     return [root.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
-
-
-def _unified(folder: Path) -> float:
-    return _cores(_text(folder / "cpu.max"))
-
-
-def _legacy(folder: Path) -> float:
-    return _cores(f"{_text(folder / 'cpu.cfs_quota_us')} {_text(folder / 'cpu.cfs_period_us')}")
 
 
 def _text(file: Path) -> str:

@@ -24,23 +24,12 @@ import torch
 
 from hpsearch_comm.collectives.reduction import Reduction
 from hpsearch_comm.collectives.shm.chunks import fold
-from hpsearch_comm.collectives.shm.direct_allreduce import Carry, allreduce, bind
 from hpsearch_comm.collectives.shm.pipeline import Pipeline, meet, spans_of
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.shm.copying import copy
 from hpsearch_comm.shm.shm_segment import ShmSegment
 
-__all__ = [
-    "Carry",
-    "allgather",
-    "allreduce",
-    "barrier",
-    "bind",
-    "broadcast",
-    "gather_parts",
-    "reduce_parts",
-    "reduce_scatter",
-]
+__all__ = ["allgather", "broadcast", "gather_parts", "reduce_parts", "reduce_scatter"]
 
 LITTLE = 64 << 10
 """Bytes up to which tensors are copied wherever they lie."""
@@ -109,11 +98,6 @@ def reduce_parts(
     _reduce(shm, operation, tensor, parts, reduction, tensor[start:stop], finish=False)
 
 
-def barrier(shm: ShmSegment, operation: Operation) -> None:
-    """Wait until every member has come."""
-    shm.meet(operation)
-
-
 def _gather(
     shm: ShmSegment,
     operation: Operation,
@@ -134,14 +118,13 @@ def _gather(
         return
     index = shm.index
     pipeline = Pipeline(shm, operation, spans)
-    shared = sum(span.nbytes for span in spans) > LITTLE
-    offsets = meet(shm, operation, shm.find(mine) if shared else None, lambda: pipeline.publish(0, spans[index]))
+    place = shm.find(mine) if sum(span.nbytes for span in spans) > LITTLE else None
+    offsets = meet(shm, operation, place, lambda: pipeline.publish(0, spans[index]))
     if offsets is None:
         pipeline.run(
             lambda number: pipeline.publish(number, spans[index]), lambda number: pipeline.gather(number, spans)
         )
         return
-    place = shm.find(mine)
     assert place is not None
     for member, span in enumerate(spans):
         if member != index:

@@ -49,7 +49,7 @@ from hpsearch_comm.shm.buffers import SharedBuffer
 from hpsearch_comm.shm.copying import copy
 from hpsearch_comm.shm.shm_segment import ShmSegment
 
-__all__ = ["ONE_SHOT", "Carry", "allreduce", "bind"]
+__all__ = ["ONE_SHOT", "Carry", "bind"]
 
 SHORT = 512 << 10
 """Bytes of a tensor, times the square of the number of ranks, up to which an allreduce takes one shot even where the
@@ -61,27 +61,11 @@ divided by the number of ranks, but with more barriers."""
 
 Step = Callable[[], object]
 Carry = Callable[[Operation, torch.Tensor, torch.Tensor], None]
-"""Reduces the second argument over the ranks into the third, which may be the second, or else lies apart from it."""
+"""Reduces the second argument over the ranks into the third, which may be the second, or else lies apart from it.
 
-
-def allreduce(
-    shm: ShmSegment, operation: Operation, tensor: torch.Tensor, reduction: Reduction, out: torch.Tensor
-) -> None:
-    """Reduce the ranks' tensors; every rank gets the result.
-
-    Args:
-        shm: The host's.
-        operation: Compared with the other ranks' before anything is used.
-        tensor: 1-D, contiguous, on the CPU.
-        reduction: Made for the tensor's dtype.
-        out: Like the tensor, and may be the tensor; it must not overlap it otherwise.
-
-    Raises:
-        MismatchError: A rank is in another operation.
-        PeerLost: A rank has died.
-        CommTimeoutError: A rank didn't come.
-    """
-    bind(shm, reduction, tensor.numel())(operation, tensor, out)
+Both are 1-D, contiguous and on the CPU. The operation is compared with the other ranks' before anything is used: it
+raises MismatchError where a rank is in another one, PeerLost where one has died, CommTimeoutError where one is missing.
+"""
 
 
 def bind(shm: ShmSegment, reduction: Reduction, numel: int) -> Carry:
