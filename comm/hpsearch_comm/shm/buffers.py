@@ -51,7 +51,10 @@ class BufferTable:
         return len(self._buffers)
 
     def find(self, tensor: torch.Tensor) -> tuple[SharedBuffer, int] | None:
-        """Say in which buffer a contiguous tensor lies, and at which byte; None for other memory."""
+        """Say in which buffer a contiguous tensor lies, and at which byte; None for other memory.
+
+        None also where its elements begin between the places at which torch can view the buffer in their dtype.
+        """
         if not self._buffers:
             return None
         start = tensor.data_ptr()
@@ -61,7 +64,7 @@ class BufferTable:
             return found[1], 0
         for base, (end, buffer, mapping) in list(self._buffers.items()):
             if base <= start < end and mapping() is not None:
-                return buffer, start - base
+                return (buffer, start - base) if (start - base) % tensor.dtype.itemsize == 0 else None
         return None
 
     def add(self, memfd: Memfd, number: int, nbytes: int, index: int, size: int) -> torch.Tensor:
