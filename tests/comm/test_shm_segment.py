@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import os
 import socket
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -19,6 +22,7 @@ from hpsearch_comm.errors import CommError, CommTimeoutError, MismatchError, Pee
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.header import Signature
+from hpsearch_comm.shm.buffers import BufferTable
 from hpsearch_comm.shm.memfd import Memfd
 from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.transport.shm_link import links_within
@@ -162,6 +166,36 @@ def test_buffers_are_told_apart_and_other_memory_is_not_found():
         one, other = world.run(on_rank)
         assert one == other
         assert one[:5] == [(1, 0), (1, 999), (2, 8), (2, 8), None]
+
+
+def test_other_memory_in_the_place_of_a_buffer_that_is_just_being_given_back_is_not_taken_for_it():
+    """The memory is unmapped a moment before the table hears of it: another thread may have it again by then."""
+
+    class Watched(Memfd):
+        def map(self, offset: int = 0, nbytes: int | None = None) -> mmap.mmap:
+            mapping = super().map(offset, nbytes)
+            mappings.append(weakref.ref(mapping))
+            return mapping
+
+    class There:
+        def data_ptr(self) -> int:
+            return address
+
+    mappings: list[weakref.ref[mmap.mmap]] = []
+    found: list[object] = []
+    table, there = BufferTable(), cast(torch.Tensor, There())
+    with closing(Watched(4096)) as memfd:
+        own = table.add(memfd, 1, 4096, 0, 1)
+    address = own.data_ptr()
+    assert table.find(there) is not None
+    mapping = mappings[0]()
+    assert mapping is not None
+    # Of a mapping's references, the one that was made last is told first: before the table's own.
+    watch = weakref.ref(mapping, lambda _: found.append(table.find(there)))
+    del mapping, own
+    assert watch() is None
+    assert found == [None]
+    assert len(table) == 0
 
 
 def test_a_buffer_of_nothing_is_a_tensor_of_nothing():

@@ -105,6 +105,21 @@ def test_interleaved_columns_and_neighbours_do_not_overlap():
     run_ranks(2, work)
 
 
+@pytest.mark.parametrize("length", LENGTHS)
+def test_elements_may_begin_at_any_byte_of_a_shared_buffer(length):
+    """As records that were packed without gaps do."""
+
+    def work(group: comm.Group) -> None:
+        octets = group.empty(3 + 8 * length, dtype=torch.uint8)
+        tensor = torch.frombuffer(octets.numpy(), dtype=torch.float64, offset=3).fill_(1.0 + group.rank)
+        assert tensor.data_ptr() == octets.data_ptr() + 3
+        assert group.allreduce(tensor, "sum").eq(3.0).all()
+        assert group.reduce_scatter(tensor, "sum").eq(6.0).all()
+        assert group.broadcast(tensor.fill_(group.rank), root=1).eq(1.0).all()
+
+    run_ranks(2, work)
+
+
 def test_a_tensor_that_lies_anywhere_in_out_is_gathered_right():
     def work(group: comm.Group) -> list[float]:
         out = torch.arange(8.0)

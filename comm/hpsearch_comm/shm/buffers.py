@@ -49,16 +49,20 @@ class BufferTable:
         return len(self._buffers)
 
     def find(self, tensor: torch.Tensor) -> tuple[SharedBuffer, int] | None:
-        """Say in which buffer a contiguous tensor lies, and at which byte; None for other memory."""
+        """Say in which buffer a contiguous tensor lies, and at which byte; None for other memory.
+
+        None also where its elements begin between the places at which torch can view the buffer in their dtype.
+        """
         if not self._buffers:
             return None
         start = tensor.data_ptr()
+        # A mapping that is being given back may stand here for a moment more, while other memory lies in its place.
         found = self._buffers.get(start)
-        if found is not None:
+        if found is not None and found[2]() is not None:
             return found[1], 0
-        for base, (end, buffer, _) in list(self._buffers.items()):
-            if base <= start < end:
-                return buffer, start - base
+        for base, (end, buffer, mapping) in list(self._buffers.items()):
+            if base <= start < end and mapping() is not None:
+                return (buffer, start - base) if (start - base) % tensor.dtype.itemsize == 0 else None
         return None
 
     def add(self, memfd: Memfd, number: int, nbytes: int, index: int, size: int) -> torch.Tensor:
@@ -78,8 +82,13 @@ class BufferTable:
         tensor = tensor_over(own, 0, nbytes)
         base = tensor.data_ptr()
         buffers = self._buffers
-        gone = weakref.ref(own, lambda _: buffers.pop(base, None))
-        buffers[base] = base + nbytes, SharedBuffer(number, whole, stride), gone
+
+        def forget(mapping: weakref.ref[mmap.mmap]) -> None:
+            found = buffers.get(base)
+            if found is not None and found[2] is mapping:  # a newer one may lie there already
+                buffers.pop(base, None)
+
+        buffers[base] = base + nbytes, SharedBuffer(number, whole, stride), weakref.ref(own, forget)
         return tensor
 
     def clear(self) -> None:

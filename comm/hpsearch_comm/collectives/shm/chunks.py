@@ -18,7 +18,10 @@ _CACHED = 1 << 20
 _LEAST = 128 << 10
 """Bytes of one member per call of torch: with fewer the call itself takes longer than they do."""
 
-SERIAL = (1 << 15) - 64
+_VECTOR = 64
+"""Elements whose multiples calls of torch take: it makes other NaNs of the few that fill no vector of its own."""
+
+SERIAL = (1 << 15) - _VECTOR
 """Elements below which torch starts no threads."""
 
 
@@ -32,7 +35,7 @@ def piece_length(shm: ShmSegment, operation: Operation, reduction: Reduction, nb
         nbytes: Of these elements, in the dtype in which they are summed up, for one thread. None where all members'
             are read in turn.
     """
-    length = (nbytes or max(_CACHED // shm.size, _LEAST)) // reduction.accumulate.itemsize
+    length = (nbytes or max(_CACHED // shm.size, _LEAST)) // reduction.accumulate.itemsize // _VECTOR * _VECTOR
     threads = torch.get_num_threads()
     if threads == 1:
         return length
