@@ -79,6 +79,25 @@ def test_ranks_that_wait_for_each_other_on_different_ways_find_out():
         assert "rank 1 calls allreduce 0" in message
 
 
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize(
+    ("step", "work"),
+    [
+        ("duplicate", lambda group: group.duplicate()),
+        ("agreement", lambda group: comm.DataParallel(torch.nn.Linear(2, 2), group)),
+    ],
+)
+def test_what_we_tell_each_other_ourselves_passes_for_no_call_of_a_users(transport, step, work):
+    def call(group: comm.Group) -> str:
+        with pytest.raises(comm.MismatchError) as caught:
+            work(group) if group.rank else group.allgather_object("mine")
+        return str(caught.value)
+
+    for message in run_ranks(2, call, transport=transport):
+        assert "rank 0 calls allgather_object 0" in message
+        assert f"rank 1 calls {step} 0" in message
+
+
 @pytest.mark.parametrize("length", [0, 1, 10])
 def test_a_group_of_one_needs_nobody(length):
     with alone() as group:
