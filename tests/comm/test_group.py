@@ -17,6 +17,7 @@ import torch
 
 import hpsearch_comm as comm
 from hpsearch_comm.collectives import halving_doubling
+from hpsearch_comm.failure import detector
 from hpsearch_comm.timeline.merging import merge
 from tests.comm.leftovers import shared_memory_files
 from tests.comm.thread_ranks import SECRET, run_ranks
@@ -259,6 +260,26 @@ def test_a_group_that_is_forgotten_gives_everything_back():
     group.allreduce(torch.ones(3))
     del group
     gc.collect()
+    assert open_files() == files
+    assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_a_close_that_is_interrupted_gives_everything_back(monkeypatch, transport):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def work(group: comm.Group) -> comm.Group:
+        group.allreduce(torch.ones(3))
+        with pytest.raises(KeyboardInterrupt):
+            group.close()
+        return group
+
+    gc.collect()
+    files, threads = open_files(), threading.active_count()
+    monkeypatch.setattr(detector, "_take_leave", interrupt)
+    groups = run_ranks(2, work, transport=transport)
+    assert all(group.closed for group in groups)
     assert open_files() == files
     assert threading.active_count() == threads
 
