@@ -38,11 +38,10 @@ class Assembly:
     history: History
 
     def close(self) -> None:
-        """Say goodbye, and give everything back."""
-        self.control.close()
-        self.mesh.close()
-        self.shm.close()
-        self.abort_state.close()
+        """Say goodbye, and give everything back, also where Ctrl-C comes between."""
+        with contextlib.ExitStack() as closing:
+            for part in (self.abort_state, self.shm, self.mesh, self.control):  # the last one first
+                closing.callback(part.close)
 
 
 def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembly:

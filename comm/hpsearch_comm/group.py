@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -132,7 +133,7 @@ class Group:
         try:
             self._prepare = HostOperations(HostCollectives(parts.sharing, parts.shm, parts.mesh, algorithm))
             if self._own_timeline and self._timeline.on:
-                offset, start = compare_clocks(self.allgather_object, rank)
+                offset, start = compare_clocks(partial(self.gather_in, "compare_clocks"), rank)
                 self._timeline.set_clock(offset if len(self.hosts) > 1 else 0, start)  # one host has one clock
         except BaseException as error:
             self.close(error)
@@ -299,6 +300,15 @@ class Group:
         """Give every rank the value of each, by rank: of dicts, lists, text, numbers, booleans and None."""
         return self._work_queue.now(self._prepare.allgather_object(value))
 
+    def gather_in(self, step: str, value: Any) -> list[Any]:
+        """Do as `allgather_object` in a step of this package's own, which ends in MismatchError with any other call.
+
+        Args:
+            step: One of `header.OPERATIONS` that no user calls.
+            value: This rank's.
+        """
+        return self._work_queue.now(self._prepare.allgather_object(value, step))
+
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
         """Give every rank the root's value, which consists of dicts, lists, text, numbers, booleans and None."""
         return self._work_queue.now(self._prepare.broadcast_object(value, root))
@@ -322,7 +332,7 @@ class Group:
         options = self._options
         name = f"{options.name}/{self._duplicates}"
         own: dict[str, Any] = {
-            "rendezvous": GroupRendezvous(self.allgather_object, self._towards),
+            "rendezvous": GroupRendezvous(self.gather_in, self._towards),
             "secret": None if options.secret is None else related_secret(options.secret, name),
             "name": name,
             "deadline": None,

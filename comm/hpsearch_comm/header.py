@@ -59,7 +59,12 @@ OPERATIONS = (
     "broadcast_object",
     "empty",
     "first_cuda_use",
+    "duplicate",
+    "compare_clocks",
+    "agreement",
+    "buckets",
 )
+"""The last ones are steps of this package's own: none of a user's calls has their names, or could pass for one."""
 REDUCTIONS = ("none", "sum", "mean", "min", "max", "product")
 ALGORITHMS = ("none", "direct", "ring", "butterfly", "hierarchical", "naive", "tree", "pairwise", "nccl")
 DTYPES: tuple[torch.dtype, ...] = (
@@ -82,6 +87,7 @@ DTYPES: tuple[torch.dtype, ...] = (
     torch.float8_e5m2,
 )
 
+_WITHOUT_TENSOR = frozenset(("barrier", *OPERATIONS[OPERATIONS.index("first_cuda_use") :]))
 _MAGIC = int.from_bytes(b"HPSC", "little")
 _VERSION = 2
 _DIMENSIONS = 8
@@ -179,7 +185,7 @@ class Signature:
             parts.append("on cuda" if self.device == 1 else f"on cuda device {self.device} in order of first use")
         if self.algorithm != "none":
             parts.append(self.algorithm)
-        if self.operation in ("barrier", "first_cuda_use"):
+        if self.operation in _WITHOUT_TENSOR:
             parts = parts[1:]
         inside = f" ({', '.join(parts)})" if parts else ""
         return f"{self.operation} {self.sequence}{inside}"

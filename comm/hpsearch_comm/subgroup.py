@@ -18,11 +18,11 @@ class GroupRendezvous(Rendezvous):
     """An existing group of the same ranks, which it doesn't keep: the new group, whose options it is in, may live on.
 
     Args:
-        exchange: Its `allgather_object`, of a group that is there until the new one has formed.
+        exchange: Its `gather_in`, of a group that is there until the new one has formed.
         host: Where rank 0 is, if that is known.
     """
 
-    def __init__(self, exchange: Callable[[Any], list[Any]], host: str | None) -> None:
+    def __init__(self, exchange: Callable[[str, Any], list[Any]], host: str | None) -> None:
         self._exchange = weakref.WeakMethod(exchange)
         self.host = host
 
@@ -30,7 +30,7 @@ class GroupRendezvous(Rendezvous):
         """Give every rank's address; the group's own timeout holds."""
         exchange = self._exchange()
         assert exchange is not None
-        return [str(address) for address in exchange(mine)]
+        return [str(address) for address in exchange("duplicate", mine)]
 
 
 def related_secret(secret: bytes, name: str) -> bytes:

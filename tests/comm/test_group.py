@@ -17,6 +17,7 @@ import torch
 
 import hpsearch_comm as comm
 from hpsearch_comm.collectives import halving_doubling
+from hpsearch_comm.failure import detector
 from hpsearch_comm.timeline.merging import merge
 from tests.comm.leftovers import shared_memory_files
 from tests.comm.thread_ranks import SECRET, run_ranks
@@ -77,6 +78,25 @@ def test_ranks_that_wait_for_each_other_on_different_ways_find_out():
     for message in run_ranks(2, work, algorithm="ring"):
         assert "rank 0 calls empty 0" in message
         assert "rank 1 calls allreduce 0" in message
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize(
+    ("step", "work"),
+    [
+        ("duplicate", lambda group: group.duplicate()),
+        ("agreement", lambda group: comm.DataParallel(torch.nn.Linear(2, 2), group)),
+    ],
+)
+def test_what_we_tell_each_other_ourselves_passes_for_no_call_of_a_users(transport, step, work):
+    def call(group: comm.Group) -> str:
+        with pytest.raises(comm.MismatchError) as caught:
+            work(group) if group.rank else group.allgather_object("mine")
+        return str(caught.value)
+
+    for message in run_ranks(2, call, transport=transport):
+        assert "rank 0 calls allgather_object 0" in message
+        assert f"rank 1 calls {step} 0" in message
 
 
 @pytest.mark.parametrize("length", [0, 1, 10])
@@ -240,6 +260,26 @@ def test_a_group_that_is_forgotten_gives_everything_back():
     group.allreduce(torch.ones(3))
     del group
     gc.collect()
+    assert open_files() == files
+    assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_a_close_that_is_interrupted_gives_everything_back(monkeypatch, transport):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def work(group: comm.Group) -> comm.Group:
+        group.allreduce(torch.ones(3))
+        with pytest.raises(KeyboardInterrupt):
+            group.close()
+        return group
+
+    gc.collect()
+    files, threads = open_files(), threading.active_count()
+    monkeypatch.setattr(detector, "_take_leave", interrupt)
+    groups = run_ranks(2, work, transport=transport)
+    assert all(group.closed for group in groups)
     assert open_files() == files
     assert threading.active_count() == threads
 

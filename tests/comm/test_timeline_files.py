@@ -133,6 +133,23 @@ def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path, capsys: p
         assert "strange.json must" in refused(out, strange)
     strange.write_text(of_two[0].read_text().replace('"dur"', "dur"))
     assert "must have an event on each line" in refused(out, strange)
+    whole = of_two[0].read_text()
+    for mine, theirs in (
+        ('"nanoseconds": 0', '"nanoseconds": Infinity'),
+        ('"size": 2', '"size": 1e999'),
+        ('"size": 2', '"size": 1000000000000'),
+        ('"size": 2', '"size": 0'),
+        ('"ts": ', '"ts": "noon", "was": '),
+        ('"ts": ', f'"ts": 1{"0" * 400}, "was": '),
+        ('"dur": ', '"dur": NaN, "was": '),
+        ("]\n", f"{'[' * 100_000}\n]\n"),
+    ):
+        strange.write_text(whole.replace(mine, theirs))
+        assert strange.read_text() != whole
+        assert "strange.json must" in refused(out, strange, of_two[1])
+    strange.write_text(whole.replace('"size": 2', '"size": 3'))
+    assert "must be those of one run" in refused(out, strange, of_two[1])
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json"}
 
 
 def test_phases_may_have_the_names_of_our_own_events(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hpsearch_comm.benchmark.meeting import Blackboard
-from hpsearch_comm.errors import ConfigurationError
+from hpsearch_comm.errors import ConfigurationError, MismatchError
 from hpsearch_comm.group import Group
 from hpsearch_comm.timeline.merging import merge
 
@@ -62,6 +62,34 @@ def test_the_ranks_of_a_group_write_parts_of_one_trace(tmp_path: Path, hosts: tu
         assert summary["args"]["hidden_share"] == 1.0
 
 
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_a_timeline_on_some_ranks_only_ends_the_group(tmp_path: Path, transport: str) -> None:
+    messages: list[str] = []
+
+    def work(rank: int) -> None:
+        with (
+            pytest.raises(MismatchError) as caught,
+            Group(
+                rank,
+                2,
+                rendezvous=Blackboard(tmp_path, "group"),
+                secret=bytes(32),
+                interface="lo",
+                transport=transport,
+                timeline=None if rank else tmp_path / "trace.json",
+            ) as group,
+        ):
+            group.allgather_object("mine")
+        messages.append(str(caught.value))
+
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert ["rank 0 calls compare_clocks 0" in message for message in messages] == [True, True]
+
+
 def test_a_peer_can_have_no_file_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     precious = tmp_path / "precious"
     precious.touch()
@@ -71,6 +99,7 @@ def test_a_peer_can_have_no_file_removed(tmp_path: Path, monkeypatch: pytest.Mon
 
     group = Group(0, 1, timeline=tmp_path / "trace.json")
     monkeypatch.setattr(Group, "allgather_object", lying)
+    monkeypatch.setattr(Group, "gather_in", lambda group, _step, value: lying(group, value))
     group.close()
     assert precious.exists()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["precious", "trace.rank0.json"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -65,6 +66,33 @@ class InterruptedLock:
             self.interruptions -= 1
             raise KeyboardInterrupt
         return taken
+
+
+class LateLock:
+    """The lock of a handle, whose operation ends only when somebody waits for it."""
+
+    def __init__(self, handle: comm.Handle[int]) -> None:
+        self._handle = handle
+        self._lock: Any = handle._finished
+        self.release = self._lock.release
+
+    def acquire(self, timeout: float) -> bool:
+        self._handle.finish(7)
+        return bool(self._lock.acquire(timeout=timeout))
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e300, 60])
+def test_a_wait_may_have_any_limit(timeout):
+    handle: comm.Handle[int] = comm.Handle("allreduce 1")
+    handle._finished = LateLock(handle)  # type: ignore[assignment]
+    assert handle.wait(timeout) == 7
+
+
+@pytest.mark.parametrize("timeout", [0, -1, -60, math.nan])
+def test_a_wait_whose_time_is_over_ends_at_once(timeout):
+    handle: comm.Handle[int] = comm.Handle("allreduce 1")
+    with pytest.raises(comm.CommTimeoutError):
+        handle.wait(timeout)
 
 
 def test_a_wait_that_is_interrupted_at_its_end_can_be_repeated():

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import datetime
 import ipaddress
+import queue
 import socket
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from hpsearch_comm.bootstrap.address import Address
 from hpsearch_comm.bootstrap.connector import Place
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KnownAddresses", "MasterRendezvous", "Rendezvous", "StoreRendezvous"]
 
+T = TypeVar("T")
+
 _ADVICE = (
     "Start all ranks within start_timeout of each other, with the same MASTER_ADDR, MASTER_PORT, WORLD_SIZE and "
     "HPSEARCH_COMM_SECRET, and see whether the missing ones have failed before"
@@ -31,6 +36,8 @@ _ADVICE = (
 _BIND_SECONDS = 3.0
 """How long a taken port is tried again: another group of this process may be about to leave it."""
 _LONGEST_SECONDS = 2e6  # what a TCPStore takes as a time-out
+_GRACE_SECONDS = 1.5
+"""For which a store is waited for behind the deadline: where nobody listens, it says so itself then."""
 
 
 class Rendezvous(ABC):
@@ -159,7 +166,7 @@ class StoreRendezvous(Rendezvous):
         venue = Venue(size, credentials, deadline, place, _ADVICE)
         key = f"{self.prefix}/{credentials.digest.hex()[:16]}"
         try:
-            with contextlib.closing(_Notice(_open_store(self.host, self.port, deadline), key)) as notice:
+            with contextlib.closing(_Notice(self.host, self.port, key, deadline)) as notice:
                 if rank > 0:
                     return join(venue, rank, notice.read, mine)
                 listening = listen((Address.from_text(mine).ip, 0))
@@ -175,8 +182,9 @@ class StoreRendezvous(Rendezvous):
 class _Notice:
     """Where rank 0 listens, in a store: its address, a space and its port."""
 
-    def __init__(self, store: TCPStore, key: str) -> None:
-        self._store = store
+    def __init__(self, host: str, port: int, key: str, deadline: float) -> None:
+        self._deadline = deadline
+        self._store = _until(deadline, partial(_open_store, host, port, deadline))
         self._key = key
 
     def close(self) -> None:
@@ -187,7 +195,7 @@ class _Notice:
         """Write it wherever it isn't there: the store confirms nothing, and an earlier start may write later."""
         ip, port, *_ = listening.getsockname()
         if self._text() != f"{ip} {port}":
-            self._store.set(self._key, f"{ip} {port}")
+            _until(self._deadline, partial(self._store.set, self._key, f"{ip} {port}"))
 
     def read(self) -> list[Place]:
         """Give the place; none where nothing is written, or something else."""
@@ -199,8 +207,43 @@ class _Notice:
         return [place] if 1 <= place[1] <= 65535 else []
 
     def _text(self) -> str:
-        # Asking for a key that isn't there would wait for it.
-        return self._store.get(self._key).decode("utf-8", "replace") if self._store.check([self._key]) else ""
+        return _until(self._deadline, partial(_entry, self._store, self._key)).decode("utf-8", "replace")
+
+
+def _entry(store: TCPStore, key: str) -> bytes:
+    # Asking for a key that isn't there would wait for it.
+    return bytes(store.get(key)) if store.check([key]) else b""
+
+
+def _until(deadline: float, call: Callable[[], T]) -> T:
+    """Ask a store for something, and wait for the answer until the deadline, which a TCPStore itself does not hold.
+
+    One whose host is silent or whose process is stopped is waited for without end, and without regard for Ctrl-C: the
+    thread that does so stays behind.
+
+    Raises:
+        RuntimeError: The call's own, or that there was no answer.
+    """
+    outcome: queue.SimpleQueue[Callable[[], T]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            result = call()
+        except BaseException as error:
+            outcome.put(partial(_raise, error))
+        else:
+            outcome.put(lambda: result)
+
+    threading.Thread(target=run, name="hpsearch-comm-store", daemon=True).start()
+    try:
+        give = outcome.get(timeout=min(_LONGEST_SECONDS, max(0.0, deadline - time.monotonic()) + _GRACE_SECONDS))
+    except queue.Empty:
+        raise RuntimeError("it has not answered until the start_timeout was over") from None
+    return give()
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
 
 
 def _open_store(host: str, port: int, deadline: float) -> TCPStore:

@@ -54,10 +54,10 @@ def check_agreement(group: Group, what: str, lines: Sequence[str]) -> None:
         MismatchError: They differ; names the first line that does, and what each of two ranks has there.
     """
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-    if len(set(group.allgather_object(digest))) == 1:
+    if len(set(group.gather_in("agreement", digest))) == 1:
         return
     # Everyone has seen the same digests, so everyone comes here.
-    first, *others = group.allgather_object(list(lines))
+    first, *others = group.gather_in("agreement", list(lines))
     for rank, theirs in enumerate(others, 1):
         for ours, other in zip_longest(first, theirs, fillvalue="nothing more"):
             if ours != other:

@@ -96,7 +96,7 @@ class Buckets:
             gradient = parameter.grad
             if gradient is not None and gradient.layout is torch.sparse_coo:
                 seen.sparse[index] = gradient.sparse_dim()
-        everyone = self._group.allgather_object([seen.to_object(), describe_cores()])
+        everyone = self._group.gather_in("buckets", [seen.to_object(), describe_cores()])
         plan = plan_buckets(
             [Arrivals.from_object(theirs) for theirs, _ in everyone],
             [(parameter.dtype, parameter.device) for parameter in parameters],

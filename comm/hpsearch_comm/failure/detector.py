@@ -138,18 +138,27 @@ class Detector:
         """Say goodbye, and give the connections and the thread back."""
         if self._stop < 0:
             return
-        if self._abort_state.error is None:
-            self._send(pack_notice(None))
+        with contextlib.ExitStack() as closing:
+            closing.callback(self._give_back)  # also where Ctrl-C ends the farewell, which may take long
+            if self._abort_state.error is None:
+                self._send(pack_notice(None))
+            self._watch_no_more()
+            with self._sending:
+                if self._abort_state.error is None:
+                    _take_leave(list(self._controls.values()))
+
+    def _watch_no_more(self) -> None:
         os.eventfd_write(self._stop, 1)
         if threading.current_thread() is not self._thread:
             self._thread.join()
+
+    def _give_back(self) -> None:
+        self._watch_no_more()
         with self._sending:
-            if self._abort_state.error is None:
-                _take_leave(list(self._controls.values()))
             for control in self._controls.values():
                 control.close()
-        os.close(self._stop)
-        self._stop = -1
+        stop, self._stop = self._stop, -1
+        os.close(stop)
 
     def _tell(self) -> None:
         """Tell every peer how the group has ended, also when a peer has told us.

@@ -135,10 +135,10 @@ class HostOperations:
         call = self._call("barrier")
         return Prepared(call, lambda operation: self.host.barrier(operation, call.algorithm))
 
-    def allgather_object(self, value: Any) -> Prepared[list[Any]]:
-        """Prepare `Group.allgather_object`."""
+    def allgather_object(self, value: Any, step: str = "allgather_object") -> Prepared[list[Any]]:
+        """Prepare `Group.allgather_object`, or `Group.gather_in` a step of that name."""
         mine = encode(value)
-        call = self._call("allgather_object", as_="allgather")
+        call = self._call(step, as_="allgather")
 
         def work(operation: Operation) -> list[Any]:
             parts = parts_of(self._counts(operation, mine.numel()), 1)

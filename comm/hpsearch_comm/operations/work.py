@@ -62,7 +62,8 @@ class Handle(Generic[T]):
         """
         if not self._ended:
             try:
-                self._finished.acquire(timeout=-1 if timeout is None else timeout)
+                # To a lock -1 is no limit, and what is above TIMEOUT_MAX, such as infinity, no number.
+                self._finished.acquire(timeout=-1 if timeout is None else max(0.0, min(timeout, threading.TIMEOUT_MAX)))
             finally:
                 if self._ended:
                     self._wake_next()

@@ -28,7 +28,7 @@ def compare_clocks(
     """Compare this rank's clock with that of rank 0. Every rank of the group calls it.
 
     Args:
-        exchange: Gives each rank's value to every rank, by rank: a group's `allgather_object`.
+        exchange: Gives each rank's value to every rank, by rank: a group's `gather_in`.
         rank: This rank.
         now: The clock.
 

@@ -16,6 +16,8 @@ from hpsearch_comm.timeline.trace_event import CLOCK, PART
 
 __all__ = ["merge"]
 
+_MOST_RANKS = 2**20
+
 
 @dataclass(frozen=True, slots=True)
 class _Part:
@@ -51,7 +53,7 @@ def merge(target: Path, paths: Sequence[Path]) -> list[int]:
         with os.fdopen(file, "w", encoding="utf-8") as trace:
             begin = '{"displayTimeUnit": "ms", "traceEvents": [\n'
             for event in itertools.chain.from_iterable(map(_on_one_clock, parts)):
-                trace.write(begin + json.dumps(event))
+                trace.write(begin + event)
                 begin = ",\n"
             trace.write("\n]}\n")
         scratch.replace(target)
@@ -76,7 +78,9 @@ def _read(path: Path) -> _Part:
         # Others may have this name, too, but not as metadata.
         clocks = (event for event in events if (event["name"], event["ph"]) == (CLOCK, "M"))
         told = [(int(clock["args"]["nanoseconds"]), int(clock["args"]["start"])) for clock in clocks]
-    except (KeyError, TypeError, ValueError):
+        if not 0 <= rank < size <= _MOST_RANKS:
+            raise ValueError(rank)
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise ConfigurationError(f"{path} must be the part of a rank, as a timeline writes it") from None
     return _Part(path, rank, size, told[0] if told else None)
 
@@ -93,18 +97,24 @@ def _check(parts: Sequence[_Part]) -> None:
                 f"{late.path} can't be set beside the others: rank {late.rank} ended before the ranks had compared "
                 "their clocks. Leave it out, or load it by itself"
             )
-        if part.clock[1] != other.clock[1]:
+        if (part.size, part.clock[1]) != (other.size, other.clock[1]):
             raise ConfigurationError(
                 f"the parts must be those of one run, got others in {part.path} and {other.path}: one was left by an "
                 "earlier run"
             )
 
 
-def _on_one_clock(part: _Part) -> Iterator[dict[str, Any]]:
+def _on_one_clock(part: _Part) -> Iterator[str]:
+    """Give the texts of a part's events."""
     for event in _events(part.path):
-        if "ts" in event:
-            event["ts"] = round(event["ts"] + (part.clock[0] if part.clock else 0) / 1e3, 3)
-        yield event
+        try:
+            if "ts" in event:
+                event["ts"] = round(event["ts"] + (part.clock[0] if part.clock else 0) / 1e3, 3)
+            yield json.dumps(event, allow_nan=False)
+        except (TypeError, ValueError, OverflowError):
+            raise ConfigurationError(
+                f"{part.path} must have events with finite numbers, as a timeline writes them, got {event!r:.100}"
+            ) from None
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
@@ -116,7 +126,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
                 continue
             try:
                 event = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 event = None
             if not isinstance(event, dict):
                 raise ConfigurationError(
