@@ -69,7 +69,6 @@ ANSWER_BYTES = 1 + MAC_BYTES
 _SECRET_BYTES = 32
 _VERSION = b"hpsearch_comm handshake 2"
 _STREAMS = 1024
-_HIGHEST_RANK = 2**31 - 1
 
 
 class Kind(IntEnum):
@@ -100,7 +99,7 @@ class Verdict(IntEnum):
 
     @property
     def reason(self) -> str:
-        """Why a connection with this verdict isn't accepted, as a clause."""
+        """Why a connection isn't accepted, as a clause; ACCEPTED has none."""
         return _REASONS[self]
 
     @property
@@ -110,7 +109,6 @@ class Verdict(IntEnum):
 
 
 _REASONS = {
-    Verdict.ACCEPTED: "it is accepted",
     Verdict.WRONG_SECRET: "the secrets differ: give every rank the same HPSEARCH_COMM_SECRET",
     Verdict.WRONG_GROUP: "it belongs to a group of another name: give every rank of a group the same name",
     Verdict.WRONG_EPOCH: "it belongs to another epoch of the group: a rank of an earlier start may still be running",
@@ -280,15 +278,14 @@ class Proof:
             Refusal: The server refuses, or doesn't know the secret itself.
         """
         word, mac = answer[:1], answer[1:]
-        if word[0] == Verdict.WRONG_SECRET:
-            verdict = Verdict.WRONG_SECRET
-            raise Refusal(f"rank {self._target} refused the connection: {verdict.reason}", verdict)
-        if not hmac.compare_digest(mac, self._credentials.mac(b"server", self._nonce, self._hello, word)):
+        verdict = Verdict(word[0]) if word[0] in Verdict.__members__.values() else Verdict.UNEXPECTED
+        # Who says that the secret is wrong can't sign it.
+        signed = verdict is not Verdict.WRONG_SECRET
+        if signed and not hmac.compare_digest(mac, self._credentials.mac(b"server", self._nonce, self._hello, word)):
             raise Refusal(
                 f"what answers at the address of rank {self._target} doesn't know the group's secret: another program "
                 "has taken the port, or the secrets differ",
                 Verdict.WRONG_SECRET,
             )
-        verdict = Verdict(word[0]) if word[0] in Verdict.__members__.values() else Verdict.UNEXPECTED
         if verdict is not Verdict.ACCEPTED:
             raise Refusal(f"rank {self._target} refused the connection: {verdict.reason}", verdict)
