@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import select
 import selectors
 import socket
@@ -77,11 +78,7 @@ class Connections:
 
     def close(self) -> None:
         """Close all of them."""
-        for sock in (
-            *self.controls.values(),
-            *self.descriptors.values(),
-            *(s for ss in self.streams.values() for s in ss),
-        ):
+        for sock in itertools.chain(self.controls.values(), self.descriptors.values(), *self.streams.values()):
             sock.close()
 
 
@@ -287,10 +284,8 @@ class _Bootstrap:
         key = (hello.sender, hello.kind, hello.stream)
         if key in self._made:
             return Verdict.DUPLICATE
-        local = sock.family == socket.AF_UNIX
-        return (
-            Verdict.ACCEPTED if key in self._awaited and local == (hello.sender in self._local) else Verdict.UNEXPECTED
-        )
+        expected = key in self._awaited and (sock.family == socket.AF_UNIX) == (hello.sender in self._local)
+        return Verdict.ACCEPTED if expected else Verdict.UNEXPECTED
 
     def _welcome(self, hello: Hello, sock: socket.socket) -> None:
         if hello.kind is Kind.PRESENCE:
