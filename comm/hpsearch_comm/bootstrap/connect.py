@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from hpsearch_comm.bootstrap.acceptor import Acceptor
+from hpsearch_comm.bootstrap.acceptor import Acceptor, any_shows
 from hpsearch_comm.bootstrap.address import Address
 from hpsearch_comm.bootstrap.connector import Connector, Place
 from hpsearch_comm.bootstrap.handshake import Credentials, Hello, Kind, Verdict
@@ -316,7 +316,8 @@ class _Bootstrap:
             ended, error = foretell(notices, peer)
             if error is not None:
                 raise RendezvousError(str(error))
-            if not ended and (not notices or _is_over(sock)):
+            # The other end may be closed, though not everything that came from it has been read.
+            if not ended and (not notices or any_shows([sock], select.POLLRDHUP)):
                 raise RendezvousError(f"{self._name(peer)} died while the group formed: its own output says why")
 
     def _controls(self) -> list[tuple[int, socket.socket]]:
@@ -386,10 +387,3 @@ def _plan(peer: int, local: bool, streams: int) -> list[_Key]:
     if local:
         return [(peer, Kind.CONTROL, 0), (peer, Kind.DESCRIPTORS, 0)]
     return [(peer, Kind.CONTROL, streams), *((peer, Kind.STREAM, stream) for stream in range(streams))]
-
-
-def _is_over(sock: socket.socket) -> bool:
-    """Say whether the other end is closed, though not everything that came from it has been read."""
-    poll = select.poll()
-    poll.register(sock, select.POLLRDHUP)
-    return bool(poll.poll(0))

@@ -21,6 +21,7 @@ import hashlib
 import hmac
 import json
 import logging
+import select
 import selectors
 import socket
 import struct
@@ -29,7 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from hpsearch_comm.bootstrap.acceptor import Acceptor, are_readable
+from hpsearch_comm.bootstrap.acceptor import Acceptor, any_shows
 from hpsearch_comm.bootstrap.connector import Connector, Place
 from hpsearch_comm.bootstrap.handshake import MAC_BYTES, PAYLOAD_BYTES, Credentials, Hello, Kind, Refusal, Verdict
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
@@ -155,7 +156,7 @@ class _Gathering:
         size, milliseconds = _ENTRY.unpack_from(hello.payload)
         rank, expected, reason = hello.sender, self._venue.size, None
         earlier = self._members.get(rank)
-        if earlier is not None and are_readable([earlier.sock]):
+        if earlier is not None and any_shows([earlier.sock], select.POLLIN):
             self._drop(earlier)  # It has gone, and comes again.
         if size != expected:
             reason = f"it expects {size} ranks where rank 0 expects {expected}: give every rank the same WORLD_SIZE"
