@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.handshake import SECRET_BYTES, Credentials
 from hpsearch_comm.bootstrap.rendezvous import Rendezvous
 from hpsearch_comm.errors import ConfigurationError
 
@@ -67,7 +67,7 @@ class Options:
 
     def credentials(self) -> Credentials:
         """Give what the ranks prove to each other. A group of one proves nothing to anybody."""
-        return Credentials(self.secret if self.secret is not None else bytes(32), self.name, self.epoch)
+        return Credentials(self.secret if self.secret is not None else bytes(SECRET_BYTES), self.name, self.epoch)
 
 
 def _whole(value: Any) -> bool:

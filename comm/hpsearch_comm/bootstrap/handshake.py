@@ -46,6 +46,7 @@ __all__ = [
     "NONCE_BYTES",
     "PAYLOAD_BYTES",
     "PROOF_BYTES",
+    "SECRET_BYTES",
     "Challenge",
     "Credentials",
     "Hello",
@@ -65,8 +66,8 @@ PAYLOAD_BYTES = 8204
 """The longest payload: a text of 8192 bytes and what goes with it."""
 ANSWER_BYTES = 1 + MAC_BYTES
 """What the server answers."""
+SECRET_BYTES = 32
 
-_SECRET_BYTES = 32
 _VERSION = b"hpsearch_comm handshake 2"
 _STREAMS = 1024
 
@@ -149,9 +150,9 @@ class Credentials:
     """Tells successive starts of a group apart."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.secret, bytes) or len(self.secret) != _SECRET_BYTES:
+        if not isinstance(self.secret, bytes) or len(self.secret) != SECRET_BYTES:
             got = f"{len(self.secret)} bytes" if isinstance(self.secret, bytes) else type(self.secret).__name__
-            raise ConfigurationError(f"a group's secret must be {_SECRET_BYTES} bytes, got {got}")
+            raise ConfigurationError(f"a group's secret must be {SECRET_BYTES} bytes, got {got}")
         if not isinstance(self.group, str):
             raise ConfigurationError(f"a group's name must be text, got {type(self.group).__name__}")
         if not isinstance(self.epoch, int) or not 0 <= self.epoch < 2**63:
