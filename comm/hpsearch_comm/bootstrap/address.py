@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from hpsearch_comm.bootstrap.interface import is_reachable
 from hpsearch_comm.errors import ConfigurationError, RefusedError
 
 __all__ = ["MOST_BYTES", "Address", "host_identity", "read_addresses"]
@@ -148,12 +149,7 @@ def _between(number: object, lowest: int, highest: int) -> bool:
 
 
 def _is_ip(text: object) -> bool:
-    if not isinstance(text, str) or len(text) > 64 or "%" in text:
-        return False
     try:
-        address = ipaddress.ip_address(text)
+        return isinstance(text, str) and "%" not in text and is_reachable(ipaddress.ip_address(text))
     except ValueError:
         return False
-    # A link-local address of IPv6 says nothing without an interface, whose name is another on every host.
-    scoped = address.version == 6 and address.is_link_local
-    return not (address.is_unspecified or address.is_multicast or scoped)

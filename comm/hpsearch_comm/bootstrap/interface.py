@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from hpsearch_comm.errors import ConfigurationError
 
 __all__ = [
-    "InterfaceAddress",
     "interface_addresses",
     "interface_name",
     "is_local",
     "is_own_name",
+    "is_reachable",
     "local_address",
     "resolve",
     "surroundings",
@@ -132,6 +132,11 @@ def _plain(address: str) -> str:
     return str(mapped) if mapped is not None else address
 
 
+def is_reachable(address: IPAddress) -> bool:
+    """Whether ranks of other hosts can connect to an address, if it is one of this host."""
+    return not _is_nobodys(address) and not _needs_scope(address)
+
+
 def _is_nobodys(address: IPAddress) -> bool:
     return address.is_unspecified or address.is_multicast or address == _BROADCAST
 
@@ -183,7 +188,7 @@ def surroundings() -> str:
 def _chosen(interface: str, towards: str | None) -> str:
     literal = _literal(interface)
     if literal is not None:
-        if literal.is_unspecified or literal.is_multicast or _needs_scope(literal):
+        if not is_reachable(literal):
             raise ConfigurationError(
                 f"expected {_VARIABLE} to be one address that other hosts can connect to, got {interface!r}. "
                 f"{surroundings()}"
@@ -261,7 +266,7 @@ def _literal(text: str) -> IPAddress | None:
 
 
 def _needs_scope(address: IPAddress) -> bool:
-    """Whether the address says nothing without the name of the connecting host's own interface."""
+    """Whether the address says nothing without an interface, whose name is another on every host."""
     return address.version == 6 and address.is_link_local
 
 
