@@ -266,8 +266,7 @@ class _Bootstrap:
         for peer in self._watching.keys() - missing:
             self._watch_no_more(peer)
         for peer, connector in list(self._watching.items())[:_MOST_WATCHED]:
-            since, patience = connector.refused_since, 0.0 if peer in self._local else _REFUSED_SECONDS
-            if since is not None and now - since >= patience:
+            if now - connector.refused_since >= (0.0 if peer in self._local else _REFUSED_SECONDS):
                 self._fail(connector)
             if peer not in self._watched and not connector.under_way and connector.due <= now:
                 connector.start()

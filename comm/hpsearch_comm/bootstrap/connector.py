@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import selectors
 import socket
@@ -54,7 +55,7 @@ class Connector:
         due: When to `start`, in seconds of `time.monotonic()`.
         trouble: Why the last try failed; empty while none has.
         errno: The number of that error; 0 while none has.
-        refused_since: Since when nobody has listened at the place, in those seconds; None if somebody did.
+        refused_since: Since when nobody has listened at the place, in those seconds; infinity if somebody did.
         nonce: The client's own of the last try.
     """
 
@@ -70,7 +71,7 @@ class Connector:
         self.due = 0.0
         self.trouble = ""
         self.errno = 0
-        self.refused_since: float | None = None
+        self.refused_since = math.inf
         self.nonce = b""
         self._place = place
         self._credentials = credentials
@@ -183,7 +184,7 @@ class Connector:
             number = errno.ECONNREFUSED
         if number:
             raise OSError(number, os.strerror(number))
-        self.refused_since = None
+        self.refused_since = math.inf
         if sock.family == socket.AF_UNIX and peer_uid(sock) != os.geteuid():
             raise RefusedError(
                 f"the Unix socket of rank {self.hello.target} belongs to user {peer_uid(sock)}, this process to user "
@@ -195,10 +196,7 @@ class Connector:
         self.trouble = error.strerror or str(error)
         self.errno = error.errno or 0
         now = time.monotonic()
-        if error.errno != errno.ECONNREFUSED:
-            self.refused_since = None
-        elif self.refused_since is None:
-            self.refused_since = now
+        self.refused_since = min(self.refused_since, now) if error.errno == errno.ECONNREFUSED else math.inf
         self.due = now + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
