@@ -89,9 +89,7 @@ def assemble(options: Options, make_listener: Callable[[], Listener]) -> Assembl
         patience = max(1.0, deadline - time.monotonic())
         shm = ShmSegment(rank, sharing.local_ranks, connections.descriptors, abort_state, timeout=patience)
         undo.callback(shm.close)
-        links = links_within(shm)
-        for peer, streams_to_peer in connections.streams.items():
-            links[peer] = TcpLink(peer, streams_to_peer)
-        mesh = Mesh(rank, links, shm.bell)
+        tcp_links = {peer: TcpLink(peer, streams) for peer, streams in connections.streams.items()}
+        mesh = Mesh(rank, links_within(shm) | tcp_links, shm.bell)
         undo.pop_all()
         return Assembly(topology, sharing, shm, mesh, control, abort_state, history)

@@ -40,34 +40,31 @@ class GroupClosedError(CommError):
     """The group was used after `close()`."""
 
 
-class PeerLost(CommError):
+class _OfRankError(CommError):
+    """An error that concerns one rank."""
+
+    def __init__(self, message: str, rank: int) -> None:
+        super().__init__(message, rank)
+        self.rank = rank
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class PeerLost(_OfRankError):
     """A rank has died, or has left the group while others still needed it.
 
     Attributes:
         rank: The rank that is gone.
     """
 
-    def __init__(self, message: str, rank: int) -> None:
-        super().__init__(message, rank)
-        self.rank = rank
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-
-class CommTimeoutError(CommError, TimeoutError):
+class CommTimeoutError(_OfRankError, TimeoutError):
     """An operation made no progress for the group's `timeout`.
 
     Attributes:
         rank: The rank that was waited for.
     """
-
-    def __init__(self, message: str, rank: int) -> None:
-        super().__init__(message, rank)
-        self.rank = rank
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class MismatchError(CommError):

@@ -149,14 +149,9 @@ class Signature:
                 f"expected a header of this version of hpsearch_comm ({_VERSION}), got {bytes(header[:5]).hex()}: "
                 "either the same version must run on every rank, or the stream is out of step"
             )
-        if (
-            operation >= len(OPERATIONS)
-            or reduction >= len(REDUCTIONS)
-            or dtype >= len(DTYPES)
-            or algorithm >= len(ALGORITHMS)
-            or dimensions > _DIMENSIONS
-            or min(shape) < 0
-        ):
+        named = (operation, OPERATIONS), (reduction, REDUCTIONS), (dtype, DTYPES), (algorithm, ALGORITHMS)
+        known = all(index < len(names) for index, names in named)
+        if not known or dimensions > _DIMENSIONS or min(shape) < 0:
             raise RefusedError(f"expected a header with known fields, got {bytes(header[:16]).hex()}")
         return cls(
             sequence,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
-from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.handshake import SECRET_BYTES, Credentials
 from hpsearch_comm.bootstrap.rendezvous import Rendezvous
 from hpsearch_comm.errors import ConfigurationError
 
@@ -43,9 +42,9 @@ class Options:
     cuda: str
 
     def __post_init__(self) -> None:
-        if not _whole(self.size) or self.size < 1:
+        if type(self.size) is not int or self.size < 1:
             raise ConfigurationError(f"size must be a number of ranks from 1, got {self.size!r}")
-        if not _whole(self.rank) or not 0 <= self.rank < self.size:
+        if type(self.rank) is not int or not 0 <= self.rank < self.size:
             raise ConfigurationError(f"rank must be from 0 to {self.size - 1}, got {self.rank!r}")
         for name in ("timeout", "start_timeout", "heartbeat_timeout"):
             value = getattr(self, name)
@@ -67,8 +66,4 @@ class Options:
 
     def credentials(self) -> Credentials:
         """Give what the ranks prove to each other. A group of one proves nothing to anybody."""
-        return Credentials(self.secret if self.secret is not None else bytes(32), self.name, self.epoch)
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+        return Credentials(self.secret if self.secret is not None else bytes(SECRET_BYTES), self.name, self.epoch)

@@ -25,7 +25,7 @@ from hpsearch_comm.bootstrap.handshake import Challenge, Credentials, Hello, Ver
 from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.errors import RendezvousError
 
-__all__ = ["RESET", "Acceptor", "are_readable", "peer_uid"]
+__all__ = ["RESET", "Acceptor", "any_shows", "peer_uid"]
 
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER that ends a connection at once."""
@@ -93,12 +93,6 @@ class Acceptor:
             sock.setblocking(False)
         self._set_open(True)
 
-    def __enter__(self) -> Acceptor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def fileno(self) -> int:
         """Give a descriptor that is readable when `step` has something to do; for another selector."""
         return self._selector.fileno()
@@ -114,7 +108,7 @@ class Acceptor:
         for key, _ in self._selector.select(seconds):
             if key.data is None:
                 self._accept(key.fileobj)  # type: ignore[arg-type]
-            elif key.data.sock in self._visitors:
+            else:
                 self._hear(key.data)
         self._part_with_the_slow()
 
@@ -195,7 +189,7 @@ class Acceptor:
 
     def _part_with_the_slow(self) -> None:
         now = time.monotonic()
-        crowded = len(self._visitors) >= self._places and are_readable(self._listening)
+        crowded = len(self._visitors) >= self._places and any_shows(self._listening, select.POLLIN)
         while self._visitors:
             oldest = next(iter(self._visitors.values()))
             if now - oldest.since < (_CROWDED_PATIENCE if crowded else _PATIENCE):
@@ -231,11 +225,11 @@ class Acceptor:
         self._selector.unregister(visitor.sock)
 
 
-def are_readable(socks: Sequence[socket.socket]) -> bool:
-    """Say whether anything has come on one of these sockets: bytes, an end, or a connection."""
+def any_shows(socks: Sequence[socket.socket], events: int) -> bool:
+    """Say whether one of these sockets has such an event now; see poll(2)."""
     poll = select.poll()
     for sock in socks:
-        poll.register(sock, select.POLLIN)
+        poll.register(sock, events)
     return bool(poll.poll(0))
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from hpsearch_comm.bootstrap.interface import is_reachable
 from hpsearch_comm.errors import ConfigurationError, RefusedError
 
 __all__ = ["MOST_BYTES", "Address", "host_identity", "read_addresses"]
@@ -75,13 +76,9 @@ class Address:
         short = isinstance(text, str) and len(text.encode("utf-8", "replace")) <= MOST_BYTES
         _expect(short, f"it must be text of at most {MOST_BYTES} bytes", text)
         try:
-            fields = json.loads(text)
-        except (ValueError, RecursionError):
-            fields = None
-        expected = tuple(cls.__dataclass_fields__)
-        found = isinstance(fields, dict) and sorted(fields) == sorted(expected)
-        _expect(found, f"it must be JSON with the fields {', '.join(expected)}", text)
-        return cls(**fields)
+            return cls(**json.loads(text))
+        except (ValueError, RecursionError, TypeError):  # the last one where it has other fields
+            raise _refusal(f"it must be JSON with the fields {', '.join(cls.__dataclass_fields__)}", text) from None
 
     def name(self, rank: int) -> str:
         """Say who this is, as in `rank 2 (pid 71 on node-b)`."""
@@ -129,18 +126,18 @@ def _machine() -> tuple[str, ...]:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return (boot, *(str(Path("/proc/thread-self/ns", kind).stat().st_ino) for kind in ("net", "user")))
     except (OSError, ValueError) as error:
-        return (_unknown(str(error)),)
-
-
-def _unknown(reason: str) -> str:
-    """Stand for a host that can't be told from others: nobody shares it, so everything goes over TCP."""
-    _log.warning("can't tell which host this is (%s): this process will not share memory with others", reason)
-    return secrets.token_hex(16)
+        # Nobody shares a host that can't be told from others: everything goes over TCP.
+        _log.warning("can't tell which host this is (%s): this process will not share memory with others", error)
+        return (secrets.token_hex(16),)
 
 
 def _expect(holds: bool, what: str, got: object) -> None:
     if not holds:
-        raise RefusedError(f"{what}, got {got!r:.100}")
+        raise _refusal(what, got)
+
+
+def _refusal(what: str, got: object) -> RefusedError:
+    return RefusedError(f"{what}, got {got!r:.100}")
 
 
 def _matches(pattern: re.Pattern[str], text: object) -> bool:
@@ -152,12 +149,7 @@ def _between(number: object, lowest: int, highest: int) -> bool:
 
 
 def _is_ip(text: object) -> bool:
-    if not isinstance(text, str) or len(text) > 64 or "%" in text:
-        return False
     try:
-        address = ipaddress.ip_address(text)
+        return isinstance(text, str) and "%" not in text and is_reachable(ipaddress.ip_address(text))
     except ValueError:
         return False
-    # A link-local address of IPv6 says nothing without an interface, whose name is another on every host.
-    scoped = address.version == 6 and address.is_link_local
-    return not (address.is_unspecified or address.is_multicast or scoped)

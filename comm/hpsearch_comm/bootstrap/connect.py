@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import select
 import selectors
 import socket
@@ -24,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from hpsearch_comm.bootstrap.acceptor import Acceptor
+from hpsearch_comm.bootstrap.acceptor import Acceptor, any_shows
 from hpsearch_comm.bootstrap.address import Address
 from hpsearch_comm.bootstrap.connector import Connector, Place
 from hpsearch_comm.bootstrap.handshake import Credentials, Hello, Kind, Verdict
@@ -77,11 +78,7 @@ class Connections:
 
     def close(self) -> None:
         """Close all of them."""
-        for sock in (
-            *self.controls.values(),
-            *self.descriptors.values(),
-            *(s for ss in self.streams.values() for s in ss),
-        ):
+        for sock in itertools.chain(self.controls.values(), self.descriptors.values(), *self.streams.values()):
             sock.close()
 
 
@@ -269,8 +266,7 @@ class _Bootstrap:
         for peer in self._watching.keys() - missing:
             self._watch_no_more(peer)
         for peer, connector in list(self._watching.items())[:_MOST_WATCHED]:
-            since, patience = connector.refused_since, 0.0 if peer in self._local else _REFUSED_SECONDS
-            if since is not None and now - since >= patience:
+            if now - connector.refused_since >= (0.0 if peer in self._local else _REFUSED_SECONDS):
                 self._fail(connector)
             if peer not in self._watched and not connector.under_way and connector.due <= now:
                 connector.start()
@@ -287,10 +283,8 @@ class _Bootstrap:
         key = (hello.sender, hello.kind, hello.stream)
         if key in self._made:
             return Verdict.DUPLICATE
-        local = sock.family == socket.AF_UNIX
-        return (
-            Verdict.ACCEPTED if key in self._awaited and local == (hello.sender in self._local) else Verdict.UNEXPECTED
-        )
+        expected = key in self._awaited and (sock.family == socket.AF_UNIX) == (hello.sender in self._local)
+        return Verdict.ACCEPTED if expected else Verdict.UNEXPECTED
 
     def _welcome(self, hello: Hello, sock: socket.socket) -> None:
         if hello.kind is Kind.PRESENCE:
@@ -321,7 +315,8 @@ class _Bootstrap:
             ended, error = foretell(notices, peer)
             if error is not None:
                 raise RendezvousError(str(error))
-            if not ended and (not notices or _is_over(sock)):
+            # The other end may be closed, though not everything that came from it has been read.
+            if not ended and (not notices or any_shows([sock], select.POLLRDHUP)):
                 raise RendezvousError(f"{self._name(peer)} died while the group formed: its own output says why")
 
     def _controls(self) -> list[tuple[int, socket.socket]]:
@@ -391,10 +386,3 @@ def _plan(peer: int, local: bool, streams: int) -> list[_Key]:
     if local:
         return [(peer, Kind.CONTROL, 0), (peer, Kind.DESCRIPTORS, 0)]
     return [(peer, Kind.CONTROL, streams), *((peer, Kind.STREAM, stream) for stream in range(streams))]
-
-
-def _is_over(sock: socket.socket) -> bool:
-    """Say whether the other end is closed, though not everything that came from it has been read."""
-    poll = select.poll()
-    poll.register(sock, select.POLLRDHUP)
-    return bool(poll.poll(0))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import selectors
 import socket
 import time
+from collections.abc import Generator, Iterator
 
 from hpsearch_comm.bootstrap.acceptor import RESET, peer_uid
 from hpsearch_comm.bootstrap.handshake import ANSWER_BYTES, NONCE_BYTES, Credentials, Hello, Proof
@@ -53,7 +55,7 @@ class Connector:
         due: When to `start`, in seconds of `time.monotonic()`.
         trouble: Why the last try failed; empty while none has.
         errno: The number of that error; 0 while none has.
-        refused_since: Since when nobody has listened at the place, in those seconds; None if somebody did.
+        refused_since: Since when nobody has listened at the place, in those seconds; infinity if somebody did.
         nonce: The client's own of the last try.
     """
 
@@ -69,7 +71,7 @@ class Connector:
         self.due = 0.0
         self.trouble = ""
         self.errno = 0
-        self.refused_since: float | None = None
+        self.refused_since = math.inf
         self.nonce = b""
         self._place = place
         self._credentials = credentials
@@ -77,9 +79,7 @@ class Connector:
         self._source = source
         self._sock: socket.socket | None = None
         self._pause = _FIRST_PAUSE
-        self._proof: Proof | None = None
-        self._proven = False
-        self._arrived = b""
+        self._handshake: Iterator[None] = iter(())
 
     @property
     def place(self) -> str:
@@ -101,7 +101,6 @@ class Connector:
 
     def start(self) -> None:
         """Begin a try; one that fails at once is no longer `under_way`."""
-        self._proof, self._proven, self._arrived = None, False, b""
         try:
             self._sock = sock = close_in_children(socket.socket(family_of(self._place), socket.SOCK_STREAM))
             sock.setblocking(False)
@@ -113,6 +112,7 @@ class Connector:
             if number not in (0, errno.EINPROGRESS):
                 raise OSError(number, os.strerror(number))
             self._selector.register(sock, selectors.EVENT_WRITE, self)
+            self._handshake = self._shake_hands(sock)
         except OSError as error:
             self._fail(error)
 
@@ -126,15 +126,12 @@ class Connector:
         if sock is None:
             return None
         try:
-            if self._proof is None:
-                self._reached(sock)
-            elif self._is_accepted(sock, self._proof):
-                self._selector.unregister(sock)
-                self._sock = None
-                sock.setblocking(True)
-                return sock
-        except BlockingIOError:
-            pass
+            next(self._handshake)
+        except StopIteration:
+            self._selector.unregister(sock)
+            self._sock = None
+            sock.setblocking(True)
+            return sock
         except OSError as error:
             self._fail(error)
         return None
@@ -166,7 +163,19 @@ class Connector:
                 self._selector.unregister(sock)
             sock.close()
 
-    def _reached(self, sock: socket.socket) -> None:
+    def _shake_hands(self, sock: socket.socket) -> Iterator[None]:
+        """Do the client's side, from the moment when the connection is open; yields wherever the peer must speak."""
+        self._check_reached(sock)
+        proof = Proof(self._credentials, self.hello)
+        self.nonce = proof.nonce
+        self._selector.modify(sock, selectors.EVENT_READ, self)
+        message = proof.message((yield from _received(sock, NONCE_BYTES)))
+        # A connection this new takes so few bytes at once.
+        if sock.send(message) < len(message):
+            raise OSError(errno.ENOBUFS, "it didn't take a few bytes at once")
+        proof.check((yield from _received(sock, ANSWER_BYTES)))
+
+    def _check_reached(self, sock: socket.socket) -> None:
         number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if number == 0 and sock.family != socket.AF_UNIX and sock.getsockname() == sock.getpeername():
             # Nobody listens on the port, and the kernel happened to choose it for this very end: the connection has met
@@ -175,47 +184,36 @@ class Connector:
             number = errno.ECONNREFUSED
         if number:
             raise OSError(number, os.strerror(number))
-        self.refused_since = None
+        self.refused_since = math.inf
         if sock.family == socket.AF_UNIX and peer_uid(sock) != os.geteuid():
             raise RefusedError(
                 f"the Unix socket of rank {self.hello.target} belongs to user {peer_uid(sock)}, this process to user "
                 f"{os.geteuid()}: run all ranks of a host as one user"
             )
-        self._proof = Proof(self._credentials, self.hello)
-        self.nonce = self._proof.nonce
-        self._selector.modify(sock, selectors.EVENT_READ, self)
-
-    def _is_accepted(self, sock: socket.socket, proof: Proof) -> bool:
-        """Take in what has come, and answer it."""
-        expected = ANSWER_BYTES if self._proven else NONCE_BYTES
-        chunk = sock.recv(expected - len(self._arrived))
-        if not chunk:
-            raise OSError(errno.ECONNRESET, "it ended the connection before it answered")
-        self._arrived += chunk
-        if len(self._arrived) < expected:
-            return False
-        arrived, self._arrived = self._arrived, b""
-        if self._proven:
-            proof.check(arrived)
-            return True
-        message = proof.message(arrived)
-        # A connection this new takes so few bytes at once.
-        if sock.send(message) < len(message):
-            raise OSError(errno.ENOBUFS, "it didn't take a few bytes at once")
-        self._proven = True
-        return False
 
     def _fail(self, error: OSError) -> None:
         self.close()
         self.trouble = error.strerror or str(error)
         self.errno = error.errno or 0
         now = time.monotonic()
-        if error.errno != errno.ECONNREFUSED:
-            self.refused_since = None
-        elif self.refused_since is None:
-            self.refused_since = now
+        self.refused_since = min(self.refused_since, now) if error.errno == errno.ECONNREFUSED else math.inf
         self.due = now + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+
+def _received(sock: socket.socket, count: int) -> Generator[None, None, bytes]:
+    """Give so many bytes; yields before each look at what has come."""
+    arrived = b""
+    while len(arrived) < count:
+        yield
+        try:
+            chunk = sock.recv(count - len(arrived))
+        except BlockingIOError:
+            continue
+        if not chunk:
+            raise OSError(errno.ECONNRESET, "it ended the connection before it answered")
+        arrived += chunk
+    return arrived
 
 
 def family_of(place: Place) -> socket.AddressFamily:

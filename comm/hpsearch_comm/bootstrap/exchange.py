@@ -21,6 +21,8 @@ import hashlib
 import hmac
 import json
 import logging
+import math
+import select
 import selectors
 import socket
 import struct
@@ -29,7 +31,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from hpsearch_comm.bootstrap.acceptor import Acceptor, are_readable
+from hpsearch_comm.bootstrap.acceptor import Acceptor, any_shows
 from hpsearch_comm.bootstrap.connector import Connector, Place
 from hpsearch_comm.bootstrap.handshake import MAC_BYTES, PAYLOAD_BYTES, Credentials, Hello, Kind, Refusal, Verdict
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
@@ -155,7 +157,7 @@ class _Gathering:
         size, milliseconds = _ENTRY.unpack_from(hello.payload)
         rank, expected, reason = hello.sender, self._venue.size, None
         earlier = self._members.get(rank)
-        if earlier is not None and are_readable([earlier.sock]):
+        if earlier is not None and any_shows([earlier.sock], select.POLLIN):
             self._drop(earlier)  # It has gone, and comes again.
         if size != expected:
             reason = f"it expects {size} ranks where rank 0 expects {expected}: give every rank the same WORLD_SIZE"
@@ -228,7 +230,7 @@ def join(venue: Venue, rank: int, where: Callable[[], Sequence[Place]], text: st
     """
     began = time.monotonic()
     deadline = min(venue.deadline, began + _LONGEST_SECONDS)
-    refused_since: float | None = None
+    refused_since = math.inf
     reasons: list[str] = []  # the last two: rank 0 may have told a rank more than the silence since
     pause = 0.005
     while True:
@@ -237,16 +239,14 @@ def join(venue: Venue, rank: int, where: Callable[[], Sequence[Place]], text: st
         except (OSError, RefusedError) as error:
             failure = error
         now, reason = time.monotonic(), getattr(failure, "strerror", None) or str(failure)
-        if not isinstance(failure, RefusedError):
-            refused_since = None
-        elif refused_since is None:
-            refused_since = now
+        refused = isinstance(failure, RefusedError)
+        refused_since = min(refused_since, now) if refused else math.inf
         if reason not in reasons[-1:]:
             reasons = [*reasons[-1:], reason]
-            if refused_since is not None:
+            if refused:
                 _log.warning("rank %d of %d was refused, and tries again: %s", rank, venue.size, reason)
         may_pass = isinstance(failure, Refusal) and failure.verdict.may_pass
-        final = refused_since is not None and not may_pass and now - refused_since >= _REFUSED_SECONDS
+        final = not may_pass and now - refused_since >= _REFUSED_SECONDS
         if final or now >= deadline:
             break
         time.sleep(min(pause, deadline - now))
@@ -255,7 +255,7 @@ def join(venue: Venue, rank: int, where: Callable[[], Sequence[Place]], text: st
         f"rank {rank} of {venue.size} did not find rank 0 ({venue.place}) in {time.monotonic() - began:.1f} s: "
         f"{'; before that, '.join(reversed(reasons))}. {venue.advice}"
     )
-    raise RefusedError(sentence) if isinstance(failure, RefusedError) else RendezvousError(sentence)
+    raise RefusedError(sentence) if refused else RendezvousError(sentence)
 
 
 def _try(venue: Venue, rank: int, places: Sequence[Place], text: str, deadline: float) -> list[str]:

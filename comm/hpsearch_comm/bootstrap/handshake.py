@@ -46,6 +46,7 @@ __all__ = [
     "NONCE_BYTES",
     "PAYLOAD_BYTES",
     "PROOF_BYTES",
+    "SECRET_BYTES",
     "Challenge",
     "Credentials",
     "Hello",
@@ -65,11 +66,10 @@ PAYLOAD_BYTES = 8204
 """The longest payload: a text of 8192 bytes and what goes with it."""
 ANSWER_BYTES = 1 + MAC_BYTES
 """What the server answers."""
+SECRET_BYTES = 32
 
-_SECRET_BYTES = 32
 _VERSION = b"hpsearch_comm handshake 2"
 _STREAMS = 1024
-_HIGHEST_RANK = 2**31 - 1
 
 
 class Kind(IntEnum):
@@ -100,7 +100,7 @@ class Verdict(IntEnum):
 
     @property
     def reason(self) -> str:
-        """Why a connection with this verdict isn't accepted, as a clause."""
+        """Why a connection isn't accepted, as a clause; ACCEPTED has none."""
         return _REASONS[self]
 
     @property
@@ -110,7 +110,6 @@ class Verdict(IntEnum):
 
 
 _REASONS = {
-    Verdict.ACCEPTED: "it is accepted",
     Verdict.WRONG_SECRET: "the secrets differ: give every rank the same HPSEARCH_COMM_SECRET",
     Verdict.WRONG_GROUP: "it belongs to a group of another name: give every rank of a group the same name",
     Verdict.WRONG_EPOCH: "it belongs to another epoch of the group: a rank of an earlier start may still be running",
@@ -151,9 +150,9 @@ class Credentials:
     """Tells successive starts of a group apart."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.secret, bytes) or len(self.secret) != _SECRET_BYTES:
+        if not isinstance(self.secret, bytes) or len(self.secret) != SECRET_BYTES:
             got = f"{len(self.secret)} bytes" if isinstance(self.secret, bytes) else type(self.secret).__name__
-            raise ConfigurationError(f"a group's secret must be {_SECRET_BYTES} bytes, got {got}")
+            raise ConfigurationError(f"a group's secret must be {SECRET_BYTES} bytes, got {got}")
         if not isinstance(self.group, str):
             raise ConfigurationError(f"a group's name must be text, got {type(self.group).__name__}")
         if not isinstance(self.epoch, int) or not 0 <= self.epoch < 2**63:
@@ -280,15 +279,14 @@ class Proof:
             Refusal: The server refuses, or doesn't know the secret itself.
         """
         word, mac = answer[:1], answer[1:]
-        if word[0] == Verdict.WRONG_SECRET:
-            verdict = Verdict.WRONG_SECRET
-            raise Refusal(f"rank {self._target} refused the connection: {verdict.reason}", verdict)
-        if not hmac.compare_digest(mac, self._credentials.mac(b"server", self._nonce, self._hello, word)):
+        verdict = Verdict(word[0]) if word[0] in Verdict.__members__.values() else Verdict.UNEXPECTED
+        # Who says that the secret is wrong can't sign it.
+        signed = verdict is not Verdict.WRONG_SECRET
+        if signed and not hmac.compare_digest(mac, self._credentials.mac(b"server", self._nonce, self._hello, word)):
             raise Refusal(
                 f"what answers at the address of rank {self._target} doesn't know the group's secret: another program "
                 "has taken the port, or the secrets differ",
                 Verdict.WRONG_SECRET,
             )
-        verdict = Verdict(word[0]) if word[0] in Verdict.__members__.values() else Verdict.UNEXPECTED
         if verdict is not Verdict.ACCEPTED:
             raise Refusal(f"rank {self._target} refused the connection: {verdict.reason}", verdict)

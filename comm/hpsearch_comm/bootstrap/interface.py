@@ -6,6 +6,7 @@ address that this host would send from.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import logging
 import re
@@ -16,11 +17,11 @@ from dataclasses import dataclass
 from hpsearch_comm.errors import ConfigurationError
 
 __all__ = [
-    "InterfaceAddress",
     "interface_addresses",
     "interface_name",
     "is_local",
     "is_own_name",
+    "is_reachable",
     "local_address",
     "resolve",
     "surroundings",
@@ -101,18 +102,22 @@ def resolve(host: str, deadline: float | None = None) -> tuple[str, ...]:
     Raises:
         ConfigurationError: The name is unknown, or stands for no single host (`0.0.0.0`).
     """
-    found = _found(host)
-    if isinstance(found, OSError) and deadline is not None and _is_name(host):
-        _log.warning("the host of rank 0, %r, isn't known yet (%s): waiting for it", host, found)
-        while isinstance(found, OSError) and time.monotonic() < deadline:
-            time.sleep(min(_RETRY_SECONDS, max(0.0, deadline - time.monotonic())))
-            found = _found(host)
-    if isinstance(found, Exception):
-        raise ConfigurationError(
-            f"expected the host of rank 0 (MASTER_ADDR) as a name or address that this host can resolve, "
-            f"got {host!r}: {found}"
-        )
-    addresses = tuple(dict.fromkeys(found))
+    places, warned = None, False
+    while places is None:
+        try:
+            places = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            left = 0.0 if deadline is None else deadline - time.monotonic()
+            if left <= 0 or isinstance(error, UnicodeError) or not _is_name(host):
+                raise ConfigurationError(
+                    f"expected the host of rank 0 (MASTER_ADDR) as a name or address that this host can resolve, "
+                    f"got {host!r}: {error}"
+                ) from None
+            if not warned:
+                _log.warning("the host of rank 0, %r, isn't known yet (%s): waiting for it", host, error)
+                warned = True
+            time.sleep(min(_RETRY_SECONDS, left))
+    addresses = tuple(dict.fromkeys(_plain(str(place[4][0])) for place in places))
     if any(_is_nobodys(ipaddress.ip_address(address)) for address in addresses):
         raise ConfigurationError(
             f"expected the host of rank 0 (MASTER_ADDR) as an address that every rank can connect to, got {host!r}, "
@@ -121,18 +126,15 @@ def resolve(host: str, deadline: float | None = None) -> tuple[str, ...]:
     return addresses
 
 
-def _found(host: str) -> list[str] | OSError | UnicodeError:
-    try:
-        found = [str(place[4][0]) for place in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
-    except (OSError, UnicodeError) as error:
-        return error
-    return [_plain(address) for address in found]
-
-
 def _plain(address: str) -> str:
     """Give an IPv4 address that is written as one of IPv6 (`::ffff:10.0.0.2`) as what it is."""
     mapped = getattr(ipaddress.ip_address(address), "ipv4_mapped", None)
     return str(mapped) if mapped is not None else address
+
+
+def is_reachable(address: IPAddress) -> bool:
+    """Whether ranks of other hosts can connect to an address, if it is one of this host."""
+    return not _is_nobodys(address) and not _needs_scope(address)
 
 
 def _is_nobodys(address: IPAddress) -> bool:
@@ -186,7 +188,7 @@ def surroundings() -> str:
 def _chosen(interface: str, towards: str | None) -> str:
     literal = _literal(interface)
     if literal is not None:
-        if literal.is_unspecified or literal.is_multicast or _needs_scope(literal):
+        if not is_reachable(literal):
             raise ConfigurationError(
                 f"expected {_VARIABLE} to be one address that other hosts can connect to, got {interface!r}. "
                 f"{surroundings()}"
@@ -203,7 +205,10 @@ def _chosen(interface: str, towards: str | None) -> str:
             f"other hosts can connect to, got {interface!r}. {surroundings()}"
         )
     # Rank 0 is reached over its own family of addresses; where that says nothing, IPv4 is the more widely routed.
-    version = _version_of(towards)
+    version = 4
+    if towards is not None:
+        with contextlib.suppress(ConfigurationError):
+            version = ipaddress.ip_address(resolve(towards)[0]).version
     return str(min(candidates, key=lambda address: address.version != version))
 
 
@@ -224,15 +229,6 @@ def _matching(interface: str) -> list[InterfaceAddress]:
             f"expected {_VARIABLE} to be a network such as 10.1.0.0/16, got {interface!r}"
         ) from None
     return [entry for entry in addresses if entry.address in network]
-
-
-def _version_of(towards: str | None) -> int:
-    if towards is None:
-        return 4
-    try:
-        return ipaddress.ip_address(resolve(towards)[0]).version
-    except ConfigurationError:
-        return 4
 
 
 def _outward() -> str:
@@ -270,7 +266,7 @@ def _literal(text: str) -> IPAddress | None:
 
 
 def _needs_scope(address: IPAddress) -> bool:
-    """Whether the address says nothing without the name of the connecting host's own interface."""
+    """Whether the address says nothing without an interface, whose name is another on every host."""
     return address.version == 6 and address.is_link_local
 
 

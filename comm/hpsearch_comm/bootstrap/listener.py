@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Sequence
 
 from hpsearch_comm.bootstrap.address import Address, host_identity
 from hpsearch_comm.bootstrap.connector import Place, family_of
@@ -15,7 +16,7 @@ from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.bootstrap.interface import local_address
 from hpsearch_comm.errors import ConfigurationError
 
-__all__ = ["Listener", "listen"]
+__all__ = ["Listener", "listen", "listen_at_all"]
 
 _QUEUE = 4096
 """Connections that the kernel keeps until they are accepted; it takes its own limit where that is lower."""
@@ -40,15 +41,13 @@ class Listener:
     def __init__(self, interface: str | None = None, towards: str | None = None, host: str | None = None) -> None:
         identity = host_identity(host)
         ip, name = local_address(towards, interface), f"hpsearch-comm-{secrets.token_hex(16)}"
-        with contextlib.ExitStack() as opened:
-            try:
-                self._sockets = [opened.enter_context(listen(place)) for place in ((ip, 0), f"\0{name}")]
-            except OSError as error:
-                raise ConfigurationError(
-                    f"can't listen for the other ranks on {ip}: {error.strerror or error}. It must be an address of "
-                    "this host; set HPSEARCH_COMM_INTERFACE (or interface=) to another"
-                ) from None
-            opened.pop_all()
+        try:
+            self._sockets = listen_at_all([(ip, 0), f"\0{name}"])
+        except OSError as error:
+            raise ConfigurationError(
+                f"can't listen for the other ranks on {ip}: {error.strerror or error}. It must be an address of "
+                "this host; set HPSEARCH_COMM_INTERFACE (or interface=) to another"
+            ) from None
         port = self._sockets[0].getsockname()[1]
         self.address = Address(identity, _hostname(), os.getpid(), ip, port, name)
         """Where the other ranks reach this one."""
@@ -96,6 +95,14 @@ def listen(place: Place, until: float = 0.0) -> socket.socket:
             if error.errno != errno.EADDRINUSE or time.monotonic() >= until:
                 raise
         time.sleep(_RETRY_SECONDS)
+
+
+def listen_at_all(places: Sequence[Place], until: float = 0.0) -> list[socket.socket]:
+    """Open a listening socket at each of these places, or at none; otherwise as `listen` does."""
+    with contextlib.ExitStack() as opened:
+        listening = [opened.enter_context(listen(place, until)) for place in places]
+        opened.pop_all()
+    return listening
 
 
 def _hostname() -> str:

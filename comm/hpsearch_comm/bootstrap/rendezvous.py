@@ -19,7 +19,7 @@ from hpsearch_comm.bootstrap.connector import Place
 from hpsearch_comm.bootstrap.exchange import Venue, check_text, gather, join
 from hpsearch_comm.bootstrap.handshake import Credentials
 from hpsearch_comm.bootstrap.interface import is_local, is_own_name, local_address, resolve, surroundings
-from hpsearch_comm.bootstrap.listener import listen
+from hpsearch_comm.bootstrap.listener import listen, listen_at_all
 from hpsearch_comm.errors import ConfigurationError, RendezvousError
 
 if TYPE_CHECKING:
@@ -127,16 +127,13 @@ class MasterRendezvous(Rendezvous):
                 f"({', '.join(addresses)}): run rank 0 there, or change MASTER_ADDR. {surroundings()}"
             )
         patience = min(deadline, time.monotonic() + _BIND_SECONDS)
-        with contextlib.ExitStack() as opened:
-            try:
-                listening = [opened.enter_context(listen((address, self.port), patience)) for address in local]
-            except OSError as error:
-                raise ConfigurationError(
-                    f"rank 0 can't listen on MASTER_PORT {self.port} of {' or '.join(local)}: {error.strerror}. Take "
-                    "another port on every rank, or end what holds it (`ss -ltnp` shows it)"
-                ) from None
-            opened.pop_all()
-        return listening
+        try:
+            return listen_at_all([(address, self.port) for address in local], patience)
+        except OSError as error:
+            raise ConfigurationError(
+                f"rank 0 can't listen on MASTER_PORT {self.port} of {' or '.join(local)}: {error.strerror}. Take "
+                "another port on every rank, or end what holds it (`ss -ltnp` shows it)"
+            ) from None
 
 
 class StoreRendezvous(Rendezvous):

@@ -17,15 +17,13 @@ import socket
 
 from hpsearch_comm.bootstrap.acceptor import peer_uid
 from hpsearch_comm.bootstrap.exchange import Venue, gather, join
-from hpsearch_comm.bootstrap.handshake import Credentials
+from hpsearch_comm.bootstrap.handshake import SECRET_BYTES, Credentials
 from hpsearch_comm.bootstrap.inheritance import close_in_children
 from hpsearch_comm.bootstrap.interface import is_local, resolve
 from hpsearch_comm.bootstrap.listener import listen
 from hpsearch_comm.errors import ConfigurationError, RefusedError, RendezvousError
 
 __all__ = ["SECRET_BYTES", "agree_on_secret", "meeting_address", "new_secret", "parse_secret"]
-
-SECRET_BYTES = 32
 
 _VARIABLE = "HPSEARCH_COMM_SECRET"
 _HOW_TO_MAKE = 'python -c "import secrets; print(secrets.token_hex(32))"'

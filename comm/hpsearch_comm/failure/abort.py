@@ -50,11 +50,11 @@ class AbortState:
             self.error = self._errors[0]  # another one may have come between: the first one counts
             self._changed()
 
-    def break_off(self, rank: int, error: BaseException) -> None:
+    def break_off(self, rank: int, error: BaseException, how: str = "has left the group because of its own") -> None:
         """End the group because of an error of this rank's own; the others are told which."""
         if not isinstance(error, CommError):
             reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            error = PeerLost(f"rank {rank} has left the group because of its own {reason}", rank)
+            error = PeerLost(f"rank {rank} {how} {reason}", rank)
         self.fail(error)
 
     def mark_left(self, peer: int) -> None:

@@ -183,16 +183,14 @@ class Detector:
     def _watch(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._stop, selectors.EVENT_READ)
-            arrived: dict[int, bytearray] = {}
             for peer, control in self._controls.items():
-                selector.register(control, selectors.EVENT_READ, peer)
-                arrived[peer] = bytearray()
+                selector.register(control, selectors.EVENT_READ, (peer, bytearray()))
             while True:
                 for key, _ in selector.select(_LOOK):
                     if key.data is None:
                         return
-                    peer = key.data
-                    if not self._take(peer, arrived[peer]):
+                    peer, arrived = key.data
+                    if not self._take(peer, arrived):
                         selector.unregister(key.fileobj)
                 self._look_at_operation()
 

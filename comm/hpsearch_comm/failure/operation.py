@@ -20,8 +20,6 @@ FIRST_REMINDER = 30.0
 
 _log = logging.getLogger(__name__)
 
-_QUIET: Callable[[str], AbstractContextManager[None]] = lambda _name: contextlib.nullcontext()  # noqa: E731
-
 
 class Operation:
     """One collective of one group on one rank.
@@ -49,7 +47,7 @@ class Operation:
         abort_state: AbortState,
         *,
         spin: bool = False,
-        phase: Callable[[str], AbstractContextManager[None]] = _QUIET,
+        phase: Callable[[str], AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
         self.rank = rank
         self.packed = packed

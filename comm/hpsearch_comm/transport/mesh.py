@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hpsearch_comm.errors import CommError, PeerLost
+from hpsearch_comm.errors import PeerLost
 from hpsearch_comm.failure.abort import AbortState
 from hpsearch_comm.failure.operation import Operation, Wait
 from hpsearch_comm.transport.link import Combine, Link, Transfer
@@ -95,13 +95,7 @@ class Mesh:
                 sleeper.sleep(pending, mark)
         except BaseException as error:
             # A message is torn: no later one could be told from its rest.
-            operation.abort_state.fail(
-                error
-                if isinstance(error, CommError)
-                else PeerLost(
-                    f"rank {self.rank} broke off {operation.signature}: {type(error).__name__}: {error}", self.rank
-                )
-            )
+            operation.abort_state.break_off(self.rank, error, f"broke off {operation.signature}:")
             raise
 
     def close(self) -> None:

@@ -202,11 +202,7 @@ class FoldingStripe(ReceivingStripe):
         full = position - self._base == CHUNK
         if full or position == self._end or position - self._folded >= _FOLD:
             # An element may have arrived in part; a full scratch and the end fall between two elements.
-            start, stop, base = (
-                self._folded // self._itemsize,
-                position // self._itemsize,
-                self._base // self._itemsize,
-            )
+            start, stop, base = (nbytes // self._itemsize for nbytes in (self._folded, position, self._base))
             fold(self._combine, self._payload[start:stop], self._scratch[start - base : stop - base])
             self._folded = stop * self._itemsize
         if full:
