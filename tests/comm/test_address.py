@@ -50,6 +50,7 @@ def test_the_longest_address_keeps_within_the_bound():
         ("ip", "0.0.0.0"),
         ("ip", "::"),
         ("ip", "224.0.0.1"),
+        ("ip", "255.255.255.255"),
         ("ip", "1.2.3.4%eth0"),
         ("ip", "fe80::1"),
         ("ip", "fe80::1%eth0"),

@@ -73,7 +73,17 @@ def test_the_choice_takes_the_family_of_rank_0():
 
 @pytest.mark.parametrize(
     "interface",
-    ["no-such-interface", "0.0.0.0", "::", "224.0.0.1", "203.0.113.7", "203.0.113.0/24", "10.1/99", "fe80::1"],
+    [
+        "no-such-interface",
+        "0.0.0.0",
+        "::",
+        "224.0.0.1",
+        "255.255.255.255",
+        "203.0.113.7",
+        "203.0.113.0/24",
+        "10.1/99",
+        "fe80::1",
+    ],
 )
 def test_an_interface_that_is_not_there_is_refused_with_those_that_are(interface):
     with pytest.raises(ConfigurationError) as refusal:
