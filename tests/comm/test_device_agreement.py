@@ -143,7 +143,6 @@ def test_ranks_that_disagree_are_told_and_nothing_is_launched(how, cuda, hosts):
         group.barrier()
         group.broadcast(torch.ones(1))
         disagree(group, how)
-        # Two roots of a tree both send and neither waits; what they sent meets the next operation.
         group.barrier()
 
     for error in errors_of(2, work, cuda=cuda, hosts=hosts):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import product
 from math import ceil, log2
 
 import pytest
@@ -56,15 +57,17 @@ def test_the_root_may_be_any_of_some_members():
 
 def test_a_short_tensor_goes_down_a_binomial_tree():
     world = broadcast([torch.full((10,), value, dtype=torch.uint8) for value in range(8)], 0)
-    assert [[peer for peer, _ in moved.sent] for moved in world.moved] == [[4, 2, 1], [], [3], [], [6, 5], [], [7], []]
-    assert [moved.steps for moved in world.moved] == [[1], [1], [1, 2], [2], [1, 2], [2], [2, 3], [3]]
+    sent = [[1, 4, 2, 1], [2], [3, 3], [4], [5, 6, 5], [6], [7, 7], [0]]
+    assert [[peer for peer, _ in moved.sent] for moved in world.moved] == sent
+    steps = [[1, 2], [1, 2], [1, 2, 3], [1, 3], [1, 2, 3], [1, 3], [1, 3, 4], [1, 4]]
+    assert [moved.steps for moved in world.moved] == steps
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_binomial_tree_is_at_most_log_p_deep(size):
     world = broadcast([torch.zeros(1) for _ in range(size)], size - 1)
-    assert max([0, *(step for moved in world.moved for step in moved.steps)]) <= ceil(log2(size))
-    assert sum(len(moved.sent) for moved in world.moved) == size - 1
+    assert max([1, *(step for moved in world.moved for step in moved.steps)]) <= 1 + ceil(log2(size))
+    assert sum(nbytes > 0 for moved in world.moved for _, nbytes in moved.sent) == size - 1
 
 
 @pytest.mark.parametrize("size", [3, 5, 8])
@@ -73,8 +76,8 @@ def test_a_long_tensor_goes_down_a_chain_in_c_plus_p_minus_2_steps(size):
     world = broadcast([torch.zeros(chunks * CHUNK, dtype=torch.uint8) for _ in range(size)], 1)
     for rank, moved in enumerate(world.moved):
         after = (rank + 1) % size
-        assert moved.sent == ([] if after == 1 else [(after, CHUNK)] * chunks)
-    assert max(step for moved in world.moved for step in moved.steps) == chunks + size - 2
+        assert moved.sent == [(after, 0)] + ([] if after == 1 else [(after, CHUNK)] * chunks)
+    assert max(step for moved in world.moved for step in moved.steps) == 1 + chunks + size - 2
 
 
 def alltoall(lengths: list[list[int]], dtype: torch.dtype = torch.int32) -> ThreadWorld:
@@ -156,3 +159,18 @@ def test_a_rank_with_another_tensor_is_found_out(size, length):
 
     with pytest.raises(MismatchError, match=rf"broadcast 0 \(uint8 \[{length + 1}\]"):
         ThreadWorld(size).run(task)
+
+
+@pytest.mark.parametrize("length", [0, 1, 6 * CHUNK])
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_ranks_that_name_different_roots_are_found_out_at_once(size, length):
+    def task(mesh: ThreadMesh, operation: Operation) -> None:
+        root = roots[mesh.rank]
+        signature = Signature(0, "broadcast", "tree", torch.uint8, (length,), root=root)
+        mine = Operation(mesh.rank, signature.pack(), operation.timeout, operation.abort_state)
+        tree.broadcast(mesh, mine, range(size), torch.zeros(length, dtype=torch.uint8), root)
+
+    for roots in product(range(size), repeat=size):
+        if len(set(roots)) > 1:
+            with pytest.raises(MismatchError, match=r"root \d.*root \d"):
+                ThreadWorld(size).run(task)

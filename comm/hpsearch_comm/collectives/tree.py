@@ -5,20 +5,23 @@ left of r when its lowest bit is cleared; it lies as deep as r has bits. Eight r
 
                     0
               ┌───┬─┴─────┐
-              4   2       1                 step 0: 0 sends to 4, 2 and 1
+              4   2       1                 step 1: 0 sends to 4, 2 and 1
             ┌─┤   │
-            6 5   3                         step 1: 4 sends to 6 and 5, 2 to 3
+            6 5   3                         step 2: 4 sends to 6 and 5, 2 to 3
             │
-            7                               step 2: 6 sends to 7
+            7                               step 3: 6 sends to 7
 
 At most log2 p steps, but the root sends everything log2 p times. A long tensor goes down a chain, where nobody sends
 anything twice:
 
-            0 → 1 → 2 → ... → 7             step t: rank d passes chunk t-d on to rank d+1
+            0 → 1 → 2 → ... → 7             step t: rank d passes chunk t-d-1 on to rank d+1
 
 In both, a chunk that leaves depth 0 at step c leaves depth d at step c+d, so with C chunks of n/C bytes the last rank
-at depth D has everything after C+D-1 steps: C+p-2 steps and n(1 + (p-2)/C) bytes' time for the chain, which comes close
+at depth D has everything after step C+D-1: C+p-2 steps and n(1 + (p-2)/C) bytes' time for the chain, which comes close
 to n for many chunks, where the tree needs n log2 p.
+
+Before, in step 0, everybody hears from the rank before it what that one is doing. Otherwise two ranks that each take
+themselves for the root would send, hear nothing of the other, and return.
 """
 
 from __future__ import annotations
@@ -49,9 +52,11 @@ def broadcast(mesh: Mesh, operation: Operation, members: Sequence[int], tensor: 
     size = len(members)
     if size == 1:
         return
-    first = members.index(root)
-    number = (members.index(operation.rank) - first) % size
-    chunks = _chunks(tensor)
+    place, first = members.index(operation.rank), members.index(root)
+    operation.step += 1
+    mesh.exchange(operation, [(members[(place + 1) % size], tensor[:0])], [(members[place - 1], tensor[:0], None)])
+    number = (place - first) % size
+    chunks = tensor.split(max(1, CHUNK // tensor.element_size()))
     if size > 2 and len(chunks) >= size:
         depth, above, below = number, number - 1, [number + 1] if number + 1 < size else []
     else:
@@ -67,12 +72,6 @@ def broadcast(mesh: Mesh, operation: Operation, members: Sequence[int], tensor: 
             [(child, chunks[leaving]) for child in children] if leaving >= 0 else [],
             [(parent, chunks[coming], None)] if depth and coming < len(chunks) else [],
         )
-
-
-def _chunks(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Cut the tensor; an empty one has one empty chunk, so that the ranks still compare what they are doing."""
-    length = max(1, CHUNK // tensor.element_size())
-    return [tensor[start : start + length] for start in range(0, max(1, tensor.numel()), length)]
 
 
 def _children(number: int, size: int) -> list[int]:
