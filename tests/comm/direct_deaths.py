@@ -135,6 +135,24 @@ PATHS: dict[str, Callable[[ShmSegment, AbortState], None]] = {
 }
 
 
+NOTICEABLE = [
+    (owner, name, getattr(owner, name))
+    for owner, name in (
+        (Barrier, "wait"),
+        (Memfd, "receive"),
+        (Memfd, "map"),
+        (Bell, "ring"),
+        (chain, "copy"),
+        (pipeline, "copy"),
+        (chunks, "fold_piece"),
+        (direct_allreduce, "fold_piece"),
+        (direct_allreduce, "copy"),
+        (direct, "copy"),
+    )
+]
+"""What others could notice: (owner, name, call), looked up here: a name that is gone ends the program at once."""
+
+
 class Executioner:
     """Counts the moments of the victim's life, and ends it at one of them."""
 
@@ -149,18 +167,8 @@ class Executioner:
 
     def attach(self) -> None:
         """Put a moment before everything that others could notice."""
-        for owner, name in (
-            (Barrier, "wait"),
-            (Memfd, "receive"),
-            (Memfd, "map"),
-            (Bell, "ring"),
-            (chain, "copy"),
-            (pipeline, "copy"),
-            (chunks, "_fold"),
-            (direct_allreduce, "copy"),
-            (direct, "copy"),
-        ):
-            setattr(owner, name, self._after_a_moment(getattr(owner, name)))
+        for owner, name, call in NOTICEABLE:
+            setattr(owner, name, self._after_a_moment(call))
 
     def _after_a_moment(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def observed(*arguments: Any, **options: Any) -> Any:

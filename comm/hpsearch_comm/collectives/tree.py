@@ -56,7 +56,7 @@ def broadcast(mesh: Mesh, operation: Operation, members: Sequence[int], tensor: 
     operation.step += 1
     mesh.exchange(operation, [(members[(place + 1) % size], tensor[:0])], [(members[place - 1], tensor[:0], None)])
     number = (place - first) % size
-    chunks = tensor.split(max(1, CHUNK // tensor.element_size()))
+    chunks = torch.split(tensor, max(1, CHUNK // tensor.element_size()))
     if size > 2 and len(chunks) >= size:
         depth, above, below = number, number - 1, [number + 1] if number + 1 < size else []
     else:

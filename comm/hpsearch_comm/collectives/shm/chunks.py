@@ -10,7 +10,7 @@ from hpsearch_comm.collectives.reduction import Reduction
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.shm.shm_segment import ShmSegment
 
-__all__ = ["SERIAL", "fold", "piece_length"]
+__all__ = ["SERIAL", "fold", "fold_piece", "piece_length"]
 
 _CACHED = 1 << 20
 """Bytes of all members together per call of torch: what one leaves in the core's own cache, the next finds there."""
@@ -65,16 +65,17 @@ def fold(
     """
     length = piece_length(shm, operation, reduction)
     if out.numel() <= length:
-        _fold(shm, reduction, sources, out, finish=finish)
+        fold_piece(shm, reduction, sources, out, finish=finish)
         return
     for start in range(0, out.numel(), length):
         piece = slice(start, start + length)
-        _fold(shm, reduction, [source[piece] for source in sources], out[piece], finish=finish)
+        fold_piece(shm, reduction, [source[piece] for source in sources], out[piece], finish=finish)
 
 
-def _fold(
+def fold_piece(
     shm: ShmSegment, reduction: Reduction, sources: Sequence[torch.Tensor], out: torch.Tensor, *, finish: bool
 ) -> None:
+    """Reduce the sources, no longer than a piece, in order; the rest as for `fold`."""
     if out.dtype is not reduction.accumulate:
         total = shm.scratch(reduction.accumulate, out.numel())
         total.copy_(sources[0])

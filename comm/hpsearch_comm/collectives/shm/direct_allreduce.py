@@ -42,7 +42,7 @@ import torch
 
 from hpsearch_comm.collectives.reduction import Reduction
 from hpsearch_comm.collectives.shm import chain
-from hpsearch_comm.collectives.shm.chunks import SERIAL, fold, piece_length
+from hpsearch_comm.collectives.shm.chunks import SERIAL, fold, fold_piece, piece_length
 from hpsearch_comm.collectives.shm.pipeline import LINE, Pipeline, meet, spans_of
 from hpsearch_comm.failure.operation import Operation
 from hpsearch_comm.shm.buffers import SharedBuffer
@@ -192,7 +192,7 @@ def _in_place(
             inputs = outputs.copy()
             if elsewhere:
                 inputs[shm.index] = tensor[cut : cut + numel]
-            fold(shm, operation, reduction, inputs, result, finish=True)
+            fold_piece(shm, reduction, inputs, result, finish=True)
             for output in outputs:
                 if output is not result:
                     copy(output, result)
