@@ -119,6 +119,7 @@ class RayBackend(Backend):
     @as_backend_error()
     def wait(self, timeout: float | None) -> Sequence[Message]:
         """Give what came from the workers."""
+        self._opened.refill()
         messages = self._housekeeping()
         pause = _BURST_SECONDS if self._slots.sent_ahead() else 0.0
         return messages + self._inbox.take(0.0 if messages else timeout, pause)
@@ -244,7 +245,11 @@ class RayBackend(Backend):
         return () if outcome is None else (outcome,)
 
     def _lose(self, slot: Slot, reason: str, kind: LossKind = "died") -> Sequence[Message]:
-        """Forget a worker that is gone, make another, and say what went with it."""
+        """Forget a worker that is gone, and say what went with it; `wait` makes another, if there is to be a next wait.
+
+        Not here: this may have been the sweep's last trial, and Ray loses the room of an actor for good that is killed
+        in the moment in which it gets its process.
+        """
         messages: list[Message] = []
         for place, flight in enumerate(self._slots.remove(slot)):
             if place == 0 and slot.log:
@@ -255,7 +260,6 @@ class RayBackend(Backend):
             how: LossKind = "timeout" if flight is slot.timed_out else kind if begun else "spared"
             flight.gang.lost(flight.rank, Loss(reason, how, max(self.now() - flight.since, 0.0)), self.now())
             messages += self._ended(flight)
-        self._opened.refill()
         return messages
 
     def _replace(self, slot: Slot, reason: str, kind: LossKind = "spared") -> Sequence[Message]:

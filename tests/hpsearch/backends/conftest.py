@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,3 +46,14 @@ def blind_node(ray_cluster, tmp_path) -> Iterator[str]:
     os.killpg(process.pid, signal.SIGTERM)
     process.wait()
     process.stdout.close()
+
+
+@pytest.fixture
+def one_more_node(ray_cluster: Any) -> Iterator[Any]:
+    """A node that the test may lose; gone in any case when it ends."""
+    before = alive_nodes()
+    node = ray_cluster.add_node(num_cpus=1, include_dashboard=False)
+    wait_until(lambda: alive_nodes() == before + 1)
+    yield node
+    if node in ray_cluster.worker_nodes:
+        ray_cluster.remove_node(node, allow_graceful=False)

@@ -14,6 +14,7 @@ import pytest
 
 import hpsearch
 from hpsearch.backends.ray.backend import RayBackend
+from hpsearch.backends.ray.worker_pool import WorkerPool
 from hpsearch.events import Failed, Lost, Started
 from hpsearch.report.study import Study
 from hpsearch.report.tables import rows_to_csv
@@ -22,7 +23,7 @@ from hpsearch.study.journal import Journal
 from hpsearch.sweep.parts import Resources
 from hpsearch.trial import TrialState
 from tests.hpsearch.support import backend_trainables as trainables
-from tests.hpsearch.support.conditions import alive_nodes, gone, limits, wait_until
+from tests.hpsearch.support.conditions import gone, limits, wait_until
 from tests.hpsearch.support.driver import Driver
 
 pytestmark = pytest.mark.ray
@@ -134,6 +135,18 @@ def test_a_worker_is_replaced_after_a_trial_that_raised(ray_cluster, tmp_path):
     assert len(events(study.directory, Failed)) == 2
 
 
+def test_no_worker_is_made_in_place_of_one_that_the_last_trial_cost(ray_cluster, tmp_path, monkeypatch):
+    asked, add = [], WorkerPool._add
+
+    def noted(pool: WorkerPool, count: int) -> None:
+        asked.append(count)
+        add(pool, count)
+
+    monkeypatch.setattr(WorkerPool, "_add", noted)
+    search(trainables.raises, tmp_path / "ray", early_terminate=None, run_cap=1, max_iter=1, workers=1)
+    assert sum(count for count in asked if count > 0) == 1
+
+
 def test_a_sweep_on_a_full_cluster_says_whose_workers_it_waits_for(ray_cluster, tmp_path):
     options = {"early_terminate": None, "run_cap": 2, "max_iter": 1}
     first = threading.Thread(target=lambda: search(trainables.waits, tmp_path / "first", **options), daemon=True)
@@ -162,9 +175,7 @@ def test_a_worker_that_no_node_can_hold_is_one_clear_error(ray_cluster, tmp_path
         search(trainables.total, tmp_path / "ray", cpus_per_worker=64)
 
 
-def test_three_nodes_one_blind_one_lost_give_the_same_table(ray_cluster, tmp_path, expected, blind_node):
-    lost = ray_cluster.add_node(num_cpus=1, include_dashboard=False)
-    wait_until(lambda: alive_nodes() == 3)
+def test_three_nodes_one_blind_one_lost_give_the_same_table(ray_cluster, tmp_path, expected, blind_node, one_more_node):
     # On a busy machine one worker could run it all before the others come: the search is to find all of them warm.
     driver = Driver(RayBackend(Resources(workers=4)), tmp_path / "warm", "total")
     driver.wait_for(lambda: driver.backend.workers().ready == 4)
@@ -173,7 +184,7 @@ def test_three_nodes_one_blind_one_lost_give_the_same_table(ray_cluster, tmp_pat
 
     def lose_a_node() -> None:
         wait_until(lambda: directory.exists() and len(list((directory / "trials").glob("*"))) >= 10)
-        ray_cluster.remove_node(lost, allow_graceful=False)
+        ray_cluster.remove_node(one_more_node, allow_graceful=False)
 
     thread = threading.Thread(target=lose_a_node, daemon=True)
     thread.start()
