@@ -103,7 +103,7 @@ class JournaledState:
                 for trial in sorted(self.records.running):
                     self._requeue(trial)
             case Dropped():
-                self.records.of(event.trial).drop_checkpoint()
+                self.records.drop(event.trial)
             case Retried() | Exhausted() | Extended():
                 pass  # all that they change follows from them
 

@@ -91,6 +91,12 @@ class TrialRecords:
         self._touched.add(trial)
         self._changed.add(trial)
 
+    def drop(self, trial: int) -> None:
+        """Forget a trial's newest checkpoint, and where it stood before it was widened: it goes back to neither."""
+        self._all[trial].drop_checkpoint()
+        self._touched.add(trial)
+        self._changed.add(trial)
+
     def retry(self, trial: int) -> None:
         """Let a trial that has failed run again."""
         record = self._all[trial]

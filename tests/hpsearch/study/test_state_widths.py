@@ -110,6 +110,15 @@ def state(study_state: StudyState) -> object:
 @settings(deadline=None, max_examples=75)
 @given(wide_lives())
 def test_no_checkpoint_goes_that_a_trial_may_have_to_go_back_to_and_none_is_left_behind(life):
+    live_and_look(life)
+
+
+def test_a_trial_whose_checkpoint_is_damaged_lets_go_of_the_one_from_before_it_was_widened():
+    resources = Resources(max_workers_per_trial=MOST)
+    live_and_look(WideLife(sweep_of(early_terminate=Hyperband(9), resources=resources), 2122, 4, 0.7, True))
+
+
+def live_and_look(life: WideLife) -> None:
     while life.step():
         rows = life.study_state.rows()
         assert life.study_state.checkpoints() == life.on_disk
