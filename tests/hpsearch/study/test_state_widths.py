@@ -34,7 +34,7 @@ class WideLife(Life):
         super().__post_init__()
         self.sure: dict[int, int] = {}
         """Of each trial, the workers of the last rung that it reached."""
-        self.widened: dict[int, tuple[object, int]] = {}
+        self.widened: dict[int, tuple[tuple[int, float | None, str | None], int]] = {}
         """Of each trial that went beyond, its record before it did, and the workers it had then."""
 
     def take(self, event: Event) -> Sequence[Decision]:
@@ -74,7 +74,7 @@ class WideLife(Life):
         if segment.width > sure and once and segment.trial not in self.widened:
             self.widened[segment.trial] = (self.place(segment.trial), sure)
 
-    def place(self, trial: int) -> object:
+    def place(self, trial: int) -> tuple[int, float | None, str | None]:
         """What of a trial comes back when it is taken back; NaN equal to itself."""
         rows = self.study_state.rows()
         if trial >= len(rows):
