@@ -24,6 +24,9 @@ __all__ = ["KNOWN", "early_terminate_from_json", "settings_named"]
 KNOWN: Mapping[str, type[EarlyTerminate]] = {cls.kind: cls for cls in (Hyperband, SuccessiveHalving)}
 """The `type` of `early_terminate` to its settings."""
 
+_BEFORE_KEYS: Mapping[str, Mapping[str, Any]] = {cls.kind: {"rungs": "paper"} for cls in (Hyperband, SuccessiveHalving)}
+"""What stored settings of earlier versions, which don't say it, mean."""
+
 
 def settings_named(kind: str) -> type[EarlyTerminate]:
     """Give the settings of a `type`: a known word, or the import path `package.module:Class` of a third party's.
@@ -48,7 +51,7 @@ def settings_named(kind: str) -> type[EarlyTerminate]:
 
 def early_terminate_from_json(given: Mapping[str, Any]) -> EarlyTerminate:
     """Read back what `EarlyTerminate.to_json` gave; a third party's that can't be had is `Absent`."""
-    fields = dict(given)
+    fields = {**_BEFORE_KEYS.get(given["type"], {}), **given}
     kind = fields.pop("type")
     try:
         return settings_named(kind)(**fields)
