@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 from itertools import islice, pairwise
 
 import pytest
@@ -34,7 +35,7 @@ VALUES = (*NUMBERS, math.nan, None)
 
 def asha(run_cap: int | None = None, goal: str = "minimize", **given: int) -> Scheduler:
     objective = Objective(Metric("loss", goal))  # type: ignore[arg-type]
-    return ASHA(**({"max_iter": 9, "min_iter": 1} | given)).scheduler(objective, run_cap)
+    return replace(ASHA(9, 1), **given).scheduler(objective, run_cap)
 
 
 class Algorithm2:
