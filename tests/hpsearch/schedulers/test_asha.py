@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from dataclasses import replace
 from itertools import islice, pairwise
 
 import pytest
@@ -33,9 +32,8 @@ NUMBERS = (0.0, -0.0, 1.0, 1.0, 2.0, 3.0, math.inf, -math.inf)
 VALUES = (*NUMBERS, math.nan, None)
 
 
-def asha(run_cap: int | None = None, goal: str = "minimize", **given: int) -> Scheduler:
-    objective = Objective(Metric("loss", goal))  # type: ignore[arg-type]
-    return replace(ASHA(9, 1), **given).scheduler(objective, run_cap)
+def asha(run_cap: int | None = None, max_iter: int = 9, eta: int = 3, brackets: int = 1) -> Scheduler:
+    return ASHA(max_iter, 1, eta, brackets).scheduler(Objective(Metric("loss")), run_cap)
 
 
 class Algorithm2:
