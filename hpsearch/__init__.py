@@ -16,8 +16,10 @@ from hpsearch.errors import (
 )
 from hpsearch.report.study import BestTrial, Study, load
 from hpsearch.run.api import search
+from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import Searcher
 from hpsearch.space import (
@@ -39,6 +41,7 @@ from hpsearch.trainable.running_trial import RunningTrial
 __version__ = "0.1.0"
 
 __all__ = [
+    "ASHA",
     "BackendError",
     "BestTrial",
     "Categorical",
@@ -54,6 +57,7 @@ __all__ = [
     "LogIntUniform",
     "LogNormal",
     "LogUniform",
+    "MedianStopping",
     "Metric",
     "Normal",
     "Resources",

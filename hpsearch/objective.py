@@ -49,16 +49,16 @@ class Objective:
         Args:
             values: Trial to value.
         """
-        return sorted(values, key=lambda trial: (*self._place(values[trial]), trial))
+        return sorted(values, key=lambda trial: (*self.place(values[trial]), trial))
 
     def best(self, values: Mapping[int, float | None]) -> int | None:
         """Give the trial that `rank` puts first; None where no value is valid."""
         valid = {trial: value for trial, value in values.items() if is_valid(value)}
-        return min(valid, key=lambda trial: (*self._place(valid[trial]), trial), default=None)
+        return min(valid, key=lambda trial: (*self.place(valid[trial]), trial), default=None)
 
     def improves(self, value: float | None, former: float | None) -> bool:
         """Say whether a value of one trial is better than a former one of the same trial."""
-        return self._place(value) < self._place(former)
+        return self.place(value) < self.place(former)
 
     def replaces(self, value: float | None, former: float | None) -> bool:
         """Say whether what a trial reports is its value from now on, and the former one no more.
@@ -71,7 +71,8 @@ class Objective:
         """Give by how much a value is worse than before, less than 0 where it is better; NaN for like infinities."""
         return after - before if self.metric.goal == "minimize" else before - after
 
-    def _place(self, value: float | None) -> tuple[int, float]:
+    def place(self, value: float | None) -> tuple[int, float]:
+        """Give what orders values as `rank` does: the less, the better."""
         if not is_valid(value):
             return (2 if value is None else 1), 0.0
         return 0, value if self.metric.goal == "minimize" else -value

@@ -73,7 +73,7 @@ def search(
         goal: `"minimize"` or `"maximize"`.
         metric_scope: Which of a trial's reports gives its value: `"last"`, or `"best"` so far.
         method: `"random"`, `"grid"`, or the import path of a searcher of your own.
-        early_terminate: `Hyperband(...)`, `SuccessiveHalving(...)` or None.
+        early_terminate: `Hyperband(...)`, `SuccessiveHalving(...)`, `ASHA(...)`, `MedianStopping(...)` or None.
         max_iter: Iterations of every trial, where nothing terminates early.
         run_cap: Most trials that are created.
         points_to_try: Params known to be good, tried first.

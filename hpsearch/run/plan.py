@@ -119,6 +119,12 @@ def make_plan(sweep: Sweep, workers: int | None) -> Plan:
             f"resources: a trial takes workers_per_trial = {resources.workers_per_trial} workers at once, "
             f"got {workers} in all: plan for more (--workers), or lower workers_per_trial"
         )
+    early = sweep.early_terminate
+    if early is not None and early.endless and sweep.run_cap is None and not sweep.searcher.finite:
+        raise SweepError(
+            "run_cap: must be given where a sweep is planned that only limits.max_time ends, as its trials can't be "
+            "counted; add --set run_cap=100 to see what so many would run"
+        )
     fixed, study_state, counter = _schedule(replace(sweep, resources=replace(resources, elastic=False)), workers)
     widened = min(resources.widest, workers) > resources.workers_per_trial
     return Plan(
@@ -189,7 +195,7 @@ def plan_text(plan: Plan) -> str:
     for rung in plan.rungs:
         brackets.setdefault(rung.bracket, []).append(rung)
     for bracket, rungs in list(brackets.items())[:_MOST_BRACKETS]:
-        steps = ", then ".join(_step(plan, rung) for rung in rungs)
+        steps = ", then ".join(_step(plan, rung) for rung in rungs if rung.size or rung.started)
         lines.append(f"  bracket {bracket}: {steps}")
     if len(brackets) > _MOST_BRACKETS:
         lines.append(f"  ... and {counted(len(brackets) - _MOST_BRACKETS, 'more bracket')}")
@@ -201,6 +207,9 @@ def plan_text(plan: Plan) -> str:
     if plan.sweep.iterations is None:
         lines.append("iterations   unknown: no max_iter is given; each trial runs until its trainable returns")
         return "\n".join(lines) + "\n"
+    early = plan.sweep.early_terminate
+    if early is not None and early.endless:
+        lines.append("             in one course of it: who goes on depends on values, and on who is first")
     lines.append(f"iterations   {plan.iterations:,} when each promotion resumes from its checkpoint")
     if plan.iterations_from_zero != plan.iterations:
         lines.append(
@@ -216,7 +225,9 @@ def _step(plan: Plan, rung: RungView) -> str:
     step = f"{rung.started if rung.size is None else rung.size:,} {up_to(rung.until)}"
     if plan.elastic is None:
         return step
-    widths = plan.elastic.widths[rung.bracket, rung.rung]
+    widths = plan.elastic.widths.get((rung.bracket, rung.rung), ())
+    if not widths:  # none got there, in that course of it
+        return step
     least, most = widths[0], widths[-1]
     span = counted(most, "worker") if least == most else f"{least} to {most} workers"
     return f"{step} ({span}{'' if rung.size == 1 else ' each'})"

@@ -15,14 +15,21 @@ from hpsearch.checks import InvalidKey, nearest
 from hpsearch.errors import SweepError
 from hpsearch.imports import import_object
 from hpsearch.schedulers.absent import Absent
+from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 
 __all__ = ["KNOWN", "early_terminate_from_json", "settings_named"]
 
-KNOWN: Mapping[str, type[EarlyTerminate]] = {cls.kind: cls for cls in (Hyperband, SuccessiveHalving)}
+KNOWN: Mapping[str, type[EarlyTerminate]] = {
+    cls.kind: cls for cls in (Hyperband, SuccessiveHalving, ASHA, MedianStopping)
+}
 """The `type` of `early_terminate` to its settings."""
+
+_BEFORE_KEYS: Mapping[str, Mapping[str, Any]] = {cls.kind: {"rungs": "paper"} for cls in (Hyperband, SuccessiveHalving)}
+"""What stored settings of earlier versions, which don't say it, mean."""
 
 
 def settings_named(kind: str) -> type[EarlyTerminate]:
@@ -48,7 +55,7 @@ def settings_named(kind: str) -> type[EarlyTerminate]:
 
 def early_terminate_from_json(given: Mapping[str, Any]) -> EarlyTerminate:
     """Read back what `EarlyTerminate.to_json` gave; a third party's that can't be had is `Absent`."""
-    fields = dict(given)
+    fields = {**_BEFORE_KEYS.get(given["type"], {}), **given}
     kind = fields.pop("type")
     try:
         return settings_named(kind)(**fields)

@@ -17,17 +17,23 @@ from hpsearch.errors import SweepError
 __all__ = [
     "Bracket",
     "Rung",
+    "RungLaw",
     "Variant",
     "cut",
     "hyperband_brackets",
+    "hyperband_trials",
     "iterations",
     "rung_count",
+    "rung_ends",
     "successive_halving_bracket",
     "thin",
     "upcoming",
 ]
 
 Variant = Literal["paper", "table"]
+
+RungLaw = Literal["geometric", "paper"]
+"""Where rungs end: counted up from `min_iter`, or down from `max_iter` as the paper does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,7 @@ class Bracket:
 
 
 def rung_count(min_iter: int, max_iter: int, eta: int) -> int:
-    """Count the rungs from `min_iter` to `max_iter`: 6 for 1..243 by 3, 4 for 1..1000 by 10.
+    """Count the powers of `eta` from `min_iter` to `max_iter`: 6 for 1..243 by 3, 4 for 1..1000 by 10.
 
     By multiplication: the quotient of two logarithms can fall short of an exact power (log 243 / log 3 < 5).
 
@@ -72,32 +78,55 @@ def rung_count(min_iter: int, max_iter: int, eta: int) -> int:
     return count
 
 
+def rung_ends(min_iter: int, max_iter: int, eta: int, law: RungLaw = "geometric") -> tuple[int, ...]:
+    """Give the iterations that rungs run until, rising to `max_iter`.
+
+    `geometric` multiplies `min_iter` by `eta` as long as that stays below `max_iter`, which is the last: 1, 3, 9, 27,
+    50 for 1..50 by 3. `paper` divides `max_iter` and rounds down, as Algorithm 1 does: 1, 5, 16, 50. Where `max_iter`
+    is `min_iter` times a power of `eta`, both are the same.
+
+    Raises:
+        SweepError: The bounds or `eta` leave no rung.
+    """
+    count = rung_count(min_iter, max_iter, eta)
+    if law == "paper":
+        return tuple(max_iter // eta**power for power in range(count - 1, -1, -1))
+    counted = (min_iter * eta**power for power in range(count))
+    return (*(length for length in counted if length < max_iter), max_iter)
+
+
+def hyperband_trials(s: int, s_max: int, eta: int) -> int:
+    """Give n of Algorithm 1, the trials that start in bracket s: the ceiling of (s_max + 1) eta^s / (s + 1)."""
+    started: int = -(-(s_max + 1) * eta**s // (s + 1))
+    return started
+
+
 def hyperband_brackets(
-    max_iter: int, min_iter: int = 1, eta: int = 3, variant: Variant = "paper"
+    max_iter: int, min_iter: int = 1, eta: int = 3, variant: Variant = "paper", law: RungLaw = "geometric"
 ) -> tuple[Bracket, ...]:
     """Give one round of Hyperband's brackets, the one with the most trials first.
 
     For `max_iter=81, eta=3` they start with 81, 34, 15, 8 and 5 trials. `variant="table"` rounds the trials
     per full-length trial down before it multiplies, which starts 81, 27, 9, 6 and 5.
 
-    Source: Algorithm 1 of the paper, with R = max_iter / min_iter. Rung i of bracket s runs until
-    `max_iter // eta**(s - i)`: the last rung ends at `max_iter`, a power of `eta` or not.
+    Source: Algorithm 1 of the paper, with R = max_iter / min_iter. There are as many brackets as rungs, s_max + 1;
+    bracket s has the last s + 1 of them.
 
     Raises:
         SweepError: The bounds or `eta` leave no rung.
     """
-    s_max = rung_count(min_iter, max_iter, eta) - 1
+    ends = rung_ends(min_iter, max_iter, eta, law)
+    s_max = len(ends) - 1
     brackets = []
     for s in range(s_max, -1, -1):
-        if variant == "paper":
-            trials = -(-(s_max + 1) * eta**s // (s + 1))  # the ceiling, in integers
-        else:
-            trials = (s_max + 1) // (s + 1) * eta**s
-        brackets.append(_by_floor(_lengths(max_iter, s + 1, eta), trials, eta))
+        trials = hyperband_trials(s, s_max, eta) if variant == "paper" else (s_max + 1) // (s + 1) * eta**s
+        brackets.append(_by_floor(ends[s_max - s :], trials, eta))
     return tuple(brackets)
 
 
-def successive_halving_bracket(max_iter: int, min_iter: int, eta: int, trials: int | None = None) -> Bracket:
+def successive_halving_bracket(
+    max_iter: int, min_iter: int, eta: int, trials: int | None = None, law: RungLaw = "geometric"
+) -> Bracket:
     """Give the one bracket of successive halving, over all rungs from `min_iter` to `max_iter`.
 
     Args:
@@ -106,16 +135,17 @@ def successive_halving_bracket(max_iter: int, min_iter: int, eta: int, trials: i
         eta: 1 of `eta` trials goes on at each rung.
         trials: How many start; by default as many as leave exactly one for the last rung. With fewer, rungs
             that would be empty are dropped, and no trial reaches `max_iter`.
+        law: Where the rungs end.
 
     Raises:
         SweepError: The bounds, `eta` or `trials` leave no rung.
     """
-    rungs = rung_count(min_iter, max_iter, eta)
+    ends = rung_ends(min_iter, max_iter, eta, law)
     if trials is None:
-        trials = eta ** (rungs - 1)
+        trials = eta ** (len(ends) - 1)
     if trials < 1:
         raise SweepError(f"early_terminate: `trials` must be at least 1, got {trials}")
-    return _by_floor(_lengths(max_iter, rungs, eta), trials, eta)
+    return _by_floor(ends, trials, eta)
 
 
 def cut(bracket: Bracket, trials: int, eta: int) -> Bracket:
@@ -178,11 +208,6 @@ def upcoming(
         total_trials += bracket.trials
         total_iterations += iterations(bracket, resume=True)
     return total_trials, total_iterations
-
-
-def _lengths(max_iter: int, rungs: int, eta: int) -> list[int]:
-    """Iterations of each rung, rising to `max_iter`."""
-    return [max_iter // eta**power for power in range(rungs - 1, -1, -1)]
 
 
 def _by_floor(lengths: Sequence[int], trials: int, eta: int) -> Bracket:

@@ -24,6 +24,9 @@ class EarlyTerminate(Settings, ABC):
     """Fields that may be raised of a study that has begun."""
     forks: ClassVar[bool] = False
     """Its scheduler forks trials, so that the searcher must explore."""
+    endless: ClassVar[bool] = False
+    """Its scheduler creates trials until something else ends the sweep: `run_cap`, a searcher that has no more, or a
+    limit."""
 
     max_iter: Count
     """Iterations that the best trials get."""
@@ -47,6 +50,10 @@ class EarlyTerminate(Settings, ABC):
     def raised(self, stored: Self, run_cap: int | None) -> Mapping[str, Any]:
         """Give those of these settings that raise a stored study's, whose bound on trials is `run_cap`."""
         return {}
+
+    def as_stored(self, stored: Self) -> Self:
+        """Give these settings in a stored study's words, where both mean the same; else as they are."""
+        return self
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
         """Give these settings with some of them changed."""

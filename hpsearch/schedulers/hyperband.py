@@ -26,6 +26,8 @@ class Hyperband(Halving):
     kind: ClassVar[str] = "hyperband"
     raisable: ClassVar[tuple[str, ...]] = ("brackets",)
 
+    min_iter: Count = 1
+    """Iterations of the first rung of the widest bracket: later brackets hedge against judging too early."""
     variant: Variant = "paper"
     """Trials per bracket: `paper` rounds up as Algorithm 1 does (81, 34, 15, 8, 5 for R=81), `table` down as the table
     of its first version does (81, 27, 9, 6, 5)."""
@@ -34,11 +36,11 @@ class Hyperband(Halving):
 
     def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
         """Build the scheduler."""
-        cycle = hyperband_brackets(self.max_iter, self.min_iter, self.eta, self.variant)
+        cycle = hyperband_brackets(self.max_iter, self.min_iter, self.eta, self.variant, self.rungs)
         return BracketScheduler(cycle, self.eta, objective, run_cap, self.brackets)
 
     def raised(self, stored: Self, run_cap: int | None) -> Mapping[str, Any]:
         """Give `brackets` where it is more; unset it is one round, or with `run_cap` no bound at all."""
         if self.brackets is None or (stored.brackets is None and run_cap is not None):
             return {}
-        return {"brackets": self.brackets} if self.brackets > (stored.brackets or stored.rungs) else {}
+        return {"brackets": self.brackets} if self.brackets > (stored.brackets or len(stored.ends)) else {}

@@ -6,7 +6,7 @@ import math
 
 from hpsearch.schedulers.base import Outcome
 
-__all__ = ["ordinal", "ran", "ranked"]
+__all__ = ["ordinal", "passed_over", "ran", "ranked"]
 
 
 def ordinal(number: int) -> str:
@@ -21,6 +21,14 @@ def ranked(outcome: Outcome, rung: int, place: int, size: int, promoted: int) ->
     nan = " (NaN)" if outcome.value is not None and math.isnan(outcome.value) else ""
     verb = "goes" if promoted == 1 else "go"
     return f"rung {rung}: {ordinal(place)} of {size}{nan}, top {promoted} {verb} on"
+
+
+def passed_over(rung: int, place: int, size: int, top: int, nan: bool) -> str:
+    """Say where a trial came that was never promoted: `"rung 2: 7th of 9 at the end, top 3 go on"`."""
+    if nan:
+        return f"rung {rung}: NaN, which never goes on"
+    verb = "goes" if top == 1 else "go"
+    return f"rung {rung}: {ordinal(place)} of {size} at the end, top {top} {verb} on"
 
 
 def ran(outcome: Outcome, until: int | None) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Self
 
 from hpsearch.checks import InvalidKey
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Scheduler
-from hpsearch.schedulers.brackets import rung_count, successive_halving_bracket
+from hpsearch.schedulers.brackets import RungLaw, rung_ends, successive_halving_bracket
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.halving import BracketScheduler
 from hpsearch.settings import AtLeast, Count
@@ -16,28 +16,47 @@ from hpsearch.settings import AtLeast, Count
 __all__ = ["Halving", "SuccessiveHalving"]
 
 
+CHOSEN_RUNGS = 3
+"""Where nobody says where the first rung ends, this many factors of `eta` lie between it and `max_iter`."""
+
+
 @dataclass(frozen=True)
 class Halving(EarlyTerminate):
     """Rungs from `min_iter` to `max_iter` iterations, each `eta` times as long as the one before."""
 
-    min_iter: Count = 1
-    """Iterations of the first rung; where there are several brackets, of the widest one's."""
+    min_iter: Count | None = None
+    """Iterations of the first rung; where there are several brackets, of the widest one's. none: `max_iter` /
+    `eta`^3, rounded up, as a trial rarely shows after one iteration what it is worth."""
     eta: Annotated[int, AtLeast(2)] = 3
     """Of each rung, 1 of `eta` goes on."""
+    rungs: RungLaw = field(default="geometric", kw_only=True)
+    """Where rungs end: `geometric` at `min_iter` times powers of `eta`, and at `max_iter` (1, 3, 9, 27, 50); `paper`
+    at `max_iter` divided by powers of `eta`, rounded down (1, 5, 16, 50). Both are the same where `max_iter` is
+    `min_iter` times a power of `eta`."""
 
     def check(self) -> None:
         """Check that there is a rung."""
-        if self.min_iter > self.max_iter:
+        if self.min_iter is not None and self.min_iter > self.max_iter:
             raise InvalidKey(("min_iter",), f"must be at most max_iter ({self.max_iter}), got {self.min_iter}")
 
     @property
-    def rungs(self) -> int:
-        """Rungs of the widest bracket, which in Hyperband is also the number of brackets in a round."""
-        return rung_count(self.min_iter, self.max_iter, self.eta)
+    def shortest(self) -> int:
+        """Iterations of the first rung, also where nobody named them; `paper` makes it longer where it must."""
+        return -(-self.max_iter // self.eta**CHOSEN_RUNGS) if self.min_iter is None else self.min_iter
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Where the rungs of the widest bracket end; in Hyperband there are as many brackets in a round."""
+        return rung_ends(self.shortest, self.max_iter, self.eta, self.rungs)
 
     def summary(self) -> str:
-        """Say from where to where."""
-        return f"{type(self).__name__} from {self.min_iter} to {self.max_iter} iterations by {self.eta}"
+        """Say from where to where, and where that was chosen for lack of a `min_iter`."""
+        chosen = "" if self.min_iter is not None else f" (min_iter, not given: max_iter / {self.eta}^{CHOSEN_RUNGS})"
+        return f"{type(self).__name__} from {self.ends[0]}{chosen} to {self.max_iter} iterations by {self.eta}"
+
+    def as_stored(self, stored: Self) -> Self:
+        """Take the stored words for rungs that end where these do."""
+        return replace(self, min_iter=stored.min_iter, rungs=stored.rungs) if self.ends == stored.ends else self
 
 
 @dataclass(frozen=True)
@@ -54,5 +73,5 @@ class SuccessiveHalving(Halving):
 
     def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
         """Build the scheduler."""
-        bracket = successive_halving_bracket(self.max_iter, self.min_iter, self.eta, self.trials)
+        bracket = successive_halving_bracket(self.max_iter, self.shortest, self.eta, self.trials, self.rungs)
         return BracketScheduler((bracket,), self.eta, objective, run_cap)

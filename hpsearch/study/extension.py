@@ -20,6 +20,8 @@ def extension(stored: Sweep, asked: Sweep) -> Extended | None:
     """
     before, after = stored.early_terminate, asked.early_terminate
     alike = before is not None and type(after) is type(before)
+    if alike and after and before:
+        asked = replace(asked, early_terminate=after.as_stored(before), read_back=True)
     more = Extended(
         run_cap=asked.run_cap if _raises_run_cap(stored, asked) else None,
         settings=dict(after.raised(before, stored.run_cap)) if alike and after and before else {},

@@ -120,9 +120,9 @@ def _early_terminate(top: Table, value: object, path: KeyPath) -> EarlyTerminate
     except InvalidKey as error:
         raise error.under(path) from None
     hints = dict(HINTS["early_terminate"])
-    for other, owner in KNOWN.items():
-        strange = settings_fields(owner).keys() - settings_fields(settings).keys()
-        hints.update(dict.fromkeys(strange, f"it has no meaning for {kind}; it belongs to {other}"))
+    for key in {key for owner in KNOWN.values() for key in settings_fields(owner)} - settings_fields(settings).keys():
+        owners = " and ".join(other for other, owner in KNOWN.items() if key in settings_fields(owner))
+        hints[key] = f"it has no meaning for {kind}; it belongs to {owners}"
     return section(settings, value, path, hints, ("type",), functools.partial(_likely, top))
 
 

@@ -20,7 +20,8 @@ class Resources(Settings):
     """What the sweep may use. How many workers there are changes no result; what each has may."""
 
     workers: Annotated[Count | None, HOW] = None
-    """Workers in all; none: as many as fit. Their number changes no result while each trial has one."""
+    """Workers in all; none: as many as fit. Their number changes no result while each trial has one, but
+    under `asha` and `median`."""
     cpus_per_worker: Count = 1
     """CPUs that a worker reserves; also torch's threads, which change bits."""
     gpus_per_worker: Annotated[float, AtLeast(0)] = 0

@@ -175,9 +175,17 @@ class Sweep:
                 )
         if self.run_cap is not None:
             object.__setattr__(self, "run_cap", at_least(1, integer, self.run_cap, ("run_cap",)))
-        elif searcher is not None and not searcher.finite and self.early_terminate is None:
-            problem = f"is required where method is {self.method} and nothing terminates early: it would never end"
-            raise InvalidKey(("run_cap",), problem, add=((), "run_cap: 100"))
+        elif searcher is not None and not searcher.finite:
+            early = self.early_terminate
+            if early is None:
+                problem = f"is required where method is {self.method} and nothing terminates early: it would never end"
+                raise InvalidKey(("run_cap",), problem, add=((), "run_cap: 100"))
+            if early.endless and self.limits.max_time is None:
+                problem = (
+                    f"or limits.max_time is required where method is {self.method} and early_terminate is of type "
+                    f"{early.kind}, which creates trials for as long as it may: it would never end"
+                )
+                raise InvalidKey(("run_cap",), problem, add=((), "run_cap: 100"))
 
     def _checked_point(self, place: int, point: Params, partial: bool) -> dict[str, Value]:
         key = ("points_to_try", place)

@@ -25,7 +25,10 @@ HINTS: Mapping[str, Mapping[str, str]] = {
         "scheduler": "early_terminate says how far trials go: remove it",
         "metrics": "one metric decides: write metric with its name and goal",
         "s": "it stands under early_terminate, and is called brackets here",
-        **dict.fromkeys(("type", "min_iter", "eta", "brackets", "variant"), "it stands under early_terminate"),
+        **dict.fromkeys(
+            ("type", "min_iter", "eta", "brackets", "variant", "rungs", "every", "min_trials"),
+            "it stands under early_terminate",
+        ),
         **dict.fromkeys(settings_fields(Resources), "it stands under resources"),
         **dict.fromkeys(("warmup_epochs", "max_global_batch"), "it stands under scaling"),
         **dict.fromkeys(settings_fields(Limits), "it stands under limits"),

@@ -53,7 +53,7 @@ def bracket(size: int, workers: int, efficiency: float, elastic: bool, seed: int
         metric=Metric("value", "minimize"),
         method="random",
         parameters=Space.from_parameters({"x": Uniform(0.0, 1.0)}),
-        early_terminate=SuccessiveHalving(max_iter=size, eta=ETA, trials=size),
+        early_terminate=SuccessiveHalving(max_iter=size, min_iter=1, eta=ETA, trials=size),
         resources=Resources(max_workers_per_trial=workers, elastic=elastic),
         seed=seed,
     )

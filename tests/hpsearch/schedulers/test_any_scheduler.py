@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from hpsearch.decision import Decision
 from hpsearch.events import Extended
 from hpsearch.objective import Metric, Objective
+from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, Scheduler, Wait
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.full import FullLength
 from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.study.extension import extended
 from hpsearch.study.state import StudyState
@@ -32,6 +34,14 @@ SETTINGS: st.SearchStrategy[EarlyTerminate | None] = st.one_of(
     st.none(),
     st.builds(Hyperband, st.integers(2, 12), eta=st.integers(2, 4)),
     st.builds(SuccessiveHalving, st.integers(2, 12), eta=st.integers(2, 4), trials=st.integers(1, 12)),
+    st.builds(ASHA, st.integers(3, 12), eta=st.integers(2, 4), brackets=st.integers(1, 2)),
+    st.builds(
+        MedianStopping,
+        st.integers(2, 12),
+        min_iter=st.integers(1, 2) | st.none(),
+        every=st.integers(1, 3) | st.none(),
+        min_trials=st.integers(1, 6),
+    ),
     st.builds(Doubling, st.integers(1, 9), trials=st.integers(1, 5)),
     st.builds(Eager, st.integers(1, 12), eta=st.integers(2, 4), trials=st.integers(1, 12)),
     st.builds(Population, st.integers(1, 9), members=st.integers(1, 5), interval=st.integers(1, 4)),
@@ -43,7 +53,7 @@ VALUES = (0.0, 1.0, 1.0, 2.0, 3.0, math.nan, math.inf, None)
 def made(settings: EarlyTerminate | None) -> Scheduler:
     if settings is None:
         return FullLength(3, 9)
-    return settings.scheduler(Objective(Metric("loss")), 14 if isinstance(settings, Population) else None)
+    return settings.scheduler(Objective(Metric("loss")), 14 if settings.forks or settings.endless else None)
 
 
 @dataclass
@@ -141,6 +151,8 @@ def test_a_scheduler_keeps_its_own_books_whatever_comes(early, seed, workers, fa
     views = books.scheduler.rungs()
     assert len({(view.bracket, view.rung) for view in views}) == len(views)
     assert all(view.started == view.finished for view in views)
+    if not isinstance(early, Doubling | Eager | Population):
+        assert books.over == set(books.reached)  # ours leave nobody stranded
     if views:
         assert sum(view.started for view in views) == books.starts
     for view in views:

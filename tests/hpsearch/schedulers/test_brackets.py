@@ -13,11 +13,13 @@ from hpsearch.errors import SweepError
 from hpsearch.schedulers.brackets import (
     Bracket,
     Rung,
+    RungLaw,
     Variant,
     cut,
     hyperband_brackets,
     iterations,
     rung_count,
+    rung_ends,
     successive_halving_bracket,
     thin,
     upcoming,
@@ -27,6 +29,7 @@ bounds = st.tuples(st.integers(1, 9), st.integers(0, 120), st.integers(2, 5)).ma
     lambda drawn: (drawn[0] + drawn[1], drawn[0], drawn[2])
 )
 variants = st.sampled_from(get_args(Variant))
+laws = st.sampled_from(get_args(RungLaw))
 
 
 def sizes(bracket: Bracket) -> list[int]:
@@ -88,13 +91,51 @@ def test_min_iter_sets_the_first_rung_and_the_number_of_brackets():
     assert [bracket.trials for bracket in brackets] == [9, 5, 3]
 
 
-@given(bounds, variants)
-@settings(deadline=None, max_examples=150)
-def test_every_bracket_rises_from_min_iter_to_max_iter_and_narrows(limits, variant):
+@pytest.mark.parametrize(
+    ("max_iter", "geometric", "paper"),
+    [
+        (50, (1, 3, 9, 27, 50), (1, 5, 16, 50)),
+        (27, (1, 3, 9, 27), (1, 3, 9, 27)),
+        (28, (1, 3, 9, 27, 28), (1, 3, 9, 28)),
+        (2, (1, 2), (2,)),
+        (1, (1,), (1,)),
+    ],
+)
+def test_rungs_are_counted_up_from_min_iter_or_down_from_max_iter(max_iter, geometric, paper):
+    assert rung_ends(1, max_iter, 3) == geometric
+    assert rung_ends(1, max_iter, 3, "paper") == paper
+
+
+def test_hyperband_over_geometric_rungs_has_as_many_brackets_as_rungs():
+    brackets = hyperband_brackets(50)
+    assert [lengths(bracket) for bracket in brackets] == [
+        [1, 3, 9, 27, 50],
+        [3, 9, 27, 50],
+        [9, 27, 50],
+        [27, 50],
+        [50],
+    ]
+    assert [bracket.trials for bracket in brackets] == [81, 34, 15, 8, 5]  # Algorithm 1 with s_max + 1 = 5
+
+
+@given(bounds)
+def test_both_laws_agree_where_max_iter_is_a_power_and_differ_by_one_rung_elsewhere(limits):
     max_iter, min_iter, eta = limits
-    brackets = hyperband_brackets(max_iter, min_iter, eta, variant)
+    geometric, paper = (rung_ends(min_iter, max_iter, eta, law) for law in get_args(RungLaw))
+    power = min_iter * eta ** (rung_count(min_iter, max_iter, eta) - 1)
+    assert (geometric == paper) == (power == max_iter)
+    assert len(geometric) - len(paper) == (power != max_iter)
+    assert geometric[0] == min(min_iter, max_iter)
+    assert all(after == before * eta for before, after in pairwise(geometric[:-1]))
+
+
+@given(bounds, variants, laws)
+@settings(deadline=None, max_examples=150)
+def test_every_bracket_rises_from_min_iter_to_max_iter_and_narrows(limits, variant, law):
+    max_iter, min_iter, eta = limits
+    brackets = hyperband_brackets(max_iter, min_iter, eta, variant, law)
     assert [len(bracket.rungs) for bracket in brackets] == list(range(len(brackets), 0, -1))
-    for bracket in (*brackets, successive_halving_bracket(max_iter, min_iter, eta)):
+    for bracket in (*brackets, successive_halving_bracket(max_iter, min_iter, eta, law=law)):
         assert lengths(bracket)[0] >= min_iter
         assert lengths(bracket)[-1] == max_iter
         assert all(before < after for before, after in pairwise(lengths(bracket)))

@@ -130,9 +130,9 @@ def test_a_trial_that_ended_by_itself_ranks_like_any_other():
         (2, "stop"),
         (0, "stop"),
     ]
-    assert plain(scheduler.next()) == Run(1, 4)
+    assert plain(scheduler.next()) == Run(1, 3)
     assert scheduler.observe(Outcome(1, 2, 0.9)) == [
-        Decision(1, "complete", "last rung: ended by itself after 2 of 4 iterations")
+        Decision(1, "complete", "last rung: ended by itself after 2 of 3 iterations")
     ]
 
 

@@ -84,7 +84,7 @@ def test_a_third_partys_scheduler_runs_is_extended_and_planned(tmp_path, capsys)
         ([OURS], r"sweep.yaml:5: early_terminate.max_iter: is required"),
         ([OURS, "max_iter: 8", "pace: slow"], r"sweep.yaml:8: early_terminate.pace: must be even or hasty"),
         ([OURS, "max_iter: 8", "trails: 8"], r"(?s)sweep.yaml:8: early_terminate.trails: isn't a known key.*trials"),
-        ([OURS, "max_iter: 8", "brackets: 8"], r"belongs to hyperband"),
+        ([OURS, "max_iter: 8", "brackets: 8"], r"belongs to hyperband and asha"),
     ],
 )
 def test_mistakes_name_file_line_and_key(tmp_path, lines, told):

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from hpsearch.decision import Decision
 from hpsearch.events import Dropped, Event, Failed, Finished, Lost, Opened, Retried, Saved, Started
 from hpsearch.run.verdicts import Rules, verdict
+from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.base import Done, Wait
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
 from hpsearch.study.journaled_state import Entry
@@ -33,6 +35,10 @@ VALUES = (0.0, -0.0, 1.0, 1.0, 2.0, 3.0, math.nan, math.inf, -math.inf)
 
 POPULATIONS = st.builds(Population, st.integers(1, 6), members=st.integers(1, 5), interval=st.integers(1, 3))
 
+ASYNCHRONOUS = st.builds(ASHA, st.integers(3, 9), eta=st.integers(2, 3), brackets=st.integers(1, 2))
+
+MEDIANS = st.builds(MedianStopping, st.integers(2, 9), min_iter=st.integers(1, 2), min_trials=st.integers(1, 4))
+
 OPENED = Opened("inline", 1, "me@here:1", "test")
 
 
@@ -45,12 +51,13 @@ def sweeps(draw, keep: str = "best", settled: bool = False) -> Sweep:
             st.none(),
             st.builds(SuccessiveHalving, st.integers(3, 9), eta=st.just(eta), trials=st.integers(1, 9) | st.none()),
             st.builds(Hyperband, st.integers(2, 9), eta=st.just(eta), brackets=st.integers(1, 4) | st.none()),
-            *([] if settled else [POPULATIONS]),
+            *([] if settled else [POPULATIONS, ASYNCHRONOUS, MEDIANS]),
         )
     )
     forks = early is not None and early.forks
     learning = [] if settled else [Family.kind]
     method = draw(st.sampled_from(["random", *learning] if forks else ["random", "grid", *learning]))
+    ends = not forks and (method == "grid" or (early is not None and not early.endless))
     caps = st.integers(1, 20)
     return sweep_of(
         method=method,
@@ -58,7 +65,7 @@ def sweeps(draw, keep: str = "best", settled: bool = False) -> Sweep:
         parameters=Space.from_parameters({"x": Uniform(0.0, 1.0, points=draw(st.integers(2, 12)))}),
         early_terminate=early,
         max_iter=draw(st.integers(1, 5)) if early is None else None,
-        run_cap=draw(caps if forks or (early is None and method != "grid") else caps | st.none()),
+        run_cap=draw(caps | st.none() if ends else caps),
         checkpoints=Checkpoints(keep),  # type: ignore[arg-type]
     )
 

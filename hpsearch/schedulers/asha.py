@@ -1,0 +1,163 @@
+"""ASHA: successive halving that waits for nobody.
+
+Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hpsearch.checks import InvalidKey
+from hpsearch.decision import Decision
+from hpsearch.objective import Objective
+from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
+from hpsearch.schedulers.brackets import hyperband_trials
+from hpsearch.schedulers.open_ended import OpenEnded
+from hpsearch.schedulers.reasons import passed_over, ran
+from hpsearch.schedulers.running_rung import RunningRung
+from hpsearch.schedulers.successive_halving import Halving
+from hpsearch.settings import Count
+
+__all__ = ["ASHA", "AsynchronousHalving"]
+
+
+@dataclass(frozen=True)
+class ASHA(Halving):
+    """Whoever is among the best 1/eta of those that have ended in a rung so far goes on as soon as a worker is free.
+
+    Li et al., MLSys 2020, Algorithm 2.
+    """
+
+    kind: ClassVar[str] = "asha"
+    endless: ClassVar[bool] = True
+
+    brackets: Count = 1
+    """Brackets that run side by side, each beginning a rung later than the one before. New trials are dealt out among
+    them in the proportion of Hyperband's."""
+
+    def check(self) -> None:
+        """Check that each bracket has a rung."""
+        super().check()
+        if self.brackets > len(self.ends):
+            problem = f"must be at most the number of rungs, which are {len(self.ends)}, got {self.brackets}"
+            raise InvalidKey(("brackets",), problem)
+
+    def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
+        """Build the scheduler."""
+        last = len(self.ends) - 1
+        ends = [self.ends[s:] for s in range(self.brackets)]
+        shares = [hyperband_trials(last - s, last, self.eta) for s in range(self.brackets)]
+        return AsynchronousHalving(ends, shares, self.eta, objective, run_cap)
+
+    def summary(self) -> str:
+        """Say from where to where, and over how many brackets where there are several."""
+        return super().summary() + (f", {self.brackets} brackets" if self.brackets > 1 else "")
+
+
+class AsynchronousHalving(OpenEnded):
+    """Algorithm 2: asked for a job, promote the best that may be; where none may, begin a new trial in a lowest rung.
+
+    May be promoted whoever is among the best floor(n / eta) of the n that have ended in a rung, and wasn't promoted
+    yet. That is asked when a worker is free (`next`) and not when an outcome comes: who falls out of the best in
+    between isn't promoted. So a promotion is no decision but a `Run`, and a trial that isn't promoted waits, until
+    nothing runs, may be promoted or is to be created: then all that wait are stopped. They keep their places in their
+    rungs, should the sweep be extended.
+
+    Of several brackets each has its own rungs, and the rung that runs the furthest comes first.
+
+    Failed trials don't count in a rung. NaN counts, ranks last, and is never promoted: a number may still come. A trial
+    that ended by itself ranks like any other. In the last rung each trial is complete as it ends.
+
+    A call costs O(log n) comparisons in the number of trials in a rung.
+
+    Args:
+        ends: Of each bracket, the iterations that its rungs run until.
+        shares: In what proportion new trials are dealt out among the brackets.
+        eta: 1 of `eta` goes on.
+        objective: Ranks the trials of a rung.
+        run_cap: How many trials may be created in all.
+    """
+
+    def __init__(
+        self,
+        ends: Sequence[Sequence[int]],
+        shares: Sequence[int],
+        eta: int,
+        objective: Objective,
+        run_cap: int | None = None,
+    ) -> None:
+        super().__init__(ends, run_cap)
+        self._shares = shares
+        self._objective = objective
+        self._judged = [[RunningRung(eta) for _ in bracket[:-1]] for bracket in ends]
+        """Of each bracket, all rungs but the last."""
+        places = [(bracket, rung) for bracket, rungs in enumerate(self._judged) for rung in range(len(rungs))]
+        self._highest_first = sorted(places, key=lambda place: (-ends[place[0]][place[1] + 1], place[0]))
+
+    def upcoming(self) -> Iterator[NewTrial | Run]:
+        """Give the promotions, from the highest rung to the lowest and the best first, and then the new trials."""
+        yield from self._promotions()
+        dealt = [self._started[bracket, 0] for bracket in range(len(self._ends))]
+        for number in self._numbers():
+            bracket = self._bracket_of(number, dealt)
+            dealt[bracket] += 1
+            yield NewTrial(number, self._ends[bracket][0], bracket)
+
+    def ready(self) -> int:
+        """Count the promotions and the trials that may still be created, which are 1 where they have no bound."""
+        return sum(1 for _ in self._promotions()) + self._to_create()
+
+    def observe(self, outcome: Outcome) -> Sequence[Decision]:
+        """Take a trial's outcome: it is complete at `max_iter`, and waits elsewhere; at the very end all are stopped.
+
+        Raises:
+            ValueError: The trial isn't running.
+        """
+        bracket, rung = self._take(outcome)
+        if outcome.value is None:
+            return self._stop_at_the_end()
+        if rung < len(self._judged[bracket]):
+            self._judged[bracket][rung].add(self._objective.place(outcome.value), outcome.trial)
+            return self._stop_at_the_end()
+        complete = Decision(outcome.trial, "complete", f"last rung: {ran(outcome, self._ends[bracket][rung])}")
+        return [complete, *self._stop_at_the_end()]
+
+    def exhausted(self) -> Sequence[Decision]:
+        """Take the last `NewTrial` back and ask for no more; stop what waits if that was the end.
+
+        Raises:
+            ValueError: The newest trial isn't in its first segment, so that there is no answer to take back.
+        """
+        super().exhausted()
+        return self._stop_at_the_end()
+
+    def total(self) -> None:
+        """Give none: how many are promoted depends on the order in which they end."""
+        return None
+
+    def _begin(self, answer: NewTrial | Run) -> None:
+        if isinstance(answer, Run):
+            self._judged[answer.bracket][answer.rung - 1].promote()
+
+    def _promotions(self) -> Iterator[Run]:
+        for bracket, rung in self._highest_first:
+            for trial in self._judged[bracket][rung].promotable():
+                yield Run(trial, self._ends[bracket][rung + 1], bracket, rung + 1)
+
+    def _bracket_of(self, number: int, dealt: Sequence[int]) -> int:
+        """Give the bracket that most lacks trials, of equals the first; `dealt` are those that each has."""
+        whole = sum(self._shares)
+        return min(range(len(dealt)), key=lambda bracket: dealt[bracket] * whole - self._shares[bracket] * (number + 1))
+
+    def _stop_at_the_end(self) -> Sequence[Decision]:
+        """Stop all that wait where nothing runs, may go on or is to be created."""
+        if self._running or self.ready():
+            return ()
+        return [
+            Decision(trial, "stop", passed_over(rung, place, size, judged.top, nan))
+            for rungs in self._judged
+            for rung, judged in enumerate(rungs)
+            for trial, place, size, nan in judged.stop()
+        ]

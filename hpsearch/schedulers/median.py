@@ -1,0 +1,188 @@
+"""The median stopping rule: a trial goes on as long as it isn't worse than the median of the others were.
+
+Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD 2017, section 3.2.1.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from hpsearch.checks import InvalidKey
+from hpsearch.decision import Decision
+from hpsearch.objective import Objective, is_valid
+from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
+from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.schedulers.open_ended import OpenEnded
+from hpsearch.schedulers.reasons import ran
+from hpsearch.settings import Count
+
+__all__ = ["MedianStopping", "MedianStoppingScheduler"]
+
+_LOOKS = 10
+"""Where nobody says how often a trial is looked at, it is so often, its end included."""
+
+
+@dataclass(frozen=True)
+class MedianStopping(EarlyTerminate):
+    """Each trial runs to `max_iter`, but is stopped at a look where it does worse than the median of the others did.
+
+    Golovin et al., KDD 2017, section 3.2.1.
+    """
+
+    kind: ClassVar[str] = "median"
+    endless: ClassVar[bool] = True
+
+    min_iter: Count | None = None
+    """Iterations that each trial gets before the first look; none: `max_iter` / 10, rounded up."""
+    every: Count | None = None
+    """Iterations between two looks; none: as many as before the first. A look is a checkpoint."""
+    min_trials: Count = 5
+    """How many other trials must have come to a look before a trial is judged there."""
+
+    def check(self) -> None:
+        """Check that the first look isn't after the end."""
+        if self.min_iter is not None and self.min_iter > self.max_iter:
+            raise InvalidKey(("min_iter",), f"must be at most max_iter ({self.max_iter}), got {self.min_iter}")
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """The iterations at which a trial is looked at; the last one is its end."""
+        first = -(-self.max_iter // _LOOKS) if self.min_iter is None else self.min_iter
+        return (*range(first, self.max_iter, first if self.every is None else self.every), self.max_iter)
+
+    def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
+        """Build the scheduler."""
+        return MedianStoppingScheduler(self.looks, self.min_trials, objective, run_cap)
+
+    def summary(self) -> str:
+        """Say where the looks begin, and where trials end."""
+        first, *_ = self.looks
+        chosen = "" if self.min_iter is not None else f" (min_iter, not given: max_iter / {_LOOKS})"
+        return f"median stopping from {first}{chosen} to {self.max_iter} iterations"
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """What a trial showed at its looks so far, where that was a number; less is better."""
+
+    best: float
+    total: float
+    looks: int
+
+
+class MedianStoppingScheduler(OpenEnded):
+    """Judges each trial at each look, as it comes there; no trial waits for another one.
+
+    At a look a trial is stopped if the best of its values so far is worse than the median of the others' running
+    averages: each is the mean of the values at a trial's looks up to this one, of the trials that came here before. So
+    what is stopped depends on the order in which trials run.
+
+    Values that are NaN count in no average; a trial that has shown nothing else is worse than any median. A trial that
+    ended by itself is complete. Those that go on come before new ones, the furthest first.
+
+    A call costs O(log n) comparisons in the number of trials.
+
+    Args:
+        looks: The iterations at which trials are looked at; the last one is their end.
+        min_trials: How many averages of others there must be.
+        objective: Says which values are better.
+        run_cap: How many trials may be created in all.
+    """
+
+    def __init__(self, looks: Sequence[int], min_trials: int, objective: Objective, run_cap: int | None = None) -> None:
+        super().__init__([looks], run_cap)
+        self._looks = looks
+        self._min_trials = min_trials
+        self._objective = objective
+        self._averages: list[list[float]] = [[] for _ in looks]
+        """Of each look, those of the trials that came there, sorted; less is better."""
+        self._courses: dict[int, _Course] = {}
+        """Of the trials that aren't decided and have shown a number."""
+        self._going_on: list[tuple[int, int]] = []
+        """Sorted (-look, trial) of those that wait for a worker: the furthest first, of equals the lower number."""
+        self._spared = 0
+        """Iterations that decided trials did not run."""
+
+    def upcoming(self) -> Iterator[NewTrial | Run]:
+        """Give the trials that go on, and then the new ones."""
+        for look, trial in self._going_on:
+            yield Run(trial, self._looks[-look], 0, -look)
+        for number in self._numbers():
+            yield NewTrial(number, self._looks[0])
+
+    def ready(self) -> int:
+        """Count the trials that go on and those that may still be created, which are 1 where they have no bound."""
+        return len(self._going_on) + self._to_create()
+
+    def observe(self, outcome: Outcome) -> Sequence[Decision]:
+        """Take a trial's outcome; it goes on, is stopped, or is complete, at once.
+
+        Raises:
+            ValueError: The trial isn't running.
+        """
+        _, look = self._take(outcome)
+        if outcome.value is None:
+            return ()
+        until = self._looks[look]
+        if outcome.iteration < until or look == len(self._looks) - 1:
+            return (self._decided(outcome, "complete", ran(outcome, self._looks[-1])),)
+        course = self._moved_on(outcome.trial, outcome.value)
+        stops, reason = self._judged(course, look)
+        if course is not None and is_valid(course.total):  # unlike infinities add up to none
+            insort(self._averages[look], course.total / course.looks)
+        if stops:
+            return (self._decided(outcome, "stop", reason),)
+        insort(self._going_on, (-(look + 1), outcome.trial))
+        return (Decision(outcome.trial, "promote", reason),)
+
+    def total(self) -> tuple[int, int] | None:
+        """Count (trials, the iterations that they run if no other one is stopped); None without a bound on trials."""
+        trials = self._numbered if self._exhausted else self._run_cap
+        return None if trials is None else (trials, trials * self._looks[-1] - self._spared)
+
+    def _begin(self, answer: NewTrial | Run) -> None:
+        if isinstance(answer, Run):
+            self._going_on.pop(0)
+
+    def _moved_on(self, trial: int, value: float) -> _Course | None:
+        """Give a trial's course with what it shows now; None where it never showed a number."""
+        before = self._courses.get(trial)
+        if not is_valid(value):
+            return before
+        _, shown = self._objective.place(value)
+        if before is None:
+            course = _Course(shown, shown, 1)
+        else:
+            course = _Course(min(before.best, shown), before.total + shown, before.looks + 1)
+        self._courses[trial] = course
+        return course
+
+    def _judged(self, course: _Course | None, look: int) -> tuple[bool, str]:
+        """Say whether a trial is stopped, and why."""
+        others, at = self._averages[look], f"iteration {self._looks[look]}"
+        if len(others) < self._min_trials:
+            return False, f"{at}: {len(others)} others were here, {self._min_trials} must have been"
+        middle = _median(others)
+        compared = f"{self._shown(middle)}, the median of {len(others)} others' averages"
+        if course is None:
+            return True, f"{at}: NaN, against {compared}"
+        stops = course.best > middle  # of like infinities the median may be NaN: then it goes on
+        worse = "worse" if stops else "no worse"
+        return stops, f"{at}: {self._shown(course.best)} at best is {worse} than {compared}"
+
+    def _shown(self, placed: float) -> str:
+        return f"{placed if self._objective.metric.goal == 'minimize' else -placed:.6g}"
+
+    def _decided(self, outcome: Outcome, action: Literal["stop", "complete"], reason: str) -> Decision:
+        self._courses.pop(outcome.trial, None)
+        self._spared += self._looks[-1] - min(outcome.iteration, self._looks[-1])
+        return Decision(outcome.trial, action, reason)
+
+
+def _median(ordered: Sequence[float]) -> float:
+    """Give the median of sorted numbers, without a look at all of them."""
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
