@@ -22,6 +22,7 @@ from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import Searcher
+from hpsearch.simulation import Curve, Curves, Steps
 from hpsearch.space import (
     Categorical,
     Constant,
@@ -48,6 +49,8 @@ __all__ = [
     "CheckpointError",
     "Checkpoints",
     "Constant",
+    "Curve",
+    "Curves",
     "EarlyTerminate",
     "HpsearchError",
     "Hyperband",
@@ -65,6 +68,7 @@ __all__ = [
     "Scaling",
     "Searcher",
     "Space",
+    "Steps",
     "Study",
     "StudyInUseError",
     "SuccessiveHalving",

@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 from hpsearch.backends.base import Backend
 from hpsearch.backends.inline import InlineBackend
+from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import SweepError
-from hpsearch.sweep.sweep import Resources
+from hpsearch.simulation import Simulation
+from hpsearch.simulation.find import find_simulation
+from hpsearch.simulation.simulation import is_table
+from hpsearch.sweep.sweep import Sweep
 
 __all__ = ["BackendName", "make_backend"]
 
-BackendName = Literal["ray", "inline"]
+BackendName = Literal["ray", "inline", "simulated"]
 
 
-def make_backend(name: str, resources: Resources, address: str | None = None) -> Backend:
+def make_backend(
+    name: str,
+    sweep: Sweep,
+    trainable: str | Callable[..., Any] | Simulation | None = None,
+    address: str | None = None,
+    folders: Sequence[str] = (),
+) -> Backend:
     """Make a backend by its name; Ray is imported only here, when it is asked for.
 
+    Args:
+        name: `ray`, `inline` or `simulated`.
+        sweep: What it is to run.
+        trainable: The trainable itself; None: what the sweep names.
+        address: A Ray cluster to join.
+        folders: Where a simulation is looked for.
+
     Raises:
-        SweepError: There is no backend of this name.
+        SweepError: There is no backend of this name, or it can't run this sweep.
     """
+    resources = sweep.resources
+    if name == "simulated":
+        return _simulated(sweep, trainable, folders)
+    if is_table(sweep.trainable):
+        raise SweepError(
+            f"trainable: {sweep.trainable} is a table of what was recorded, which the simulated backend plays back, "
+            f"but the backend is {name}: run it with --backend simulated"
+        )
     if name == "inline":
         if resources.workers_per_trial > 1:
             raise SweepError(
@@ -36,4 +63,17 @@ def make_backend(name: str, resources: Resources, address: str | None = None) ->
         from hpsearch.backends.ray.backend import RayBackend
 
         return RayBackend(resources, address)
-    raise SweepError(f"backend must be ray or inline here, got {name!r}")
+    raise SweepError(f"backend must be ray, inline or simulated, got {name!r}")
+
+
+def _simulated(
+    sweep: Sweep, trainable: str | Callable[..., Any] | Simulation | None, folders: Sequence[str]
+) -> SimulatedBackend:
+    workers = sweep.resources.workers
+    if workers is None:
+        raise SweepError(
+            "the simulated backend has as many workers as it is told, and none were: --workers 4, or resources.workers"
+        )
+    simulation = find_simulation(trainable or sweep.trainable, folders)
+    simulation.open(sweep.parameters, sweep.metric.name)
+    return SimulatedBackend(workers, simulation, epoch=time.time())

@@ -1,59 +1,65 @@
-"""Run segments on a virtual clock: for `plan`, for tests, and for ten thousand workers on a laptop."""
+"""Run segments on a virtual clock: tables and models in place of trainables, and ten thousand workers on a laptop."""
 
 from __future__ import annotations
 
 import heapq
 import math
+import os
 from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
 
 from hpsearch.backends.base import Backend, refuse_share, tasks_on
-from hpsearch.errors import BackendError
+from hpsearch.errors import BackendError, UnreadableCheckpointError
+from hpsearch.simulation import Simulation, Step
+from hpsearch.simulation.simulation import RecordedFailure
 from hpsearch.task import WHOLE_WORKER, Message, Place, Progress, Result, SegmentResult, Task, TimedOut, Workers
-from hpsearch.trial import Failure, Report, Segment, Trial
+from hpsearch.trainable.failures import bounded, failure_of
+from hpsearch.trial import Failure, Report
 from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.job import Job
 
 __all__ = ["SimulatedBackend"]
 
+_STATE = "state.pickle"
+"""File of a checkpoint that holds a trial's state."""
+
 
 class SimulatedBackend(Backend):
-    """Nothing runs; metrics and durations come from functions, and the clock jumps to the next end of a segment."""
+    """Nothing is trained: a simulation says what iterations give and how long they take, and the clock jumps.
+
+    Segments, widths, cuts, timeouts and failures are what they are elsewhere. A study on disk gets no files but the
+    states of trials that have one.
+    """
 
     name = "simulated"
     tick = 60.0  # virtual; a look takes real time
 
-    def __init__(
-        self,
-        workers: int,
-        metric: Callable[[Trial, int], float],
-        seconds: Callable[[Trial, Segment], float],
-        checkpoints: bool = True,
-        live: bool = True,
-    ) -> None:
-        """Set up the model.
+    def __init__(self, workers: int, simulation: Simulation, live: bool = True, epoch: float = 0.0) -> None:
+        """Set up the place.
 
         Args:
             workers: How many there are.
-            metric: The metric of a trial at the end of an iteration.
-            seconds: Virtual seconds that a segment takes at its width; asked when it starts.
-            checkpoints: False: a trainable that saves none, so that each promotion starts from zero.
+            simulation: What runs.
             live: Whether iterations are told of as they end; False, where nobody would hear: the clock jumps to the
                 next end of a segment, which costs less, and all else is the same.
+            epoch: When the virtual clock starts, in seconds since the epoch.
         """
         self._free = self._workers = workers
-        self._metric = metric
-        self._seconds = seconds
-        self._checkpoints = checkpoints
+        self.simulation = simulation
         self._clock = 0.0
         self._live = live
+        self._epoch = epoch
         self._due: list[tuple[float, int, _Attempt]] = []  # heap: when it is heard of next, order of what is noted
         self._noted = 0
-        self._name = ""
+        self._study: Path | None = None
+        self._states: dict[str, bytes] = {}
+        """By checkpoint, of a study that isn't on disk."""
         self._attempts: dict[tuple[int, int], _Attempt] = {}
 
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
-        """Note the metric's name."""
-        self._name = job.metric
+        """Note where the study lies, if it lies anywhere."""
+        self._study = Path(job.study) if job.study else None
 
     def capacity(self, place: Place = WHOLE_WORKER) -> int:
         """Count the tasks that the free workers can take."""
@@ -73,7 +79,8 @@ class SimulatedBackend(Backend):
                 f"{segment.width} where {self._free} are free: start no more than capacity() says"
             )
         self._free -= segment.width
-        running = _Attempt(task, self._clock, self._seconds(task.trial, segment))
+        steps, failure = self._run(task)
+        running = _Attempt(task, self._clock, self.simulation, steps, failure)
         self._attempts[task.key] = running
         self._note(running)
 
@@ -99,8 +106,8 @@ class SimulatedBackend(Backend):
         return self._clock
 
     def wall(self) -> float:
-        """The same: the virtual epoch is the start."""
-        return self._clock
+        """The same, on the calendar."""
+        return self._epoch + self._clock
 
     def workers(self) -> Workers:
         """Count the virtual workers."""
@@ -109,24 +116,50 @@ class SimulatedBackend(Backend):
     def close(self, kill: bool = False) -> None:
         """Nothing is held."""
 
+    def _run(self, task: Task) -> tuple[list[Step], Failure | None]:
+        """Give a segment's iterations, and the failure after them if there is one."""
+        segment = task.segment
+        most = None if segment.end is None else segment.end - segment.start
+        steps: list[Step] = []
+        try:
+            state = None if segment.checkpoint is None else self._state_at(segment.checkpoint)
+            for step in islice(self.simulation.steps(task.trial, segment, state), most):
+                steps.append(step)
+        except RecordedFailure as error:
+            return steps, bounded(Failure("raised", str(error), ""))
+        except Exception as error:
+            return steps, bounded(failure_of(error))
+        if not steps and segment.start == 0:
+            return steps, Failure("contract", "a trial must give at least one iteration, but it gave none", "")
+        return steps, None
+
+    def _state_at(self, checkpoint: str) -> bytes | None:
+        if not self.simulation.has_state:
+            return None
+        if self._study is None:
+            return self._states[checkpoint]
+        try:
+            return Path(self._study, checkpoint, _STATE).read_bytes()
+        except OSError as error:
+            raise UnreadableCheckpointError(f"{checkpoint} must hold the trial's state, but: {error}") from error
+
     def _note(self, running: _Attempt) -> None:
         """Note when an attempt is heard of next; of those at one time the one that was noted first comes first."""
         self._noted += 1
-        when = running.when(running.next if self._live else running.last)
+        when = running.when(running.next(self._live))
         heapq.heappush(self._due, (min(when, running.deadline), self._noted, running))
 
     def _hear(self, running: _Attempt) -> Message:
         key = running.task.key
-        iteration = running.next if self._live else running.last
-        if running.when(iteration) > running.deadline:
+        count = running.next(self._live)
+        if running.when(count) > running.deadline:
             self._end(running)
             message = f"killed: it ran over its trial_timeout; {running.task.timeout:g} s of it were left"
             return TimedOut(*key, Failure("timeout", message, ""), running.deadline - running.began)
-        reports = [self._report(running, number) for number in range(running.next, iteration + 1)]
-        running.reports += reports
-        if iteration < running.last:
+        reports = running.hear(count)
+        if count < running.last:
             self._note(running)
-            return Progress(*key, tuple(reports), None)
+            return Progress(*key, reports, None)
         self._end(running)
         return Result(*key, self._result(running))
 
@@ -135,55 +168,107 @@ class SimulatedBackend(Backend):
         del self._attempts[running.task.key]
         self._free += running.task.segment.width
 
-    def _report(self, running: _Attempt, iteration: int) -> Report:
-        trial = running.task.trial
-        return Report(trial.number, iteration, {self._name: self._metric(trial, iteration)}, running.each)
-
     def _result(self, running: _Attempt) -> SegmentResult:
-        last = running.last
-        directory = attempt_directory(running.task.segment)
         return SegmentResult(
-            iteration=last,
-            checkpoint=f"{directory}/hpsearch-checkpoint-{last}" if self._checkpoints else None,
+            iteration=running.task.segment.start + running.last,
+            checkpoint=None if running.failure is not None else self._save(running),
             reports=tuple(running.reports),
             cut=running.is_cut,
-            seconds=running.each * len(running.reports),
-            failure=None,
+            seconds=self._clock - running.began,
+            failure=running.failure,
         )
+
+    def _save(self, running: _Attempt) -> str | None:
+        """Keep the state that an attempt ended with; give the checkpoint's name."""
+        segment = running.task.segment
+        if not self.simulation.has_checkpoints or not running.last:
+            return None
+        checkpoint = f"{attempt_directory(segment)}/hpsearch-checkpoint-{segment.start + running.last}"
+        state = running.steps[running.last - 1].state
+        if state is not None:
+            if self._study is None:
+                self._states[checkpoint] = state
+            else:
+                _write(self._study / checkpoint, state)
+        return checkpoint
+
+
+def _write(directory: Path, state: bytes) -> None:
+    """Write a state so that it is there whole or not at all."""
+    directory.mkdir(parents=True, exist_ok=True)
+    new = directory / f".{_STATE}.new"
+    with new.open("wb") as file:
+        file.write(state)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(directory / _STATE)
 
 
 class _Attempt:
-    """What runs on a virtual worker."""
+    """What runs on virtual workers."""
 
-    __slots__ = ("began", "deadline", "each", "ended", "ends", "is_cut", "last", "reports", "task")
+    __slots__ = (
+        "_ends",
+        "_speed",
+        "_tail",
+        "began",
+        "deadline",
+        "ended",
+        "failure",
+        "is_cut",
+        "last",
+        "reports",
+        "steps",
+        "task",
+    )
 
-    def __init__(self, task: Task, began: float, seconds: float) -> None:
-        segment = task.segment
+    def __init__(
+        self, task: Task, began: float, simulation: Simulation, steps: Sequence[Step], failure: Failure | None
+    ) -> None:
         self.task = task
+        self.steps = steps
+        self.failure = failure
         self.began = began
-        self.ends = began + seconds
         self.deadline = math.inf if task.timeout is None else began + task.timeout
-        self.last = segment.end if segment.end is not None else segment.start + 1
-        self.each = seconds / (self.last - segment.start)  # seconds of an iteration
+        self._speed = simulation.speed(task.segment.width)
+        self._tail = simulation.checkpoint_seconds if failure is None and simulation.has_checkpoints else 0.0
+        self._ends = [began + simulation.start_seconds]
+        """When no iteration has ended, when the first has, and so on."""
+        for step in steps:
+            self._ends.append(self._ends[-1] + step.seconds / self._speed)
+        self.last = len(steps)
         self.reports: list[Report] = []
         self.is_cut = self.ended = False
 
-    @property
-    def next(self) -> int:
-        """The iteration that is reported next."""
-        return self.task.segment.start + len(self.reports) + 1
+    def next(self, live: bool) -> int:
+        """Count the iterations that will have ended when it is heard of next."""
+        return min(len(self.reports) + 1, self.last) if live else self.last
 
-    def when(self, iteration: int) -> float:
-        """Give the time at which an iteration ends."""
-        whole = iteration == self.last and not self.is_cut
-        return self.ends if whole else self.began + (iteration - self.task.segment.start) * self.each
+    def when(self, count: int) -> float:
+        """Give the time at which so many iterations are heard of: the last with the checkpoint."""
+        return self._ends[count] + (self._tail if count == self.last else 0.0)
+
+    def hear(self, count: int) -> tuple[Report, ...]:
+        """Report the iterations up to the `count`-th that weren't reported."""
+        begun, start = len(self.reports), self.task.segment.start
+        new = tuple(
+            Report(
+                self.task.trial.number,
+                start + place + 1,
+                self.steps[place].metrics,
+                self.steps[place].seconds / self._speed,
+            )
+            for place in range(begun, count)
+        )
+        self.reports += new
+        return new
 
     def cut(self, clock: float) -> bool:
         """Let it end at its next report; say whether that comes before its end."""
-        iteration = self.next
-        while iteration < self.last and self.when(iteration) <= clock:
-            iteration += 1
-        if iteration == self.last:
+        count = len(self.reports) + 1
+        while count < self.last and self._ends[count] <= clock:
+            count += 1
+        if count >= self.last:
             return False
-        self.last, self.is_cut = iteration, True
+        self.last, self.is_cut, self.failure = count, True, None
         return True

@@ -17,6 +17,7 @@ from hpsearch.report.study import Study, load
 from hpsearch.report.tables import rows_to_table
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.run.study_run import Run, create_study, run_study
+from hpsearch.simulation.simulation import is_table
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.sweep.changes import change_sweep
@@ -34,14 +35,19 @@ _LEADERS = 5
 
 def run(given: argparse.Namespace) -> int:
     """Run a sweep file: in a new directory, or on in one that holds the same sweep."""
-    if given.backend == "simulated":
-        return plan(given)
     sweep = _with_workers(load_sweep(given.sweep, given.overrides), given.workers)
     place = None if given.dir is None else StudyDirectory(given.dir)
     if place is None or not place.exists():
+        _check_backend(given, sweep)
         text = given.sweep.read_text(encoding="utf-8")
         place = create_study(sweep, None if place is None else place.path, text)
     return _run(place, sweep, given, given.sweep)
+
+
+def _check_backend(given: argparse.Namespace, sweep: Sweep) -> None:
+    """Refuse what can't be run where it is asked for, before a study is made of it."""
+    if given.backend != "ray" or is_table(sweep.trainable):
+        make_backend(given.backend, sweep, None, given.address, (str(Path.cwd()), str(given.sweep.resolve().parent)))
 
 
 def go_on(given: argparse.Namespace) -> int:
@@ -82,13 +88,15 @@ def _with_workers(sweep: Sweep, workers: int | None) -> Sweep:
 def _run(place: StudyDirectory, sweep: Sweep, given: argparse.Namespace, source: Path | None, folder: str = "") -> int:
     """Run a study, whose sweep file is `source` and which was made in `folder`, and say what came out."""
     search_path = [str(Path.cwd()), folder, "" if source is None else str(source.resolve().parent)]
+    folders = tuple(dict.fromkeys(path for path in search_path if path))
     run = Run(
         trainable=None,
-        backend=lambda sweep: make_backend(given.backend, sweep.resources, given.address),
+        backend=lambda sweep: make_backend(given.backend, sweep, None, given.address, folders),
         display=choose_progress(sys.stdout),
         tensorboard=not given.no_tensorboard,
-        search_path=tuple(dict.fromkeys(path for path in search_path if path)),
+        search_path=folders,
         durable=given.durable,
+        virtual=given.backend == "simulated",
     )
     try:
         return _report(run_study(place, sweep, run, given.failed))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
@@ -26,6 +27,9 @@ MOST_RUNG_ROWS = 12
 MOST_FAILURES = 3
 LINE_EVERY = 10.0
 """Seconds of a sweep between two plain lines in which nothing special happened."""
+
+_LEAST_PAUSE = 1.0
+"""The same in the reader's seconds: a simulated sweep may have days in one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +148,12 @@ class LiveTable(Display):
 class PlainLines(Display):
     """A line at the start, at the end, every ten seconds, and when the best improves or a trial fails."""
 
-    def __init__(self, stream: TextIO, owned: bool = False) -> None:
+    def __init__(self, stream: TextIO, owned: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         self._owned = owned
+        self._clock = clock
         self._last: Snapshot | None = None
-        self._next_line = 0.0
+        self._next_line = self._rested = 0.0
         self._failed = 0
         self._printed = ""
 
@@ -159,9 +164,10 @@ class PlainLines(Display):
         self._print_failures(snapshot)
         best, former = snapshot.best, self._last.best if self._last else None
         improved = best is not None and (former is None or best.value != former.value)
-        if improved or snapshot.elapsed >= self._next_line:
+        if improved or (snapshot.elapsed >= self._next_line and self._clock() >= self._rested):
             self._print_line(snapshot)
             self._next_line = snapshot.elapsed + LINE_EVERY
+            self._rested = self._clock() + _LEAST_PAUSE
         self._last = snapshot
 
     def note(self, text: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from hpsearch.trial import TrialRow, TrialState
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["BestTrial", "Study", "load", "stored_sweep"]
+__all__ = ["BestTrial", "Study", "load", "stored_sweep", "study_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,8 @@ class Study:
     created: float
     """When, in seconds since the epoch."""
     _journaled: JournaledState
+    _entries: Callable[[], Iterator[Entry]]
+    """Reads the journal."""
 
     def __repr__(self) -> str:
         counts = self._journaled.counts()
@@ -185,12 +187,7 @@ class Study:
         return segment_rows((event for _, event in self._events()), live=self.state == "running")
 
     def _events(self) -> Iterator[tuple[float, Event]]:
-        with Journal.read(StudyDirectory(self.directory).journal) as journal:
-            yield from journal.events()
-
-    def _entries(self) -> Iterator[Entry]:
-        with Journal.read(StudyDirectory(self.directory).journal) as journal:
-            yield from journal.entries()
+        return ((entry.time, entry.event) for entry in self._entries())
 
 
 def load(directory: str | Path) -> Study:
@@ -201,26 +198,45 @@ def load(directory: str | Path) -> Study:
     """
     place = StudyDirectory(Path(directory))
     live = place.exists() and place.holder() is not None
+
+    def entries() -> Iterator[Entry]:
+        with Journal.read(place.journal) as journal:
+            yield from journal.entries()
+
     with Journal.read(place.journal) as journal:
-        record = journal.study()
-        sweep = stored_sweep(record)
-        journaled = JournaledState(sweep)
-        unended = ended = Ended("running" if live else "interrupted")
-        for entry in journaled.read(journal.entries()):
-            match event := entry.event:
-                case Opened():
-                    ended = unended
-                case Ended():
-                    ended = event
-                case Extended():
-                    sweep = extended(sweep, event)
-        # As the process that runs it does after each commit: what nothing needs is gone, or about to go.
-        journaled.obsolete()
-        if not live:
-            # Nobody runs what was running when the last process died.
-            journaled.apply(ended)
+        return study_of(place.path, journal.study(), journal.entries(), live, entries)
+
+
+def study_of(
+    path: Path, record: dict[str, Any], history: Iterable[Entry], live: bool, entries: Callable[[], Iterator[Entry]]
+) -> Study:
+    """Give a study from what a journal holds.
+
+    Args:
+        path: Where it lies.
+        record: What was known of it before it ran.
+        history: The journal's entries, as they are now.
+        live: A process runs it.
+        entries: Reads the journal again, when the study is asked for more.
+    """
+    sweep = stored_sweep(record)
+    journaled = JournaledState(sweep)
+    unended = ended = Ended("running" if live else "interrupted")
+    for entry in journaled.read(history):
+        match event := entry.event:
+            case Opened():
+                ended = unended
+            case Ended():
+                ended = event
+            case Extended():
+                sweep = extended(sweep, event)
+    # As the process that runs it does after each commit: what nothing needs is gone, or about to go.
+    journaled.obsolete()
+    if not live:
+        # Nobody runs what was running when the last process died.
+        journaled.apply(ended)
     provenance, created = record.get("provenance", {}), record.get("created", 0.0)
-    return Study(place.path, sweep, ended.state, ended.message, provenance, created, journaled)
+    return Study(path, sweep, ended.state, ended.message, provenance, created, journaled, entries)
 
 
 def stored_sweep(record: dict[str, Any]) -> Sweep:

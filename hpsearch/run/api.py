@@ -7,14 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from hpsearch.backends import make_backend
+from hpsearch.backends import BackendName, make_backend
+from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import SweepError
 from hpsearch.known_observers import check_observer
 from hpsearch.observers.base import Observer
 from hpsearch.observers.progress import Silent, choose_progress
 from hpsearch.report.study import Study
+from hpsearch.run.simulate import IN_MEMORY, run_in_memory
 from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.simulation import Simulation
+from hpsearch.simulation.simulation import is_table
 from hpsearch.space import Space
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.file import scaling_from_mapping
@@ -25,7 +29,7 @@ __all__ = ["search"]
 
 
 def search(
-    trainable: str | Callable[..., Any] | Sweep,
+    trainable: str | Callable[..., Any] | Simulation | Sweep,
     sweep: Sweep | None = None,
     *,
     parameters: Mapping[str, Any] | None = None,
@@ -54,7 +58,7 @@ def search(
     seed: int = 0,
     name: str | None = None,
     directory: str | Path | None = None,
-    backend: Literal["ray", "inline"] = "ray",
+    backend: BackendName = "ray",
     address: str | None = None,
     tensorboard: bool = True,
     observers: Sequence[str | Observer] | None = None,
@@ -95,8 +99,10 @@ def search(
         checkpoint_every: Iterations between checkpoints inside a segment.
         seed: All randomness of the search comes from it.
         name: The sweep's name; None: the directory's or the trainable's.
-        directory: Where the study lies; None: the next free `runs/<name>-<n>`.
-        backend: `"ray"`, or `"inline"`: in this process, for a debugger.
+        directory: Where the study lies; None: the next free `runs/<name>-<n>`. `":memory:"` writes nothing, for
+            thousands of simulated trials a second; nobody watches, and it can't be resumed.
+        backend: `"ray"`; `"inline"`: in this process, for a debugger; or `"simulated"`: a recorded table, or a class
+            derived from `Curves` or `Steps`, on a virtual clock.
         address: A Ray cluster to join.
         tensorboard: Write TensorBoard's event files; False: not even if the observers name it.
         observers: Who watches: names of observers, import paths `package.module:Class`, or instances; None:
@@ -107,7 +113,15 @@ def search(
         SweepError: The arguments ask for something that can't be done, or for another sweep than the directory's.
         HpsearchError: It can't be run.
     """
-    place = None if directory is None else StudyDirectory(Path(directory).expanduser())
+    in_memory = directory == IN_MEMORY
+    if in_memory and backend != "simulated":
+        raise SweepError(f"search: directory={IN_MEMORY!r} is for the simulated backend alone, got {backend!r}")
+    if isinstance(trainable, Simulation) and not in_memory:
+        raise SweepError(
+            f"search: an instance of {type(trainable).__name__} couldn't be had again when the study is resumed: "
+            f"pass the class, or directory={IN_MEMORY!r}"
+        )
+    place = None if directory is None or in_memory else StudyDirectory(Path(directory).expanduser())
     if isinstance(trainable, Sweep):
         if sweep is not None:
             raise SweepError("search: two sweeps were given; pass one, alone or behind its trainable")
@@ -147,15 +161,24 @@ def search(
             seed=seed,
             observers=("tensorboard",) if observers is None else tuple(n for n in observers if isinstance(n, str)),
         )
+    folders = _search_path(code)
+    if in_memory:
+        made = make_backend(backend, sweep, code, folders=folders)
+        assert isinstance(made, SimulatedBackend)
+        return run_in_memory(sweep, made)
+    assert not isinstance(code, Simulation)
+    if backend != "ray" or is_table(sweep.trainable):
+        make_backend(backend, sweep, code, address, folders)  # what can't be run leaves no study behind
     if place is None or not place.exists():
         place = create_study(sweep, None if place is None else place.path)
     run = Run(
         trainable=code,
-        backend=lambda sweep: make_backend(backend, sweep.resources, address),
+        backend=lambda sweep: make_backend(backend, sweep, code, address, folders),
         display=choose_progress(sys.stdout) if progress else Silent(),
         tensorboard=tensorboard,
         observers=None if observers is None else _checked(observers),
-        search_path=_search_path(code),
+        search_path=folders,
+        virtual=backend == "simulated",
     )
     return run_study(place, sweep, run)
 
@@ -167,10 +190,12 @@ def _checked(observers: Sequence[str | Observer]) -> tuple[str | Observer, ...]:
     )
 
 
-def _import_path(trainable: str | Callable[..., Any] | None) -> str:
+def _import_path(trainable: str | Callable[..., Any] | Simulation | None) -> str:
     """Give the name by which a study remembers its trainable."""
     if isinstance(trainable, str):
         return trainable
+    if isinstance(trainable, Simulation):
+        return f"{type(trainable).__module__}:{type(trainable).__qualname__}"
     name = getattr(trainable, "__qualname__", None)
     if not callable(trainable) or name is None:
         raise SweepError(
@@ -180,7 +205,7 @@ def _import_path(trainable: str | Callable[..., Any] | None) -> str:
     return f"{trainable.__module__}:{name}"
 
 
-def _search_path(trainable: str | Callable[..., Any] | None) -> tuple[str, ...]:
+def _search_path(trainable: str | Callable[..., Any] | Simulation | None) -> tuple[str, ...]:
     """Give the folders where the trainable's module is found: this one, and the one that it was imported from."""
     here = str(Path.cwd())
     module = sys.modules.get(getattr(trainable, "__module__", None) or "")

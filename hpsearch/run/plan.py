@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import SweepError
-from hpsearch.events import Finished, Opened, Started
-from hpsearch.observers.base import Observers, Record
+from hpsearch.events import Finished, Started
+from hpsearch.observers.base import Record
 from hpsearch.report.wording import counted, up_to
-from hpsearch.run.interrupts import Interrupts
-from hpsearch.run.orchestrator import Orchestrator
+from hpsearch.run.simulate import Nobody, simulate
 from hpsearch.schedulers.base import RungView
-from hpsearch.study.journal import Journal
+from hpsearch.simulation import Simulation, Step
+from hpsearch.simulation.simulation import EFFICIENCY
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Limits, Sweep
-from hpsearch.task import Workers
-from hpsearch.trial import Report, Segment, Trial
-from hpsearch.widths.widths import Widths
-from hpsearch.worker.job import Job
+from hpsearch.trial import Segment, Trial
 
-__all__ = ["EFFICIENCY", "Plan", "Schedule", "make_plan", "plan_text", "relative_time", "simulate"]
+__all__ = ["Plan", "Schedule", "make_plan", "plan_text"]
 
 _MOST_BRACKETS = 12
 """Brackets that the text lists one by one."""
-
-
-EFFICIENCY = 0.9
-"""What a plan takes each doubling of a trial's workers to be worth: 0.9 of twice the iterations per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +63,7 @@ class Plan:
         return (self.elastic or self.fixed).makespan
 
 
-class _Counter:
+class _Counter(Nobody):
     """Counts segments, the iterations they would take from zero, and the workers' time."""
 
     def __init__(self) -> None:
@@ -94,12 +87,6 @@ class _Counter:
             self.widths.setdefault((event.bracket or 0, event.rung or 0), set()).add(segment.width)
         elif isinstance(event, Finished):
             self.worked += event.seconds * self._running[event.trial]
-
-    def report(self, reports: Sequence[Report]) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-    def look(self, study_state: StudyState, workers: Workers, elapsed: float, last: bool) -> None: ...
 
 
 def make_plan(sweep: Sweep, workers: int | None) -> Plan:
@@ -140,52 +127,14 @@ def make_plan(sweep: Sweep, workers: int | None) -> Plan:
     )
 
 
-def relative_time(width: int, efficiency: float = EFFICIENCY) -> float:
-    """Give the time of an iteration at a width, in units of that on one worker.
-
-    Args:
-        width: How many workers run it.
-        efficiency: What each doubling of the width is worth, as a share of twice the speed.
-    """
-    return float(1.0 / (width * efficiency ** math.log2(width)))
-
-
 def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, StudyState, _Counter]:
     counter = _Counter()
     elastic = sweep.resources.widest > sweep.resources.workers_per_trial
-    backend = SimulatedBackend(workers, _made_up_metric, _seconds, live=elastic)  # what widens goes by live reports
+    backend = SimulatedBackend(workers, _MadeUp(), live=elastic)  # what widens goes by live reports
     study_state = simulate(replace(sweep, limits=Limits()), backend, counter)
     makespan = backend.now()
     shown = {place: sorted(found) for place, found in counter.widths.items()}
     return Schedule(makespan, counter.worked / (workers * makespan), shown), study_state, counter
-
-
-def simulate(
-    sweep: Sweep, backend: SimulatedBackend, observers: Observers | None = None, journal: Journal | None = None
-) -> StudyState:
-    """Run a sweep on a simulated backend, through the orchestrator; equal ones write equal journals.
-
-    Args:
-        sweep: What to run; its limits count virtual time.
-        backend: Where; made for this run.
-        observers: Who watches; None: nobody.
-        journal: A new one, closed in the end; None: one in memory.
-    """
-    study_state = StudyState(sweep)
-    opened = Opened(backend.name, None, process="", command="")  # the same in every process
-    with journal or Journal.in_memory({"sweep": sweep.to_json()}) as journal:
-        journal.append([opened], [study_state.apply(opened)], backend.wall())
-        orchestrator = Orchestrator(
-            sweep,
-            study_state,
-            Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest, restart=0.0),
-            journal,
-            backend,
-            observers or _Counter(),
-            Interrupts(),
-        )
-        orchestrator.run(_job(sweep))
-    return study_state
 
 
 def plan_text(plan: Plan) -> str:
@@ -267,24 +216,9 @@ def _method(sweep: Sweep) -> str:
     return f"{how}, {early.summary()}"
 
 
-def _job(sweep: Sweep) -> Job:
-    return Job(
-        study="",
-        name=sweep.name,
-        trainable="",
-        search_path=(),
-        metric=sweep.metric.name,
-        save_every=None,
-        threads=1,
-        paths={},
-        widest=sweep.resources.widest,
-    )
-
-
-def _made_up_metric(trial: Trial, iteration: int) -> float:
+class _MadeUp(Simulation):
     """Any fixed order of the trials will do: the plan doesn't depend on who wins."""
-    return float(trial.seed)
 
-
-def _seconds(trial: Trial, segment: Segment) -> float:
-    return ((segment.end or segment.start + 1) - segment.start) * relative_time(segment.width)
+    def steps(self, trial: Trial, segment: Segment, state: bytes | None) -> Iterator[Step]:
+        step = Step({self.metric: float(trial.seed)}, 1.0)
+        return itertools.repeat(step, (segment.end or segment.start + 1) - segment.start)

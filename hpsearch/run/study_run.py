@@ -64,6 +64,8 @@ class Run:
     """Who watches; None: whom the sweep names."""
     search_path: tuple[str, ...] = ()
     durable: bool = False
+    virtual: bool = False
+    """The backend's clock is: searchers work on the loop, as the clock would jump while they think."""
 
 
 def create_study(sweep: Sweep, directory: Path | None, sweep_text: str | None = None) -> StudyDirectory:
@@ -145,7 +147,8 @@ def _go_on(
     folder = record.get("provenance", {}).get("directory") or str(Path.cwd())
     run.display.note(f"study: {place.path}")
     place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
-    study_state = StudyState(stored_sweep(record), OffLoop)
+    stored = stored_sweep(record)
+    study_state = StudyState(stored) if run.virtual else StudyState(stored, OffLoop)
     widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest)
     observers = _observers(place, sweep, record, run)
     replayed = []

@@ -113,6 +113,14 @@ class Numeric(Distribution):
                 problem = f"must be between {self.fewest_points} and {GRID_LIMIT}, got {self.points}"
                 raise InvalidKey(("points",), problem)
 
+    @abstractmethod
+    def place(self, value: float) -> float:
+        """Give where a value lies on the distribution's own scale: 0 to 1 where it may be drawn.
+
+        Raises:
+            ValueError: The scale has no place for it.
+        """
+
     def snap(self, value: float) -> int | float:
         """Give the multiple nearest to a value, or the value itself where there is no step."""
         return value if self.steps is None else self.steps.snap(value)

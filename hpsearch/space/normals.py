@@ -56,6 +56,13 @@ class _Normal(Numeric):
     def _from_scale(place: float) -> float:
         return place
 
+    def place(self, value: float) -> float:
+        return NormalDist().cdf((self._to_scale(value) - self.mu) / self.sigma)
+
+    @staticmethod
+    def _to_scale(value: float) -> float:
+        return value
+
     def draw(self, bits: int) -> int | float:
         # The middles of 2**52 equal parts: with one bit more the last would round to 1, which is infinitely far out.
         share = share_of(bits, 52) + 2.0**-53
@@ -89,6 +96,11 @@ class LogNormal(_Normal):
     def _from_scale(place: float) -> float:
         # Far tails would overflow to infinity or vanish to 0, which has no logarithm.
         return _LARGEST if place > math.log(_LARGEST) else max(math.exp(place), _SMALLEST)
+
+    @staticmethod
+    def _to_scale(value: float) -> float:
+        # A step may round to 0, which has no logarithm.
+        return -_LARGEST if value == 0 else math.log(value)
 
     def accept(self, value: object) -> int | float:
         """Take positive numbers only, and 0 where a step may round to it."""

@@ -71,6 +71,12 @@ class _Range(Numeric):
         value = math.exp(min(place, high)) if self.logarithmic else place
         return min(max(value, self.min), self.max)
 
+    def place(self, value: float) -> float:
+        low, high = self._ends
+        there = math.log(value) if self.logarithmic else value
+        # Halves: the difference of two large floats may overflow.
+        return (there / 2 - low / 2) / (high / 2 - low / 2)
+
     def grid(self) -> list[int | float]:
         steps = self.steps
         if self.points is not None:

@@ -43,6 +43,9 @@ _LIKELY_SPAN = 27
 
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
+_TABLE = re.compile(r"[^#]+\.ya?ml(?:#.+)?")
+"""A table's description, and the task in it."""
+
 
 def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     """Read a sweep file.
@@ -94,7 +97,7 @@ def sweep_from_mapping(value: object, source: str | None = None, name: str = "sw
 
 def _import_path(value: object, path: KeyPath) -> str:
     out = text(value, path)
-    if not _IMPORT_PATH.fullmatch(out):
+    if not (_IMPORT_PATH.fullmatch(out) or _TABLE.fullmatch(out)):
         problem = f"must be an import path such as package.module:function, got {shown(out)}"
         raise InvalidKey(path, problem, "a script of any kind is named as program" if "/" in out else "")
     return out

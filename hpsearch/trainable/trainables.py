@@ -32,6 +32,11 @@ def resolve_trainable(spec: str | Trainable, search_path: Sequence[str] = ()) ->
 
 
 def _checked(target: Any, named: str) -> Trainable:
+    if getattr(target, "simulated", False):
+        raise TrainableError(
+            f"{named} is a simulation, which trains nothing: run it with --backend simulated "
+            "(search(..., backend='simulated'))"
+        )
     if not callable(target):
         raise TrainableError(
             f"`trainable` must be a function or class, but {named} is a {type(target).__name__}: name a "

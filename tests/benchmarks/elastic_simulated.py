@@ -6,14 +6,15 @@ import argparse
 import random
 from functools import partial
 
-from hpsearch.backends.simulated import SimulatedBackend
-from hpsearch.run.plan import relative_time, simulate
+from hpsearch.run.simulate import simulate
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.simulation.simulation import relative_time
 from hpsearch.space import Space, Uniform
 from hpsearch.sweep.sweep import Metric, Resources, Sweep
 from hpsearch.trial import Segment, Trial
 from tests.benchmarks.asha import asha_makespan
 from tests.benchmarks.figures import Figure
+from tests.hpsearch.support.functions import simulated_backend
 
 __all__ = ["asha", "bracket", "measure"]
 
@@ -57,7 +58,7 @@ def bracket(size: int, workers: int, efficiency: float, elastic: bool, seed: int
         resources=Resources(max_workers_per_trial=workers, elastic=elastic),
         seed=seed,
     )
-    backend = SimulatedBackend(workers, _metric, partial(_seconds, efficiency))
+    backend = simulated_backend(workers, _metric, partial(_seconds, efficiency))
     simulate(sweep, backend)
     return backend.now()
 

@@ -6,11 +6,11 @@ import random
 import time
 
 import hpsearch
-from hpsearch.backends.simulated import SimulatedBackend
-from hpsearch.run.plan import simulate
+from hpsearch.run.simulate import simulate
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Segment, Trial
 from tests.benchmarks.figures import Figure
+from tests.hpsearch.support.functions import simulated_backend
 
 __all__ = ["measure"]
 
@@ -23,7 +23,7 @@ def measure(rounds: int) -> list[Figure]:
     seconds: list[float] = []
     for _ in range(rounds):
         began = time.process_time()
-        study_state = simulate(_sweep(), SimulatedBackend(WORKERS, _metric, _seconds, live=False))
+        study_state = simulate(_sweep(), simulated_backend(WORKERS, _metric, _seconds, live=False))
         seconds.append(time.process_time() - began)
         if len(study_state.rows()) != TRIALS:
             raise RuntimeError(f"the sweep should have made {TRIALS} trials, but made {len(study_state.rows())}")

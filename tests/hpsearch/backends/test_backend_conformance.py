@@ -10,7 +10,6 @@ import pytest
 
 from hpsearch.backends.base import Backend
 from hpsearch.backends.inline import InlineBackend
-from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import BackendError
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.parts import Resources
@@ -18,6 +17,7 @@ from hpsearch.task import Message, Progress, Result, Task, WorkerGang, WorkerSha
 from hpsearch.trial import Parent, Segment, Trial
 from hpsearch.worker.job import Job
 from tests.hpsearch.support import backend_trainables as trainables
+from tests.hpsearch.support.functions import simulated_backend
 from tests.hpsearch.support.packing import PackingBackend
 
 ROOT = Path(__file__).parents[3]
@@ -80,7 +80,7 @@ def make_place(kind: str, request: pytest.FixtureRequest, study: StudyDirectory)
     if kind == "inline":
         backend = InlineBackend()
     elif kind == "simulated":
-        backend = SimulatedBackend(2, metric=lambda _, iteration: X * iteration, seconds=lambda _, segment: 1.0)
+        backend = simulated_backend(2, lambda _, iteration: X * iteration, lambda _, segment: 1.0, name="value")
     elif kind == "packing":
         backend = PackingBackend(2, metric=lambda _, iteration: X * iteration)
     else:

@@ -15,7 +15,7 @@ from hpsearch.errors import BackendError
 from hpsearch.events import Ended, Event, Opened
 from hpsearch.observers.base import Record
 from hpsearch.report.tables import rows_to_csv
-from hpsearch.run.plan import simulate
+from hpsearch.run.simulate import simulate
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
@@ -23,12 +23,13 @@ from hpsearch.sweep.sweep import Limits, Sweep
 from hpsearch.task import Progress, Result, Task, TimedOut, Workers
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
+from tests.hpsearch.support.functions import simulated_backend
 from tests.hpsearch.support.lives import sweeps
 from tests.hpsearch.support.scripted import sweep_of
 
 
 def backend(workers: int = 2, checkpoints: bool = True, live: bool = False) -> SimulatedBackend:
-    made = SimulatedBackend(
+    made = simulated_backend(
         workers,
         metric=lambda trial, iteration: trial.params["x"] / iteration,
         seconds=lambda trial, segment: trial.params["seconds"] * ((segment.end or 1) - segment.start) / segment.width,
@@ -171,7 +172,7 @@ def test_an_attempt_that_runs_over_its_timeout_is_killed_at_that_very_moment(liv
 def test_a_run_to_whose_reports_nobody_listens_is_the_same(sweep, seed, workers):
     def run(live: bool) -> tuple[object, float]:
         chance = random.Random(seed)
-        simulated = SimulatedBackend(
+        simulated = simulated_backend(
             workers,
             metric=lambda trial, iteration: (trial.seed % 5) / iteration,
             seconds=lambda trial, segment: chance.choice([0.0, 1.0, 1.0 + chance.random()]),
@@ -189,7 +190,7 @@ def test_one_worker_and_many_give_the_same_table_however_long_segments_take(swee
     chance = random.Random(seed)
 
     def table(workers: int) -> tuple[str, list[str]]:
-        simulated = SimulatedBackend(
+        simulated = simulated_backend(
             workers,
             metric=lambda trial, iteration: (trial.seed % 5) / iteration,
             seconds=lambda trial, segment: chance.choice([0.0, 1.0, chance.random()]),
@@ -205,7 +206,7 @@ def test_one_worker_and_many_give_the_same_table_however_long_segments_take(swee
 def journaled(path: Path, sweep: Sweep, workers: int) -> list[tuple[float, Event]]:
     """Run a sweep whose iterations take ten virtual seconds; give what its journal says."""
     Journal.create(path, {"sweep": sweep.to_json()})
-    simulated = SimulatedBackend(
+    simulated = simulated_backend(
         workers,
         metric=lambda trial, iteration: trial.seed % 5 / iteration,
         seconds=lambda trial, segment: 10.0 * ((segment.end or 1) - segment.start),
@@ -250,7 +251,7 @@ class Onlooker:
 
 def test_looks_follow_the_virtual_time_and_not_the_events():
     onlooker = Onlooker()
-    simulated = SimulatedBackend(1, metric=lambda trial, iteration: 0.0, seconds=lambda trial, segment: 1.0)
+    simulated = simulated_backend(1, metric=lambda trial, iteration: 0.0, seconds=lambda trial, segment: 1.0)
     simulate(sweep_of(early_terminate=None, max_iter=1, run_cap=600), simulated, onlooker)
     assert onlooker.looks == 600 / simulated.tick + 2  # also at the start, and when all is done
 
@@ -260,7 +261,7 @@ def big_sweep(trials: int) -> Sweep:
 
 
 def run_big(trials: int, workers: int) -> tuple[StudyState, SimulatedBackend]:
-    simulated = SimulatedBackend(
+    simulated = simulated_backend(
         workers,
         metric=lambda trial, iteration: trial.seed % 100_003 / iteration,
         seconds=lambda trial, segment: (

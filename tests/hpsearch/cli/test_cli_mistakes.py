@@ -124,7 +124,6 @@ def test_a_journal_of_another_format_is_refused_with_the_way_out(here, hpsearch_
         ("runn sweep.yaml", "invalid choice: 'runn'"),
         ("run", "the following arguments are required: SWEEP.yaml"),
         ("run sweep.yaml --backend nonsense", "invalid choice: 'nonsense'"),
-        ("resume study --backend simulated", "invalid choice: 'simulated'"),
         ("run sweep.yaml --workers 0", "argument --workers: must be a whole number, at least 1, got '0'"),
         ("run sweep.yaml --workers two", "argument --workers: must be a whole number, at least 1, got 'two'"),
         ("trials study --format xml", "invalid choice: 'xml'"),

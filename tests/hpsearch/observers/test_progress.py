@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import pty
 from dataclasses import replace
@@ -53,7 +54,7 @@ def many_rungs(brackets: int, done: int) -> list[RungView]:
 
 def plain(*snapshots: Snapshot) -> list[str]:
     stream = io.StringIO()
-    lines = PlainLines(stream)
+    lines = PlainLines(stream, clock=itertools.count(0, 10).__next__)
     for snapshot in snapshots:
         lines.show(snapshot)
     return stream.getvalue().splitlines()
@@ -113,6 +114,15 @@ def test_plain_lines_tell_each_failure_once_and_count_floods():
         "trial 6 failed: ValueError: 6",
         "3 more trials failed",
     ]
+
+
+def test_plain_lines_of_a_simulated_sweep_come_as_fast_as_one_reads():
+    stream, now = io.StringIO(), 0.0
+    lines = PlainLines(stream, clock=lambda: now)
+    for hour in range(100):
+        lines.show(replace(START, elapsed=3600.0 * hour))
+        now += 0.1
+    assert 9 <= len(stream.getvalue().splitlines()) <= 12
 
 
 def test_plain_lines_end_with_the_best_params():

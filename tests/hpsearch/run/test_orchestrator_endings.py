@@ -12,11 +12,12 @@ from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import BackendError
 from hpsearch.events import Ended, Finished
 from hpsearch.report.study import load
-from hpsearch.run.plan import simulate
+from hpsearch.run.simulate import simulate
 from hpsearch.study.journal import Journal
 from hpsearch.sweep.sweep import Limits
 from hpsearch.task import WHOLE_WORKER, Message, Place, Task
 from hpsearch.trial import TrialState
+from tests.hpsearch.support.functions import Functions
 from tests.hpsearch.support.scripted import (
     ScriptedBackend,
     cut_at_next_report,
@@ -143,7 +144,7 @@ class LastWorkersGone(SimulatedBackend):
     """Its workers go with the last trial."""
 
     def __init__(self, trials: int) -> None:
-        super().__init__(1, metric=lambda trial, iteration: 0.0, seconds=lambda trial, segment: 1.0)
+        super().__init__(1, Functions(metric=lambda trial, iteration: 0.0, seconds=lambda trial, segment: 1.0))
         self._left = trials
 
     def start(self, task: Task) -> None:

@@ -14,16 +14,18 @@ from hypothesis import strategies as st
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.events import Event, Exhausted, Failed, Finished, Lost, Reverted, Started
 from hpsearch.report.study import load
-from hpsearch.run.plan import relative_time, simulate
+from hpsearch.run.simulate import simulate
 from hpsearch.run.verdicts import MOST_LOSSES
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.simulation.simulation import relative_time
 from hpsearch.space import Space, Uniform
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Limits, Resources, Scaling, Sweep
 from hpsearch.task import Message, Task
 from hpsearch.trial import Segment, Trial, TrialState
 from tests.hpsearch.run.test_orchestrator import direct
+from tests.hpsearch.support.functions import Functions, simulated_backend
 from tests.hpsearch.support.lives import sweeps
 from tests.hpsearch.support.scripted import (
     ScriptedBackend,
@@ -53,7 +55,7 @@ def simulated(workers: int, seed: int = 0, checkpoints: bool = True) -> Simulate
         iterations = (segment.end or segment.start + 1) - segment.start
         return iterations * (1 + (trial.seed + seed) % 7) * relative_time(segment.width)
 
-    return SimulatedBackend(workers, lambda trial, iteration: trial.seed % 1009 / iteration, seconds, checkpoints)
+    return simulated_backend(workers, lambda trial, iteration: trial.seed % 1009 / iteration, seconds, checkpoints)
 
 
 def widths_to(events: Sequence[Event], until: int) -> list[int]:
@@ -176,7 +178,7 @@ class Watched(SimulatedBackend):
     """Four workers on which trial 0 begins very slowly, and trial 16 is slow."""
 
     def __init__(self) -> None:
-        super().__init__(4, lambda trial, iteration: trial.number / iteration, self.seconds)
+        super().__init__(4, Functions(lambda trial, iteration: trial.number / iteration, self.seconds))
         self.starts: list[tuple[float, Segment]] = []
 
     @staticmethod

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.decision import Decision
 from hpsearch.errors import SweepError
 from hpsearch.events import Extended
 from hpsearch.objective import Metric, Objective
-from hpsearch.run.plan import make_plan, plan_text, simulate
+from hpsearch.run.plan import make_plan, plan_text
+from hpsearch.run.simulate import simulate
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, Scheduler, Wait
 from hpsearch.schedulers.brackets import hyperband_brackets
@@ -25,6 +25,7 @@ from hpsearch.study.extension import extended
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Limits, Resources
 from hpsearch.trial import TrialState
+from tests.hpsearch.support.functions import simulated_backend
 from tests.hpsearch.support.lives import Life
 from tests.hpsearch.support.scripted import sweep_of
 
@@ -266,7 +267,7 @@ def test_a_sweep_leaves_no_trial_waiting_and_goes_on_when_it_is_extended(max_ite
 def test_many_trials_on_a_tenth_as_many_workers(trials):
     # A call that looked at all trials would take far longer here than the time limit of the test.
     sweep = sweep_of(early_terminate=ASHA(81, 1), run_cap=trials)
-    backend = SimulatedBackend(
+    backend = simulated_backend(
         trials // 10,
         lambda trial, iteration: random.Random(trial.seed).random() + 1 / iteration,
         lambda trial, segment: ((segment.end or 1) - segment.start) * (1.0 + random.Random(trial.seed).random()),

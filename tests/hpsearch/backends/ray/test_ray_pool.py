@@ -18,7 +18,7 @@ from hpsearch.decision import Decision
 from hpsearch.events import Event, Finished, Started
 from hpsearch.observers.base import Record
 from hpsearch.report.study import stored_sweep
-from hpsearch.run.plan import simulate
+from hpsearch.run.simulate import simulate
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
@@ -26,6 +26,7 @@ from hpsearch.sweep.parts import Resources
 from hpsearch.task import WHOLE_WORKER, Gone, Message, Place, Result, Task
 from tests.hpsearch.support import backend_trainables as trainables
 from tests.hpsearch.support.driver import Driver
+from tests.hpsearch.support.functions import Functions
 
 pytestmark = pytest.mark.ray
 
@@ -127,8 +128,10 @@ class AsRecorded(SimulatedBackend):
                 self.starts[clock] += 1
         super().__init__(
             1000,
-            metric=lambda trial, iteration: sum(trial.params["x"] for _ in range(iteration)),
-            seconds=lambda trial, segment: self.ends[trial.number, segment.end] - self.now(),
+            Functions(
+                metric=lambda trial, iteration: sum(trial.params["x"] for _ in range(iteration)),
+                seconds=lambda trial, segment: self.ends[trial.number, segment.end] - self.now(),
+            ),
             live=False,
         )
 

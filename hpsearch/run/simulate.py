@@ -1,0 +1,105 @@
+"""Run a sweep on a virtual clock, through the orchestrator, with a journal in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpsearch.backends.simulated import SimulatedBackend
+from hpsearch.events import Opened
+from hpsearch.observers.base import Observers, Record
+from hpsearch.report.study import Study, study_of
+from hpsearch.run.interrupts import Interrupts
+from hpsearch.run.orchestrator import Orchestrator
+from hpsearch.study.journal import Journal
+from hpsearch.study.state import StudyState
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.task import Workers
+from hpsearch.trial import Report
+from hpsearch.widths.widths import Widths
+from hpsearch.worker.job import Job
+
+__all__ = ["IN_MEMORY", "Nobody", "run_in_memory", "simulate"]
+
+IN_MEMORY = ":memory:"
+"""Stands for the directory of a study of which nothing is written."""
+
+
+class Nobody:
+    """Watches nothing."""
+
+    def observe(self, record: Record) -> None:
+        """Let it pass."""
+
+    def report(self, reports: Sequence[Report]) -> None:
+        """Let them pass."""
+
+    def say(self, text: str) -> None:
+        """Let it pass."""
+
+    def look(self, study_state: StudyState, workers: Workers, elapsed: float, last: bool) -> None:
+        """Look away."""
+
+
+def simulate(
+    sweep: Sweep, backend: SimulatedBackend, observers: Observers | None = None, journal: Journal | None = None
+) -> StudyState:
+    """Run a sweep on a simulated backend, through the orchestrator; equal ones write equal journals.
+
+    Args:
+        sweep: What to run; its limits count virtual time.
+        backend: Where; made for this run.
+        observers: Who watches; None: nobody.
+        journal: A new one, closed in the end; None: one in memory.
+    """
+    backend.simulation.open(sweep.parameters, sweep.metric.name)
+    with journal or Journal.in_memory({"sweep": sweep.to_json()}) as journal:
+        return _run(sweep, backend, observers or Nobody(), journal)
+
+
+def run_in_memory(sweep: Sweep, backend: SimulatedBackend) -> Study:
+    """Run a sweep of which nothing is written; the study that came of it lives as long as this process.
+
+    Args:
+        sweep: What to run.
+        backend: Where; made for this run, its simulation opened.
+
+    Raises:
+        TrainableError: Too many trials have failed, or one broke the sweep's contract.
+    """
+    record = {"sweep": sweep.to_json(), "created": backend.wall()}
+    with Journal.in_memory(record) as journal:
+        _run(sweep, backend, Nobody(), journal)
+        history = list(journal.entries())
+    return study_of(Path(IN_MEMORY), record, history, False, lambda: iter(history))
+
+
+def _run(sweep: Sweep, backend: SimulatedBackend, observers: Observers, journal: Journal) -> StudyState:
+    study_state = StudyState(sweep)
+    opened = Opened(backend.name, None, process="", command="")  # the same in every process
+    journal.append([opened], [study_state.apply(opened)], backend.wall())
+    orchestrator = Orchestrator(
+        sweep,
+        study_state,
+        Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest, restart=0.0),
+        journal,
+        backend,
+        observers,
+        Interrupts(),
+    )
+    orchestrator.run(_job(sweep))
+    return study_state
+
+
+def _job(sweep: Sweep) -> Job:
+    return Job(
+        study="",
+        name=sweep.name,
+        trainable="",
+        search_path=(),
+        metric=sweep.metric.name,
+        save_every=None,
+        threads=1,
+        paths={},
+        widest=sweep.resources.widest,
+    )

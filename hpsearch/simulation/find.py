@@ -1,0 +1,42 @@
+"""From what a sweep names as its trainable to the simulation that runs in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpsearch.errors import SweepError
+from hpsearch.imports import import_object
+from hpsearch.simulation.simulation import Simulation, is_table
+
+__all__ = ["find_simulation"]
+
+
+def find_simulation(trainable: str | Callable[..., Any] | Simulation | None, folders: Sequence[str]) -> Simulation:
+    """Give a new simulation.
+
+    Args:
+        trainable: The path of a table's description, or the import path of a class of `Curves` or `Steps`, or such a
+            class; an instance is taken itself.
+        folders: Where relative paths and modules are looked for.
+
+    Raises:
+        SweepError: It is something else, or can't be had.
+    """
+    if isinstance(trainable, str):
+        if is_table(trainable):
+            from hpsearch.simulation.table_file import read_table
+
+            return read_table(trainable, folders)
+        found = import_object(trainable, "trainable", SweepError, folders)
+    else:
+        found = trainable
+    if isinstance(found, type) and issubclass(found, Simulation):
+        return found()
+    if isinstance(found, Simulation):
+        return found
+    named = "a script" if trainable is None else trainable if isinstance(trainable, str) else repr(trainable)
+    raise SweepError(
+        f"the simulated backend trains nothing: it takes a table (trainable: curves.yaml) or a class derived from "
+        f"hpsearch.Curves or hpsearch.Steps, got {named}. What a sweep would run, `hpsearch plan` shows"
+    )

@@ -1,0 +1,129 @@
+"""Find the row of a table that stands for a trial's params: the equal one, or the nearest in the unit cube."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpsearch.checks import InvalidKey, nearest, shown
+from hpsearch.errors import SweepError, TrainableError
+from hpsearch.space import Space
+from hpsearch.space.distribution import Distribution, Numeric
+from hpsearch.trial import Params, Value
+
+__all__ = ["ExactRows", "NearestRows", "check_columns"]
+
+Columns = Mapping[str, Sequence[Value]]
+"""Flat parameter names to a value for each row."""
+
+
+def check_columns(columns: Columns, space: Space) -> None:
+    """See that table and space have the same parameters.
+
+    Raises:
+        SweepError: One lacks a parameter of the other.
+    """
+    for name in space.names:
+        if name not in columns:
+            raise SweepError(
+                f"the table must have a column for each parameter of the sweep, but has none for {name}: "
+                f"{nearest(name, columns)}"
+            )
+    missing = next((name for name in columns if name not in space.names), None)
+    if missing is not None:
+        held = sorted({shown(value) for value in columns[missing]})
+        raise SweepError(
+            f"the sweep must have each parameter of the table, but lacks {missing}: add it to parameters, as a range "
+            f"or a constant (the table has {', '.join(held[:4])}{', ...' if len(held) > 4 else ''})"
+        )
+
+
+class ExactRows:
+    """Rows by their values; 1 and 1.0 are the same."""
+
+    def __init__(self, columns: Columns, space: Space) -> None:
+        self._names = space.names
+        self._rows: dict[tuple[object, ...], int] = {}
+        for row, values in enumerate(zip(*(columns[name] for name in self._names), strict=True)):
+            self._rows.setdefault(tuple(map(_identity, values)), row)
+
+    def find(self, params: Params) -> int:
+        """Give the row.
+
+        Raises:
+            TrainableError: The table has none.
+        """
+        row = self._rows.get(tuple(_identity(params[name]) for name in self._names))
+        if row is None:
+            told = ", ".join(f"{name}={shown(params[name])}" for name in self._names)
+            raise TrainableError(
+                f"the table has no row with {told}: let parameters hold the table's values only, or take the nearest "
+                "row (rows: nearest)"
+            )
+        return row
+
+
+class NearestRows:
+    """Rows by their place in the unit cube, whose axes are those of the space.
+
+    A number lies at its share of its range, on a logarithmic axis where the range is logarithmic, and at its quantile
+    where it is normal. A choice is either equal, at distance 0, or not, at distance 1. Of rows at one distance the
+    first is taken.
+    """
+
+    def __init__(self, columns: Columns, space: Space) -> None:
+        self._numeric: list[tuple[str, Numeric]] = []
+        self._listed: list[tuple[str, Mapping[object, int]]] = []
+        places, codes = [], []
+        for parameter in space.parameters:
+            name, distribution, column = parameter.name, parameter.distribution, columns[parameter.name]
+            if isinstance(distribution, Numeric):
+                self._numeric.append((name, distribution))
+                places.append(_places(name, distribution, column))
+            else:
+                known: dict[object, int] = {}
+                codes.append([known.setdefault(_identity(value), len(known)) for value in column])
+                _check_choices(name, distribution, known)
+                self._listed.append((name, known))
+        rows = len(next(iter(columns.values())))
+        self._places: NDArray[np.float64] = np.array(places, dtype=np.float64).reshape(len(places), rows).T.copy()
+        self._codes: NDArray[np.int64] = np.array(codes, dtype=np.int64).reshape(len(codes), rows).T.copy()
+
+    def find(self, params: Params) -> int:
+        """Give the nearest row."""
+        here = np.array([distribution.place(params[name]) for name, distribution in self._numeric])
+        codes = np.array([known[_identity(params[name])] for name, known in self._listed], dtype=np.int64)
+        distances = ((self._places - here) ** 2).sum(axis=1) + (self._codes != codes).sum(axis=1)
+        return int(distances.argmin())
+
+
+def _places(name: str, distribution: Numeric, column: Sequence[Value]) -> list[float]:
+    try:
+        if (strange := next((value for value in column if not math.isfinite(value)), None)) is not None:
+            raise ValueError(f"it has {strange}")
+        return [distribution.place(value) for value in column]
+    except (TypeError, ValueError) as error:
+        raise SweepError(
+            f"the table's column for {name} must hold numbers that the sweep's {type(distribution).__name__} has a "
+            f"place for: {error}"
+        ) from error
+
+
+def _check_choices(name: str, distribution: Distribution, known: Mapping[object, int]) -> None:
+    strange = next((value for value in distribution.grid() if _identity(value) not in known), None)
+    if strange is not None:
+        raise InvalidKey(
+            ("parameters", name),
+            f"must hold values that the table's column has, but it has no {shown(strange)}",
+            "give numbers a range (min, max): then the nearest row is taken",
+        )
+
+
+def _identity(value: Value) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return json.dumps(value, sort_keys=True)
+    return float(value)

@@ -1,0 +1,109 @@
+"""The seam between the simulated backend and what it runs in place of a trainable."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hpsearch.errors import TrainableError
+from hpsearch.space import Space
+from hpsearch.trial import Segment, Trial
+
+__all__ = ["EFFICIENCY", "RecordedFailure", "Simulation", "Step", "is_table", "relative_time", "to_seconds"]
+
+EFFICIENCY = 0.9
+"""What each doubling of a trial's workers is taken to be worth, where nothing else is known: 0.9 of twice the speed."""
+
+
+class RecordedFailure(Exception):
+    """A trial fails here as it did when it was recorded; the text is its message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One iteration."""
+
+    metrics: Mapping[str, float]
+    seconds: float
+    """What it takes on one worker."""
+    state: bytes | None = None
+    """What the next iteration goes on from; None where that follows from params and seed alone."""
+
+
+class Simulation(ABC):
+    """Gives the iterations of trials. Equal trials must give equal ones, in every process."""
+
+    simulated: ClassVar[bool] = True
+    """Tells it from trainables, which don't know of it."""
+
+    start_seconds: float = 0.0
+    """Before each segment's first iteration: a process, data, a checkpoint to read."""
+    checkpoint_seconds: float = 0.0
+    """For the checkpoint at a segment's end."""
+    has_state: ClassVar[bool] = False
+    """Its steps have states, which checkpoints keep."""
+    has_checkpoints: bool = True
+    """False: promoted trials start from zero."""
+    efficiency: float = EFFICIENCY
+    """What each doubling of a trial's workers is worth, as a share of twice the speed."""
+
+    def open(self, space: Space, metric: str) -> None:
+        """Get ready for the trials of a sweep.
+
+        Args:
+            space: Where their params come from.
+            metric: What each iteration must report.
+
+        Raises:
+            SweepError: They don't fit.
+        """
+        self.space, self.metric = space, metric
+
+    def speed(self, width: int) -> float:
+        """Say how many times as fast so many workers run an iteration as one does."""
+        return 1.0 / relative_time(width, self.efficiency)
+
+    @abstractmethod
+    def steps(self, trial: Trial, segment: Segment, state: bytes | None) -> Iterator[Step]:
+        """Give the iterations of a segment: those behind `segment.start`, to its end or beyond.
+
+        Fewer, where the trial ends by itself. What it raises is the trial's failure, after the iterations before.
+
+        Args:
+            trial: The trial.
+            segment: What it runs; its end may be None.
+            state: That of the last iteration before; None at the beginning.
+        """
+
+
+def is_table(trainable: object) -> bool:
+    """Say whether a trainable is named as a table's description: `curves.yaml`, or `curves.yaml#task`."""
+    return isinstance(trainable, str) and trainable.partition("#")[0].endswith((".yaml", ".yml"))
+
+
+def relative_time(width: int, efficiency: float = EFFICIENCY) -> float:
+    """Give the time of an iteration at a width, in units of that on one worker.
+
+    Args:
+        width: How many workers run it.
+        efficiency: What each doubling of the width is worth, as a share of twice the speed.
+    """
+    return float(1.0 / (width * efficiency ** math.log2(width)))
+
+
+def to_seconds(value: object) -> float:
+    """Take the duration of an iteration.
+
+    Raises:
+        TrainableError: It isn't a number, or less than 0.
+    """
+    try:
+        seconds = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise TrainableError(f"the seconds of an iteration must be a number, at least 0, got {value!r}")
+    return seconds

@@ -1,0 +1,116 @@
+"""Recorded learning curves as a simulation: a trial gives what the row gave that stands for its params."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpsearch.checks import nearest
+from hpsearch.errors import SweepError
+from hpsearch.simulation.lookup import ExactRows, NearestRows, check_columns
+from hpsearch.simulation.simulation import RecordedFailure, Simulation, Step
+from hpsearch.space import Space
+from hpsearch.trial import Segment, Trial, Value
+
+__all__ = ["Floats", "Recorded", "Table", "each_iteration"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Curves of equal rows, as arrays."""
+
+    columns: Mapping[str, Sequence[Value]]
+    """Flat parameter names to a value for each row."""
+    metrics: Mapping[str, Floats]
+    """[rows, repetitions, iterations] each."""
+    seconds: Floats
+    """[rows, repetitions, iterations]: what each iteration took; NaN: it wasn't run."""
+    failures: Sequence[str] = ()
+    """For each row how it ended, where it failed; empty where it didn't, or for all rows."""
+
+    def __post_init__(self) -> None:
+        if not self.metrics or not self.columns:
+            raise SweepError("a table must have at least one parameter and one metric")
+        rows = {name: len(column) for name, column in self.columns.items()}
+        for name, values in {**self.metrics, "seconds": self.seconds}.items():
+            rows[name] = len(values)
+            if values.shape != self.seconds.shape:
+                raise SweepError(
+                    "a table's metrics and seconds must be of one shape, "
+                    f"but {name} is {list(values.shape)} where seconds is {list(self.seconds.shape)}"
+                )
+        if self.failures:
+            rows["failures"] = len(self.failures)
+        if len(set(rows.values())) != 1 or not self.seconds.size:
+            raise SweepError(f"a table's columns must be of one length, and not empty, got {rows}")
+        wrong = (self.seconds < 0) | np.isinf(self.seconds)
+        if wrong.any():
+            raise SweepError(
+                "the seconds of an iteration must be at least 0 and finite, but "
+                f"{wrong.sum():,} of {wrong.size:,} aren't: say cumulative: true where each holds those before it, and "
+                "cumulative: clipped where such times go back"
+            )
+
+
+def each_iteration(times: Floats, cumulative: bool | Literal["clipped"]) -> Floats:
+    """Give what each iteration took, from times as they were recorded: [rows, repetitions, iterations]."""
+    if not cumulative:
+        return times
+    if cumulative == "clipped":
+        times = np.where(np.isnan(times), np.nan, np.fmax.accumulate(times, axis=2))
+    return np.diff(times, axis=2, prepend=0.0)
+
+
+class Table(Simulation):
+    """What was recorded, by row and repetition; the trial's seed chooses the repetition.
+
+    Args:
+        recorded: The arrays.
+        rows: `exact`: params without a row break off the sweep; `nearest`: the row nearest in the unit cube is taken.
+    """
+
+    def __init__(self, recorded: Recorded, rows: Literal["nearest", "exact"] = "nearest") -> None:
+        self.recorded = recorded
+        self._kind = ExactRows if rows == "exact" else NearestRows
+        ended = np.isnan(recorded.seconds)
+        self._lengths = np.where(ended.any(axis=2), ended.argmax(axis=2), ended.shape[2])
+        self._repetitions = (self._lengths > 0).sum(axis=1)
+        if not self._repetitions.all():
+            empty = int(self._repetitions.argmin())
+            raise SweepError(f"each row of a table must have an iteration that was run, but row {empty} has none")
+
+    def open(self, space: Space, metric: str) -> None:
+        """Put the rows where the space has them.
+
+        Raises:
+            SweepError: The table lacks the metric, or a parameter, or the space does.
+        """
+        super().open(space, metric)
+        if metric not in self.recorded.metrics:
+            raise SweepError(f"the table has no metric {metric}; {nearest(metric, self.recorded.metrics)}")
+        check_columns(self.recorded.columns, space)
+        self._rows = self._kind(self.recorded.columns, space)
+
+    def find(self, trial: Trial) -> tuple[int, int]:
+        """Give (row, repetition) that stand for a trial."""
+        row = self._rows.find(trial.params)
+        return row, trial.seed % int(self._repetitions[row])
+
+    def steps(self, trial: Trial, segment: Segment, state: bytes | None) -> Iterator[Step]:
+        """Give what the row has behind the segment's start."""
+        recorded, (row, repetition) = self.recorded, self.find(trial)
+        last = int(self._lengths[row, repetition])
+        here = slice(segment.start, last if segment.end is None else min(segment.end, last))
+        seconds = recorded.seconds[row, repetition, here].tolist()
+        metrics = {name: values[row, repetition, here].tolist() for name, values in recorded.metrics.items()}
+        for place, took in enumerate(seconds):
+            yield Step({name: values[place] for name, values in metrics.items()}, took)
+        failure = recorded.failures[row] if recorded.failures else ""
+        if failure and (segment.end is None or segment.end >= last):
+            raise RecordedFailure(failure)

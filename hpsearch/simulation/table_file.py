@@ -1,0 +1,153 @@
+"""A YAML file that describes recorded curves: which file holds them, and what its columns or arrays mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, boolean, integer, number, one_of, shown, text
+from hpsearch.errors import SweepError
+from hpsearch.simulation.description import AXES, Axis, Description, Quantity
+from hpsearch.simulation.recorded_arrays import recorded_arrays
+from hpsearch.simulation.recorded_columns import recorded_columns
+from hpsearch.simulation.table import Table
+from hpsearch.sweep.document import read_document
+from hpsearch.sweep.reader import Kind, listed
+from hpsearch.sweep.reader import Table as Keys
+
+__all__ = ["read_table"]
+
+
+def read_table(named: str, folders: Sequence[str] = ("",), data: Path | None = None) -> Table:
+    """Read a table.
+
+    Args:
+        named: The path of its description; of one that holds several tasks, with `#` and the task behind it.
+        folders: Where a relative path may be meant from; the first that has it counts.
+        data: Where the file that holds the curves is looked for, if it isn't beside the description.
+
+    Raises:
+        SweepError: There is no such table, or its description is wrong; the text has file, line and key.
+    """
+    name, _, task = named.partition("#")
+    path = next((place for folder in folders if (place := Path(folder, name)).exists()), Path(name))
+    document = read_document(path)
+    try:
+        description = _read(document.value)
+        source = path.parent / description.table
+        if data is not None and not source.is_file():
+            source = data / description.table
+        if not source.is_file():
+            raise InvalidKey(("table",), f"must be a file, but {source} isn't there")
+        read = recorded_arrays if source.suffix == ".npz" else recorded_columns
+        table = Table(read(source, description, task), description.rows)
+    except (InvalidKey, InvalidKeys) as error:
+        mistakes = error.mistakes if isinstance(error, InvalidKeys) else (error,)
+        raise SweepError(
+            "\n".join(f"{path}:{document.mark(mistake.key).line}: {mistake}" for mistake in mistakes)
+        ) from None
+    except SweepError as error:
+        raise SweepError(f"{path}: {error}") from None
+    table.start_seconds = description.start_seconds
+    table.checkpoint_seconds = description.checkpoint_seconds
+    table.efficiency = description.efficiency
+    return table
+
+
+def _read(value: object) -> Description:
+    kinds: Mapping[str, Kind[Any]] = {
+        "table": _file,
+        "parameters": partial(_quantities, "lr: learning_rate"),
+        "metrics": partial(_quantities, "accuracy: val_accuracy"),
+        "seconds": _seconds,
+        "tasks": text,
+        "axes": _axes,
+        "iteration": text,
+        "repetition": text,
+        "failure": text,
+        "rows": partial(one_of, ("nearest", "exact")),
+        "start_seconds": _duration,
+        "checkpoint_seconds": _duration,
+        "efficiency": _efficiency,
+    }
+    keys = Keys(value, (), tuple(kinds))
+    required = {
+        "table": "table: curves.parquet",
+        "parameters": "parameters: {lr: learning_rate}",
+        "metrics": "metrics: {accuracy: val_accuracy}",
+    }
+    return keys.build(Description, **keys.read(kinds, required))
+
+
+def _file(value: object, key: KeyPath) -> str:
+    name = text(value, key)
+    if not name.endswith((".npz", ".csv", ".parquet")):
+        raise InvalidKey(key, f"must be a file that ends in .npz, .csv or .parquet, got {shown(name)}")
+    return name
+
+
+def _quantities(example: str, value: object, key: KeyPath) -> dict[str, Quantity]:
+    if not isinstance(value, Mapping) or not value:
+        raise InvalidKey(key, f"must be a mapping of names to columns, as {{{example}}}, got {shown(value)}")
+    return {text(name, key): _quantity(item, (*key, name)) for name, item in value.items()}
+
+
+def _seconds(value: object, key: KeyPath) -> Quantity | float:
+    return _quantity(value, key) if isinstance(value, str | Mapping) else _duration(value, key)
+
+
+def _duration(value: object, key: KeyPath) -> float:
+    seconds = number(value, key)
+    if seconds < 0:
+        raise InvalidKey(key, f"must be at least 0 seconds, got {shown(value)}")
+    return seconds
+
+
+def _efficiency(value: object, key: KeyPath) -> float:
+    share = number(value, key)
+    if not 0.5 <= share <= 1:
+        raise InvalidKey(key, f"must be from 0.5 (more workers gain nothing) to 1 (each counts whole), got {share}")
+    return share
+
+
+def _quantity(value: object, key: KeyPath) -> Quantity:
+    """Read a name, or a mapping with more to say.
+
+    Raises:
+        InvalidKey: It is neither, or a key of the mapping is wrong.
+    """
+    if isinstance(value, str):
+        return Quantity(key, text(value, key))
+    known = ("name", "scale", "cumulative", "column", "names", "axes")
+    table = Keys(value, key, known)
+    kinds = {
+        "name": text,
+        "scale": number,
+        "cumulative": _cumulative,
+        "column": _column,
+        "names": text,
+        "axes": _axes,
+    }
+    return table.build(partial(Quantity, key), **table.read(kinds, {"name": "name: accuracy"}))
+
+
+def _axes(value: object, key: KeyPath) -> tuple[Axis, ...]:
+    """Read the names of an array's axes.
+
+    Raises:
+        InvalidKey: One isn't known, stands there twice, or `row` is missing.
+    """
+    axes = tuple(one_of(AXES, item, (*key, place)) for place, item in enumerate(listed(value, key)))
+    if len(set(axes)) < len(axes) or "row" not in axes:
+        raise InvalidKey(key, f"must name each axis once, row among them, got {', '.join(axes)}")
+    return axes  # type: ignore[return-value]
+
+
+def _cumulative(value: object, key: KeyPath) -> bool | Literal["clipped"]:
+    return "clipped" if value == "clipped" else boolean(value, key)
+
+
+def _column(value: object, key: KeyPath) -> str | int:
+    return value if isinstance(value, str) else integer(value, key)
