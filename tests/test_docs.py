@@ -14,8 +14,10 @@ import pytest
 import yaml
 
 import hpsearch
+from hpsearch.benchmark.suite import load_suite
 from hpsearch.cli.parser import build_parser
 from hpsearch.schedulers.brackets import Bracket, hyperband_brackets, iterations
+from hpsearch.simulation.table_file import read_table
 from hpsearch.sweep.file import load_sweep
 from hpsearch.sweep.wandb import HINTS, REFUSED_DISTRIBUTIONS
 from tests.hpsearch.support.command_line import call
@@ -105,9 +107,17 @@ def test_python_runs_in_the_order_of_the_page(page, here, monkeypatch):
 
 
 @pytest.mark.parametrize("block", of("yaml"), ids=name_of)
-def test_yaml_loads_as_a_sweep(block, tmp_path):
+def test_yaml_loads_as_a_sweep_a_table_or_a_suite(block, tmp_path):
     path = tmp_path / "sweep.yaml"
     given = yaml.safe_load(block.text)
+    if "table" in given or "tasks" in given:
+        path.write_text(block.text)
+        if "tasks" in given:
+            load_suite(path)
+        else:
+            with pytest.raises(hpsearch.SweepError, match=r"table: must be a file, but .* isn't there"):
+                read_table(str(path))
+        return
     around = {} if "metric" in given else {key: value for key, value in _SWEEP.items() if key not in given}
     path.write_text(block.text + (yaml.safe_dump(around) if around else ""))
     load_sweep(path)

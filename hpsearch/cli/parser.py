@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from hpsearch.cli import look, run
+from hpsearch.cli.benchmark import benchmark
 
 __all__ = ["build_parser"]
 
@@ -43,7 +44,7 @@ def _add_running(commands: _Commands) -> None:
     command = _add_command(commands, "run", run.run, "run a sweep")
     _add_sweep(command)
     command.add_argument("--dir", type=Path, help="the study's directory (default: the next free runs/<name>-<n>)")
-    _add_place(command, simulated=True)
+    _add_place(command)
     _add_files(command)
     command.set_defaults(failed=None)
 
@@ -88,6 +89,17 @@ def _add_looking(commands: _Commands) -> None:
     command.add_argument("--host", default="localhost")
     command.add_argument("--port", type=int, default=6006, help="0: any free port (default: %(default)s)")
 
+    command = _add_command(commands, "benchmark", benchmark, "compare search methods over recorded tables")
+    command.add_argument("suite", type=Path, metavar="SUITE.yaml")
+    _add_list(command, "--methods", str, "NAME", "which (default: all that there are); the first is compared with")
+    command.add_argument("--seeds", type=_positive, metavar="N", help="runs of each method on each task")
+    _add_list(command, "--workers", _positive, "N", "numbers of virtual workers, e.g. 1,4,16")
+    command.add_argument("--quick", action="store_true", help="three seeds, and the first number of workers alone")
+    command.add_argument("--jobs", type=_positive, metavar="N", help="processes (default: one per CPU)")
+    text = "where the tables' files are, if not beside their descriptions"
+    command.add_argument("--data", type=Path, metavar="FOLDER", help=text)
+    command.add_argument("--dir", type=Path, help="for the results (default: runs/benchmark-<suite>)")
+
     _add_command(commands, "doctor", look.doctor, "look at this machine and its installation")
 
 
@@ -109,7 +121,7 @@ def _add_sweep(command: argparse.ArgumentParser) -> None:
 
 
 def _add_going_on(command: argparse.ArgumentParser) -> None:
-    _add_place(command, simulated=False)
+    _add_place(command)
     loosened = "run_cap, early_terminate.brackets, limits.*, resources.max_workers_per_trial, ..."
     _add_set(command, f"extend or loosen it: {loosened}")
     _add_files(command)
@@ -125,13 +137,21 @@ def _add_files(command: argparse.ArgumentParser) -> None:
     command.add_argument("--durable", action="store_true", help=text)
 
 
-def _add_place(command: argparse.ArgumentParser, *, simulated: bool) -> None:
-    backends, text = ["ray", "inline"], "inline runs in this process, for a debugger"
-    if simulated:
-        backends, text = [*backends, "simulated"], f"{text}; simulated runs nothing and is the same as plan"
+def _add_place(command: argparse.ArgumentParser) -> None:
+    backends = ["ray", "inline", "simulated"]
+    text = "inline runs in this process, for a debugger; simulated plays a recorded table back, on a virtual clock"
     command.add_argument("--workers", type=_positive, metavar="N", help="workers: each runs a trial, or a part of one")
     command.add_argument("--backend", choices=backends, default="ray", help=text)
     command.add_argument("--address", help="a Ray cluster to join (default: RAY_ADDRESS, or a local Ray)")
+
+
+def _add_list(
+    command: argparse.ArgumentParser, name: str, kind: Callable[[str], object], metavar: str, text: str
+) -> None:
+    def listed(given: str) -> list[object]:
+        return [kind(item.strip()) for item in given.split(",")]
+
+    command.add_argument(name, type=listed, metavar=f"{metavar},...", help=text)
 
 
 def _number(text: str) -> int:

@@ -20,7 +20,20 @@ from hpsearch.report.export import CSV_NAME, OPTUNA_NAME, PARQUET_NAME
 from tests.hpsearch.support.command_line import Answer, Call, write_sweep
 from tests.hpsearch.support.wide_study import HARM, WIDENED, write_wide_study
 
-COMMANDS = ["run", "plan", "resume", "retry", "stop", "status", "trials", "best", "export", "tensorboard", "doctor"]
+COMMANDS = [
+    "run",
+    "plan",
+    "resume",
+    "retry",
+    "stop",
+    "status",
+    "trials",
+    "best",
+    "export",
+    "tensorboard",
+    "benchmark",
+    "doctor",
+]
 
 
 @pytest.fixture
@@ -93,10 +106,9 @@ def test_more_brackets_are_added(here, hpsearch_command):
     assert len(hpsearch.load("hb").trials) == trials + 3  # the third bracket is the first again
 
 
-@pytest.mark.parametrize("command", [("plan",), ("run", "--backend", "simulated")])
-def test_plan_shows_the_brackets_and_runs_nothing(here, hpsearch_command, command):
+def test_plan_shows_the_brackets_and_runs_nothing(here, hpsearch_command):
     write_sweep(here / "r27.yaml", max_iter=None, run_cap=None, early_terminate={"type": "hyperband", "max_iter": 27})
-    answer = hpsearch_command(*command, "r27.yaml", "--workers", 2)
+    answer = hpsearch_command("plan", "r27.yaml", "--workers", 2)
     assert answer.code == 0
     for line in (
         "bracket 0: 27 to iteration 1, then 9 to iteration 3, then 3 to iteration 9, then 1 to iteration 27",

@@ -1,0 +1,61 @@
+"""The runs of a benchmark on disk: a line of JSON each, so that what was killed goes on where it stood."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from hpsearch.benchmark.runs import Course, RunKey
+from hpsearch.benchmark.suite import Suite
+from hpsearch.errors import StorageError
+
+__all__ = ["Results"]
+
+_FILE = "runs.jsonl"
+
+
+class Results:
+    """The results in a directory. Those of another suite, or of a method that was changed since, don't count."""
+
+    def __init__(self, directory: Path, suite: Suite) -> None:
+        self._path = directory / _FILE
+        self._digests = {method: suite.digest(method) for method in suite.known}
+        self.courses: dict[RunKey, Course] = {}
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            lines = self._path.read_text("utf-8").splitlines() if self._path.exists() else []
+        except OSError as error:
+            raise StorageError(f"{directory}: expected a place for results that can be written: {error}") from error
+        for line in lines:
+            self._take(line)
+
+    def _take(self, line: str) -> None:
+        try:
+            told = json.loads(line)
+        except ValueError:
+            return  # its process was killed as it wrote
+        if self._digests.get(told["method"]) == told.pop("digest"):
+            key = RunKey(*(told.pop(name) for name in RunKey._fields))
+            self.courses[key] = Course(**told)
+
+    def add(self, key: RunKey, course: Course) -> None:
+        """Keep what came of a run."""
+        line = json.dumps({**key._asdict(), "digest": self._digests[key.method], **asdict(course)})
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                # What a kill cut off stays a line of its own.
+                file.write(f"{line}\n" if file.tell() == 0 or self._ends_in_newline() else f"\n{line}\n")
+        except OSError as error:
+            raise StorageError(f"{self._path}: expected a file that can be written: {error}") from error
+        self.courses[key] = course
+
+    def _ends_in_newline(self) -> bool:
+        with self._path.open("rb") as file:
+            file.seek(-1, 2)
+            return file.read(1) == b"\n"
+
+    def of(self, method: str, workers: int) -> Mapping[RunKey, Course]:
+        """Give the runs of a method."""
+        return {key: course for key, course in self.courses.items() if key[1:3] == (method, workers)}

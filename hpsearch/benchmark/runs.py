@@ -1,0 +1,151 @@
+"""One run of a method on a task, on the virtual clock: how good the best report was, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from hpsearch.backends.simulated import SimulatedBackend
+from hpsearch.benchmark.suite import Suite
+from hpsearch.events import Finished, Started
+from hpsearch.objective import Objective
+from hpsearch.observers.base import Record
+from hpsearch.run.simulate import Nobody, simulate
+from hpsearch.simulation.table import Floats, Table
+from hpsearch.simulation.table_file import read_table
+from hpsearch.trial import Report, Trial
+
+__all__ = ["Course", "RunKey", "Task", "carry_out", "task_of"]
+
+
+class RunKey(NamedTuple):
+    """Which run it is."""
+
+    task: str
+    method: str
+    workers: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Course:
+    """What came of a run."""
+
+    at: Sequence[float]
+    """When the best report so far was surpassed, in full-training equivalents: time x workers / mean full training."""
+    regret: Sequence[float]
+    """Of each: 0 for the best value of the table, 1 for the median of its final values. Where params were run
+    repeatedly, a report counts as much as their mean at that iteration."""
+    hit: Sequence[bool]
+    """Of each: whether it is as good as the final values of the best rows."""
+    trials: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """A table, and what is good on it."""
+
+    table: Table
+    mean_seconds: float
+    """Of a full training, over the rows."""
+    judged: Floats
+    """[rows, iterations]: what reports count for, less is better; NaN behind a row's end."""
+    best: float
+    middle: float
+    threshold: float
+    """Whoever is as low has hit."""
+
+    def regret(self, value: float) -> float:
+        """Give the share of the way from the best value to the median of the final ones."""
+        return (value - self.best) / (self.middle - self.best)
+
+
+def task_of(suite: Suite, task: str) -> Task:
+    """Read a task, and find out what is good on it."""
+    metric = suite.template.metric
+    table = read_table(suite.trainable(task), data=suite.data)
+    table.open(suite.template.parameters, metric.name)
+    recorded, sign = table.recorded, 1.0 if metric.goal == "minimize" else -1.0
+    ran = ~np.isnan(recorded.seconds)
+    values = np.where(ran, sign * recorded.metrics[metric.name], np.nan)
+    judged = _mean(values, axis=1)
+    lengths = (~np.isnan(judged)).sum(axis=1)
+    final = judged[np.arange(len(judged)), np.maximum(lengths, 1) - 1]
+    full = np.nansum(recorded.seconds, axis=2)[ran.any(axis=2)].mean()
+    final = np.where(np.isnan(final), np.inf, final)
+    finite = judged[np.isfinite(judged)]
+    return Task(
+        table,
+        float(full),
+        judged,
+        best=float(finite.min()),
+        middle=float(np.median(final)),
+        threshold=float(np.quantile(final, suite.hit)),
+    )
+
+
+def _mean(values: Floats, axis: int) -> Floats:
+    """Give the mean of what isn't NaN; NaN where all is."""
+    known = ~np.isnan(values)
+    count = known.sum(axis=axis)
+    total = np.where(known, values, 0.0).sum(axis=axis)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+@dataclass
+class _Watch(Nobody):
+    """Notes each report that is better than all before."""
+
+    task: Task
+    objective: Objective
+    backend: SimulatedBackend
+    workers: int
+    best: float | None = None
+    at: list[float] = field(default_factory=list)
+    judged: list[float] = field(default_factory=list)
+    rows: dict[int, int] = field(default_factory=dict)
+    """Trials to rows of the table."""
+
+    def observe(self, record: Record) -> None:
+        """Learn a new trial's row, and take what its segment reported last."""
+        match record.event:
+            case Started(new=Trial() as trial):
+                self.rows[trial.number] = self.task.table.find(trial)[0]
+            case Finished(reports=reports):
+                self.report(reports[-1:])
+
+    def report(self, reports: Sequence[Report]) -> None:
+        """Take reports as they come."""
+        for report in reports:
+            value = self.objective.reported(report.metrics)
+            if self.best is None or self.objective.improves(value, self.best):
+                self.best = value
+                self.at.append(self.backend.now() * self.workers / self.task.mean_seconds)
+                self.judged.append(float(self.task.judged[self.rows[report.trial], report.iteration - 1]))
+
+
+_TASKS: dict[tuple[str, str], Task] = {}
+"""Those that this process has read, by the suite's path and name."""
+
+
+def carry_out(suite: Suite, key: RunKey) -> Course:
+    """Run a method on a task."""
+    place = suite.path, key.task
+    if place not in _TASKS:
+        _TASKS[place] = task_of(suite, key.task)
+    task = _TASKS[place]
+    seconds = suite.budgets[-1] * task.mean_seconds / key.workers
+    sweep = suite.sweep_of(key.method, key.task, key.seed, key.workers, seconds)
+    backend = SimulatedBackend(key.workers, task.table)
+    watch = _Watch(task, sweep.objective, backend, key.workers)
+    state = simulate(sweep, backend, watch)
+    noted = [(at, value) for at, value in zip(watch.at, watch.judged, strict=True) if at <= suite.budgets[-1]]
+    return Course(
+        [at for at, _ in noted],
+        [task.regret(value) for _, value in noted],
+        [value <= task.threshold for _, value in noted],
+        len(state.rows()),
+    )

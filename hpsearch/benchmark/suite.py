@@ -1,0 +1,187 @@
+"""A suite: tasks that are recorded tables, the sweep around them, and the methods that are compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, at_least, integer, nearest, number, plain, shown, text
+from hpsearch.errors import SweepError
+from hpsearch.schedulers import KNOWN as SCHEDULERS
+from hpsearch.searchers import KNOWN as SEARCHERS
+from hpsearch.sweep.document import read_document
+from hpsearch.sweep.file import sweep_from_mapping
+from hpsearch.sweep.reader import Kind, Table, listed
+from hpsearch.sweep.sweep import Limits, Resources, Sweep
+
+__all__ = ["Suite", "load_suite"]
+
+_OF_METHODS = ("method", "early_terminate", "max_iter", "run_cap", "trainable", "limits", "resources", "seed", "name")
+"""Keys of a sweep that the methods, the tasks and the budget say."""
+
+_ENDLESS = 1_000_000
+"""Trials that no budget holds."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What is compared, and where. Plain data, which travels to other processes."""
+
+    name: str
+    path: str
+    tasks: tuple[str, ...]
+    """Descriptions of tables, relative to the suite's file."""
+    sweep: Mapping[str, Any]
+    """Keys of a sweep file that all runs share."""
+    max_iter: int
+    """Iterations of a full training."""
+    budgets: tuple[float, ...] = (10.0, 25.0, 50.0)
+    """Full-training equivalents at which methods are compared, rising; runs end at the last."""
+    hit: float = 0.01
+    """The share of the rows that are best at the end: whoever reports a value as good has hit."""
+    methods: Mapping[str, Mapping[str, Any]] | None = None
+    """Names to keys of a sweep file, beside the methods that hpsearch has."""
+    seeds: int = 10
+    workers: tuple[int, ...] = (4,)
+    data: Path | None = None
+    """Where the tables' files are, if not beside their descriptions."""
+
+    @cached_property
+    def known(self) -> Mapping[str, Mapping[str, Any]]:
+        """Every method by its name: searchers run trials to their end, schedulers judge random ones."""
+        searchers = {name: {"method": name, "max_iter": self.max_iter} for name in SEARCHERS if name != "grid"}
+        schedulers = {name: {"early_terminate": {"type": name}} for name in SCHEDULERS}
+        return {**searchers, **schedulers, **(self.methods or {})}
+
+    @cached_property
+    def template(self) -> Sweep:
+        """A sweep that has the metric and the parameters of all."""
+        return self.sweep_of("random", self.tasks[0], 0, max(self.workers), 1.0)
+
+    def sweep_of(self, method: str, task: str, seed: int, workers: int, seconds: float) -> Sweep:
+        """Give the sweep of one run.
+
+        Args:
+            method: By its name.
+            task: One of `tasks`.
+            seed: Of the sweep.
+            workers: Virtual ones.
+            seconds: Virtual time after which it ends.
+
+        Raises:
+            SweepError: The method's keys, with those of the suite, are none of a sweep.
+        """
+        keys: dict[str, Any] = {"method": "random", **self.sweep, **self.known[method]}
+        if (early := keys.get("early_terminate")) is not None:
+            keys["early_terminate"] = {"max_iter": self.max_iter, **early}
+        elif "max_iter" not in keys:
+            keys["max_iter"] = self.max_iter
+        keys |= {"trainable": self.trainable(task), "seed": seed, "observers": []}
+        keys.setdefault("run_cap", _ENDLESS)
+        try:
+            sweep = sweep_from_mapping(keys, name=f"{self.name} {method}")
+        except (InvalidKey, InvalidKeys) as error:
+            raise SweepError(f"{self.path}: method {method}: {error}") from None
+        return replace(sweep, limits=Limits(max_time=seconds, max_failures="none"), resources=Resources(workers))
+
+    def trainable(self, task: str) -> str:
+        """Give a task as the trainable of a sweep."""
+        return str(Path(self.path).parent / task)
+
+    def check(self, methods: Sequence[str]) -> None:
+        """See that the methods are known and make sweeps.
+
+        Raises:
+            SweepError: One isn't, or doesn't.
+        """
+        for method in methods:
+            if method not in self.known:
+                raise SweepError(f"{self.path}: there is no method {method}; {nearest(method, self.known)}")
+            self.sweep_of(method, self.tasks[0], 0, max(self.workers), 1.0)
+
+    def digest(self, method: str) -> str:
+        """Name what a run of a method hangs on, so that results of a former suite aren't taken for this one's."""
+        told = [self.sweep, self.known[method], self.max_iter, self.budgets[-1]]
+        return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def load_suite(path: Path, data: Path | None = None) -> Suite:
+    """Read a suite's file; `data` is the folder of the tables' files, if they aren't beside their descriptions.
+
+    Raises:
+        SweepError: It can't be read, or a key is wrong; the text has file, line and key.
+    """
+    document = read_document(path)
+    kinds: Mapping[str, Kind[Any]] = {
+        "name": text,
+        "tasks": _tasks,
+        "sweep": _sweep,
+        "max_iter": partial(at_least, 1, integer),
+        "budgets": _budgets,
+        "hit": _share,
+        "methods": _methods,
+        "seeds": partial(at_least, 1, integer),
+        "workers": _workers,
+    }
+    required = {
+        "tasks": "tasks: [table.yaml]",
+        "sweep": "sweep: {metric: ..., parameters: ...}",
+        "max_iter": "max_iter: 27",
+    }
+    try:
+        keys = Table(document.value, (), tuple(kinds))
+        return keys.build(Suite, **{"name": path.stem, "path": str(path), "data": data, **keys.read(kinds, required)})
+    except (InvalidKey, InvalidKeys) as error:
+        mistakes = error.mistakes if isinstance(error, InvalidKeys) else (error,)
+        told = (f"{path}:{document.mark(mistake.key).line}: {mistake}" for mistake in mistakes)
+        raise SweepError("\n".join(told)) from None
+
+
+def _tasks(value: object, key: KeyPath) -> tuple[str, ...]:
+    tasks = tuple(text(item, (*key, place)) for place, item in enumerate(listed(value, key)))
+    if not tasks or len(set(tasks)) < len(tasks):
+        raise InvalidKey(key, "must name at least one task, and each once")
+    return tasks
+
+
+def _sweep(value: object, key: KeyPath) -> dict[str, Any]:
+    keys = _mapping(value, key)
+    strange = next((name for name in keys if name in _OF_METHODS), None)
+    if strange is not None:
+        raise InvalidKey((*key, strange), "is said by the methods, the tasks and the budgets, and can't stand here")
+    return keys
+
+
+def _methods(value: object, key: KeyPath) -> dict[str, dict[str, Any]]:
+    return {text(name, key): _mapping(item, (*key, name)) for name, item in _mapping(value, key).items()}
+
+
+def _mapping(value: object, key: KeyPath) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidKey(key, f"must be a mapping, got {shown(value)}")
+    return dict(plain(value, key))
+
+
+def _budgets(value: object, key: KeyPath) -> tuple[float, ...]:
+    budgets = tuple(number(item, (*key, place)) for place, item in enumerate(listed(value, key)))
+    if not budgets or budgets[0] <= 0 or any(one >= other for one, other in pairwise(budgets)):
+        raise InvalidKey(key, f"must be numbers of full trainings, more than 0 and rising, got {shown(value)}")
+    return budgets
+
+
+def _share(value: object, key: KeyPath) -> float:
+    share = number(value, key)
+    if not 0 < share < 1:
+        raise InvalidKey(key, f"must be a share of the rows, between 0 and 1, got {share}")
+    return share
+
+
+def _workers(value: object, key: KeyPath) -> tuple[int, ...]:
+    given = listed(value, key) if not isinstance(value, int) else [value]
+    return tuple(at_least(1, integer, item, (*key, place)) for place, item in enumerate(given))

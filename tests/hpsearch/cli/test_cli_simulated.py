@@ -1,0 +1,131 @@
+"""`--backend simulated` from the command line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+import hpsearch
+from tests.hpsearch.support.command_line import ROOT
+
+TABLE = {"table": "c.csv", "iteration": "epoch", "parameters": {"x": "x"}, "metrics": {"loss": "loss"}, "seconds": 60}
+
+SWEEP: dict[str, Any] = {
+    "trainable": "table.yaml",
+    "metric": {"name": "loss", "goal": "minimize"},
+    "method": "random",
+    "parameters": {"x": {"min": 0.0, "max": 1.0}},
+    "early_terminate": {"type": "successive_halving", "max_iter": 9},
+    "observers": [],
+}
+
+
+@pytest.fixture
+def table(here: Path) -> Path:
+    lines = [{"x": x / 10, "epoch": epoch, "loss": x + 1 / epoch} for x in range(11) for epoch in range(1, 10)]
+    pd.DataFrame(lines).to_csv(here / "c.csv", index=False)
+    (here / "table.yaml").write_text(yaml.safe_dump(TABLE))
+    (here / "t.yaml").write_text(yaml.safe_dump(SWEEP))
+    return here
+
+
+def test_a_table_is_played_back(table, hpsearch_command):
+    answer = hpsearch_command("run", "t.yaml", "--backend", "simulated", "--workers", 3)
+    assert answer.code == 0
+    assert "best:        trial" in answer.out
+    study = hpsearch.load("runs/t-1")
+    assert [row.value for row in study.trials if row.iterations == 9] == [
+        pytest.approx(round(row.params["x"] * 10) + 1 / 9) for row in study.trials if row.iterations == 9
+    ]
+    assert "in workers" in hpsearch_command("status", "runs/t-1").out
+
+
+def test_a_stopped_one_goes_on_from_anywhere(table, hpsearch_command, monkeypatch, tmp_path_factory):
+    limited = ("--set", "limits.max_time=200")
+    assert hpsearch_command("run", "t.yaml", "--backend", "simulated", "--workers", 1, *limited).code == 3
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    study = table / "runs" / "t-1"
+    resumed = hpsearch_command("resume", study, "--backend", "simulated", "--workers", 2, "--set", "limits.max_time=1d")
+    assert resumed.code == 0
+    assert hpsearch.load(study).state == "finished"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("run t.yaml --backend simulated", "as many workers as it is told, and none were: --workers 4"),
+        ("run t.yaml --backend inline", "table.yaml is a table of what was recorded.* run it with --backend simulated"),
+        ("run t.yaml --workers 1", "table.yaml is a table of what was recorded.* but the backend is ray"),
+        ("run sweep.yaml --backend simulated --workers 1", "the simulated backend trains nothing"),
+        (
+            "run t.yaml --backend simulated --workers 1 --set metric.name=los",
+            r"the table has no metric los; did you mean loss\?",
+        ),
+        (
+            "run t.yaml --backend simulated --workers 1 --set parameters.y.value=3",
+            "the table must have a column for each parameter of the sweep, but has none for y",
+        ),
+        ("run t.yaml --backend simulated --workers 1 --set trainable=no.yaml", "no.yaml: must be .* it doesn't exist"),
+        ("run t.yaml --backend simulated --workers 1 --set trainable=table.yaml#a", "holds one task"),
+    ],
+)
+def test_what_does_not_fit_is_one_message_and_leaves_no_study(table, hpsearch_command, words, expected):
+    answer = hpsearch_command(*words.split())
+    assert answer.code == 1
+    assert re.search(expected, answer.err, re.DOTALL), answer.err
+    assert not (table / "runs").exists()
+
+
+def test_the_config_runs(here, hpsearch_command):
+    sweep = ROOT / "configs" / "simulated.yaml"
+    assert hpsearch_command("run", sweep, "--backend", "simulated", "--dir", "s").code == 0
+    assert hpsearch.load("s").best_value > 0.95
+
+
+def test_methods_are_compared_over_a_suite(here, hpsearch_command):
+    suite = ROOT / "configs" / "benchmarks" / "digits.yaml"
+    command = ("benchmark", suite, "--methods", "random,asha", "--seeds", 2, "--workers", "2,4", "--dir", "b")
+    answer = hpsearch_command(*command, "--jobs", 1)
+    assert answer.code == 0
+    lines = answer.out.splitlines()
+    assert lines[0] == "digits: 1 task, 2 seeds; means over tasks ± their standard error"
+    assert [line.split()[:3] for line in lines[3:7]] == [
+        [method, str(workers), "2"] for workers in (2, 4) for method in ("random", "asha")
+    ]
+    assert {path.name for path in (here / "b").iterdir()} == {
+        "runs.jsonl",
+        "table.md",
+        *(f"{kind}-{workers}.svg" for kind in ("hits", "regret") for workers in (2, 4)),
+    }
+    before = (here / "b" / "runs.jsonl").read_text()
+    again = hpsearch_command(*command)
+    assert again.out == answer.out
+    assert "8 of 8 runs are there already" in again.err
+    assert (here / "b" / "runs.jsonl").read_text() == before
+
+
+def test_quick_is_three_seeds_on_the_first_number_of_workers(here, hpsearch_command):
+    suite = ROOT / "configs" / "benchmarks" / "digits.yaml"
+    answer = hpsearch_command("benchmark", suite, "--methods", "random", "--workers", "2,4", "--quick", "--jobs", 1)
+    assert [line.split()[:3] for line in answer.out.splitlines()[3:-1]] == [["random", "2", "3"]]
+    assert (here / "runs" / "benchmark-digits" / "table.md").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        ("benchmark no.yaml", 1, "no.yaml: must be .* it doesn't exist"),
+        ("benchmark SUITE --methods ashe", 1, r"there is no method ashe; did you mean asha\?"),
+        ("benchmark SUITE --workers 1,x", 2, "must be a whole number, at least 1, got 'x'"),
+    ],
+)
+def test_mistakes_of_a_benchmark(here, hpsearch_command, words, code, expected):
+    suite = str(ROOT / "configs" / "benchmarks" / "digits.yaml")
+    answer = hpsearch_command(*(suite if word == "SUITE" else word for word in words.split()))
+    assert answer.code == code
+    assert re.search(expected, answer.err, re.DOTALL), answer.err
