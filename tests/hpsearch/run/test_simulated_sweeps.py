@@ -33,7 +33,7 @@ SWEEPS: dict[str, dict[str, Any]] = {
     "to the end": {"run_cap": 20},
     "best": {"max_iter": LENGTH, "run_cap": 20, "metric_scope": "best"},
     "hyperband": {"early_terminate": hpsearch.Hyperband(max_iter=LENGTH, eta=2), "run_cap": 30},
-    "retries": {"early_terminate": hpsearch.SuccessiveHalving(max_iter=LENGTH), "max_retries": 2, "run_cap": 9},
+    "retries": {"early_terminate": hpsearch.SuccessiveHalving(max_iter=LENGTH, min_iter=2), "max_retries": 2, "run_cap": 9},
 }
 
 
@@ -154,6 +154,8 @@ def test_what_can_not_be_simulated_is_said_before_anything_is_made(tmp_path):
         hpsearch.search(bowl, backend="inline", directory=":memory:", run_cap=1, **OPTIONS)
     with pytest.raises(TrainableError, match=r"Bowl is a simulation, which trains nothing: run it with --backend sim"):
         hpsearch.search(Bowl, backend="inline", directory=tmp_path / "inline", run_cap=1, **OPTIONS)
+    with pytest.raises(SweepError, match=r"in steps must know where to end, but the sweep names no max_iter"):
+        simulated(Walk, tmp_path / "s", run_cap=1)
     assert not (tmp_path / "s").exists()
 
 
