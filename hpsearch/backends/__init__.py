@@ -77,8 +77,8 @@ def _simulated(
     simulation = find_simulation(trainable or sweep.trainable, folders)
     if simulation.has_state and sweep.iterations is None:
         raise SweepError(
-            "a simulation in steps must know where to end, but the sweep names no max_iter: set it at the top level, or "
-            "inside early_terminate where there is one"
+            "a simulation in steps must know where to end, but the sweep names no max_iter: set it at the top level, "
+            "or inside early_terminate where there is one"
         )
     simulation.open(sweep.parameters, sweep.metric.name)
     return SimulatedBackend(workers, simulation, epoch=time.time())

@@ -33,7 +33,17 @@ SWEEPS: dict[str, dict[str, Any]] = {
     "to the end": {"run_cap": 20},
     "best": {"max_iter": LENGTH, "run_cap": 20, "metric_scope": "best"},
     "hyperband": {"early_terminate": hpsearch.Hyperband(max_iter=LENGTH, eta=2), "run_cap": 30},
-    "retries": {"early_terminate": hpsearch.SuccessiveHalving(max_iter=LENGTH, min_iter=2), "max_retries": 2, "run_cap": 9},
+    "retries": {
+        "early_terminate": hpsearch.SuccessiveHalving(max_iter=LENGTH, min_iter=2),
+        "max_retries": 2,
+        "run_cap": 9,
+    },
+}
+
+# With one worker the order in which trials end, which these two go by, is the same after a kill.
+IN_ORDER: dict[str, dict[str, Any]] = {
+    "asha": {"early_terminate": hpsearch.ASHA(max_iter=LENGTH), "run_cap": 15, "workers": 1},
+    "median": {"early_terminate": hpsearch.MedianStopping(max_iter=LENGTH, min_trials=2), "run_cap": 8, "workers": 1},
 }
 
 
@@ -171,22 +181,24 @@ def test_a_simulation_that_breaks_the_contract_ends_the_sweep():
 
 KILLED = """
 import hpsearch
-from tests.hpsearch.run.test_simulated_sweeps import OPTIONS, SWEEPS
+from tests.hpsearch.run.test_simulated_sweeps import IN_ORDER, OPTIONS, SWEEPS
 from tests.hpsearch.support.simulations import Executioner, Walk
-hpsearch.search(Walk, backend="simulated", workers=3, directory={directory!r}, observers=[Executioner({seq})],
-                **OPTIONS | SWEEPS['hyperband'])
+options = {{"workers": 3, **OPTIONS, **(SWEEPS | IN_ORDER)[{name!r}]}}
+hpsearch.search(Walk, backend="simulated", directory={directory!r}, observers=[Executioner({seq})], **options)
 """
 
 
-def test_a_simulated_sweep_that_is_killed_is_resumed_to_the_same_table(tmp_path):
-    expected = simulated(Walk, **SWEEPS["hyperband"])
+@pytest.mark.parametrize("name", ["hyperband", *IN_ORDER])
+def test_a_simulated_sweep_that_is_killed_is_resumed_to_the_same_table(tmp_path, name):
+    options = (SWEEPS | IN_ORDER)[name]
+    expected = simulated(Walk, **options)
     events = len(expected.segments()) * 2
     for seq in (2, events // 3, events // 2, events - 3):
         directory = tmp_path / str(seq)
-        program = [sys.executable, "-c", KILLED.format(directory=str(directory), seq=seq)]
+        program = [sys.executable, "-c", KILLED.format(directory=str(directory), seq=seq, name=name)]
         ended = subprocess.run(program, cwd=ROOT, env=environment(), check=False, capture_output=True)
         assert ended.returncode == -signal.SIGKILL, ended.stderr
-        resumed = simulated(Walk, directory, **SWEEPS["hyperband"])
+        resumed = simulated(Walk, directory, **options)
         assert resumed.state == "finished"
         assert table(resumed) == table(expected)
 
