@@ -89,6 +89,7 @@ class AsynchronousHalving(OpenEnded):
         run_cap: int | None = None,
     ) -> None:
         super().__init__(ends, run_cap)
+        self._until = ends
         self._shares = shares
         self._objective = objective
         self._judged = [[RunningRung(eta) for _ in bracket[:-1]] for bracket in ends]
@@ -99,11 +100,11 @@ class AsynchronousHalving(OpenEnded):
     def upcoming(self) -> Iterator[NewTrial | Run]:
         """Give the promotions, from the highest rung to the lowest and the best first, and then the new trials."""
         yield from self._promotions()
-        dealt = [self._started[bracket, 0] for bracket in range(len(self._ends))]
+        dealt = [self._started[bracket, 0] for bracket in range(len(self._until))]
         for number in self._numbers():
             bracket = self._bracket_of(number, dealt)
             dealt[bracket] += 1
-            yield NewTrial(number, self._ends[bracket][0], bracket)
+            yield NewTrial(number, self._until[bracket][0], bracket)
 
     def ready(self) -> int:
         """Count the promotions and the trials that may still be created, which are 1 where they have no bound."""
@@ -121,7 +122,7 @@ class AsynchronousHalving(OpenEnded):
         if rung < len(self._judged[bracket]):
             self._judged[bracket][rung].add(self._objective.place(outcome.value), outcome.trial)
             return self._stop_at_the_end()
-        complete = Decision(outcome.trial, "complete", f"last rung: {ran(outcome, self._ends[bracket][rung])}")
+        complete = Decision(outcome.trial, "complete", f"last rung: {ran(outcome, self._until[bracket][rung])}")
         return [complete, *self._stop_at_the_end()]
 
     def exhausted(self) -> Sequence[Decision]:
@@ -144,7 +145,7 @@ class AsynchronousHalving(OpenEnded):
     def _promotions(self) -> Iterator[Run]:
         for bracket, rung in self._highest_first:
             for trial in self._judged[bracket][rung].promotable():
-                yield Run(trial, self._ends[bracket][rung + 1], bracket, rung + 1)
+                yield Run(trial, self._until[bracket][rung + 1], bracket, rung + 1)
 
     def _bracket_of(self, number: int, dealt: Sequence[int]) -> int:
         """Give the bracket that most lacks trials, of equals the first; `dealt` are those that each has."""

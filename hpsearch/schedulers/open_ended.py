@@ -22,11 +22,11 @@ class OpenEnded(Scheduler):
     may be taken back at any time.
 
     Args:
-        ends: Of each bracket, the iterations that its rungs run until.
+        ends: Of each bracket, the iterations that its rungs run until; None: until the trainable returns.
         run_cap: How many trials may be created in all; None: as many as the searcher has params for.
     """
 
-    def __init__(self, ends: Sequence[Sequence[int]], run_cap: int | None) -> None:
+    def __init__(self, ends: Sequence[Sequence[int | None]], run_cap: int | None) -> None:
         if run_cap is not None and run_cap < 1:
             raise SweepError(f"`run_cap` must be at least 1, got {run_cap}")
         self._ends = ends

@@ -75,7 +75,7 @@ def test_bounds_cannot_be_lowered():
     scheduler = FullLength(2, run_cap=5)
     with pytest.raises(ValueError, match="`run_cap` is 5, got 4"):
         scheduler.extend(4, {})
-    with pytest.raises(ValueError, match="only `run_cap` can be raised where nothing terminates early, got brackets"):
+    with pytest.raises(ValueError, match="only `run_cap` can be raised, got brackets"):
         scheduler.extend(None, {"brackets": 2})
     with pytest.raises(ValueError, match="no bound so far, got 100"):
         FullLength(2).extend(100, {})
