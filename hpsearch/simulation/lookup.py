@@ -15,7 +15,7 @@ from hpsearch.space import Space
 from hpsearch.space.distribution import Distribution, Numeric
 from hpsearch.trial import Params, Value
 
-__all__ = ["ExactRows", "NearestRows", "check_columns"]
+__all__ = ["ExactRows", "NearestRows", "check_columns", "identity"]
 
 Columns = Mapping[str, Sequence[Value]]
 """Flat parameter names to a value for each row."""
@@ -49,7 +49,7 @@ class ExactRows:
         self._names = space.names
         self._rows: dict[tuple[object, ...], int] = {}
         for row, values in enumerate(zip(*(columns[name] for name in self._names), strict=True)):
-            self._rows.setdefault(tuple(map(_identity, values)), row)
+            self._rows.setdefault(tuple(map(identity, values)), row)
 
     def find(self, params: Params) -> int:
         """Give the row.
@@ -57,7 +57,7 @@ class ExactRows:
         Raises:
             TrainableError: The table has none.
         """
-        row = self._rows.get(tuple(_identity(params[name]) for name in self._names))
+        row = self._rows.get(tuple(identity(params[name]) for name in self._names))
         if row is None:
             told = ", ".join(f"{name}={shown(params[name])}" for name in self._names)
             raise TrainableError(
@@ -86,7 +86,7 @@ class NearestRows:
                 places.append(_places(name, distribution, column))
             else:
                 known: dict[object, int] = {}
-                codes.append([known.setdefault(_identity(value), len(known)) for value in column])
+                codes.append([known.setdefault(identity(value), len(known)) for value in column])
                 _check_choices(name, distribution, known)
                 self._listed.append((name, known))
         rows = len(next(iter(columns.values())))
@@ -96,7 +96,7 @@ class NearestRows:
     def find(self, params: Params) -> int:
         """Give the nearest row."""
         here = np.array([distribution.place(params[name]) for name, distribution in self._numeric])
-        codes = np.array([known[_identity(params[name])] for name, known in self._listed], dtype=np.int64)
+        codes = np.array([known[identity(params[name])] for name, known in self._listed], dtype=np.int64)
         distances = ((self._places - here) ** 2).sum(axis=1) + (self._codes != codes).sum(axis=1)
         return int(distances.argmin())
 
@@ -114,7 +114,7 @@ def _places(name: str, distribution: Numeric, column: Sequence[Value]) -> list[f
 
 
 def _check_choices(name: str, distribution: Distribution, known: Mapping[object, int]) -> None:
-    strange = next((value for value in distribution.grid() if _identity(value) not in known), None)
+    strange = next((value for value in distribution.grid() if identity(value) not in known), None)
     if strange is not None:
         raise InvalidKey(
             ("parameters", name),
@@ -123,7 +123,8 @@ def _check_choices(name: str, distribution: Distribution, known: Mapping[object,
         )
 
 
-def _identity(value: Value) -> object:
+def identity(value: Value) -> object:
+    """Give what is the same for equal values, 1 and 1.0 among them, and hashable."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return json.dumps(value, sort_keys=True)
     return float(value)

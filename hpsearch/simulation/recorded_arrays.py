@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,26 +33,37 @@ def recorded_arrays(path: Path, described: Description, task: str) -> Recorded:
     Raises:
         InvalidKey: It can't be read, or doesn't hold what the description says.
     """
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = dict(archive.items())
-    except (OSError, ValueError, EOFError) as error:
-        raise InvalidKey(("table",), f"must be an archive of arrays: {error}") from None
-    place = _task(arrays, described, task)
-    metrics = {name: _values(arrays, q, described, place) for name, q in described.metrics.items()}
-    shape = np.broadcast_shapes(*(values.shape for values in metrics.values()))
+    for key in ("iteration", "repetition"):
+        if getattr(described, key) is not None:
+            raise InvalidKey((key,), "is for the lines of a .csv or .parquet file: arrays have axes")
+    arrays = _load(path)
+    columns = {name: _column(arrays, quantity) for name, quantity in described.parameters.items()}
+    sizes: dict[Axis, int] = {"row": len(next(iter(columns.values())))}
+    place = _task(arrays, described, task, sizes)
+    metrics = {name: _values(arrays, q, described, place, sizes) for name, q in described.metrics.items()}
     if isinstance(described.seconds, Quantity):
-        seconds = _values(arrays, described.seconds, described, place)
+        seconds = _values(arrays, described.seconds, described, place, sizes)
         seconds = each_iteration(seconds, described.seconds.cumulative)
     else:
-        seconds = np.full(shape, described.seconds)
-    shape = np.broadcast_shapes(shape, seconds.shape)
+        seconds = np.full((1, 1, 1), described.seconds)
+    shape = sizes["row"], sizes.get("repetition", 1), sizes.get("iteration", 1)
     return Recorded(
-        {name: _column(arrays, quantity) for name, quantity in described.parameters.items()},
+        columns,
         {name: np.broadcast_to(values, shape) for name, values in metrics.items()},
         np.broadcast_to(seconds, shape),
-        () if described.failure is None else [str(text) for text in _array(arrays, described.failure, ("failure",))],
+        () if described.failure is None else _failures(arrays, described.failure, place, sizes),
     )
+
+
+def _load(path: Path) -> Arrays:
+    try:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise ValueError("it holds a single array")
+            return dict(archive.items())
+    except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        raise InvalidKey(("table",), f"must be an archive of arrays: {error}") from None
 
 
 def _array(arrays: Arrays, name: str, key: KeyPath) -> NDArray[Any]:
@@ -59,18 +72,47 @@ def _array(arrays: Arrays, name: str, key: KeyPath) -> NDArray[Any]:
     return arrays[name]
 
 
-def _task(arrays: Arrays, described: Description, task: str) -> int | None:
-    """Give the place of a task on the axis of tasks; None where there is no such axis."""
+def _labels(arrays: Arrays, name: str, key: KeyPath) -> list[str]:
+    labels = _plain(_array(arrays, name, key))
+    if not isinstance(labels, list) or len(set(map(str, labels))) < len(labels):
+        raise InvalidKey(key, f"must be a list of names, each once, but {name} isn't one")
+    return [str(label) for label in labels]
+
+
+def _plain(array: NDArray[Any]) -> Any:
+    """Give an array's values; texts in bytes are texts, as other programs write them."""
+    return (np.strings.decode(array, "utf-8", "replace") if array.dtype.kind == "S" else array).tolist()
+
+
+def _task(arrays: Arrays, described: Description, task: str, sizes: dict[Axis, int]) -> int | None:
+    """Give the place of a task on the axis of tasks, and note its size; None where there is no such axis."""
     if described.tasks is None:
         if task:
             raise InvalidKey((), f"holds one task, so nothing can stand behind #, got {task!r}")
         return None
-    labels = [str(label) for label in _array(arrays, described.tasks, ("tasks",)).tolist()]
+    labels = _labels(arrays, described.tasks, ("tasks",))
     if task not in labels:
         raise InvalidKey(
             ("tasks",), f"holds {len(labels)} tasks, of which #{task or '...'} is none", nearest(task, labels)
         )
+    sizes["task"] = len(labels)
     return labels.index(task)
+
+
+def _failures(arrays: Arrays, name: str, task: int | None, sizes: Mapping[Axis, int]) -> list[list[str]]:
+    """Give [rows][repetitions] of an array with these axes, or of rows alone, of one task or all."""
+    values = _array(arrays, name, ("failure",))
+    if task is not None and values.ndim > 1:
+        values = values[min(task, len(values) - 1)]
+    rows, repetitions = sizes["row"], sizes.get("repetition", 1)
+    if values.dtype.kind not in "US" or values.shape not in ((rows,), (rows, repetitions)):
+        raise InvalidKey(
+            ("failure",),
+            f"must be texts for each row, or row and repetition, empty where nothing failed, but {name} is of "
+            f"{values.dtype}, {list(values.shape)}",
+        )
+    told: list[list[str]] = _plain(np.broadcast_to(values.reshape(rows, -1), (rows, repetitions)))
+    return told
 
 
 def _column(arrays: Arrays, quantity: Quantity) -> list[Any]:
@@ -79,7 +121,7 @@ def _column(arrays: Arrays, quantity: Quantity) -> list[Any]:
     column = quantity.column
     if values.ndim == 2 and column is not None:
         if quantity.names is not None:
-            names = [str(name) for name in _array(arrays, quantity.names, (*quantity.key, "names")).tolist()]
+            names = _labels(arrays, quantity.names, (*quantity.key, "names"))
             if column not in names:
                 raise InvalidKey(
                     (*quantity.key, "column"), f"isn't one of {quantity.names}", nearest(str(column), names)
@@ -91,17 +133,37 @@ def _column(arrays: Arrays, quantity: Quantity) -> list[Any]:
                 f"must be below {values.shape[1]}, or names must say which it is, got {column!r}",
             )
         values = values[:, column]
+    elif column is not None or quantity.names is not None:
+        raise InvalidKey(
+            (*quantity.key, "names" if column is None else "column"),
+            f"is for an array of several columns, but {quantity.name} is {list(values.shape)}",
+        )
     if values.ndim != 1:
         raise InvalidKey(
             quantity.key,
             f"must have one value for each row, but {quantity.name} is {list(values.shape)}: name a column",
         )
-    scaled: list[Any] = (values if quantity.scale == 1.0 else values * quantity.scale).tolist()
-    return scaled
+    if quantity.scale != 1.0:
+        _check_numbers(values, quantity)
+        values = values * quantity.scale
+    return [None if isinstance(value, float) and value != value else value for value in _plain(values)]
 
 
-def _values(arrays: Arrays, quantity: Quantity, described: Description, task: int | None) -> Floats:
-    """Give a quantity as [rows, repetitions, iterations], the last two 1 where it has no such axis."""
+def _check_numbers(values: NDArray[Any], quantity: Quantity) -> None:
+    if values.dtype.kind not in "iuf":
+        raise InvalidKey(quantity.key, f"must hold numbers, but {quantity.name} is of {values.dtype}")
+
+
+def _values(
+    arrays: Arrays, quantity: Quantity, described: Description, task: int | None, sizes: dict[Axis, int]
+) -> Floats:
+    """Give a quantity as [rows, repetitions, iterations], the last two 1 where it has no such axis.
+
+    `sizes` are those of the axes known so far; it learns the others.
+
+    Raises:
+        InvalidKey: It doesn't hold numbers, or one of its axes has another size.
+    """
     values = _array(arrays, quantity.name, quantity.key)
     with_task: tuple[Axis, ...] = () if task is None else ("task",)
     axes = quantity.axes or described.axes or (*with_task, *_USUAL.get(values.ndim - len(with_task), ()))
@@ -111,8 +173,10 @@ def _values(arrays: Arrays, quantity: Quantity, described: Description, task: in
             f"must have an axis for each of {', '.join(axes) or 'axes'}, but {quantity.name} is {list(values.shape)}",
             "say what they are: axes: [row, repetition], for one" + (" (task where there are tasks)" if task else ""),
         )
-    if not np.issubdtype(values.dtype, np.number):
-        raise InvalidKey(quantity.key, f"must hold numbers, but {quantity.name} is of {values.dtype}")
+    _check_numbers(values, quantity)
+    for axis, size in zip(axes, values.shape, strict=True):
+        if sizes.setdefault(axis, size) != size:
+            raise InvalidKey(quantity.key, f"must have the axis {axis} of {sizes[axis]} as the others, got {size}")
     order = [axes.index(axis) for axis in AXES if axis in axes]
     ordered = values.transpose(order)
     if task is not None:

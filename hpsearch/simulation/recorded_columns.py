@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpsearch.checks import InvalidKey, KeyPath, nearest
+from hpsearch.checks import InvalidKey, KeyPath, nearest, plain
 from hpsearch.simulation.description import Description, Quantity
+from hpsearch.simulation.lookup import identity
 from hpsearch.simulation.table import Floats, Recorded, each_iteration
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ def recorded_columns(path: Path, described: Description, task: str) -> Recorded:
     Raises:
         InvalidKey: It can't be read, or doesn't hold what the description says.
     """
+    _check(described)
     lines = _lines(path)
     for key in ("tasks", "iteration", "repetition", "failure"):
         name = getattr(described, key)
@@ -30,7 +34,9 @@ def recorded_columns(path: Path, described: Description, task: str) -> Recorded:
             _column(lines, name, (key,))
     lines = _of_task(lines, described, task)
     params = {name: _scaled(lines, quantity) for name, quantity in described.parameters.items()}
-    rows = lines.groupby([column.rename(name) for name, column in params.items()], sort=False, dropna=False).ngroup()
+    rows = lines.groupby(
+        [_hashable(column) for column in params.values()], sort=False, dropna=False, observed=True
+    ).ngroup()
     repetitions = _repetitions(lines, rows, described)
     iterations = _iterations(lines, described)
     shape = int(rows.max()) + 1, int(repetitions.max()) + 1, int(iterations.max()) + 1
@@ -47,19 +53,37 @@ def recorded_columns(path: Path, described: Description, task: str) -> Recorded:
         raise InvalidKey(("iteration",), "must count from 1 without a gap in each row")
     firsts = np.unique(place[0], return_index=True)[1]
     return Recorded(
-        {name: [None if value != value else value for value in column.iloc[firsts]] for name, column in params.items()},
+        {name: column.iloc[firsts].tolist() for name, column in params.items()},
         {name: _filled(shape, place, _numbers(lines, q)) for name, q in described.metrics.items()},
         _seconds(lines, described, shape, place),
-        () if described.failure is None else lines[described.failure].iloc[firsts].fillna("").astype(str).tolist(),
+        () if described.failure is None else _failures(lines[described.failure], shape, place),
     )
+
+
+def _check(described: Description) -> None:
+    """See that nothing is said of axes, which only arrays have."""
+    quantities = [*described.parameters.values(), *described.metrics.values()]
+    for quantity in [*quantities, described.seconds]:
+        for name in ("column", "names", "axes"):
+            if isinstance(quantity, Quantity) and getattr(quantity, name) is not None:
+                raise InvalidKey((*quantity.key, name), "is for the arrays of an .npz archive, and can't stand here")
+    if described.axes is not None:
+        raise InvalidKey(("axes",), "are for the arrays of an .npz archive, and can't stand here")
 
 
 def _lines(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        lines = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
-    except (OSError, ValueError) as error:
+        if path.suffix == ".csv":
+            # Without a word, columns would be shifted where lines are longer than the first, and the same value be
+            # a number in one part of a long file and a text in another.
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pd.errors.ParserWarning)
+                lines = pd.read_csv(path, index_col=False, low_memory=False)
+        else:
+            lines = pd.read_parquet(path)
+    except (OSError, ValueError, NotImplementedError, pd.errors.ParserWarning) as error:
         raise InvalidKey(("table",), f"must be a readable {path.suffix} file: {error}") from None
     if lines.empty:
         raise InvalidKey(("table",), "must hold lines, got none")
@@ -87,8 +111,22 @@ def _of_task(lines: pd.DataFrame, described: Description, task: str) -> pd.DataF
 
 
 def _scaled(lines: pd.DataFrame, quantity: Quantity) -> pd.Series:
+    """Give a parameter's column; what is missing in it is null."""
+    import pandas as pd
+
     column = _column(lines, quantity.name, quantity.key)
-    return column if quantity.scale == 1.0 else column * quantity.scale
+    if quantity.scale != 1.0:
+        column = pd.Series(_numbers(lines, quantity), lines.index)
+    if column.dtype != object and not column.isna().any():
+        return column
+    missing = [value is pd.NA or value is pd.NaT or (isinstance(value, float) and isnan(value)) for value in column]
+    values = [None if none else plain(value, quantity.key) for value, none in zip(column, missing, strict=True)]
+    return pd.Series(values, lines.index, dtype=object)
+
+
+def _hashable(column: pd.Series) -> Any:
+    """Give what lines are grouped by: mixed values and lists by what is the same for equal ones."""
+    return column.map(identity) if column.dtype == object else column
 
 
 def _numbers(lines: pd.DataFrame, quantity: Quantity) -> Floats:
@@ -103,16 +141,35 @@ def _repetitions(lines: pd.DataFrame, rows: pd.Series, described: Description) -
     """Number the repetitions of each row from 0, without a gap."""
     if described.repetition is None:
         return rows * 0
-    return lines[described.repetition].groupby(rows).rank("dense").astype(int) - 1
+    numbers = lines[described.repetition].groupby(rows).rank("dense")
+    if numbers.isna().any():
+        raise InvalidKey(("repetition",), "must have a value in each line")
+    return numbers.astype(int) - 1
 
 
 def _iterations(lines: pd.DataFrame, described: Description) -> pd.Series:
+    import pandas as pd
+
     if described.iteration is None:
         return lines.iloc[:, 0].map(lambda _: 0)
     numbers = _numbers(lines, Quantity(("iteration",), described.iteration))
     if not (numbers % 1 == 0).all() or numbers.min() < 1:
         raise InvalidKey(("iteration",), f"must count from 1 in whole numbers, got {numbers.min():g} and more")
-    return lines[described.iteration].astype(int) - 1
+    if numbers.max() > len(lines):
+        raise InvalidKey(("iteration",), f"must count from 1 without a gap in each row, got {numbers.max():g}")
+    return pd.Series(numbers.astype(int) - 1, lines.index)
+
+
+def _failures(column: pd.Series, shape: tuple[int, int, int], place: tuple[np.ndarray, ...]) -> list[list[str]]:
+    """Give each training's message, in whichever of its lines it stands; of several the last iteration's."""
+    out = [[""] * shape[1] for _ in range(shape[0])]
+    found = column.notna().to_numpy()
+    told = zip(*(part[found].tolist() for part in reversed(place)), column[found], strict=True)
+    for _, repetition, row, message in sorted(told, key=lambda one: one[0]):
+        if not isinstance(message, str):
+            raise InvalidKey(("failure",), f"must be a column of texts, empty where nothing failed, got {message!r}")
+        out[row][repetition] = message or out[row][repetition]
+    return out
 
 
 def _filled(shape: tuple[int, int, int], place: tuple[np.ndarray, ...], values: Floats) -> Floats:

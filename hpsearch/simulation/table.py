@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hpsearch.checks import nearest
+from hpsearch.checks import InvalidKey, nearest, plain
 from hpsearch.errors import SweepError
 from hpsearch.simulation.lookup import ExactRows, NearestRows, check_columns
 from hpsearch.simulation.simulation import RecordedFailure, Simulation, Step
@@ -31,12 +31,17 @@ class Recorded:
     """[rows, repetitions, iterations] each."""
     seconds: Floats
     """[rows, repetitions, iterations]: what each iteration took; NaN: it wasn't run."""
-    failures: Sequence[str] = ()
-    """For each row how it ended, where it failed; empty where it didn't, or for all rows."""
+    failures: Sequence[Sequence[str]] = ()
+    """[rows][repetitions]: how it ended, where it failed; an empty text where it didn't. Empty: none did."""
 
     def __post_init__(self) -> None:
         if not self.metrics or not self.columns:
             raise SweepError("a table must have at least one parameter and one metric")
+        if self.seconds.ndim != 3:
+            raise SweepError(
+                f"a table's seconds must have the axes row, repetition and iteration, got {list(self.seconds.shape)}"
+            )
+        object.__setattr__(self, "columns", {name: _plain(name, column) for name, column in self.columns.items()})
         rows = {name: len(column) for name, column in self.columns.items()}
         for name, values in {**self.metrics, "seconds": self.seconds}.items():
             rows[name] = len(values)
@@ -47,6 +52,8 @@ class Recorded:
                 )
         if self.failures:
             rows["failures"] = len(self.failures)
+            if any(len(row) != self.seconds.shape[1] for row in self.failures):
+                raise SweepError(f"a table's failures must have {self.seconds.shape[1]} repetitions in each row")
         if len(set(rows.values())) != 1 or not self.seconds.size:
             raise SweepError(f"a table's columns must be of one length, and not empty, got {rows}")
         wrong = (self.seconds < 0) | np.isinf(self.seconds)
@@ -56,6 +63,14 @@ class Recorded:
                 f"{wrong.sum():,} of {wrong.size:,} aren't: say cumulative: true where each holds those before it, and "
                 "cumulative: clipped where such times go back"
             )
+
+
+def _plain(name: str, column: Sequence[Value]) -> list[Value]:
+    usual = {bool, int, float, str, type(None)}
+    try:
+        return [value if type(value) in usual else plain(value) for value in column]
+    except InvalidKey as error:
+        raise SweepError(f"the table's column for {name} {error.problem}") from None
 
 
 def each_iteration(times: Floats, cumulative: bool | Literal["clipped"]) -> Floats:
@@ -80,9 +95,9 @@ class Table(Simulation):
         self._kind = ExactRows if rows == "exact" else NearestRows
         ended = np.isnan(recorded.seconds)
         self._lengths = np.where(ended.any(axis=2), ended.argmax(axis=2), ended.shape[2])
-        self._repetitions = (self._lengths > 0).sum(axis=1)
-        if not self._repetitions.all():
-            empty = int(self._repetitions.argmin())
+        ran = self._lengths > 0
+        if not ran.any(axis=1).all():
+            empty = int(ran.any(axis=1).argmin())
             raise SweepError(f"each row of a table must have an iteration that was run, but row {empty} has none")
 
     def open(self, space: Space, metric: str) -> None:
@@ -100,7 +115,8 @@ class Table(Simulation):
     def find(self, trial: Trial) -> tuple[int, int]:
         """Give (row, repetition) that stand for a trial."""
         row = self._rows.find(trial.params)
-        return row, trial.seed % int(self._repetitions[row])
+        ran = self._lengths[row].nonzero()[0]
+        return row, int(ran[trial.seed % len(ran)])
 
     def steps(self, trial: Trial, segment: Segment, state: bytes | None) -> Iterator[Step]:
         """Give what the row has behind the segment's start."""
@@ -111,6 +127,6 @@ class Table(Simulation):
         metrics = {name: values[row, repetition, here].tolist() for name, values in recorded.metrics.items()}
         for place, took in enumerate(seconds):
             yield Step({name: values[place] for name, values in metrics.items()}, took)
-        failure = recorded.failures[row] if recorded.failures else ""
+        failure = recorded.failures[row][repetition] if recorded.failures else ""
         if failure and (segment.end is None or segment.end >= last):
             raise RecordedFailure(failure)

@@ -59,8 +59,8 @@ def read_table(named: str, folders: Sequence[str] = ("",), data: Path | None = N
 def _read(value: object) -> Description:
     kinds: Mapping[str, Kind[Any]] = {
         "table": _file,
-        "parameters": partial(_quantities, "lr: learning_rate"),
-        "metrics": partial(_quantities, "accuracy: val_accuracy"),
+        "parameters": partial(_quantities, "lr: learning_rate", ("name", "scale", "column", "names")),
+        "metrics": partial(_quantities, "accuracy: val_accuracy", ("name", "scale", "axes")),
         "seconds": _seconds,
         "tasks": text,
         "axes": _axes,
@@ -88,14 +88,16 @@ def _file(value: object, key: KeyPath) -> str:
     return name
 
 
-def _quantities(example: str, value: object, key: KeyPath) -> dict[str, Quantity]:
+def _quantities(example: str, known: Sequence[str], value: object, key: KeyPath) -> dict[str, Quantity]:
     if not isinstance(value, Mapping) or not value:
         raise InvalidKey(key, f"must be a mapping of names to columns, as {{{example}}}, got {shown(value)}")
-    return {text(name, key): _quantity(item, (*key, name)) for name, item in value.items()}
+    return {text(name, key): _quantity(known, item, (*key, name)) for name, item in value.items()}
 
 
 def _seconds(value: object, key: KeyPath) -> Quantity | float:
-    return _quantity(value, key) if isinstance(value, str | Mapping) else _duration(value, key)
+    if isinstance(value, str | Mapping):
+        return _quantity(("name", "scale", "cumulative", "axes"), value, key)
+    return _duration(value, key)
 
 
 def _duration(value: object, key: KeyPath) -> float:
@@ -112,17 +114,16 @@ def _efficiency(value: object, key: KeyPath) -> float:
     return share
 
 
-def _quantity(value: object, key: KeyPath) -> Quantity:
-    """Read a name, or a mapping with more to say.
+def _quantity(known: Sequence[str], value: object, key: KeyPath) -> Quantity:
+    """Read a name, or a mapping with more to say: these keys.
 
     Raises:
         InvalidKey: It is neither, or a key of the mapping is wrong.
     """
     if isinstance(value, str):
         return Quantity(key, text(value, key))
-    known = ("name", "scale", "cumulative", "column", "names", "axes")
     table = Keys(value, key, known)
-    kinds = {
+    kinds: Mapping[str, Kind[Any]] = {
         "name": text,
         "scale": number,
         "cumulative": _cumulative,
@@ -130,7 +131,9 @@ def _quantity(value: object, key: KeyPath) -> Quantity:
         "names": text,
         "axes": _axes,
     }
-    return table.build(partial(Quantity, key), **table.read(kinds, {"name": "name: accuracy"}))
+    return table.build(
+        partial(Quantity, key), **table.read({name: kinds[name] for name in known}, {"name": "name: accuracy"})
+    )
 
 
 def _axes(value: object, key: KeyPath) -> tuple[Axis, ...]:
