@@ -17,6 +17,9 @@ from hpsearch.trial import Params, Value
 
 __all__ = ["ExactRows", "NearestRows", "check_columns", "identity"]
 
+_DUST = 1e-12
+"""By how much the distances of rows that are equally near may differ, as their places are rounded."""
+
 Columns = Mapping[str, Sequence[Value]]
 """Flat parameter names to a value for each row."""
 
@@ -98,7 +101,7 @@ class NearestRows:
         here = np.array([distribution.place(params[name]) for name, distribution in self._numeric])
         codes = np.array([known[identity(params[name])] for name, known in self._listed], dtype=np.int64)
         distances = ((self._places - here) ** 2).sum(axis=1) + (self._codes != codes).sum(axis=1)
-        return int(distances.argmin())
+        return int((distances <= distances.min() + _DUST).argmax())
 
 
 def _places(name: str, distribution: Numeric, column: Sequence[Value]) -> list[float]:

@@ -70,6 +70,17 @@ def test_of_rows_at_one_distance_the_first_is_taken():
     assert NearestRows({"x": [0.9, 0.25, 0.25, 0.75]}, space).find({"x": 0.5}) == 1
 
 
+def test_rounding_decides_between_no_two_rows():
+    """7 is as far from 6 as from 8, but not in floating point."""
+    for low in range(-3, 4):
+        for high in range(low + 4, low + 24):
+            space = Space.from_parameters({"x": IntUniform(low, high)})
+            for middle in range(low + 1, high):
+                rows = [middle + 1, middle - 1]
+                for columns in (rows, rows[::-1]):
+                    assert NearestRows({"x": columns}, space).find({"x": middle}) == 0
+
+
 def test_rows_are_found_by_their_very_values():
     space = Space.from_parameters({"x": [1, 2], "kind": ["a", None, True]})
     rows = ExactRows({"x": [1.0, 2.0, 2.0], "kind": ["a", None, True]}, space)

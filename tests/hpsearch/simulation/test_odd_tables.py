@@ -148,11 +148,12 @@ def test_an_archive_that_is_damaged(tmp_path, kind):
 
 def test_arrays_from_python():
     ones = np.ones((2, 1, 1))
-    table = Table(Recorded({"x": np.array([1, 2])}, {"acc": ones * [[[1.0]], [[2.0]]]}, ones))
+    columns: Any = {"x": np.array([1, 2])}
+    table = Table(Recorded(columns, {"acc": ones * [[[1.0]], [[2.0]]]}, ones))
     assert [all_of(table, x, space=[1, 2]) for x in (1, 2)] == [[1.0], [2.0]]
     with pytest.raises(SweepError, match=r"the axes row, repetition and iteration, got \[2, 3\]"):
         Recorded({"x": [1, 2]}, {"acc": np.ones((2, 3))}, np.ones((2, 3)))
     with pytest.raises(SweepError, match=r"failures must have 1 repetitions in each row"):
         Recorded({"x": [1, 2]}, {"acc": ones}, ones, [["", ""], ["", ""]])
     with pytest.raises(SweepError, match=r"the table's column for x must be a bool, .* got <object"):
-        Recorded({"x": [1, object()]}, {"acc": ones}, ones)  # type: ignore[list-item]
+        Recorded({"x": [1, object()]}, {"acc": ones}, ones)
