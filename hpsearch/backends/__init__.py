@@ -75,10 +75,5 @@ def _simulated(
             "the simulated backend has as many workers as it is told, and none were: --workers 4, or resources.workers"
         )
     simulation = find_simulation(trainable or sweep.trainable, folders)
-    if simulation.has_state and sweep.iterations is None:
-        raise SweepError(
-            "a simulation in steps must know where to end, but the sweep names no max_iter: set it at the top level, "
-            "or inside early_terminate where there is one"
-        )
     simulation.open(sweep.parameters, sweep.metric.name)
     return SimulatedBackend(workers, simulation, epoch=time.time())

@@ -5,12 +5,12 @@ from __future__ import annotations
 import heapq
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 from hpsearch.backends.base import Backend, refuse_share, tasks_on
-from hpsearch.errors import BackendError, UnreadableCheckpointError
+from hpsearch.errors import BackendError, TrainableError, UnreadableCheckpointError
 from hpsearch.simulation import Simulation, Step
 from hpsearch.simulation.simulation import RecordedFailure
 from hpsearch.task import WHOLE_WORKER, Message, Place, Progress, Result, SegmentResult, Task, TimedOut, Workers
@@ -50,8 +50,9 @@ class SimulatedBackend(Backend):
         self._clock = 0.0
         self._live = live
         self._epoch = epoch
-        self._due: list[tuple[float, int, _Attempt]] = []  # heap: when it is heard of next, order of what is noted
-        self._noted = 0
+        self._due: list[tuple[float, int, int, _Attempt]] = []
+        """Heap: when it is heard of next, which it is in the order of starting, how many were noted before."""
+        self._started = self._noted = 0
         self._study: Path | None = None
         self._states: dict[str, bytes] = {}
         """By checkpoint, of a study that isn't on disk."""
@@ -79,24 +80,24 @@ class SimulatedBackend(Backend):
                 f"{segment.width} where {self._free} are free: start no more than capacity() says"
             )
         self._free -= segment.width
-        steps, failure = self._run(task)
-        running = _Attempt(task, self._clock, self.simulation, steps, failure)
+        self._started += 1
+        running = _Attempt(task, self._started, self._clock, self.simulation, self._steps(task))
         self._attempts[task.key] = running
         self._note(running)
 
     def cut(self, trial: int, attempt: int) -> None:
         """End an attempt at its next report."""
         running = self._attempts.get((trial, attempt))
-        if running is not None and running.cut(self._clock) and not self._live:
-            self._note(running)  # sooner than it was noted for
+        if running is not None and running.cut(self._clock):
+            self._note(running)  # for another time than it was noted for
 
     def wait(self, timeout: float | None) -> Sequence[Message]:
         """Jump to the next end of an iteration, or of a segment, and give all that end there."""
         messages: list[Message] = []
         while self._due and (not messages or self._due[0][0] == self._clock):
-            when, _, running = heapq.heappop(self._due)
-            if running.ended:
-                continue  # it was cut, and ended before
+            when, _, _, running = heapq.heappop(self._due)
+            if running.ended or when != running.due:
+                continue  # it was cut, and noted again
             self._clock = when
             messages.append(self._hear(running))
         return messages
@@ -116,22 +117,12 @@ class SimulatedBackend(Backend):
     def close(self, kill: bool = False) -> None:
         """Nothing is held."""
 
-    def _run(self, task: Task) -> tuple[list[Step], Failure | None]:
-        """Give a segment's iterations, and the failure after them if there is one."""
+    def _steps(self, task: Task) -> Iterator[Step]:
+        """Give a segment's iterations, one by one: some trials have no end but the sweep's."""
         segment = task.segment
         most = None if segment.end is None else segment.end - segment.start
-        steps: list[Step] = []
-        try:
-            state = None if segment.checkpoint is None else self._state_at(segment.checkpoint)
-            for step in islice(self.simulation.steps(task.trial, segment, state), most):
-                steps.append(step)
-        except RecordedFailure as error:
-            return steps, bounded(Failure("raised", str(error), ""))
-        except Exception as error:
-            return steps, bounded(failure_of(error))
-        if not steps and segment.start == 0:
-            return steps, Failure("contract", "a trial must give at least one iteration, but it gave none", "")
-        return steps, None
+        state = None if segment.checkpoint is None else self._state_at(segment.checkpoint)
+        yield from islice(self.simulation.steps(task.trial, segment, state), most)
 
     def _state_at(self, checkpoint: str) -> bytes | None:
         if not self.simulation.has_state:
@@ -144,10 +135,10 @@ class SimulatedBackend(Backend):
             raise UnreadableCheckpointError(f"{checkpoint} must hold the trial's state, but: {error}") from error
 
     def _note(self, running: _Attempt) -> None:
-        """Note when an attempt is heard of next; of those at one time the one that was noted first comes first."""
+        """Note when an attempt is heard of next; of those at one time the one that was started first comes first."""
         self._noted += 1
-        when = running.when(running.next(self._live))
-        heapq.heappush(self._due, (min(when, running.deadline), self._noted, running))
+        running.due = min(running.when(running.next(self._live)), running.deadline)
+        heapq.heappush(self._due, (running.due, running.number, self._noted, running))
 
     def _hear(self, running: _Attempt) -> Message:
         key = running.task.key
@@ -157,34 +148,34 @@ class SimulatedBackend(Backend):
             message = f"killed: it ran over its trial_timeout; {running.task.timeout:g} s of it were left"
             return TimedOut(*key, Failure("timeout", message, ""), running.deadline - running.began)
         reports = running.hear(count)
-        if count < running.last:
+        if count != running.last:
             self._note(running)
             return Progress(*key, reports, None)
         self._end(running)
-        return Result(*key, self._result(running))
+        return Result(*key, self._result(running, count))
 
     def _end(self, running: _Attempt) -> None:
         running.ended = True
         del self._attempts[running.task.key]
         self._free += running.task.segment.width
 
-    def _result(self, running: _Attempt) -> SegmentResult:
+    def _result(self, running: _Attempt, count: int) -> SegmentResult:
         return SegmentResult(
-            iteration=running.task.segment.start + running.last,
-            checkpoint=None if running.failure is not None else self._save(running),
+            iteration=running.task.segment.start + count,
+            checkpoint=None if running.failure is not None else self._save(running, count),
             reports=tuple(running.reports),
             cut=running.is_cut,
             seconds=self._clock - running.began,
             failure=running.failure,
         )
 
-    def _save(self, running: _Attempt) -> str | None:
+    def _save(self, running: _Attempt, count: int) -> str | None:
         """Keep the state that an attempt ended with; give the checkpoint's name."""
         segment = running.task.segment
-        if not self.simulation.has_checkpoints or not running.last:
+        if not self.simulation.has_checkpoints or not count:
             return None
-        checkpoint = f"{attempt_directory(segment)}/hpsearch-checkpoint-{segment.start + running.last}"
-        state = running.steps[running.last - 1].state
+        checkpoint = f"{attempt_directory(segment)}/hpsearch-checkpoint-{segment.start + count}"
+        state = running.steps[count - 1].state
         if state is not None:
             if self._study is None:
                 self._states[checkpoint] = state
@@ -208,45 +199,57 @@ class _Attempt:
     """What runs on virtual workers."""
 
     __slots__ = (
+        "_checkpoint_seconds",
         "_ends",
+        "_more",
         "_speed",
-        "_tail",
         "began",
         "deadline",
+        "due",
         "ended",
         "failure",
         "is_cut",
         "last",
+        "number",
         "reports",
         "steps",
         "task",
     )
 
-    def __init__(
-        self, task: Task, began: float, simulation: Simulation, steps: Sequence[Step], failure: Failure | None
-    ) -> None:
+    def __init__(self, task: Task, number: int, began: float, simulation: Simulation, more: Iterator[Step]) -> None:
         self.task = task
-        self.steps = steps
-        self.failure = failure
+        self.number = number
         self.began = began
         self.deadline = math.inf if task.timeout is None else began + task.timeout
-        self._speed = simulation.speed(task.segment.width)
-        self._tail = simulation.checkpoint_seconds if failure is None and simulation.has_checkpoints else 0.0
-        self._ends = [began + simulation.start_seconds]
-        """When no iteration has ended, when the first has, and so on."""
-        for step in steps:
-            self._ends.append(self._ends[-1] + step.seconds / self._speed)
-        self.last = len(steps)
+        self.due = began
+        """When it is heard of next."""
+        self.steps: list[Step] = []
+        """Those seen so far: up to the one after that which is heard of next."""
+        self.last: int | None = None
+        """How many there are, where that was seen."""
+        self.failure: Failure | None = None
+        """Behind the last one."""
         self.reports: list[Report] = []
         self.is_cut = self.ended = False
+        self._more = more
+        self._speed = simulation.speed(task.segment.width)
+        if not 0 < self._speed < math.inf:
+            raise TrainableError(f"speed(width) must be a number, more than 0, got {self._speed!r}")
+        self._checkpoint_seconds = simulation.checkpoint_seconds if simulation.has_checkpoints else 0.0
+        self._ends = [began + simulation.start_seconds]
+        """When no iteration has ended, when the first has, and so on."""
 
     def next(self, live: bool) -> int:
         """Count the iterations that will have ended when it is heard of next."""
-        return min(len(self.reports) + 1, self.last) if live else self.last
+        while not live and self.last is None:
+            self._see(len(self.steps) + 1)
+        self._see(len(self.reports) + 2)
+        return self.last if self.last is not None and not live else self._at_most(len(self.reports) + 1)
 
     def when(self, count: int) -> float:
         """Give the time at which so many iterations are heard of: the last with the checkpoint."""
-        return self._ends[count] + (self._tail if count == self.last else 0.0)
+        saves = count == self.last and self.failure is None
+        return self._ends[count] + (self._checkpoint_seconds if saves else 0.0)
 
     def hear(self, count: int) -> tuple[Report, ...]:
         """Report the iterations up to the `count`-th that weren't reported."""
@@ -266,9 +269,31 @@ class _Attempt:
     def cut(self, clock: float) -> bool:
         """Let it end at its next report; say whether that comes before its end."""
         count = len(self.reports) + 1
-        while count < self.last and self._ends[count] <= clock:
+        self._see(count + 1)
+        while self._at_most(count) == count and self._ends[count] <= clock:
             count += 1
-        if count >= self.last:
+            self._see(count + 1)
+        if self.last is not None and count >= self.last:
             return False
         self.last, self.is_cut, self.failure = count, True, None
         return True
+
+    def _at_most(self, count: int) -> int:
+        return count if self.last is None else min(count, self.last)
+
+    def _see(self, count: int) -> None:
+        """See so many iterations, where there are so many, or what comes behind the last."""
+        while self.last is None and len(self.steps) < count:
+            try:
+                step = next(self._more, None)
+            except RecordedFailure as error:
+                step, self.failure = None, bounded(Failure("raised", str(error), ""))
+            except Exception as error:
+                step, self.failure = None, bounded(failure_of(error))
+            if step is not None:
+                self.steps.append(step)
+                self._ends.append(self._ends[-1] + step.seconds / self._speed)
+                continue
+            self.last = len(self.steps)
+            if not self.steps and self.task.segment.start == 0 and self.failure is None:
+                self.failure = Failure("contract", "a trial must give at least one iteration, but it gave none", "")

@@ -32,7 +32,13 @@ def find_simulation(trainable: str | Callable[..., Any] | Simulation | None, fol
     else:
         found = trainable
     if isinstance(found, type) and issubclass(found, Simulation):
-        return found()
+        try:
+            return found()
+        except TypeError as error:
+            raise SweepError(
+                f"a simulation must be a class that can be made without arguments, with all of its methods, but "
+                f"{found.__name__} isn't: {error}"
+            ) from error
     if isinstance(found, Simulation):
         return found
     named = "a script" if trainable is None else trainable if isinstance(trainable, str) else repr(trainable)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hpsearch.errors import TrainableError
+from hpsearch.errors import SweepError, TrainableError
 from hpsearch.space import Space
 from hpsearch.trial import Segment, Trial
 
@@ -58,9 +58,17 @@ class Simulation(ABC):
             metric: What each iteration must report.
 
         Raises:
-            SweepError: They don't fit.
+            SweepError: They don't fit, or what it says of its durations is wrong.
         """
         self.space, self.metric = space, metric
+        for name in ("start_seconds", "checkpoint_seconds"):
+            if not 0 <= getattr(self, name) < math.inf:
+                problem = f"must be a number, at least 0, got {getattr(self, name)!r}"
+                raise SweepError(f"{type(self).__name__}.{name} {problem}")
+        if not 0 < self.efficiency <= 1:
+            raise SweepError(
+                f"{type(self).__name__}.efficiency must be more than 0, at most 1, got {self.efficiency!r}"
+            )
 
     def speed(self, width: int) -> float:
         """Say how many times as fast so many workers run an iteration as one does."""

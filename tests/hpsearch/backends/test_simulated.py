@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 import time
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,13 +17,14 @@ from hpsearch.observers.base import Record
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.run.simulate import simulate
 from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.simulation.simulation import RecordedFailure, Step
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Limits, Sweep
 from hpsearch.task import Progress, Result, Task, TimedOut, Workers
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
-from tests.hpsearch.support.functions import simulated_backend
+from tests.hpsearch.support.functions import Functions, simulated_backend
 from tests.hpsearch.support.lives import sweeps
 from tests.hpsearch.support.scripted import sweep_of
 
@@ -142,8 +143,8 @@ def test_each_iteration_is_told_of_at_its_own_time_and_the_last_one_by_the_resul
         (10.0, 0, [2]),
         (15.0, 1, [1]),
         (20.0, 0, [3]),
-        (30.0, 1, [1, 2]),
         (30.0, 0, [2, 3, 4]),
+        (30.0, 1, [1, 2]),
     ]
 
 
@@ -307,3 +308,51 @@ def test_ten_thousand_workers_run_twenty_thousand_trials_at_a_rate_of_a_hundred_
     assert time.process_time() - began < 12
     assert len(study_state.rows()) == 20_000
     assert simulated.now() > 0
+
+
+class Costly(Functions):
+    """Its checkpoints take a second, and it fails at its tenth iteration."""
+
+    checkpoint_seconds = 1.0
+
+    def __init__(self, fails: bool) -> None:
+        super().__init__(lambda trial, iteration: float(iteration), lambda trial, segment: 20.0)
+        self.fails = fails
+
+    def steps(self, trial: Trial, segment: Segment, state: bytes | None) -> Iterator[Step]:
+        yield from super().steps(trial, segment, state)
+        if self.fails:
+            raise RecordedFailure("out of memory")
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_cut_attempt_takes_the_time_of_its_checkpoint(live, fails):
+    simulated = SimulatedBackend(2, Costly(fails), live)
+    simulated.open(Job("", "s", "", (), "loss", None, 1), lambda message: None)
+    simulated.start(task(0, 1.0, end=10 if not fails else 11))
+    simulated.start(task(1, 1.0, end=10))
+    simulated.cut(0, 1)
+    results = []
+    while messages := simulated.wait(None):
+        results += [(simulated.now(), message) for message in messages if isinstance(message, Result)]
+    when, cut = results[0]
+    assert (cut.trial, cut.result.cut, cut.result.iteration) == (0, True, 1)
+    assert cut.result.checkpoint is not None
+    assert when == cut.result.seconds == cut.result.reports[0].seconds + 1.0
+
+
+@settings(deadline=None, max_examples=60)
+@given(times=st.lists(st.integers(1, 6), min_size=2, max_size=8), lengths=st.lists(st.integers(1, 5), min_size=8))
+def test_who_listens_changes_no_order(times, lengths):
+    """Many end together: those that were started first come first, whether their iterations were told of or not."""
+    heard = []
+    for live in (False, True):
+        simulated = backend(len(times), live=live)
+        for number, (seconds, end) in enumerate(zip(times, lengths, strict=False)):
+            simulated.start(task(number, float(seconds), end=end))
+        ends = []
+        while messages := simulated.wait(None):
+            ends += [(simulated.now(), message.trial) for message in messages if isinstance(message, Result)]
+        heard.append(ends)
+    assert heard[0] == heard[1]

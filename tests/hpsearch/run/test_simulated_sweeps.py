@@ -120,6 +120,50 @@ def test_starts_and_checkpoints_have_their_cost():
         assert other.seconds == pytest.approx(one.seconds + 1100.0 * segments)
 
 
+class Endless(Walk):
+    """Never ends by itself, and has no max_iter either."""
+
+
+def test_trials_without_an_end_are_ended_with_the_sweep():
+    study = simulated(Endless, workers=2, run_cap=2, max_time=50.0)
+    assert study.state == "max_time"
+    assert all(50 <= sum(row.seconds or 0.0 for row in study.segments() if row.trial == trial) < 55 for trial in (0, 1))
+    late = simulated(Endless, workers=2, run_cap=2, trial_timeout=9.0)
+    assert [(row.failure.kind, row.seconds) for row in late.trials if row.failure] == [("timeout", 9.0)] * 2
+
+
+class Odd(Walk):
+    def __init__(self, **changes: Any) -> None:
+        vars(self).update(changes)
+
+    def speed(self, width: int) -> float:
+        return getattr(self, "fast", 1.0)
+
+
+class Needy(Walk):
+    def __init__(self, length: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"start_seconds": -5.0}, r"Odd.start_seconds must be a number, at least 0, got -5.0"),
+        ({"checkpoint_seconds": float("nan")}, r"Odd.checkpoint_seconds must be a number, at least 0, got nan"),
+        ({"efficiency": 0.0}, r"Odd.efficiency must be more than 0, at most 1, got 0.0"),
+        ({"fast": 0.0}, r"speed\(width\) must be a number, more than 0, got 0.0"),
+    ],
+)
+def test_durations_that_would_turn_the_clock_back_are_refused(changes, expected):
+    with pytest.raises((SweepError, TrainableError), match=expected):
+        simulated(Odd(**changes), run_cap=2, max_iter=3)
+
+
+@pytest.mark.parametrize("simulation", [Needy, hpsearch.Steps])
+def test_a_simulation_that_can_not_be_made_is_said(simulation):
+    with pytest.raises(SweepError, match=r"a simulation must be a class that can be made without arguments, with all"):
+        simulated(simulation, run_cap=2, max_iter=3)
+
+
 def test_wide_trials_are_faster_by_the_efficiency():
     one = simulated(Bowl, max_iter=4, run_cap=1, seed=1)
     two = simulated(Bowl, max_iter=4, run_cap=1, seed=1, workers=2, workers_per_trial=2)
@@ -164,8 +208,6 @@ def test_what_can_not_be_simulated_is_said_before_anything_is_made(tmp_path):
         hpsearch.search(bowl, backend="inline", directory=":memory:", run_cap=1, **OPTIONS)
     with pytest.raises(TrainableError, match=r"Bowl is a simulation, which trains nothing: run it with --backend sim"):
         hpsearch.search(Bowl, backend="inline", directory=tmp_path / "inline", run_cap=1, **OPTIONS)
-    with pytest.raises(SweepError, match=r"in steps must know where to end, but the sweep names no max_iter"):
-        simulated(Walk, tmp_path / "s", run_cap=1)
     assert not (tmp_path / "s").exists()
 
 
