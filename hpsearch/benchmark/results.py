@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,15 +17,15 @@ _FILE = "runs.jsonl"
 
 
 class Results:
-    """The results in a directory. Those of another suite, or of a method that was changed since, don't count."""
+    """The results in a directory. Those of another suite, or of what was changed since, don't count."""
 
     def __init__(self, directory: Path, suite: Suite) -> None:
         self._path = directory / _FILE
-        self._digests = {method: suite.digest(method) for method in suite.known}
+        self._suite = suite
         self.courses: dict[RunKey, Course] = {}
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            lines = self._path.read_text("utf-8").splitlines() if self._path.exists() else []
+            lines = self._path.read_text("utf-8", "replace").splitlines() if self._path.exists() else []
         except OSError as error:
             raise StorageError(f"{directory}: expected a place for results that can be written: {error}") from error
         for line in lines:
@@ -34,15 +34,17 @@ class Results:
     def _take(self, line: str) -> None:
         try:
             told = json.loads(line)
-        except ValueError:
-            return  # its process was killed as it wrote
-        if self._digests.get(told["method"]) == told.pop("digest"):
             key = RunKey(*(told.pop(name) for name in RunKey._fields))
-            self.courses[key] = Course(**told)
+            digest, course = told.pop("digest"), Course(**told)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return  # its process was killed as it wrote
+        suite = self._suite
+        if key.method in suite.known and key.task in suite.tasks and suite.digest(key.method, key.task) == digest:
+            self.courses[key] = course
 
     def add(self, key: RunKey, course: Course) -> None:
         """Keep what came of a run."""
-        line = json.dumps({**key._asdict(), "digest": self._digests[key.method], **asdict(course)})
+        line = json.dumps({**key._asdict(), "digest": self._suite.digest(key.method, key.task), **asdict(course)})
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 # What a kill cut off stays a line of its own.
@@ -59,3 +61,7 @@ class Results:
     def of(self, method: str, workers: int) -> Mapping[RunKey, Course]:
         """Give the runs of a method."""
         return {key: course for key, course in self.courses.items() if key[1:3] == (method, workers)}
+
+    def keep(self, keys: Iterable[RunKey]) -> None:
+        """Leave aside what wasn't asked for now: other tasks, and more seeds."""
+        self.courses = {key: self.courses[key] for key in keys if key in self.courses}

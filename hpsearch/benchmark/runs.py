@@ -10,8 +10,9 @@ import numpy as np
 
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.benchmark.suite import Suite
-from hpsearch.events import Finished, Started
-from hpsearch.objective import Objective
+from hpsearch.errors import SweepError
+from hpsearch.events import Failed, Finished, Started
+from hpsearch.objective import Objective, is_valid
 from hpsearch.observers.base import Record
 from hpsearch.run.simulate import Nobody, simulate
 from hpsearch.simulation.table import Floats, Table
@@ -64,27 +65,35 @@ class Task:
 
 
 def task_of(suite: Suite, task: str) -> Task:
-    """Read a task, and find out what is good on it."""
+    """Read a task, and find out what is good on it.
+
+    Only iterations of a full training count, and a training that doesn't end in a number ends as the worst does.
+
+    Raises:
+        SweepError: The table can't be read, or tells no methods apart.
+    """
     metric = suite.template.metric
     table = read_table(suite.trainable(task), data=suite.data)
     table.open(suite.template.parameters, metric.name)
     recorded, sign = table.recorded, 1.0 if metric.goal == "minimize" else -1.0
-    ran = ~np.isnan(recorded.seconds)
-    values = np.where(ran, sign * recorded.metrics[metric.name], np.nan)
-    judged = _mean(values, axis=1)
-    lengths = (~np.isnan(judged)).sum(axis=1)
-    final = judged[np.arange(len(judged)), np.maximum(lengths, 1) - 1]
-    full = np.nansum(recorded.seconds, axis=2)[ran.any(axis=2)].mean()
-    final = np.where(np.isnan(final), np.inf, final)
-    finite = judged[np.isfinite(judged)]
-    return Task(
-        table,
-        float(full),
-        judged,
-        best=float(finite.min()),
-        middle=float(np.median(final)),
-        threshold=float(np.quantile(final, suite.hit)),
-    )
+    ran = np.arange(recorded.seconds.shape[2]) < table.lengths[:, :, None]
+    judged = _mean(np.where(ran, sign * recorded.metrics[metric.name], np.nan), axis=1)
+    ran = ran[:, :, : suite.max_iter]
+    final = judged[np.arange(len(judged)), ran.any(axis=1).sum(axis=1) - 1]
+    full = np.where(ran, recorded.seconds[:, :, : suite.max_iter], 0.0).sum(axis=2)[ran.any(axis=2)].mean()
+    known = final[np.isfinite(final)]
+    if not known.size or not full:
+        lacks = "no training that ends in a number" if not known.size else "trainings that take no time"
+        raise SweepError(f"{suite.trainable(task)}: a task must tell methods apart, but it has {lacks}")
+    final = np.where(np.isfinite(final), final, known.max())
+    within = judged[:, : suite.max_iter]
+    best, middle = float(within[np.isfinite(within)].min()), float(np.median(final))
+    if middle <= best:
+        raise SweepError(
+            f"{suite.trainable(task)}: a task must tell methods apart, but half of its trainings end at the best value "
+            f"that it has, {sign * best:g}"
+        )
+    return Task(table, float(full), judged, best, middle, threshold=float(np.quantile(final, suite.hit)))
 
 
 def _mean(values: Floats, axis: int) -> Floats:
@@ -114,13 +123,15 @@ class _Watch(Nobody):
         match record.event:
             case Started(new=Trial() as trial):
                 self.rows[trial.number] = self.task.table.find(trial)[0]
-            case Finished(reports=reports):
+            case Finished(reports=reports) | Failed(reports=reports):
                 self.report(reports[-1:])
 
     def report(self, reports: Sequence[Report]) -> None:
         """Take reports as they come."""
         for report in reports:
             value = self.objective.reported(report.metrics)
+            if not is_valid(value):
+                continue
             if self.best is None or self.objective.improves(value, self.best):
                 self.best = value
                 self.at.append(self.backend.now() * self.workers / self.task.mean_seconds)

@@ -15,6 +15,7 @@ from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, at_least, integer,
 from hpsearch.errors import SweepError
 from hpsearch.schedulers import KNOWN as SCHEDULERS
 from hpsearch.searchers import KNOWN as SEARCHERS
+from hpsearch.simulation.table_file import table_digest
 from hpsearch.sweep.document import read_document
 from hpsearch.sweep.file import sweep_from_mapping
 from hpsearch.sweep.reader import Kind, Table, listed
@@ -24,6 +25,9 @@ __all__ = ["Suite", "load_suite"]
 
 _OF_METHODS = ("method", "early_terminate", "max_iter", "run_cap", "trainable", "limits", "resources", "seed", "name")
 """Keys of a sweep that the methods, the tasks and the budget say."""
+
+_OF_ALL = ("trainable", "limits", "resources", "seed", "name", "observers")
+"""Keys of a sweep that no method says either."""
 
 _ENDLESS = 1_000_000
 """Trials that no budget holds."""
@@ -78,10 +82,11 @@ class Suite:
             SweepError: The method's keys, with those of the suite, are none of a sweep.
         """
         keys: dict[str, Any] = {"method": "random", **self.sweep, **self.known[method]}
-        if (early := keys.get("early_terminate")) is not None:
+        early = keys.get("early_terminate")
+        if isinstance(early, Mapping):
             keys["early_terminate"] = {"max_iter": self.max_iter, **early}
-        elif "max_iter" not in keys:
-            keys["max_iter"] = self.max_iter
+        elif early is None:
+            keys.setdefault("max_iter", self.max_iter)
         keys |= {"trainable": self.trainable(task), "seed": seed, "observers": []}
         keys.setdefault("run_cap", _ENDLESS)
         try:
@@ -105,10 +110,18 @@ class Suite:
                 raise SweepError(f"{self.path}: there is no method {method}; {nearest(method, self.known)}")
             self.sweep_of(method, self.tasks[0], 0, max(self.workers), 1.0)
 
-    def digest(self, method: str) -> str:
-        """Name what a run of a method hangs on, so that results of a former suite aren't taken for this one's."""
-        told = [self.sweep, self.known[method], self.max_iter, self.budgets[-1]]
+    def digest(self, method: str, task: str) -> str:
+        """Name what a run hangs on, so that results of a former suite or table aren't taken for this one's."""
+        file = task.partition("#")[0]
+        if file not in self._tables:
+            self._tables[file] = table_digest(self.trainable(file), self.data)
+        told = [self.sweep, self.known[method], self.max_iter, self.budgets[-1], self.hit, self._tables[file]]
         return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+    @cached_property
+    def _tables(self) -> dict[str, str]:
+        """Descriptions to the digests of what they hold, as far as they were asked for."""
+        return {}
 
 
 def load_suite(path: Path, data: Path | None = None) -> Suite:
@@ -159,7 +172,12 @@ def _sweep(value: object, key: KeyPath) -> dict[str, Any]:
 
 
 def _methods(value: object, key: KeyPath) -> dict[str, dict[str, Any]]:
-    return {text(name, key): _mapping(item, (*key, name)) for name, item in _mapping(value, key).items()}
+    methods = {text(name, key): _mapping(item, (*key, name)) for name, item in _mapping(value, key).items()}
+    for name, keys in methods.items():
+        strange = next((each for each in keys if each in _OF_ALL), None)
+        if strange is not None:
+            raise InvalidKey((*key, name, strange), "is said by the tasks and the budgets, and can't stand here")
+    return methods
 
 
 def _mapping(value: object, key: KeyPath) -> dict[str, Any]:
@@ -184,4 +202,7 @@ def _share(value: object, key: KeyPath) -> float:
 
 def _workers(value: object, key: KeyPath) -> tuple[int, ...]:
     given = listed(value, key) if not isinstance(value, int) else [value]
-    return tuple(at_least(1, integer, item, (*key, place)) for place, item in enumerate(given))
+    workers = tuple(at_least(1, integer, item, (*key, place)) for place, item in enumerate(given))
+    if not workers or len(set(workers)) < len(workers):
+        raise InvalidKey(key, f"must name at least one number of workers, and each once, got {shown(value)}")
+    return workers

@@ -27,7 +27,7 @@ def benchmark(given: argparse.Namespace) -> int:
     suite = load_suite(given.suite, given.data)
     methods = list(dict.fromkeys(given.methods or suite.known))
     suite.check(methods)
-    workers = given.workers or suite.workers
+    workers = list(dict.fromkeys(given.workers or suite.workers))
     if given.quick:
         workers = workers[:1]
     seeds = given.seeds or (min(_QUICK_SEEDS, suite.seeds) if given.quick else suite.seeds)
@@ -40,6 +40,7 @@ def benchmark(given: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"interrupted; what was done is in {directory}, and the same command goes on", file=sys.stderr)
         return 130
+    results.keep(keys)
     told = table(suite, results, methods, workers)
     size = f"{counted(len(suite.tasks), 'task')}, {counted(seeds, 'seed')}"
     print(f"{suite.name}: {size}; means over tasks ± their standard error")

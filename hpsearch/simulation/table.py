@@ -94,8 +94,9 @@ class Table(Simulation):
         self.recorded = recorded
         self._kind = ExactRows if rows == "exact" else NearestRows
         ended = np.isnan(recorded.seconds)
-        self._lengths = np.where(ended.any(axis=2), ended.argmax(axis=2), ended.shape[2])
-        ran = self._lengths > 0
+        self.lengths = np.where(ended.any(axis=2), ended.argmax(axis=2), ended.shape[2])
+        """[rows, repetitions]: how many iterations were run."""
+        ran = self.lengths > 0
         if not ran.any(axis=1).all():
             empty = int(ran.any(axis=1).argmin())
             raise SweepError(f"each row of a table must have an iteration that was run, but row {empty} has none")
@@ -115,13 +116,13 @@ class Table(Simulation):
     def find(self, trial: Trial) -> tuple[int, int]:
         """Give (row, repetition) that stand for a trial."""
         row = self._rows.find(trial.params)
-        ran = self._lengths[row].nonzero()[0]
+        ran = self.lengths[row].nonzero()[0]
         return row, int(ran[trial.seed % len(ran)])
 
     def steps(self, trial: Trial, segment: Segment, state: bytes | None) -> Iterator[Step]:
         """Give what the row has behind the segment's start."""
         recorded, (row, repetition) = self.recorded, self.find(trial)
-        last = int(self._lengths[row, repetition])
+        last = int(self.lengths[row, repetition])
         here = slice(segment.start, last if segment.end is None else min(segment.end, last))
         seconds = recorded.seconds[row, repetition, here].tolist()
         metrics = {name: values[row, repetition, here].tolist() for name, values in recorded.metrics.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from hpsearch.sweep.document import read_document
 from hpsearch.sweep.reader import Kind, listed
 from hpsearch.sweep.reader import Table as Keys
 
-__all__ = ["read_table"]
+__all__ = ["read_table", "table_digest"]
 
 
 def read_table(named: str, folders: Sequence[str] = ("",), data: Path | None = None) -> Table:
@@ -36,11 +37,10 @@ def read_table(named: str, folders: Sequence[str] = ("",), data: Path | None = N
     document = read_document(path)
     try:
         description = _read(document.value)
-        source = path.parent / description.table
-        if data is not None and not source.is_file():
-            source = data / description.table
+        source = _source(path, description.table, data)
         if not source.is_file():
-            raise InvalidKey(("table",), f"must be a file, but {source} isn't there")
+            what = "isn't one" if source.exists() else "isn't there"
+            raise InvalidKey(("table",), f"must be a file, but {source} {what}")
         read = recorded_arrays if source.suffix == ".npz" else recorded_columns
         table = Table(read(source, description, task), description.rows)
     except (InvalidKey, InvalidKeys) as error:
@@ -54,6 +54,25 @@ def read_table(named: str, folders: Sequence[str] = ("",), data: Path | None = N
     table.checkpoint_seconds = description.checkpoint_seconds
     table.efficiency = description.efficiency
     return table
+
+
+def table_digest(named: str, data: Path | None = None) -> str:
+    """Name what a table's description and file hold, for all tasks in it; nothing where they can't be read."""
+    path = Path(named.partition("#")[0])
+    digest = hashlib.blake2b(digest_size=8)
+    try:
+        digest.update(path.read_bytes())
+        with _source(path, _read(read_document(path).value).table, data).open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except (OSError, SweepError):
+        return ""
+    return digest.hexdigest()
+
+
+def _source(path: Path, table: str, data: Path | None) -> Path:
+    source = path.parent / table
+    return source if data is None or source.is_file() else data / table
 
 
 def _read(value: object) -> Description:

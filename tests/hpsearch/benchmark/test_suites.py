@@ -208,6 +208,10 @@ def test_the_table_names_what_was_run_alone(suite, tmp_path):
         ({"hit": 1}, r"hit: must be a share of the rows"),
         ({"sweep": {**SUITE["sweep"], "run_cap": 3}}, r"sweep.run_cap: is said by the methods"),
         ({"sead": 3}, r"sead: isn't a known key\n.*did you mean seeds\?"),
+        ({"workers": []}, r"workers: must name at least one number of workers, and each once"),
+        ({"workers": [2, 2]}, r"workers: must name at least one number of workers, and each once"),
+        ({"methods": {"mine": {"resources": {"workers": 2}}}}, r"methods.mine.resources: is said by the tasks and"),
+        ({"methods": {"mine": {"seed": 2}}}, r"methods.mine.seed: is said by the tasks and the budgets"),
         ({"workers": [0]}, r"workers\[0\]: must be at least 1"),
         ({"methods": {"mine": 3}}, r"methods.mine: must be a mapping, got 3"),
     ],
@@ -215,6 +219,12 @@ def test_the_table_names_what_was_run_alone(suite, tmp_path):
 def test_a_wrong_suite_names_file_line_and_key(tmp_path, changes, expected):
     with pytest.raises(SweepError, match=expected):
         load_suite(write(tmp_path, **changes))
+
+
+def test_a_method_of_another_form_is_told(tmp_path):
+    suite = load_suite(write(tmp_path, methods={"mine": {"early_terminate": "asha"}}))
+    with pytest.raises(SweepError, match=r"method mine: early_terminate: must be a mapping"):
+        suite.check(["mine"])
 
 
 def test_a_method_that_is_none_is_told_before_anything_runs(tmp_path):
