@@ -110,6 +110,10 @@ class SimulatedBackend(Backend):
         """The same, on the calendar."""
         return self._epoch + self._clock
 
+    def go_on_from(self, when: float) -> None:
+        """Let the calendar begin no sooner: what ran before took virtual time, too."""
+        self._epoch = max(self._epoch, when)
+
     def workers(self) -> Workers:
         """Count the virtual workers."""
         return Workers(self._workers, self._workers - self._free, self._workers)

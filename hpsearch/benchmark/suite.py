@@ -15,6 +15,7 @@ from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, at_least, integer,
 from hpsearch.errors import SweepError
 from hpsearch.schedulers import KNOWN as SCHEDULERS
 from hpsearch.searchers import KNOWN as SEARCHERS
+from hpsearch.simulation.simulation import table_and_task
 from hpsearch.simulation.table_file import table_digest
 from hpsearch.sweep.document import read_document
 from hpsearch.sweep.file import sweep_from_mapping
@@ -112,7 +113,7 @@ class Suite:
 
     def digest(self, method: str, task: str) -> str:
         """Name what a run hangs on, so that results of a former suite or table aren't taken for this one's."""
-        file = task.partition("#")[0]
+        file, _ = table_and_task(task)
         if file not in self._tables:
             self._tables[file] = table_digest(self.trainable(file), self.data)
         told = [self.sweep, self.known[method], self.max_iter, self.budgets[-1], self.hit, self._tables[file]]

@@ -18,7 +18,7 @@ from hpsearch.run.simulate import IN_MEMORY, run_in_memory
 from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
-from hpsearch.simulation.simulation import is_table
+from hpsearch.simulation.simulation import is_table, table_and_task
 from hpsearch.space import Space
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.file import scaling_from_mapping
@@ -137,7 +137,7 @@ def search(
             )
         path = _import_path(code)
         sweep = Sweep(
-            name=name or (place.path.name if place is not None else path.rpartition(":")[2].rpartition(".")[2]),
+            name=name or (place.path.name if place is not None else _last_name(path)),
             trainable=path,
             metric=Metric(metric, goal, metric_scope),
             method=method,
@@ -203,6 +203,11 @@ def _import_path(trainable: str | Callable[..., Any] | Simulation | None) -> str
             f"got {trainable!r}"
         )
     return f"{trainable.__module__}:{name}"
+
+
+def _last_name(path: str) -> str:
+    """Give the name of a trainable, or of a table's file, by its path."""
+    return Path(table_and_task(path)[0]).stem if is_table(path) else path.rpartition(":")[2].rpartition(".")[2]
 
 
 def _search_path(trainable: str | Callable[..., Any] | Simulation | None) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.backends.base import Backend
+from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, StorageError
 from hpsearch.events import Ended, Event, Extended, Finished, Opened, Saved
@@ -158,6 +159,8 @@ def _go_on(
     study_state.obsolete()
     with Interrupts() as interrupts:  # before Ray is imported, which takes seconds
         backend = run.backend(sweep)
+        if history and isinstance(backend, SimulatedBackend):
+            backend.go_on_from(history[-1].time)
         watching = Watching(sweep, observers, run.display)
         try:
             for told in replayed:

@@ -13,6 +13,7 @@ from hpsearch.errors import SweepError
 from hpsearch.simulation.description import AXES, Axis, Description, Quantity
 from hpsearch.simulation.recorded_arrays import recorded_arrays
 from hpsearch.simulation.recorded_columns import recorded_columns
+from hpsearch.simulation.simulation import table_and_task
 from hpsearch.simulation.table import Table
 from hpsearch.sweep.document import read_document
 from hpsearch.sweep.reader import Kind, listed
@@ -32,7 +33,7 @@ def read_table(named: str, folders: Sequence[str] = ("",), data: Path | None = N
     Raises:
         SweepError: There is no such table, or its description is wrong; the text has file, line and key.
     """
-    name, _, task = named.partition("#")
+    name, task = table_and_task(named)
     path = next((place for folder in folders if (place := Path(folder, name)).exists()), Path(name))
     document = read_document(path)
     try:
@@ -58,7 +59,7 @@ def read_table(named: str, folders: Sequence[str] = ("",), data: Path | None = N
 
 def table_digest(named: str, data: Path | None = None) -> str:
     """Name what a table's description and file hold, for all tasks in it; nothing where they can't be read."""
-    path = Path(named.partition("#")[0])
+    path = Path(table_and_task(named)[0])
     digest = hashlib.blake2b(digest_size=8)
     try:
         digest.update(path.read_bytes())

@@ -104,6 +104,25 @@ def test_the_limits_are_of_virtual_time(tmp_path):
     assert {row.seconds for row in late.trials if row.failure and row.failure.kind == "timeout"} == {4.5}
 
 
+def test_time_goes_on_where_a_study_is_resumed(tmp_path):
+    options = {**SWEEPS["hyperband"], "workers": 2}
+    simulated(Walk, tmp_path / "s", **options, max_time=50.0)
+    whole = simulated(Walk, tmp_path / "s", **options)
+    assert all(ended is not None and ended > began for began, ended in whole.times().values())
+    took = max(ended or 0.0 for _, ended in whole.times().values()) - whole.created
+    assert took >= sum(row.seconds for row in whole.trials) / 2
+
+
+def test_a_table_in_a_folder_with_an_odd_name(tmp_path):
+    folder = tmp_path / "curves#1"
+    folder.mkdir()
+    (folder / "digits.yaml").write_text("{table: c.csv, parameters: {x: x}, metrics: {loss: loss}, tasks: task}")
+    (folder / "c.csv").write_text("x,loss,task\n0.1,3,a.yaml\n0.2,4,b#c\n")
+    for task, loss in (("a.yaml", 3.0), ("b#c", 4.0)):
+        study = simulated(f"{folder}/digits.yaml#{task}", max_iter=1, run_cap=2)
+        assert (study.sweep.name, study.best_value) == ("digits", loss)
+
+
 class Dear(Walk):
     start_seconds = 100.0
     checkpoint_seconds = 1000.0
