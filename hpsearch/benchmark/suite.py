@@ -131,7 +131,7 @@ def load_suite(path: Path, data: Path | None = None) -> Suite:
     Raises:
         SweepError: It can't be read, or a key is wrong; the text has file, line and key.
     """
-    document = read_document(path)
+    document = read_document(path, "suite")
     kinds: Mapping[str, Kind[Any]] = {
         "name": text,
         "tasks": _tasks,

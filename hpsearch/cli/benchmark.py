@@ -12,6 +12,7 @@ from hpsearch.benchmark.benchmark import keys_of, run_missing
 from hpsearch.benchmark.report import markdown, plot, table
 from hpsearch.benchmark.results import Results
 from hpsearch.benchmark.suite import load_suite
+from hpsearch.errors import StorageError
 from hpsearch.report.wording import counted, duration
 
 __all__ = ["benchmark"]
@@ -45,8 +46,13 @@ def benchmark(given: argparse.Namespace) -> int:
     size = f"{counted(len(suite.tasks), 'task')}, {counted(seeds, 'seed')}"
     print(f"{suite.name}: {size}; means over tasks ± their standard error")
     print(told, end="")
-    (directory / "table.md").write_text(markdown(suite, results, methods, workers), "utf-8")
-    shown = [str(path) for count in workers for path in plot(suite, results, methods, count, directory)]
+    try:
+        (directory / "table.md").write_text(markdown(suite, results, methods, workers), "utf-8")
+        shown = [str(path) for count in workers for path in plot(suite, results, methods, count, directory)]
+    except OSError as error:
+        raise StorageError(
+            f"{directory}: expected a place for the table and plots that can be written: {error}"
+        ) from error
     print(f"plots: {', '.join(shown)}")
     return 0
 

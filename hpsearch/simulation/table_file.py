@@ -35,7 +35,7 @@ def read_table(named: str, folders: Sequence[str] = ("",), data: Path | None = N
     """
     name, task = table_and_task(named)
     path = next((place for folder in folders if (place := Path(folder, name)).exists()), Path(name))
-    document = read_document(path)
+    document = read_document(path, "table")
     try:
         description = _read(document.value)
         source = _source(path, description.table, data)

@@ -86,8 +86,8 @@ class Document:
         return self.marks.get(path, Mark(1, None))
 
 
-def read_document(path: Path) -> Document:
-    """Read and parse a file.
+def read_document(path: Path, what: str = "sweep") -> Document:
+    """Read and parse a file, which describes such a thing.
 
     Raises:
         SweepError: It can't be read, isn't YAML, or holds what no sweep can; the text names file and line.
@@ -95,20 +95,20 @@ def read_document(path: Path) -> Document:
     name = str(path)
     try:
         if not path.is_file():
-            what = "is a directory" if path.is_dir() else "isn't a file" if path.exists() else "doesn't exist"
-            raise SweepError(f"{name}: must be a sweep file, but it {what}")
+            found = "is a directory" if path.is_dir() else "isn't a file" if path.exists() else "doesn't exist"
+            raise SweepError(f"{name}: must be a {what} file, but it {found}")
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise SweepError(f"{name}: must be a readable sweep file; {error}") from None
+        raise SweepError(f"{name}: must be a readable {what} file; {error}") from None
     if len(content) > _MOST_BYTES:
-        raise SweepError(f"{name}: must be a sweep file of at most {_MOST_BYTES:,} bytes, got more")
+        raise SweepError(f"{name}: must be a {what} file of at most {_MOST_BYTES:,} bytes, got more")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise SweepError(f"{name}:{line}: must be UTF-8 text, got the byte {content[error.start]:#04x}") from None
-    return _parse(text, name)
+    return _parse(text, name, what=what)
 
 
 def parse_value(text: str, name: str) -> object:
@@ -116,14 +116,14 @@ def parse_value(text: str, name: str) -> object:
     return _parse(text, name, empty_is_null=True).value
 
 
-def _parse(text: str, name: str, empty_is_null: bool = False) -> Document:
+def _parse(text: str, name: str, empty_is_null: bool = False, what: str = "sweep") -> Document:
     document = Document(name, None)
     loader = None
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
         if node is None and not empty_is_null:
-            raise SweepError(f"{name}: must hold a sweep, but it is empty")
+            raise SweepError(f"{name}: must hold a {what}, but it is empty")
         if node is not None:
             document.value = _Builder(loader, document).build(node, ())
     except yaml.reader.ReaderError as error:
@@ -149,7 +149,7 @@ def _line(error: yaml.MarkedYAMLError) -> int:
 
 def _said(error: yaml.MarkedYAMLError) -> str:
     if isinstance(error, yaml.composer.ComposerError) and error.context == "expected a single document in the stream":
-        return "a second document begins here, and a sweep file holds one"
+        return "a second document begins here, and a file holds one"
     parts = [part for part in (error.context, error.problem) if part]
     return ", ".join(parts).replace("\n", " ")
 

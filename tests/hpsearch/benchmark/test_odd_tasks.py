@@ -14,6 +14,7 @@ from hpsearch.benchmark.benchmark import keys_of
 from hpsearch.benchmark.results import Results
 from hpsearch.benchmark.runs import Course, RunKey, carry_out, task_of
 from hpsearch.benchmark.suite import Suite, load_suite
+from hpsearch.cli import main
 from hpsearch.errors import SweepError
 from tests.hpsearch.benchmark.test_suites import write
 
@@ -78,6 +79,20 @@ def test_the_last_report_before_a_failure_counts(tmp_path):
 def test_a_task_that_tells_nothing_apart_is_refused(tmp_path, loss, described, expected):
     with pytest.raises(SweepError, match=expected):
         task_of(suite_of(tmp_path, loss, described), "one.yaml")
+
+
+def test_a_suite_that_is_none(tmp_path):
+    with pytest.raises(SweepError, match=r"must be a suite file, but it is a directory"):
+        load_suite(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["table.md", "regret-2.svg"])
+def test_what_can_not_be_written_is_said(tmp_path, capsys, name):
+    (tmp_path / "r" / name).mkdir(parents=True)
+    suite = write(tmp_path)
+    options = ["--methods", "random", "--seeds", "1", "--jobs", "1", "--dir"]
+    assert main(["benchmark", str(suite), *options, str(tmp_path / "r")]) == 1
+    assert "expected a place for the table and plots that can be written" in capsys.readouterr().err
 
 
 def kept(folder: Path) -> set[RunKey]:

@@ -146,6 +146,16 @@ def test_an_archive_that_is_damaged(tmp_path, kind):
         read_table(str(path))
 
 
+@pytest.mark.parametrize(
+    ("content", "expected"), [(None, "must be a table file, but it is a dir"), ("", "hold a table")]
+)
+def test_a_description_that_is_none(tmp_path, content, expected):
+    path = tmp_path / "table.yaml"
+    path.mkdir() if content is None else path.write_text(content)
+    with pytest.raises(SweepError, match=expected):
+        read_table(str(path))
+
+
 def test_arrays_from_python():
     ones = np.ones((2, 1, 1))
     columns: Any = {"x": np.array([1, 2])}
