@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -60,7 +60,7 @@ class Curves(Simulation):
         seconds = curve.seconds
         for place in range(segment.start, length):
             metrics = {name: values[place] for name, values in curve.metrics.items()}
-            each = seconds if isinstance(seconds, int | float) else seconds[place]
+            each = seconds[place] if isinstance(seconds, Sized) else seconds
             yield Step(to_numbers(metrics, self.metric), to_seconds(each))
         if curve.failure:
             raise RecordedFailure(curve.failure)
@@ -70,7 +70,7 @@ def _length(curve: object) -> int:
     if not isinstance(curve, Curve):
         raise TrainableError(f"curve must give an hpsearch.Curve, got a {type(curve).__name__}")
     lengths = {name: len(values) for name, values in curve.metrics.items()}
-    if not isinstance(curve.seconds, int | float):
+    if isinstance(curve.seconds, Sized):
         lengths["seconds"] = len(curve.seconds)
     if len(set(lengths.values())) != 1:
         told = ", ".join(f"{length} of {name}" for name, length in lengths.items()) or "no metric"

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hpsearch
@@ -177,6 +178,15 @@ def test_durations_that_would_turn_the_clock_back_are_refused(changes, expected)
         simulated(Odd(**changes), run_cap=2, max_iter=3)
 
 
+class Scalar(hpsearch.Curves):
+    def curve(self, params: dict[str, Any], seed: int) -> hpsearch.Curve:
+        return hpsearch.Curve({"loss": np.ones(3)}, np.int64(2))  # type: ignore[arg-type]
+
+
+def test_seconds_may_be_a_scalar_of_numpy():
+    assert simulated(Scalar, run_cap=1, max_iter=3).trials[0].seconds == 6.0
+
+
 @pytest.mark.parametrize("simulation", [Needy, hpsearch.Steps])
 def test_a_simulation_that_can_not_be_made_is_said(simulation):
     with pytest.raises(SweepError, match=r"a simulation must be a class that can be made without arguments, with all"):
@@ -213,8 +223,6 @@ def test_instances_run_in_memory_alone(tmp_path):
 
 
 def np_array(values: list[list[float]]) -> Any:
-    import numpy as np
-
     return np.array(values)[:, None, :]
 
 
