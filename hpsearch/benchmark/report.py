@@ -14,6 +14,9 @@ __all__ = ["markdown", "plot", "table"]
 
 Row = tuple[str, ...]
 
+_DASHES = ("-", "--", "-.", ":")
+"""For who can't tell the colours apart."""
+
 _POINTS = 100
 """Budgets at which curves are drawn."""
 
@@ -73,19 +76,19 @@ def plot(suite: Suite, results: Results, methods: Sequence[str], workers: int, d
     last = suite.budgets[-1]
     across = [last * (place + 1) / _POINTS for place in range(_POINTS)]
     kinds: Sequence[tuple[str, At, str]] = (
-        ("hits", hits_at, f"share of runs that reported a value as good as the best {suite.hit:.0%} at their end"),
-        ("regret", regret_at, "regret: 0 is the table's best value, 1 the median of the final ones"),
+        ("hits", hits_at, f"share of runs that hit the best {suite.hit:.0%}"),
+        ("regret", regret_at, "regret (0: the best value, 1: the median)"),
     )
     paths = []
     for name, at, up in kinds:
         figure = Figure(figsize=(8, 5), layout="constrained")
         axes = figure.subplots()
-        for method in methods:
+        for place, method in enumerate(methods):
             if not (runs := results.of(method, workers)):
                 continue
             means = [over_tasks(runs, at, budget) for budget in across]
             values = [mean.value for mean in means]
-            (line,) = axes.plot(across, values, label=method)
+            (line,) = axes.plot(across, values, label=method, linestyle=_DASHES[place % len(_DASHES)])
             errors = [0.0 if mean.error != mean.error else mean.error for mean in means]
             low = [value - error for value, error in zip(values, errors, strict=True)]
             high = [value + error for value, error in zip(values, errors, strict=True)]
