@@ -12,8 +12,8 @@ from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import SweepError
 from hpsearch.simulation import Simulation
 from hpsearch.simulation.find import find_simulation
-from hpsearch.simulation.simulation import is_table
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.sweep.table_name import is_table
 
 __all__ = ["BackendName", "make_backend"]
 

@@ -15,12 +15,12 @@ from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, at_least, integer,
 from hpsearch.errors import SweepError
 from hpsearch.schedulers import KNOWN as SCHEDULERS
 from hpsearch.searchers import KNOWN as SEARCHERS
-from hpsearch.simulation.simulation import table_and_task
 from hpsearch.simulation.table_file import table_digest
 from hpsearch.sweep.document import read_document
 from hpsearch.sweep.file import sweep_from_mapping
 from hpsearch.sweep.reader import Kind, Table, listed
 from hpsearch.sweep.sweep import Limits, Resources, Sweep
+from hpsearch.sweep.table_name import table_and_task
 
 __all__ = ["Suite", "load_suite"]
 
@@ -152,9 +152,7 @@ def load_suite(path: Path, data: Path | None = None) -> Suite:
         keys = Table(document.value, (), tuple(kinds))
         return keys.build(Suite, **{"name": path.stem, "path": str(path), "data": data, **keys.read(kinds, required)})
     except (InvalidKey, InvalidKeys) as error:
-        mistakes = error.mistakes if isinstance(error, InvalidKeys) else (error,)
-        told = (f"{path}:{document.mark(mistake.key).line}: {mistake}" for mistake in mistakes)
-        raise SweepError("\n".join(told)) from None
+        raise document.located(error) from None
 
 
 def _tasks(value: object, key: KeyPath) -> tuple[str, ...]:

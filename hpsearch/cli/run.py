@@ -17,12 +17,12 @@ from hpsearch.report.study import Study, load
 from hpsearch.report.tables import rows_to_table
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.run.study_run import Run, create_study, run_study
-from hpsearch.simulation.simulation import is_table
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.file import load_sweep, locate
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.sweep.table_name import is_table
 from hpsearch.trial import TrialRow
 
 __all__ = ["go_on", "plan", "run"]

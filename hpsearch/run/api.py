@@ -18,11 +18,11 @@ from hpsearch.run.simulate import IN_MEMORY, run_in_memory
 from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
-from hpsearch.simulation.simulation import is_table, table_and_task
 from hpsearch.space import Space
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.file import scaling_from_mapping
 from hpsearch.sweep.sweep import Checkpoints, Limits, Method, Metric, Resources, Scaling, Sweep
+from hpsearch.sweep.table_name import is_table, table_and_task
 from hpsearch.trial import Goal
 
 __all__ = ["search"]

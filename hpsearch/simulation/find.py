@@ -7,7 +7,8 @@ from typing import Any
 
 from hpsearch.errors import SweepError
 from hpsearch.imports import import_object
-from hpsearch.simulation.simulation import Simulation, is_table
+from hpsearch.simulation.simulation import Simulation
+from hpsearch.sweep.table_name import is_table
 
 __all__ = ["find_simulation"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,16 +17,12 @@ __all__ = [
     "RecordedFailure",
     "Simulation",
     "Step",
-    "is_table",
     "relative_time",
-    "table_and_task",
     "to_seconds",
 ]
 
 EFFICIENCY = 0.9
 """What each doubling of a trial's workers is taken to be worth, where nothing else is known: 0.9 of twice the speed."""
-
-_TABLE = re.compile(r"(.+?\.ya?ml)(?:#(.*))?", re.DOTALL)
 
 
 class RecordedFailure(Exception):
@@ -97,17 +92,6 @@ class Simulation(ABC):
             segment: What it runs; its end may be None.
             state: That of the last iteration before; None at the beginning.
         """
-
-
-def is_table(trainable: object) -> bool:
-    """Say whether a trainable is named as a table's description: `curves.yaml`, or `curves.yaml#task`."""
-    return isinstance(trainable, str) and _TABLE.fullmatch(trainable) is not None
-
-
-def table_and_task(named: str) -> tuple[str, str]:
-    """Give the path of a description, whose folders may have # in their names, and the task behind it, or none."""
-    found = _TABLE.fullmatch(named)
-    return (named, "") if found is None else (found[1], found[2] or "")
 
 
 def relative_time(width: int, efficiency: float = EFFICIENCY) -> float:

@@ -13,11 +13,11 @@ from hpsearch.errors import SweepError
 from hpsearch.simulation.description import AXES, Axis, Description, Quantity
 from hpsearch.simulation.recorded_arrays import recorded_arrays
 from hpsearch.simulation.recorded_columns import recorded_columns
-from hpsearch.simulation.simulation import table_and_task
 from hpsearch.simulation.table import Table
 from hpsearch.sweep.document import read_document
 from hpsearch.sweep.reader import Kind, listed
 from hpsearch.sweep.reader import Table as Keys
+from hpsearch.sweep.table_name import table_and_task
 
 __all__ = ["read_table", "table_digest"]
 
@@ -45,10 +45,7 @@ def read_table(named: str, folders: Sequence[str] = ("",), data: Path | None = N
         read = recorded_arrays if source.suffix == ".npz" else recorded_columns
         table = Table(read(source, description, task), description.rows)
     except (InvalidKey, InvalidKeys) as error:
-        mistakes = error.mistakes if isinstance(error, InvalidKeys) else (error,)
-        raise SweepError(
-            "\n".join(f"{path}:{document.mark(mistake.key).line}: {mistake}" for mistake in mistakes)
-        ) from None
+        raise document.located(error) from None
     except SweepError as error:
         raise SweepError(f"{path}: {error}") from None
     table.start_seconds = description.start_seconds

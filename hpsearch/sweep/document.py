@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from hpsearch.checks import InvalidKey, KeyPath, shown
+from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, shown
 from hpsearch.errors import SweepError
 
 __all__ = ["Document", "Mark", "parse_value", "read_document"]
@@ -84,6 +84,11 @@ class Document:
         while path and path not in self.marks:
             path = path[:-1]
         return self.marks.get(path, Mark(1, None))
+
+    def located(self, error: InvalidKey | InvalidKeys) -> SweepError:
+        """Give the error with the file and the line of each mistake."""
+        mistakes = error.mistakes if isinstance(error, InvalidKeys) else (error,)
+        return SweepError("\n".join(f"{self.name}:{self.mark(mistake.key).line}: {mistake}" for mistake in mistakes))
 
 
 def read_document(path: Path, what: str = "sweep") -> Document:

@@ -26,6 +26,7 @@ from hpsearch.sweep.parameters import read_parameters
 from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Resources, Scaling
 from hpsearch.sweep.reader import Kind, Table, listed, section, words
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.sweep.table_name import is_table
 from hpsearch.sweep.wandb import HINTS, IGNORED, METHOD_HINT
 from hpsearch.trial import Params
 
@@ -42,9 +43,6 @@ _LIKELY_SPAN = 27
 """Iterations of three rungs by 3."""
 
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
-
-_TABLE = re.compile(r"[^#]+\.ya?ml(?:#.+)?")
-"""A table's description, and the task in it."""
 
 
 def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
@@ -97,7 +95,7 @@ def sweep_from_mapping(value: object, source: str | None = None, name: str = "sw
 
 def _import_path(value: object, path: KeyPath) -> str:
     out = text(value, path)
-    if not (_IMPORT_PATH.fullmatch(out) or _TABLE.fullmatch(out)):
+    if not (_IMPORT_PATH.fullmatch(out) or is_table(out)):
         problem = f"must be an import path such as package.module:function, got {shown(out)}"
         raise InvalidKey(path, problem, "a script of any kind is named as program" if "/" in out else "")
     return out

@@ -129,3 +129,9 @@ def test_mistakes_of_a_benchmark(here, hpsearch_command, words, code, expected):
     answer = hpsearch_command(*(suite if word == "SUITE" else word for word in words.split()))
     assert answer.code == code
     assert re.search(expected, answer.err, re.DOTALL), answer.err
+
+
+@pytest.mark.parametrize("named", ["table.yaml", "a/b.yml#3945", "runs #2/table.yaml", "runs #2/table.yaml#a task"])
+def test_a_sweep_file_may_name_a_table_and_a_task_in_it(table, named):
+    (table / "t.yaml").write_text(yaml.safe_dump({**SWEEP, "trainable": named}))
+    assert hpsearch.load_sweep(table / "t.yaml").trainable == named
