@@ -10,6 +10,7 @@ from hpsearch.errors import (
     CheckpointError,
     HpsearchError,
     JournalError,
+    SearcherError,
     StudyInUseError,
     SweepError,
     TrainableError,
@@ -35,7 +36,7 @@ from hpsearch.space import (
     Uniform,
 )
 from hpsearch.sweep.file import load_sweep
-from hpsearch.sweep.sweep import Checkpoints, Limits, Metric, Resources, Scaling, Sweep
+from hpsearch.sweep.sweep import Checkpoints, Limits, Metric, Resources, Scaling, Search, Sweep
 from hpsearch.trainable.current import current_trial
 from hpsearch.trainable.running_trial import RunningTrial
 
@@ -66,7 +67,9 @@ __all__ = [
     "Resources",
     "RunningTrial",
     "Scaling",
+    "Search",
     "Searcher",
+    "SearcherError",
     "Space",
     "Steps",
     "Study",

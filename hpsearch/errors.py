@@ -11,6 +11,7 @@ __all__ = [
     "HpsearchError",
     "Interrupted",
     "JournalError",
+    "SearcherError",
     "StorageError",
     "StudyInUseError",
     "SweepError",
@@ -58,6 +59,10 @@ class JournalError(HpsearchError):
 
 class StudyInUseError(JournalError):
     """Another live process runs this study."""
+
+
+class SearcherError(HpsearchError):
+    """A searcher that learns has failed, or the process that it works in."""
 
 
 class BackendError(HpsearchError):

@@ -12,6 +12,7 @@ from typing import Any
 from hpsearch.trial import Failure, Report, Segment, Trial
 
 __all__ = [
+    "Asked",
     "Dropped",
     "Ended",
     "Event",
@@ -54,8 +55,19 @@ class Started:
     """Of the scheduler's brackets, from 0; None in journals of former versions, which didn't tell."""
     rung: int | None = None
     """Of the bracket's rungs, from 0; None likewise."""
-    seen: int | None = None
-    """How much of what happened a searcher that learns had seen when it suggested the trial."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A searcher that learns was asked for a suggestion: it knows what stands before this in the journal."""
+
+    number: int
+    """Of the suggestion, in the searcher's order and the points to try before it; of a trial that the scheduler forks,
+    the trial's."""
+    parent: int | None
+    """The trial that it is forked from."""
+    bracket: int
+    """Of the trial that it is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +168,6 @@ class Retried:
 class Exhausted:
     """The searcher had no params for the trial that the scheduler asked for."""
 
-    seen: int | None = None
-    """How much of what happened it had seen by then, where it learns."""
-
 
 @dataclass(frozen=True, slots=True)
 class Extended:
@@ -181,5 +190,17 @@ class Ended:
 
 
 Event = (
-    Opened | Started | Saved | Finished | Failed | Lost | Reverted | Dropped | Retried | Exhausted | Extended | Ended
+    Opened
+    | Asked
+    | Started
+    | Saved
+    | Finished
+    | Failed
+    | Lost
+    | Reverted
+    | Dropped
+    | Retried
+    | Exhausted
+    | Extended
+    | Ended
 )

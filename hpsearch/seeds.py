@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
-__all__ = ["DRAW_BITS", "SEED_LIMIT", "draw_bits", "explore_seed", "trial_seed"]
+__all__ = [
+    "DRAW_BITS",
+    "SEED_LIMIT",
+    "draw_bits",
+    "explore_seed",
+    "redraw_seed",
+    "stand_in_seed",
+    "suggestion_seed",
+    "trial_seed",
+]
 
 SEED_LIMIT = 2**32
 """Seeds lie below this: what `numpy.random.seed` takes."""
@@ -26,6 +35,21 @@ def trial_seed(sweep_seed: int, number: int) -> int:
 def explore_seed(sweep_seed: int) -> int:
     """Give the seed that params of forked trials are drawn with, in place of the sweep's; 0 <= seed < 2**32."""
     return _hashed(_words(sweep_seed, 0), 4, b"hpsearch explore")
+
+
+def stand_in_seed(sweep_seed: int) -> int:
+    """Give the seed of the points that are taken where no suggestion is ready; 0 <= seed < 2**32."""
+    return _hashed(_words(sweep_seed, 0), 4, b"hpsearch standin")
+
+
+def redraw_seed(seed: int, attempt: int) -> int:
+    """Give the seed that a point is drawn with again, in place of another seed; 0 <= seed < 2**32."""
+    return _hashed(_words(seed, attempt), 4, b"hpsearch redraw")
+
+
+def suggestion_seed(sweep_seed: int, number: int, attempt: int = 0) -> int:
+    """Give the seed of the model that makes a suggestion; 0 <= seed < 2**32."""
+    return _hashed(_words(sweep_seed, number) + attempt.to_bytes(4, "little"), 4, b"hpsearch suggest")
 
 
 def draw_bits(sweep_seed: int, number: int, path: Sequence[str]) -> int:

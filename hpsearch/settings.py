@@ -1,6 +1,7 @@
 """A section of a sweep as a frozen dataclass: from its fields it is checked, read from a file, compared and described.
 
-A field is an int, a float, a bool, a str or a `Literal` of words, a number or such words, or one of these or None;
+A field is an int, a float, a bool, a str, a mapping or a `Literal` of words, a number or such words, or one
+of these or None;
 `Annotated` adds its bound, and whether it is about how a sweep is run rather than about what.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import MISSING, Field, dataclass, fields, replace
 from functools import partial
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from hpsearch.checks import InvalidKey, KeyPath, at_least, boolean, integer, number, one_of, shown, text
+from hpsearch.checks import InvalidKey, KeyPath, at_least, boolean, integer, number, one_of, plain, shown, text
 
 __all__ = ["HOW", "AtLeast", "Count", "Seconds", "Settings", "SettingsField", "settings_fields"]
 
@@ -114,7 +115,9 @@ def _field(known: Field[Any], hint: Any) -> SettingsField:
         word = partial(one_of, inside)
         return SettingsField(word, word, {"enum": list(inside)}, known.default)
     if hint not in _PLAIN:
-        raise TypeError(f"a setting must be an int, float, bool, str or Literal, or None; {known.name} is {hint}")
+        raise TypeError(
+            f"a setting must be an int, float, bool, str, mapping or Literal, or None; {known.name} is {hint}"
+        )
     check, kind = _PLAIN[hint]
     return SettingsField(check, check, {"type": kind}, known.default)
 
@@ -133,11 +136,18 @@ def _around(field: SettingsField, wrap: Callable[..., Any], schema: Mapping[str,
     return replace(field, check=partial(wrap, field.check), read=partial(wrap, field.read), schema=schema)
 
 
+def _mapping(value: object, key: KeyPath) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise InvalidKey(key, f"must be a mapping of names to values, got {shown(value)}")
+    return {name: plain(item, (*key, name)) for name, item in value.items()}
+
+
 _PLAIN: Mapping[Any, tuple[_Check, str]] = {
     int: (integer, "integer"),
     float: (number, "number"),
     bool: (boolean, "boolean"),
     str: (text, "string"),
+    Mapping[str, Any]: (_mapping, "object"),
 }
 
 

@@ -20,8 +20,8 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
 from hpsearch.space import Space
 from hpsearch.study.directory import StudyDirectory
-from hpsearch.sweep.file import scaling_from_mapping
-from hpsearch.sweep.sweep import Checkpoints, Limits, Method, Metric, Resources, Scaling, Sweep
+from hpsearch.sweep.file import scaling_from_mapping, search_from_mapping
+from hpsearch.sweep.sweep import Checkpoints, Limits, Method, Metric, Resources, Scaling, Search, Sweep
 from hpsearch.sweep.table_name import is_table, table_and_task
 from hpsearch.trial import Goal
 
@@ -37,6 +37,7 @@ def search(
     goal: Goal = "minimize",
     metric_scope: Literal["last", "best"] = "last",
     method: Method = "random",
+    suggestions: Search | Mapping[str, Any] | None = None,
     early_terminate: EarlyTerminate | None = None,
     max_iter: int | None = None,
     run_cap: int | None = None,
@@ -76,7 +77,9 @@ def search(
         metric: Which of the reported metrics decides.
         goal: `"minimize"` or `"maximize"`.
         metric_scope: Which of a trial's reports gives its value: `"last"`, or `"best"` so far.
-        method: `"random"`, `"grid"`, or the import path of a searcher of your own.
+        method: `"random"`, `"grid"`, `"qmc"`, `"tpe"`, `"gp"`, `"cmaes"`, `"bohb"`, or the import path of a searcher of
+            your own or of one of Optuna's samplers.
+        suggestions: How a method that learns is asked: a `Search`, or a mapping of its keys; `search` in a sweep file.
         early_terminate: `Hyperband(...)`, `SuccessiveHalving(...)`, `ASHA(...)`, `MedianStopping(...)` or None.
         max_iter: Iterations of every trial, where nothing terminates early.
         run_cap: Most trials that are created.
@@ -141,6 +144,7 @@ def search(
             trainable=path,
             metric=Metric(metric, goal, metric_scope),
             method=method,
+            search=suggestions if isinstance(suggestions, Search) else search_from_mapping(suggestions or {}),
             parameters=Space.from_parameters(parameters),
             early_terminate=early_terminate,
             max_iter=max_iter,

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 
 from hpsearch.backends.base import Backend
 from hpsearch.decision import Followed
-from hpsearch.errors import BackendError, HpsearchError
-from hpsearch.events import Ended, Event, Exhausted, Failed, Retried, Saved, Started
+from hpsearch.errors import BackendError, HpsearchError, SearcherError
+from hpsearch.events import Asked, Ended, Event, Exhausted, Failed, Retried, Saved, Started
 from hpsearch.observers.base import Observers, Record
 from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.verdicts import Rules, verdict
-from hpsearch.schedulers.base import Done, Wait
+from hpsearch.schedulers.base import Done
 from hpsearch.study.failure_limit import mistake_of
 from hpsearch.study.journal import Journal
-from hpsearch.study.state import StudyState
+from hpsearch.study.state import Next, StudyState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Gone, Message, Notice, Progress, Result, SegmentResult, Task, TimedOut
 from hpsearch.widths.widths import Widths
@@ -25,6 +25,9 @@ __all__ = ["Orchestrator"]
 
 _SEARCHING_TICK = 0.01
 """Seconds after which a searcher that works on a suggestion is asked again."""
+
+_SEARCHING_SHARE = 0.01
+"""What a free worker waits for a suggestion at most, as a share of what a segment takes."""
 
 
 class Orchestrator:
@@ -72,6 +75,8 @@ class Orchestrator:
         self._failing = False  # the sweep ends because too many trials have failed
         self._next_check = self._next_look = -math.inf
         self._began = 0.0
+        self._segment_seconds = (0, 0.0)  # of how many segments in this run, and of all together
+        self._searching_since: float | None = None
 
     def run(self, job: Job) -> str:
         """Run the sweep; answer how it ended: `finished`, `interrupted`, `stopped` or `max_time`.
@@ -109,6 +114,7 @@ class Orchestrator:
         while True:
             self._check()
             finished = self._ending is None and self._fill()
+            self._ask_ahead()
             self._commit()
             self._change_widths()
             self._look()
@@ -124,11 +130,39 @@ class Orchestrator:
 
     def _fill(self) -> bool:
         """Start what can be started; say whether the sweep has nothing more to start, ever."""
+        try:
+            finished = self._filled()
+        except SearcherError as error:
+            self._end_for(error)
+            return False
+        if not self._study_state.is_searching:
+            self._searching_since = None
+        elif self._searching_since is None:
+            self._searching_since = self._backend.now()
+        return finished
+
+    def _ask_ahead(self) -> None:
+        """Ask for the suggestion that comes next, where the sweep wants it made ahead."""
+        request = None if self._ending is not None else self._study_state.request()
+        if request is not None:
+            self._note(request)
+
+    def _has_waited(self) -> bool:
+        """Say whether a worker has waited for a suggestion for longer than that is worth.
+
+        Before a segment has ended nobody knows what it is worth, and nothing is known that would take time.
+        """
+        count, seconds = self._segment_seconds
+        if self._searching_since is None or not count:
+            return False
+        return self._backend.now() - self._searching_since >= _SEARCHING_SHARE * seconds / count
+
+    def _filled(self) -> bool:
         free = self._backend.capacity()
         while True:
             starts: list[Started] = []
-            upcoming = self._study_state.upcoming()
-            answer: Started | Exhausted | Wait | Done | None = None
+            upcoming = self._study_state.upcoming(self._has_waited())
+            answer: Next | None = None
             while free >= self._widths.least * (len(starts) + 1):
                 answer = next(upcoming)
                 if not isinstance(answer, Started):
@@ -140,7 +174,7 @@ class Orchestrator:
             if full:
                 # Also without a worker: all may have gone with the last trial, and nobody has to wait for new ones.
                 return not waiting and isinstance(self._study_state.next(), Done)
-            if not isinstance(answer, Exhausted):
+            if not isinstance(answer, Asked | Exhausted):
                 return isinstance(answer, Done)
             self._note(answer)
 
@@ -211,6 +245,8 @@ class Orchestrator:
 
     def _take_end(self, ended: Result | TimedOut | Gone) -> None:
         if isinstance(ended, Result):
+            count, seconds = self._segment_seconds
+            self._segment_seconds = count + 1, seconds + ended.result.seconds
             self._tell_of_settings(ended.trial, ended.result)
         rules = Rules(self._sweep, self._study_state.finished_segments > 0, self._ending is not None)
         follows = verdict(ended, self._study_state.record(ended.trial), rules)

@@ -14,10 +14,11 @@ from hpsearch.observers.base import Record
 from hpsearch.report.wording import counted, up_to
 from hpsearch.run.simulate import Nobody, simulate
 from hpsearch.schedulers.base import RungView
+from hpsearch.searchers import RandomSearcher
 from hpsearch.simulation import Simulation, Step
 from hpsearch.simulation.simulation import EFFICIENCY
 from hpsearch.study.state import StudyState
-from hpsearch.sweep.sweep import Limits, Sweep
+from hpsearch.sweep.sweep import Limits, Search, Sweep
 from hpsearch.trial import Segment, Trial
 
 __all__ = ["Plan", "Schedule", "make_plan", "plan_text"]
@@ -131,10 +132,17 @@ def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, StudyState, _Counte
     counter = _Counter()
     elastic = sweep.resources.widest > sweep.resources.workers_per_trial
     backend = SimulatedBackend(workers, _MadeUp(), live=elastic)  # what widens goes by live reports
-    study_state = simulate(replace(sweep, limits=Limits()), backend, counter)
+    study_state = simulate(replace(_unlearned(sweep), limits=Limits()), backend, counter)
     makespan = backend.now()
     shown = {place: sorted(found) for place, found in counter.widths.items()}
     return Schedule(makespan, counter.worked / (workers * makespan), shown), study_state, counter
+
+
+def _unlearned(sweep: Sweep) -> Sweep:
+    """Give the sweep with random points in place of those that a model would take time for: who goes on is made up."""
+    if not sweep.searcher.learns:
+        return sweep
+    return replace(sweep, method=RandomSearcher.kind, search=Search())
 
 
 def plan_text(plan: Plan) -> str:

@@ -24,9 +24,9 @@ from hpsearch.observers.progress import Display, Unfailing
 from hpsearch.observers.watching import Watching
 from hpsearch.report.study import Study, load, stored_sweep
 from hpsearch.run.interrupts import Interrupts
-from hpsearch.run.off_loop import OffLoop
 from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.retrying import retries
+from hpsearch.run.searcher_process import ProcessCalls
 from hpsearch.study.directory import StudyDirectory, next_directory
 from hpsearch.study.extension import extended, extension
 from hpsearch.study.filesystem import identity
@@ -149,7 +149,7 @@ def _go_on(
     run.display.note(f"study: {place.path}")
     place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
     stored = stored_sweep(record)
-    study_state = StudyState(stored) if run.virtual else StudyState(stored, OffLoop)
+    study_state = StudyState(stored) if run.virtual else StudyState(stored, lambda sweep, _: ProcessCalls(sweep))
     widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest)
     observers = _observers(place, sweep, record, run)
     replayed = []
@@ -163,6 +163,7 @@ def _go_on(
             backend.go_on_from(history[-1].time)
         watching = Watching(sweep, observers, run.display)
         try:
+            study_state.prepare()  # while workers start
             for told in replayed:
                 watching.observe(told)
             resources = sweep.resources

@@ -24,6 +24,8 @@ class EarlyTerminate(Settings, ABC):
     """Fields that may be raised of a study that has begun."""
     forks: ClassVar[bool] = False
     """Its scheduler forks trials, so that the searcher must explore."""
+    in_order: ClassVar[bool] = False
+    """What it decides doesn't depend on the order in which outcomes come."""
     endless: ClassVar[bool] = False
     """Its scheduler creates trials until something else ends the sweep: `run_cap`, a searcher that has no more, or a
     limit."""

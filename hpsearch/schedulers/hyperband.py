@@ -24,6 +24,7 @@ class Hyperband(Halving):
     """
 
     kind: ClassVar[str] = "hyperband"
+    in_order: ClassVar[bool] = True
     raisable: ClassVar[tuple[str, ...]] = ("brackets",)
 
     min_iter: Count = 1

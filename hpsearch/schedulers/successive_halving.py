@@ -67,6 +67,7 @@ class SuccessiveHalving(Halving):
     """
 
     kind: ClassVar[str] = "successive_halving"
+    in_order: ClassVar[bool] = True
 
     trials: Count | None = None
     """Trials that start; none: as many as leave one for the last rung, `eta` to the power of (rungs - 1)."""

@@ -11,29 +11,38 @@ from pathlib import Path
 from hpsearch.checks import InvalidKey, nearest
 from hpsearch.errors import SweepError
 from hpsearch.imports import import_object
-from hpsearch.searchers.base import NotYet, Observation, Searcher, Suggestion
+from hpsearch.searchers.base import Observation, Problem, Searcher, Suggestion
 from hpsearch.searchers.grid import GridSearcher
-from hpsearch.searchers.points import PointsToTry
+from hpsearch.searchers.optuna_searchers import BOHB, GP, TPE, Bayes, CmaEs, through_optuna
+from hpsearch.searchers.qmc import QMC
 from hpsearch.searchers.random import RandomSearcher
+from hpsearch.searchers.settings import Search
 
 __all__ = [
+    "BOHB",
     "KNOWN",
     "GridSearcher",
-    "NotYet",
     "Observation",
-    "PointsToTry",
+    "Problem",
     "RandomSearcher",
+    "Search",
     "Searcher",
     "Suggestion",
     "searcher_named",
 ]
 
-KNOWN: Mapping[str, type[Searcher]] = {cls.kind: cls for cls in (RandomSearcher, GridSearcher)}
+KNOWN: Mapping[str, type[Searcher]] = {
+    cls.kind: cls for cls in (RandomSearcher, GridSearcher, QMC, TPE, Bayes, BOHB, GP, CmaEs)
+}
 """The `method` of a sweep to its searcher."""
 
 
 def searcher_named(method: str) -> type[Searcher]:
-    """Give the searcher of a `method`: a known word, or the import path `package.module:Class` of a third party's.
+    """Give the searcher of a `method`.
+
+    Args:
+        method: A known word, or the import path `package.module:Class` of a searcher of one's own or of one of Optuna's
+            samplers.
 
     Raises:
         InvalidKey: There is none of this name.
@@ -42,11 +51,20 @@ def searcher_named(method: str) -> type[Searcher]:
         return KNOWN[method]
     if ":" not in method:
         close = nearest(method, KNOWN)
-        raise InvalidKey((), f"must be {' or '.join(KNOWN)}, got {method!r}", close if close.startswith("did") else "")
+        advice = close if close.startswith("did") else ""
+        raise InvalidKey((), f"must be one of {', '.join(KNOWN)}, or package.module:Class, got {method!r}", advice)
     try:
         found = import_object(method, "method", SweepError, [str(Path.cwd())])
     except SweepError as error:
         raise InvalidKey((), str(error)) from error
-    if not (isinstance(found, type) and issubclass(found, Searcher)):
-        raise InvalidKey((), f"must be a class derived from hpsearch.Searcher, but {method} is {found!r}")
-    return found
+    if isinstance(found, type) and issubclass(found, Searcher):
+        return found
+    if isinstance(found, type) and _is_sampler(found):
+        return through_optuna(method, found)
+    problem = f"must be a class derived from hpsearch.Searcher or a sampler of Optuna's, but {method} is {found!r}"
+    raise InvalidKey((), problem)
+
+
+def _is_sampler(found: type) -> bool:
+    """Say whether a class is derived from Optuna's samplers, without importing Optuna for one that can't be."""
+    return any(base.__module__.startswith("optuna.") and base.__name__ == "BaseSampler" for base in found.__mro__)

@@ -8,14 +8,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from hpsearch.decision import Decision
+from hpsearch.objective import Objective
+from hpsearch.searchers.settings import Search
 from hpsearch.space import Space
 from hpsearch.trial import Failure, Params, Report, StateAt, Trial
 
-__all__ = ["NotYet", "Observation", "Searcher", "Suggestion"]
+__all__ = ["Observation", "Problem", "Searcher", "Suggestion"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a searcher is built for."""
+
+    space: Space
+    objective: Objective
+    """Says which reports are better."""
+    seed: int
+    """0 <= seed < 2**32."""
+    settings: Search = field(default_factory=Search)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +38,10 @@ class Suggestion:
 
     params: Params
     origin: str
-    """`"random"`, `"grid"`, `"points_to_try"`, or what another searcher calls it."""
+    """`"random"`, `"grid"`, `"points_to_try"`, `"stand_in"`, or what another searcher calls it."""
     parent: StateAt | None = None
     """What it is forked from: it gets the newest checkpoint that there was then, as `trial.parent_checkpoint`, and
     starts at iteration 0 all the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotYet:
-    """The suggestion is being worked out: ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,8 @@ class Observation:
     trial: Trial
     iteration: int
     """The last one that counts."""
+    until: int | None
+    """Where its segment ends or ended: the iterations of a rung. None: where the trainable returns."""
     reports: Sequence[Report]
     """Those that count from now on, with all their metrics; iterations rise, and none was observed before, unless the
     trial was taken back or dropped in between."""
@@ -59,38 +70,49 @@ class Searcher(ABC):
     kind: ClassVar[str]
     """Its `method` in a sweep file."""
     learns: ClassVar[bool] = False
-    """What it suggests depends on what it observed. One that doesn't learn is not told of anything."""
+    """What it suggests depends on what it observed. One that doesn't learn is not told of anything, and its suggestions
+    depend on their numbers alone. One that learns works in a process of its own: its module is imported there."""
+    remembers: ClassVar[bool] = True
+    """Of one that learns: what it suggested changes what it suggests later. A resumed search asks it again for all that
+    it suggested; of one that doesn't remember the journal's word is enough."""
     finite: ClassVar[bool] = False
     """It runs out of suggestions by itself, so that a sweep needs no other bound."""
     completes_points: ClassVar[bool] = True
     """Points to try may leave parameters out, which are drawn."""
     explores: ClassVar[bool] = False
     """It has params for trials that the scheduler forks."""
+    over: ClassVar[str | None] = None
+    """The `type` of `early_terminate` that it takes where the sweep names none; `max_iter` then stands at the top."""
     forks: ClassVar[bool] = False
     """It names parents, and by `needs` the checkpoints that are kept for that."""
 
     @classmethod
     @abstractmethod
-    def build(cls, space: Space, seed: int) -> Searcher:
-        """Build it for a sweep; 0 <= seed < 2**32."""
+    def build(cls, problem: Problem) -> Searcher:
+        """Build it for a sweep."""
 
     @classmethod
-    def check(cls, space: Space) -> None:
-        """Check that it can search this space.
+    def check(cls, problem: Problem) -> None:
+        """Check that it can search this space, and that its settings can be kept.
 
         Raises:
-            InvalidKey: It can't; the key is one of the space's.
+            InvalidKey: It can't; the key begins with `parameters` or `search`.
         """
+
+    @property
+    def draws_first(self) -> int:
+        """How many of the first suggestions are draws from the space, for which it isn't asked; 0 unless it learns."""
+        return 0
 
     @abstractmethod
-    def suggest(self, number: int) -> Suggestion | NotYet | None:
-        """Give the params of trial `number`, or None when the space is exhausted.
+    def suggest(self, number: int) -> Suggestion | None:
+        """Give suggestion `number`, or None when the space is exhausted.
 
-        Called for 0, 1, 2, ...; again for the same number where the answer was `NotYet`. Of one that doesn't learn, on
-        resume, from the first number that the journal doesn't hold.
+        Called for numbers that rise by 1, from `draws_first` or from behind the points to try. Of one that doesn't
+        learn, on resume, from the first number that the journal doesn't hold.
         """
 
-    def explore(self, number: int, parent: Trial) -> Suggestion | NotYet:
+    def explore(self, number: int, parent: Trial) -> Suggestion:
         """Give the params of trial `number`, which the scheduler forks from another one.
 
         Its numbers aren't among those of `suggest`, which go on without gaps.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hpsearch.searchers.base import Searcher, Suggestion
+from hpsearch.checks import InvalidKey
+from hpsearch.searchers.base import Problem, Searcher, Suggestion
 from hpsearch.space import Space
 
 __all__ = ["GridSearcher"]
@@ -26,14 +27,17 @@ class GridSearcher(Searcher):
         self._size = space.grid_size
 
     @classmethod
-    def build(cls, space: Space, seed: int) -> Searcher:
+    def build(cls, problem: Problem) -> Searcher:
         """Build it; nothing is drawn."""
-        return cls(space)
+        return cls(problem.space)
 
     @classmethod
-    def check(cls, space: Space) -> None:
+    def check(cls, problem: Problem) -> None:
         """Check that every parameter has a grid."""
-        _ = space.grid_size
+        try:
+            _ = problem.space.grid_size
+        except InvalidKey as error:
+            raise error.under(("parameters",)) from None
 
     def suggest(self, number: int) -> Suggestion | None:
         """Give point `number` of the grid, or None behind its end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hpsearch.searchers.base import Searcher, Suggestion
+from hpsearch.searchers.base import Problem, Searcher, Suggestion
 from hpsearch.seeds import explore_seed
 from hpsearch.space import Space
 from hpsearch.trial import Trial
@@ -23,9 +23,9 @@ class RandomSearcher(Searcher):
         self._seed = seed
 
     @classmethod
-    def build(cls, space: Space, seed: int) -> Searcher:
+    def build(cls, problem: Problem) -> Searcher:
         """Build it."""
-        return cls(space, seed)
+        return cls(problem.space, problem.seed)
 
     def suggest(self, number: int) -> Suggestion:
         """Draw the params of trial `number`."""

@@ -67,6 +67,13 @@ class Categorical(Distribution):
         """Give the values in their order, repeated ones once; probabilities play no part."""
         return [own_copy(value) for value in {_identity(value): value for value in self.values}.values()]
 
+    def every_value(self) -> list[Value]:
+        """Give the values that have a probability, repeated ones once."""
+        if self.probabilities is None:
+            return self.grid()
+        possible = [value for value, share in zip(self.values, self.probabilities, strict=True) if share > 0]
+        return Categorical(possible).grid()
+
     def accept(self, value: object) -> Value:
         """Give the listed value that this one equals."""
         same = _equal(value, self.values)
@@ -94,6 +101,10 @@ class Constant(Distribution):
     def grid(self) -> list[Value]:
         """Give the value alone."""
         return [own_copy(self.value)]
+
+    def every_value(self) -> list[Value]:
+        """Give the value alone."""
+        return self.grid()
 
     def accept(self, value: object) -> Value:
         """Give the value if this one equals it."""

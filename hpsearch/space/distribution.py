@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import ClassVar
 
@@ -70,6 +70,10 @@ class Distribution(ABC):
         Raises:
             InvalidKey: The range is continuous, or too long, and names no `points`.
         """
+
+    def every_value(self) -> Sequence[Value] | None:
+        """Give all values that may be drawn, each once; None where they are too many to be listed."""
+        return None
 
     @abstractmethod
     def accept(self, value: object) -> Value:

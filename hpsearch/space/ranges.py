@@ -82,9 +82,16 @@ class _Range(Numeric):
         if self.points is not None:
             exact = (logarithmic if self.logarithmic else linear)(self.min, self.max, self.points)
             return list(dict.fromkeys(map(float if steps is None else steps.nearest, exact)))
-        if steps is None or steps.count > GRID_LIMIT:
+        values = self.every_value()
+        if values is None:
             many = "a continuous parameter" if steps is None else f"{steps.count} values (more than {GRID_LIMIT})"
             raise InvalidKey(("points",), f"is required for a grid over {many}", add=((), "points: 5"))
+        return values
+
+    def every_value(self) -> list[int | float] | None:
+        steps = self.steps
+        if steps is None or steps.count > GRID_LIMIT:
+            return None
         return [steps.value(multiple) for multiple in range(steps.first, steps.last + 1)]
 
     def draw(self, bits: int) -> int | float:

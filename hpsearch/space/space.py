@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from math import prod
 from typing import ClassVar
 
@@ -147,6 +148,14 @@ class Space:
             index, digit = divmod(index, len(values))
             point[name] = own_copy(values[digit])
         return {name: point[name] for name in self.names}
+
+    def every_point(self, most: int) -> list[dict[str, Value]] | None:
+        """Give all points that may be drawn, each once; None where they are more than `most`."""
+        values = [parameter.distribution.every_value() for parameter in self.parameters]
+        listed = [one for one in values if one is not None]
+        if len(listed) < len(values) or prod(map(len, listed)) > most:
+            return None
+        return [dict(zip(self.names, map(own_copy, point), strict=True)) for point in product(*listed)]
 
     def nest(self, flat: Params) -> dict[str, Value]:
         """Give the params as the trainable sees them: groups as mappings."""

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from hpsearch.schedulers.base import Scheduler
 from hpsearch.schedulers.full import FullLength
-from hpsearch.searchers import PointsToTry, Searcher
+from hpsearch.searchers import Searcher
 from hpsearch.sweep.sweep import Sweep
 
 __all__ = ["build_scheduler", "build_searcher"]
 
 
-def build_searcher(sweep: Sweep, wrap: Callable[[Searcher], Searcher] = lambda searcher: searcher) -> PointsToTry:
-    """Build the searcher that a sweep's `method` and `points_to_try` ask for.
-
-    Args:
-        sweep: What is searched.
-        wrap: Gives what is asked in place of a searcher that learns, such as one that works off the loop.
-    """
-    searcher = sweep.searcher.build(sweep.parameters, sweep.seed)
-    asked = wrap(searcher) if searcher.learns else searcher
-    return PointsToTry(asked, sweep.points_to_try, sweep.parameters, sweep.seed)
+def build_searcher(sweep: Sweep) -> Searcher:
+    """Build the searcher that a sweep's `method` asks for."""
+    return sweep.searcher.build(sweep.problem)
 
 
 def build_scheduler(sweep: Sweep) -> Scheduler:

@@ -34,15 +34,18 @@ _INLINED: Mapping[type, str] = {Started: "segment"}
 
 _LACKING: Mapping[type, Mapping[str, Any]] = {
     Opened: {"workers_per_trial": None},
-    Started: {"new": None, "reason": "", "bracket": None, "rung": None, "seen": None},
+    Started: {"new": None, "reason": "", "bracket": None, "rung": None},
     Failed: {"seconds": 0.0},
     Lost: {"seconds": 0.0},
-    Exhausted: {"seen": None},
     Extended: {"settings": {}},
     Segment: {"checkpoint": None, "width": 1},
     Trial: {"parent": None, "start": 0},
 }
 """What it means that a body lacks a field: former versions left these out. No value here may ever change."""
+
+
+def _former_suggested(body: dict[str, Any]) -> None:
+    body.pop("seen", None)  # how much its searcher knew, which `Asked` tells now
 
 
 def _former_lost(body: dict[str, Any]) -> None:
@@ -55,7 +58,12 @@ def _former_extended(body: dict[str, Any]) -> None:
         body["settings"] = {"brackets": brackets}
 
 
-_FORMER: Mapping[type, Callable[[dict[str, Any]], None]] = {Lost: _former_lost, Extended: _former_extended}
+_FORMER: Mapping[type, Callable[[dict[str, Any]], None]] = {
+    Started: _former_suggested,
+    Exhausted: _former_suggested,
+    Lost: _former_lost,
+    Extended: _former_extended,
+}
 """Puts what former versions wrote under another name into today's place."""
 
 _Read = Callable[[Any, Any], Any]
@@ -126,9 +134,9 @@ def _reader(kind: type) -> _Read:
     build = _builder(kind)
 
     def read(trial: int | None, body: Any) -> Any:
-        if kind in _FORMER:
-            _FORMER[kind](body)
         values = {**lacking, **body}
+        if kind in _FORMER:
+            _FORMER[kind](values)
         if values.keys() != keys:
             raise KeyError(*sorted(values.keys() ^ keys))
         return build(trial, values)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hpsearch.decision import Followed, Rungs
 from hpsearch.errors import JournalError
 from hpsearch.events import (
+    Asked,
     Dropped,
     Ended,
     Event,
@@ -104,7 +105,7 @@ class JournaledState:
                     self._requeue(trial)
             case Dropped():
                 self.records.drop(event.trial)
-            case Retried() | Exhausted() | Extended():
+            case Asked() | Retried() | Exhausted() | Extended():
                 pass  # all that they change follows from them
 
     def follow(self, followed: Followed) -> None:

@@ -15,6 +15,7 @@ from itertools import islice, tee
 from hpsearch.decision import Decision, Followed, Plan
 from hpsearch.errors import JournalError
 from hpsearch.events import (
+    Asked,
     Event,
     Exhausted,
     Extended,
@@ -24,50 +25,74 @@ from hpsearch.events import (
     Started,
 )
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, RungView, Wait
-from hpsearch.searchers import NotYet, Searcher, Suggestion
+from hpsearch.searchers import Suggestion
+from hpsearch.searchers.points import STAND_IN
 from hpsearch.seeds import trial_seed
 from hpsearch.study.build import build_scheduler
 from hpsearch.study.failure_limit import Tally
 from hpsearch.study.followed_codec import encode_followed
 from hpsearch.study.journaled_state import Entry, JournaledState
-from hpsearch.study.suggestions import Suggested, Suggestions
+from hpsearch.study.suggestions import CallsOf, NotYet, Suggestions, direct_calls
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Parent, Segment, StateAt, Trial, TrialRow, TrialState
 
-__all__ = ["StudyState"]
+__all__ = ["Next", "StudyState"]
+
+Next = Started | Asked | Exhausted | Wait | Done
+"""What a sweep may have to do next."""
 
 
 class StudyState:
     """Where a sweep stands and what comes next."""
 
-    def __init__(self, sweep: Sweep, wrap: Callable[[Searcher], Searcher] = lambda searcher: searcher) -> None:
+    def __init__(self, sweep: Sweep, calls_of: CallsOf = direct_calls) -> None:
         """Begin with nothing done.
 
         Args:
             sweep: What is run.
-            wrap: Gives what is asked in place of a searcher that learns, such as one that works off the loop.
+            calls_of: Makes the calls of a searcher that learns, such as in a process of its own.
         """
         self._sweep = sweep
-        self._suggestions = Suggestions(sweep, wrap)
         self._scheduler = build_scheduler(sweep)
         self._journaled = JournaledState(sweep)
+        self._suggestions = Suggestions(sweep, self._journaled, calls_of)
         self._records = self._journaled.records
         self._requested: deque[int] = deque()  # failed trials whose params are those of the next new ones
         self._retaken: set[int] = set()  # failed trials of which there is, or will be, such another
         self._place = 0  # in the searcher's order, which has no gaps, of what it suggests next
         self._gone: list[str] = []  # checkpoints that `obsolete` hasn't given yet
 
-    def next(self) -> Started | Exhausted | Wait | Done:
+    def next(self) -> Next:
         """Give the event that should come next, and change nothing: `apply` moves on."""
         return next(self.upcoming())
 
-    def upcoming(self) -> Iterator[Started | Exhausted | Wait | Done]:
+    def upcoming(self, stand_in: bool = False) -> Iterator[Next]:
         """Give the events that should come next, one by one; the first that is no `Started` is the last.
 
         It may have no end. The caller journals them, applies them, and acts on them.
+
+        Args:
+            stand_in: A trial whose suggestion isn't there takes a random point, where the sweep allows that.
         """
-        return self._upcoming(self._suggestions.suggest)
+
+        def suggest(answer: NewTrial, place: int, parent: Trial | None) -> Suggestion | Asked | NotYet | None:
+            return self._suggestions.suggest(place, answer.number, answer.bracket, parent, stand_in)
+
+        return self._upcoming(suggest)
+
+    def request(self) -> Asked | None:
+        """Give the event that asks for a suggestion before it is needed; None where there is none to ask for."""
+        if not self._suggestions.learns:
+            return None
+        new = next((answer for answer in self._scheduler.upcoming() if isinstance(answer, NewTrial)), None)
+        if new is None or new.parent is not None:
+            return None
+        return self._suggestions.request(self._place, new.bracket)
+
+    def prepare(self) -> None:
+        """Begin with the suggestions that were asked for before and not used."""
+        self._suggestions.prepare()
 
     def has_more(self, starts: int) -> bool:
         """Say whether more segments than so many could start now, if the searcher isn't exhausted."""
@@ -77,13 +102,13 @@ class StudyState:
 
     def apply(self, event: Event) -> Followed:
         """Move on by an event; answer what followed, which the journal keeps beside it."""
-        if isinstance(event, Started):
+        if isinstance(event, Started | Exhausted):
             self._take(event)
         self._journaled.apply(event)
         decisions = self._decided(event)
         followed = Followed(decisions, self._plan(event))
         self._journaled.follow(followed)
-        self._suggestions.hear(event, self._journaled, decisions)
+        self._suggestions.hear(event, decisions)
         # Here and not where files are removed: what was let go must be so in a replay, too.
         self._gone += self._journaled.obsolete({*self._suggestions.needs(), *self._scheduler.needs()})
         return followed
@@ -94,6 +119,7 @@ class StudyState:
         Raises:
             JournalError: One is not: the journal is of another sweep, or of a version that decides otherwise.
         """
+        self._suggestions.replaying = True
         for event in events:
             if isinstance(event, Started | Exhausted):
                 try:
@@ -111,6 +137,7 @@ class StudyState:
             except ValueError as error:
                 raise _misfit(event, f"this sweep says: {error}") from error
             yield event, followed
+        self._suggestions.replaying = False
 
     def resume(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Replay a journal's entries, and pass them on.
@@ -221,8 +248,9 @@ class StudyState:
         return self._records.checkpoints()
 
     def _upcoming(
-        self, suggest: Callable[[int, Trial | None], Suggested]
-    ) -> Iterator[Started | Exhausted | Wait | Done]:
+        self, suggest: Callable[[NewTrial, int, Trial | None], Suggestion | Asked | NotYet | None]
+    ) -> Iterator[Next]:
+        self._suggestions.working = False
         idle = True
         for trial in tuple(self._journaled.requeued):
             idle = False
@@ -235,23 +263,25 @@ class StudyState:
                 segment = self._records.of(answer.trial).on(answer.until)
                 yield Started(segment, None, bracket=answer.bracket, rung=answer.rung)
                 continue
+            suggestion: Suggestion | Asked | NotYet | None
             if (retaken := next(requested, None)) is not None:
-                suggested: Suggested = _once_more(self._records.of(retaken).trial), None
+                suggestion = _once_more(self._records.of(retaken).trial)
             elif answer.parent is not None:
-                suggested = suggest(answer.number, self._parent(answer.parent).trial)
+                suggestion = suggest(answer, place, self._parent(answer.parent).trial)
             else:
-                suggested = suggest(place, None)
+                suggestion = suggest(answer, place, None)
                 place += 1
-            suggestion, seen = suggested
             if isinstance(suggestion, NotYet):
                 break
-            if suggestion is None:
-                yield Exhausted(seen)
+            if not isinstance(suggestion, Suggestion):
+                yield suggestion or Exhausted()
                 return
-            yield self._first(answer, suggestion, seen)
+            yield self._first(answer, suggestion)
+            if suggestion.origin == STAND_IN:
+                return
         yield Done() if idle and not self._scheduler.busy else Wait()
 
-    def _first(self, answer: NewTrial, suggestion: Suggestion, seen: int | None) -> Started:
+    def _first(self, answer: NewTrial, suggestion: Suggestion) -> Started:
         """Give the start of a new trial."""
         wanted, start = (suggestion.parent, 0) if answer.parent is None else (answer.parent, answer.start)
         if answer.until is not None and start >= answer.until:
@@ -265,39 +295,35 @@ class StudyState:
         trial = Trial(answer.number, suggestion.params, seed, suggestion.origin, parent, start)
         checkpoint = None if parent is None else parent.checkpoint
         segment = Segment(answer.number, start, answer.until, checkpoint, 1)
-        return Started(segment, trial, bracket=answer.bracket, rung=answer.rung, seen=seen)
+        return Started(segment, trial, bracket=answer.bracket, rung=answer.rung)
 
     def _parent(self, wanted: StateAt) -> TrialRecord:
         if not 0 <= wanted.trial < len(self._records):
             raise ValueError(f"a trial must be forked from one of {len(self._records)}, got {wanted.trial}")
         return self._records.of(wanted.trial)
 
-    def _suggested(self, event: Started | Exhausted, number: int, parent: Trial | None) -> Suggested:
-        """Give what the searcher said when the event was written; `number` is checked with the whole event.
-
-        One that learns is asked again, as it has to go on from there.
-        """
+    def _suggested(
+        self, event: Started | Exhausted, answer: NewTrial, place: int, parent: Trial | None
+    ) -> Suggestion | None:
+        """Give what the searcher said when the event was written."""
         new = None if isinstance(event, Exhausted) else event.new
-        if self._suggestions.learns and (new is not None or event.seen is not None):
-            return self._suggestions.suggest_again(number, parent, event.seen), event.seen
-        if new is None:
-            return None, None
-        return Suggestion(new.params, new.origin, _state_of(new.parent)), None
+        if new is None and isinstance(event, Started):
+            raise ValueError("a new trial is to come")
+        return self._suggestions.suggested(place if parent is None else answer.number, parent, new)
 
-    def _take(self, event: Started) -> None:
-        """Count a segment as started."""
-        trial = event.segment.trial
-        if trial in self._journaled.requeued:
+    def _take(self, event: Started | Exhausted) -> None:
+        """Count a segment as started, or a suggestion as missing."""
+        if isinstance(event, Started) and event.segment.trial in self._journaled.requeued:
             return
         answer = self._scheduler.next()
         if not isinstance(answer, NewTrial):
             return
-        if self._requested:
+        new = event.new if isinstance(event, Started) else None
+        if new is not None and self._requested:
             self._requested.popleft()
         elif answer.parent is not None:
-            self._suggestions.started(trial, self._parent(answer.parent).trial)
-        else:
-            self._suggestions.started(self._place)
+            self._suggestions.used(answer.number, self._parent(answer.parent).trial, new)
+        elif self._suggestions.used(self._place, None, new) and new is not None:
             self._place += 1
 
     def _decided(self, event: Event) -> Sequence[Decision]:
@@ -314,7 +340,6 @@ class StudyState:
             case Retried():
                 return self._retry(event.trial)
             case Exhausted():
-                self._scheduler.next()
                 return self._scheduler.exhausted()
             case Extended(run_cap=run_cap, settings=settings):
                 self._scheduler.extend(run_cap, settings)

@@ -4,170 +4,288 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from hpsearch.decision import Decision
-from hpsearch.events import Dropped, Event, Failed, Finished, Reverted, Saved, Started
-from hpsearch.searchers import NotYet, Observation, Searcher, Suggestion
+from hpsearch.events import Asked, Dropped, Event, Failed, Finished, Reverted, Saved, Started
+from hpsearch.searchers import Observation, Searcher, Suggestion
+from hpsearch.searchers.calls import Answer, Calls, DirectCalls
+from hpsearch.searchers.points import STAND_IN, FirstTrials
+from hpsearch.searchers.tried import Tried
 from hpsearch.study.build import build_searcher
+from hpsearch.study.hearing import AsItComes, Hearing, Lagging, Told
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import StateAt, Trial
 
-__all__ = ["Suggested", "Suggestions"]
+__all__ = ["CallsOf", "NotYet", "Suggestions", "direct_calls"]
 
-Suggested = tuple[Suggestion | NotYet | None, int | None]
-"""An answer, and how much of what happened it had seen; None where the searcher doesn't learn."""
+CallsOf = Callable[[Sweep, Searcher], Calls]
+"""Makes the calls of a sweep's searcher; what it is given hasn't been called."""
+
+_Key = tuple[int, int | None]
+"""What is suggested: a number in the searcher's own order; of a trial that the scheduler forks, its own and its
+parent's."""
+
+_NOBODYS: _Key = (-1, None)
+"""A suggestion that nobody waits for any more."""
+
+
+def direct_calls(sweep: Sweep, searcher: Searcher) -> Calls:
+    """Call the searcher here."""
+    return DirectCalls(searcher)
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """The suggestion isn't there yet: ask again."""
 
 
 class Suggestions:
     """Asks a sweep's searcher, and passes on what happened.
 
-    A searcher that learns hears of events when it is asked next, and its answer is kept until the trial has started. So
-    what it knew when it made a suggestion is told by one number, which the journal keeps.
+    A searcher that learns is asked by an event, `Asked`, and knows what stands before that in the journal (with a lag:
+    a part of that which its number alone fixes). So its suggestion follows from the journal, whenever it is worked out:
+    a resumed sweep asks again for those that weren't used. At most one for a new trial is under way at a time, so that
+    each knows the ones before it.
 
     Args:
         sweep: What is searched.
-        wrap: Gives the searcher that is asked, such as one that works off the loop.
+        journaled: Its state, kept up to date by whoever calls.
+        calls_of: Makes the searcher's calls.
     """
 
-    def __init__(self, sweep: Sweep, wrap: Callable[[Searcher], Searcher] = lambda searcher: searcher) -> None:
-        self.learns = sweep.searcher.learns
+    def __init__(self, sweep: Sweep, journaled: JournaledState, calls_of: CallsOf = direct_calls) -> None:
+        searcher = build_searcher(sweep)
+        self.learns = searcher.learns
         """Whether what is suggested depends on what happened."""
-        self._working_on: tuple[int, int | None] | None = None
-        """What the last answer was `NotYet` to."""
-        self._forks = sweep.searcher.forks
-        self._points = build_searcher(sweep, wrap)
-        self._unheard: deque[tuple[StateAt, Callable[[Searcher], None]]] = deque()
-        self._telling: set[StateAt] = set()
-        """Those that it was told of since it answered last."""
+        self.replaying = False
+        """What is applied stands in the journal: nothing need be worked out that was used already."""
+        self._sweep = sweep
+        self._journaled = journaled
+        self._searcher = searcher
+        self._calls_of = calls_of
+        self._calls: Calls | None = None
+        self._first = FirstTrials(searcher, sweep.points_to_try, sweep.parameters, sweep.seed)
+        self._tried = Tried(sweep.parameters)
+        lag = sweep.search.lag
+        self._hearing: Hearing = AsItComes() if lag is None else Lagging(lag, journaled.records)
+        self._ahead = sweep.search.ahead or lag is not None
+        self._stands_in = sweep.search.ahead and lag is None
+        self._remembers = searcher.remembers or searcher.forks
+        self._queue: deque[Told | tuple[_Key, Trial | None]] = deque()
+        """Calls that haven't been made: what it is told, and what it is asked."""
+        self._asked: dict[_Key, int] = {}
+        """Suggestions that haven't been used, to how many calls had told it something by then."""
+        self._called: deque[_Key] = deque()
+        """Those that it was called for and hasn't given."""
+        self._answers: dict[_Key, Answer] = {}
+        """Those that it has."""
+        self.working = False
+        """Whether a trial waits for a suggestion that is being worked out."""
+        self._told = 0
+        self._states: deque[tuple[int, StateAt]] = deque()
+        """Where trials were brought by the calls since the one after which it named its needs."""
         self._needs: Collection[StateAt] = ()
-        """As it named them when it answered last."""
-        self._seen = 0
-        self._answers: dict[tuple[int, int | None], Suggested] = {}
-        """Those of trials that haven't started."""
 
     @property
     def size(self) -> int | None:
         """Number of suggestions that there are; None where it is unbounded."""
-        return self._points.size
+        rest = self._searcher.size
+        return None if rest is None else self._first.count + rest
 
-    @property
-    def working(self) -> bool:
-        """Whether the last answer was `NotYet`."""
-        return self._working_on is not None
+    def suggest(
+        self, number: int, trial: int, bracket: int, parent: Trial | None, stand_in: bool
+    ) -> Suggestion | Asked | NotYet | None:
+        """Give a suggestion, or what must happen before.
 
-    def hear(self, event: Event, journaled: JournaledState, decisions: Sequence[Decision]) -> None:
+        Args:
+            number: In the order of those that aren't forked by the scheduler.
+            trial: Who takes it.
+            bracket: The trial's.
+            parent: What the scheduler forks it from.
+            stand_in: Take a random point where the suggestion isn't there yet.
+        """
+        if parent is None and number < self._first.count:
+            return self._first.suggest(number)
+        if not self.learns:
+            if parent is not None:
+                return self._searcher.explore(trial, parent)
+            return self._searcher.suggest(number - self._first.skipped)
+        key = (number, None) if parent is None else (trial, parent.number)
+        if key not in self._asked:
+            settled = self._hearing.settled(number, bracket)
+            return Asked(key[0], key[1], bracket) if settled else NotYet()
+        self._collect()
+        if key in self._answers:
+            return self._answers[key].suggestion
+        if stand_in and self._stands_in:
+            return self._first.stand_in(trial, self._tried)
+        self.working = True
+        return NotYet()
+
+    def request(self, number: int, bracket: int) -> Asked | None:
+        """Give the request for a suggestion that will be needed; None where it needn't or can't be made yet."""
+        made = number < self._first.count or (number, None) in self._asked
+        if not self.learns or not self._ahead or made or not self._hearing.settled(number, bracket):
+            return None
+        return Asked(number, None, bracket)
+
+    def suggested(self, number: int, parent: Trial | None, trial: Trial | None) -> Suggestion | None:
+        """Give what was suggested by the journal's word; of a searcher that remembers what it suggested, by its own.
+
+        Args:
+            number: As `suggest` takes it; of a trial that the scheduler forks, its own.
+            parent: Likewise.
+            trial: The one that took it; None: there was nothing to take.
+
+        Raises:
+            ValueError: It wasn't asked.
+        """
+        key = (number, None if parent is None else parent.number)
+        if self.learns and self._is_asked(number, parent, trial):
+            if key not in self._asked:
+                raise ValueError(f"the searcher wasn't asked for suggestion {number}")
+            if self._remembers:
+                self._flush()
+                while key not in self._answers:
+                    self._take()
+                return self._answers[key].suggestion
+        if trial is None:
+            return None
+        source = trial.parent
+        return Suggestion(
+            trial.params, trial.origin, None if source is None else StateAt(source.number, source.iteration)
+        )
+
+    def asked(self, event: Asked) -> None:
+        """Ask for a suggestion, with what is to be known of all that was heard."""
+        parent = None if event.parent is None else self._journaled.records.of(event.parent).trial
+        for told in self._hearing.before(event.number, event.bracket):
+            self._queue.append(told)
+            self._told += 1
+            if self._searcher.forks:
+                self._states.append((self._told, told.state))
+        key = (event.number, event.parent)
+        self._asked[key] = self._told
+        self._queue.append((key, parent))
+        if not self.replaying:
+            self._flush()
+
+    def used(self, number: int, parent: Trial | None, trial: Trial | None) -> bool:
+        """Let go of a suggestion: the trial that took it is there, or there was none to take.
+
+        Returns:
+            Whether it was in the searcher's order, so that the next one has the next number.
+        """
+        if trial is not None and trial.origin == STAND_IN:
+            return False
+        key = (number, None if parent is None else parent.number)
+        if key in self._asked:
+            before = self._asked.pop(key)
+            if key in self._answers:
+                self._needs = self._answers.pop(key).needs
+                while self._states and self._states[0][0] <= before:
+                    self._states.popleft()
+            elif key in self._called:  # every point was tried while it was being worked out
+                self._called[self._called.index(key)] = _NOBODYS
+            else:  # a replay, which has it from the journal
+                self._unqueue(key)
+        return parent is None
+
+    def hear(self, event: Event, decisions: Sequence[Decision]) -> None:
         """Take what happened, for the searcher to hear of.
 
         Args:
             event: It was applied.
-            journaled: The state that it led to.
             decisions: What followed from it.
         """
+        if isinstance(event, Asked):
+            self.asked(event)
         if not self.learns or not isinstance(event, Started | Saved | Finished | Failed | Reverted | Dropped):
             return
-        record = journaled.records.of(event.segment.trial if isinstance(event, Started) else event.trial)
+        record = self._journaled.records.of(event.segment.trial if isinstance(event, Started) else event.trial)
         trial, iteration = record.trial, record.result.iterations
         match event:
             case Started(new=Trial() as new):
-                self._hear(StateAt(new.number, new.start), lambda searcher: searcher.started(new))
+                self._tried.add(new.params)
+                self._hear("started", StateAt(new.number, new.start), new)
             case Saved():
-                self._observe(Observation(trial, iteration, event.reports, False))
+                self._observe(Observation(trial, iteration, record.until, event.reports, False))
             case Finished():
-                ended = trial.number not in journaled.requeued
-                self._observe(Observation(trial, iteration, event.reports, ended, None, decisions))
+                ended = trial.number not in self._journaled.requeued
+                self._observe(Observation(trial, iteration, record.until, event.reports, ended, None, decisions))
             case Failed(retry=False):
-                self._observe(Observation(trial, iteration, event.reports, True, event.failure, decisions))
-            case Reverted():
-                self._hear(StateAt(trial.number, iteration), lambda searcher: searcher.reverted(trial, iteration))
-            case Dropped():
-                self._hear(StateAt(trial.number, trial.start), lambda searcher: searcher.dropped(trial))
-
-    def suggest(self, number: int, parent: Trial | None = None) -> Suggested:
-        """Give the suggestion for trial `number`; the same again until it has started.
-
-        Args:
-            number: In the searcher's own order; of a trial that the scheduler forks, the trial's own.
-            parent: What such a trial is forked from.
-
-        Raises:
-            ValueError: The searcher works on another one: a replay, which has the answers in the order of the starts,
-                would ask in another order.
-        """
-        if not self.learns:
-            return self._ask(number, parent), None
-        key = _key(number, parent)
-        if key not in self._answers:
-            if self._working_on not in (None, key):
-                raise ValueError(
-                    "the next new trial must stay the next one until it has started, but the scheduler has put another "
-                    f"one before it while the searcher works on it; (number, parent) {self._working_on} became {key}"
+                self._observe(
+                    Observation(trial, iteration, record.until, event.reports, True, event.failure, decisions)
                 )
-            if not self.working:  # else it has begun with what it knows
-                self._tell(len(self._unheard))
-            answer = self._ask(number, parent)
-            self._working_on = key if isinstance(answer, NotYet) else None
-            if isinstance(answer, NotYet):
-                return answer, self._seen
-            self._answered()
-            self._answers[key] = answer, self._seen
-        return self._answers[key]
-
-    def suggest_again(self, number: int, parent: Trial | None, seen: int | None) -> Suggestion | None:
-        """Give what the searcher suggested when it had seen so much; waits for one that takes its time.
-
-        Raises:
-            ValueError: It had seen more before, or less has happened.
-        """
-        happened = self._seen + len(self._unheard)
-        if seen is None or not self._seen <= seen <= happened:
-            raise ValueError(f"a searcher that learns had seen {seen} events, of {self._seen} to {happened}")
-        self._tell(seen - self._seen)
-        while isinstance(answer := self._ask(number, parent), NotYet):
-            pass
-        self._answered()
-        return answer
+            case Reverted():
+                self._hear("reverted", StateAt(trial.number, iteration), trial, iteration)
+            case Dropped():
+                self._hear("dropped", StateAt(trial.number, trial.start), trial)
 
     def needs(self) -> Collection[StateAt]:
         """Give the states that the searcher may still name as parents, those it isn't told of yet among them."""
-        if not self._forks:
+        if not self._searcher.forks:
             return ()
         if not self.learns:
-            return self._points.searcher.needs()
-        unheard = {state for state, _ in self._unheard}
-        given = {answer.parent for answer, _ in self._answers.values() if isinstance(answer, Suggestion)}
-        return unheard | self._telling | set(self._needs) | {parent for parent in given if parent is not None}
+            return self._searcher.needs()
+        return {*self._hearing.unheard(), *(state for _, state in self._states), *self._needs}
+
+    def prepare(self) -> None:
+        """Make the calls that were kept back, and begin with what was asked for and not used."""
+        if self.learns:
+            self._flush()
 
     def close(self) -> None:
         """Let go of the searcher."""
-        self._points.searcher.close()
+        if self._calls is not None:
+            self._calls.close()
 
-    def started(self, number: int, parent: Trial | None = None) -> None:
-        """Forget the answer: the trial is there."""
-        self._answers.pop(_key(number, parent), None)
-
-    def _ask(self, number: int, parent: Trial | None) -> Suggestion | NotYet | None:
-        return self._points.suggest(number) if parent is None else self._points.explore(number, parent)
+    def _is_asked(self, number: int, parent: Trial | None, trial: Trial | None) -> bool:
+        """Say whether the searcher itself was asked for it."""
+        if trial is not None and trial.origin == STAND_IN:
+            return False
+        return parent is not None or number >= self._first.count
 
     def _observe(self, observation: Observation) -> None:
-        state = StateAt(observation.trial.number, observation.iteration)
-        self._hear(state, lambda searcher: searcher.observe(observation))
+        self._hear("observe", StateAt(observation.trial.number, observation.iteration), observation)
 
-    def _hear(self, state: StateAt, call: Callable[[Searcher], None]) -> None:
-        """Take the call that tells the searcher, and the state to which a trial was brought."""
-        self._unheard.append((state, call))
+    def _hear(self, method: str, state: StateAt, *arguments: object) -> None:
+        self._hearing.hear(Told(method, arguments, state))
 
-    def _tell(self, count: int) -> None:
-        for _ in range(count):
-            state, call = self._unheard.popleft()
-            call(self._points.searcher)
-            self._telling.add(state)
-        self._seen += count
+    def _flush(self) -> None:
+        if self._calls is None:
+            self._calls = self._calls_of(self._sweep, self._searcher)
+        for call in self._queue:
+            if isinstance(call, Told):
+                self._calls.tell(call.method, *call.arguments)
+                continue
+            key, parent = call
+            if parent is None:
+                self._calls.ask("suggest", key[0] - self._first.skipped)
+            else:
+                self._calls.ask("explore", key[0], parent)
+            self._called.append(key)
+        self._queue.clear()
 
-    def _answered(self) -> None:
-        self._needs = self._points.searcher.needs()  # it works on nothing now
-        self._telling.clear()
+    def _unqueue(self, key: _Key) -> None:
+        """Take back a call; it was the last that asked."""
+        for place in range(len(self._queue) - 1, -1, -1):
+            call = self._queue[place]
+            if not isinstance(call, Told) and call[0] == key:
+                del self._queue[place]
+                return
 
+    def _collect(self) -> None:
+        """Take the answers that are there."""
+        assert self._calls is not None
+        while self._called and self._calls.ready():
+            self._take()
 
-def _key(number: int, parent: Trial | None) -> tuple[int, int | None]:
-    return number, None if parent is None else parent.number
+    def _take(self) -> None:
+        """Take the next answer; waits for it."""
+        assert self._calls is not None
+        answer = self._calls.answer()
+        self._answers[self._called.popleft()] = answer
+        self._answers.pop(_NOBODYS, None)

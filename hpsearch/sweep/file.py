@@ -17,17 +17,16 @@ from hpsearch.errors import SweepError
 from hpsearch.known_observers import check_observer
 from hpsearch.schedulers import KNOWN, settings_named
 from hpsearch.schedulers.early_terminate import EarlyTerminate
-from hpsearch.searchers import KNOWN as SEARCHERS
 from hpsearch.searchers import searcher_named
 from hpsearch.settings import settings_fields
 from hpsearch.sweep.document import Document, read_document
 from hpsearch.sweep.overrides import Override, apply_overrides, dotted_path
 from hpsearch.sweep.parameters import read_parameters
-from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Resources, Scaling
+from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Resources, Scaling, Search
 from hpsearch.sweep.reader import Kind, Table, listed, section, words
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
-from hpsearch.sweep.wandb import HINTS, IGNORED, METHOD_HINT
+from hpsearch.sweep.wandb import HINTS, IGNORED
 from hpsearch.trial import Params
 
 __all__ = ["load_sweep", "locate", "scaling_from_mapping", "sweep_from_mapping"]
@@ -102,8 +101,6 @@ def _import_path(value: object, path: KeyPath) -> str:
 
 
 def _method(value: object, path: KeyPath) -> str:
-    if value == "bayes":
-        raise InvalidKey(path, f"must be {' or '.join(SEARCHERS)}, got 'bayes'", METHOD_HINT)
     name = text(value, path)
     try:
         searcher_named(name)
@@ -160,6 +157,15 @@ def scaling_from_mapping(value: object, path: KeyPath = ("scaling",)) -> Scaling
     return section(Scaling, value, path)
 
 
+def search_from_mapping(value: object, path: KeyPath = ("search",)) -> Search:
+    """Read the `search` of a sweep: the same keys, the same rules.
+
+    Raises:
+        InvalidKey: A key is wrong.
+    """
+    return section(Search, value, path)
+
+
 _READERS: Mapping[str, Kind[Any]] = {
     "metric": functools.partial(section, Metric, hints=HINTS["metric"], example=lambda key, table: "loss"),
     "method": _method,
@@ -172,6 +178,7 @@ _READERS: Mapping[str, Kind[Any]] = {
     "run_cap": integer,
     "points_to_try": _points_to_try,
     "resources": functools.partial(section, Resources),
+    "search": search_from_mapping,
     "scaling": scaling_from_mapping,
     "limits": functools.partial(section, Limits),
     "checkpoints": functools.partial(section, Checkpoints),

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal
 
 from hpsearch.checks import InvalidKey
 from hpsearch.objective import Metric
+from hpsearch.searchers.settings import Search
 from hpsearch.settings import HOW, AtLeast, Count, Seconds, Settings
 
-__all__ = ["SECTIONS", "Checkpoints", "Limits", "MaxFailures", "Metric", "Resources", "Scaling"]
+__all__ = ["SECTIONS", "Checkpoints", "Limits", "MaxFailures", "Metric", "Resources", "Scaling", "Search"]
 
 MaxFailures = Count | Literal["auto", "none"]
 
@@ -114,6 +115,7 @@ class Checkpoints(Settings):
 
 SECTIONS: Mapping[str, type[Settings]] = {
     "metric": Metric,
+    "search": Search,
     "resources": Resources,
     "scaling": Scaling,
     "limits": Limits,

@@ -10,14 +10,14 @@ from hpsearch.checks import InvalidKey, at_least, integer, plain, shown, text
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.known_observers import check_observer
 from hpsearch.objective import Objective
-from hpsearch.schedulers import early_terminate_from_json
+from hpsearch.schedulers import early_terminate_from_json, settings_named
 from hpsearch.schedulers.early_terminate import EarlyTerminate
-from hpsearch.searchers import Searcher, searcher_named
+from hpsearch.searchers import Problem, Searcher, searcher_named
 from hpsearch.seeds import SEED_LIMIT
 from hpsearch.settings import Settings
 from hpsearch.space import FormerSpace, Space
 from hpsearch.sweep.difference import difference
-from hpsearch.sweep.parts import SECTIONS, Checkpoints, Limits, Metric, Resources, Scaling
+from hpsearch.sweep.parts import SECTIONS, Checkpoints, Limits, Metric, Resources, Scaling, Search
 from hpsearch.trainable.macros import check_command
 from hpsearch.trial import Params, Value
 
@@ -28,11 +28,12 @@ __all__ = [
     "Metric",
     "Resources",
     "Scaling",
+    "Search",
     "Sweep",
 ]
 
 Method = str
-"""`random`, `grid`, or the import path of a searcher of one's own."""
+"""A known word such as `random` or `tpe`, or the import path of a searcher of one's own or of a sampler of Optuna's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,8 @@ class Sweep:
     """Words with W&B's macros. None with a `program`: W&B's `${env} ${interpreter} ${program} ${args}`."""
     metric: Metric
     method: Method
+    search: Search = field(default_factory=Search)
+    """How a `method` that learns is asked."""
     parameters: Space
     early_terminate: EarlyTerminate | None = None
     max_iter: int | None = None
@@ -84,13 +87,12 @@ class Sweep:
         object.__setattr__(self, "seed", integer(self.seed, ("seed",)))
         if not 0 <= self.seed < SEED_LIMIT:
             raise InvalidKey(("seed",), f"must be between 0 and {SEED_LIMIT - 1}, got {self.seed}")
+        self._take_halving(searcher)
         self._check_how_long(searcher)
         self._check_forks(searcher)
-        try:
-            if searcher is not None:
-                searcher.check(self.parameters)
-        except InvalidKey as error:
-            raise error.under(("parameters",)) from None
+        if searcher is not None:
+            self._check_search(searcher)
+            searcher.check(self.problem)
         observers = [check_observer(name, ("observers", i)) for i, name in enumerate(self.observers)]
         object.__setattr__(self, "observers", tuple(observers))
         partial = searcher is None or searcher.completes_points
@@ -101,6 +103,11 @@ class Sweep:
     def searcher(self) -> type[Searcher]:
         """What `method` names."""
         return searcher_named(self.method)
+
+    @property
+    def problem(self) -> Problem:
+        """What its searcher is built for."""
+        return Problem(self.parameters, self.objective, self.seed, self.search)
 
     @property
     def objective(self) -> Objective:
@@ -153,6 +160,38 @@ class Sweep:
         elif any("${program}" in word for word in self.command):
             problem = "is required where command says ${program}"
             raise InvalidKey(("program",), problem, add=((), "program: train.py"))
+
+    def _take_halving(self, searcher: type[Searcher] | None) -> None:
+        """Take the scheduler that belongs to a method, where none is named."""
+        if searcher is None or searcher.over is None or self.early_terminate is not None:
+            return
+        if self.max_iter is None:
+            problem = f"or early_terminate is required where method is {self.method}: what the best trials get"
+            raise InvalidKey(("max_iter",), problem, add=((), "max_iter: 27"))
+        halving = settings_named(searcher.over)(self.max_iter)
+        object.__setattr__(self, "early_terminate", halving)
+        object.__setattr__(self, "max_iter", None)
+
+    def _check_search(self, searcher: type[Searcher]) -> None:
+        """Check that the section says something, and that a lag can be kept."""
+        if not searcher.learns and self.search != Search():
+            problem = f"must not stand beside method {self.method}, which doesn't learn from results"
+            raise InvalidKey(("search",), problem, "remove it, or take a method such as tpe")
+        early = self.early_terminate
+        if self.search.lag is None:
+            return
+        if early is not None and not early.in_order:
+            raise InvalidKey(
+                ("search", "lag"),
+                f"must not stand beside early_terminate of type {early.kind}, which decides in the order of arrival",
+                "hyperband and successive_halving don't; or remove it",
+            )
+        if self.resources.widest > self.resources.workers_per_trial:
+            raise InvalidKey(
+                ("search", "lag"), "must not be given where trials may be widened", "remove max_workers_per_trial"
+            )
+        if searcher.forks or (early is not None and early.forks):
+            raise InvalidKey(("search", "lag"), "must not be given where trials are forked", "remove it")
 
     def _check_forks(self, searcher: type[Searcher] | None) -> None:
         forks = self.early_terminate is not None and self.early_terminate.forks
@@ -233,7 +272,7 @@ class Sweep:
         return difference(self.to_json(), other.to_json())
 
 
-_BEFORE: Mapping[str, Any] = {"draws": FormerSpace.law, "scaling": {}, "observers": ("tensorboard",)}
+_BEFORE: Mapping[str, Any] = {"draws": FormerSpace.law, "scaling": {}, "search": {}, "observers": ("tensorboard",)}
 _BEFORE_KEYS: Mapping[str, Mapping[str, Any]] = {"metric": {"scope": "last"}, "limits": {"max_failures": "none"}}
 """What sweeps of earlier versions, which don't say it, mean."""
 

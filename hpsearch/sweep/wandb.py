@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from hpsearch.settings import settings_fields
 from hpsearch.sweep.parts import Limits, Resources
 
-__all__ = ["HINTS", "IGNORED", "METHOD_HINT", "REFUSED_DISTRIBUTIONS"]
+__all__ = ["HINTS", "IGNORED", "REFUSED_DISTRIBUTIONS"]
 
 IGNORED = ("description", "project", "entity")
 """Top-level keys that are accepted and have no effect."""
@@ -45,8 +45,6 @@ HINTS: Mapping[str, Mapping[str, str]] = {
     },
 }
 """By section, then key: what to do about a key of W&B's that we don't have."""
-
-METHOD_HINT = "bayes isn't here yet: take random, with early_terminate of type hyperband to spend the time on the best"
 
 REFUSED_DISTRIBUTIONS: Mapping[str, str] = {
     "beta": "take uniform or normal, or list values with probabilities",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -13,20 +11,21 @@ from typing import Literal
 import pytest
 
 import hpsearch
-from hpsearch.errors import JournalError, SweepError
-from hpsearch.events import Event, Exhausted, Finished, Opened, Started
+from hpsearch.errors import JournalError, SearcherError, SweepError
+from hpsearch.events import Asked, Event, Exhausted, Finished, Opened, Started
 from hpsearch.report.tables import rows_to_csv
-from hpsearch.run.off_loop import OffLoop
+from hpsearch.run.searcher_process import ProcessCalls
 from hpsearch.schedulers.base import Done, Wait
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
-from hpsearch.searchers import KNOWN, NotYet, searcher_named
+from hpsearch.searchers import KNOWN, Search, Searcher, searcher_named
+from hpsearch.searchers.calls import DirectCalls
 from hpsearch.space import Space, Uniform
 from hpsearch.study.state import StudyState
-from hpsearch.study.suggestions import Suggestions
+from hpsearch.study.suggestions import direct_calls
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import Report, Trial
-from tests.hpsearch.support.climbing import Climbing, Hesitant, Limited
-from tests.hpsearch.support.family import Family, HesitantFamily
+from hpsearch.trial import Report
+from tests.hpsearch.support.climbing import Climbing, Failing, Limited
+from tests.hpsearch.support.family import Family
 from tests.hpsearch.support.population import Population
 from tests.hpsearch.support.scripted import sweep_of
 
@@ -48,7 +47,7 @@ def live(study_state: StudyState, workers: int, seed: int, events: int | None = 
     chance = random.Random(seed)
     happened: list[Event] = []
     while events is None or len(happened) < events:
-        answer = study_state.next() if len(study_state.running()) < workers else Wait()
+        answer = study_state.next() if len(study_state.running()) < workers else study_state.request() or Wait()
         if isinstance(answer, Done):
             break
         event: Event
@@ -57,16 +56,21 @@ def live(study_state: StudyState, workers: int, seed: int, events: int | None = 
         else:
             if not study_state.running():
                 continue  # the searcher works on it
-            segment = chance.choice(list(study_state.running()))
-            x = study_state.record(segment.trial).trial.params["x"]
-            reports = tuple(
-                Report(segment.trial, i, {"loss": (x - 0.3) ** 2 / i}, 0.1)
-                for i in range(segment.start + 1, (segment.end or 1) + 1)
-            )
-            event = Finished(segment.trial, segment.attempt, segment.end or 1, None, reports, False, 1.0)
+            event = ended(study_state, chance.choice(list(study_state.running())).trial)
         study_state.apply(event)
         happened.append(event)
     return happened
+
+
+def ended(study_state: StudyState, trial: int) -> Finished:
+    record = study_state.record(trial)
+    segment = record.segment
+    assert segment is not None
+    x = record.trial.params["x"]
+    reports = tuple(
+        Report(trial, i, {"loss": (x - 0.3) ** 2 / i}, 0.1) for i in range(segment.start + 1, (segment.end or 1) + 1)
+    )
+    return Finished(trial, segment.attempt, segment.end or 1, None, reports, False, 1.0)
 
 
 def begun(sweep: Sweep) -> StudyState:
@@ -85,34 +89,44 @@ def test_what_it_suggests_follows_from_what_it_observed():
     assert {row.origin for row in one.rows()} == {"points_to_try", "climbing"}
 
 
-@pytest.mark.parametrize("cut", range(1, 30, 4))
+@pytest.mark.parametrize("calls_of", [direct_calls, lambda sweep, _: ProcessCalls(sweep)], ids=["here", "process"])
 @pytest.mark.parametrize("workers", [1, 4])
-def test_a_resumed_search_goes_on_as_the_undisturbed_one(cut, workers):
+def test_a_resumed_search_goes_on_as_the_undisturbed_one(workers, calls_of):
     whole = begun(learning())
     events = live(whole, workers, 7)
-    resumed = StudyState(learning())
-    for _ in resumed.replay([OPENED, *events[:cut]]):
+    assert sum(isinstance(event, Asked) for event in events) == len(whole.rows()) - 1  # but for the point to try
+    for cut in range(1, len(events), 4 if calls_of is direct_calls else 25):
+        resumed = StudyState(learning(), calls_of)
+        for _ in resumed.replay([OPENED, *events[:cut]]):
+            pass
+        resumed.prepare()
+        for event in events[cut:]:
+            if isinstance(event, Started):
+                assert answered(resumed) == event
+            resumed.apply(event)
+        assert resumed.rows() == whole.rows()
+        resumed.close()
+
+
+def answered(study_state: StudyState) -> object:
+    """Give what comes next, once its suggestion is there."""
+    while isinstance(answer := study_state.next(), Wait) and study_state.is_searching:
         pass
-    again = begun(learning())
-    for event in events[:cut]:
-        again.apply(event)
-    for event in events[cut:]:
-        if isinstance(event, Started):
-            assert resumed.next() == event
-        resumed.apply(event)
-    assert resumed.rows() == whole.rows()
+    return answer
 
 
-def test_the_journal_says_how_much_each_suggestion_had_seen():
+def test_the_journal_says_what_each_suggestion_knew():
     events = live(begun(learning()), 4, 7)
-    seen = [event.seen or 0 for event in events if isinstance(event, Started) and event.new is not None]
-    assert seen[:4] == [0, 1, 2, 3]  # the four starts are all that could be seen
-    assert all(one <= other for one, other in itertools.pairwise(seen))
+    asked = [event for event in events if isinstance(event, Asked)]
+    assert [event.number for event in asked] == list(range(1, len(asked) + 1))
+    started = {e.new.number: place for place, e in enumerate(events) if isinstance(e, Started) and e.new is not None}
+    for event in asked:  # made ahead: right after the start before it
+        assert started[event.number - 1] < events.index(event) < started[event.number]
     plain = live(begun(sweep_of(early_terminate=None, max_iter=1, run_cap=3)), 1, 0)
-    assert all(event.seen is None for event in plain if isinstance(event, Started))
+    assert not any(isinstance(event, Asked) for event in plain)
 
 
-@pytest.mark.parametrize("what", ["params", "seen", "metric"])
+@pytest.mark.parametrize("what", ["params", "asked", "metric"])
 def test_a_journal_that_another_search_wrote_is_refused(what):
     events: list[Event] = [OPENED, *live(begun(learning()), 2, 7)]
     place = [i for i, event in enumerate(events) if isinstance(event, Started) and event.new is not None][-1]
@@ -121,8 +135,8 @@ def test_a_journal_that_another_search_wrote_is_refused(what):
     assert started.new is not None
     if what == "params":
         events[place] = replace(started, new=replace(started.new, params={"x": 0.123}))
-    elif what == "seen":
-        events[place] = replace(started, seen=10_000)
+    elif what == "asked":
+        del events[max(place for place, event in enumerate(events) if isinstance(event, Asked))]
     else:
         first = next(i for i, event in enumerate(events) if isinstance(event, Finished))
         finished = events[first]
@@ -134,98 +148,108 @@ def test_a_journal_that_another_search_wrote_is_refused(what):
 
 
 @pytest.mark.parametrize("early", [Population(9, members=3, interval=3), SuccessiveHalving(9, trials=12)])
-@pytest.mark.parametrize("kind", [Family.kind, HesitantFamily.kind])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_search_that_forks_is_resumed_and_goes_on_as_the_undisturbed_one(early, kind, workers):
-    sweep = learning(kind, early_terminate=early, run_cap=14)
+def test_a_search_that_forks_is_resumed_and_goes_on_as_the_undisturbed_one(early, workers):
+    sweep = learning(Family.kind, early_terminate=early, run_cap=14)
     whole = begun(sweep)
     events = live(whole, workers, 7)
     assert any(row.parent is not None for row in whole.rows())
-    # Where the searcher works on nothing: resumed elsewhere, it is asked anew, with all that happened meanwhile.
-    for cut in [at for at, event in enumerate(events, 1) if isinstance(event, Started) and event.new is not None]:
-        resumed = StudyState(sweep, OffLoop)
+    for cut in range(1, len(events), 3):
+        resumed = StudyState(sweep)
         list(resumed.replay([OPENED, *events[:cut]]))
+        resumed.prepare()
         for event in events[cut:]:
-            answer = resumed.next() if len(resumed.running()) < workers else Wait()  # asked when the other one was
             if isinstance(event, Started):
-                while isinstance(answer, Wait):
-                    answer = resumed.next()
-                assert answer == event
+                assert answered(resumed) == event
             resumed.apply(event)
         assert resumed.rows() == whole.rows()
-        resumed.close()
-
-
-def test_nothing_is_asked_before_what_the_searcher_works_on():
-    """In a replay it would be asked in the order of the starts, and might go on otherwise."""
-    suggestions = Suggestions(learning(HesitantFamily.kind, early_terminate=Population(9)))
-    parent = Trial(0, {"x": 0.5}, 0, "family")
-    assert isinstance(suggestions.suggest(3)[0], NotYet)
-    with pytest.raises(ValueError, match=r"must stay the next one.*\(3, None\) became \(3, 0\)"):
-        suggestions.suggest(3, parent)
-    while isinstance(suggestions.suggest(3)[0], NotYet):
-        pass
-    assert isinstance(suggestions.suggest(4, parent)[0], NotYet)
+        assert resumed.checkpoints() == whole.checkpoints()
 
 
 def test_a_searcher_that_had_nothing_more_to_suggest_is_asked_so_again_on_resume():
     sweep = learning(Limited.kind, early_terminate=None, max_iter=1, run_cap=9)
-    whole = begun(sweep)
-    events = live(whole, 2, 7)
-    (exhausted,) = [event for event in events if isinstance(event, Exhausted)]
-    assert exhausted.seen is not None
-    resumed = StudyState(sweep)
-    list(resumed.replay([OPENED, *events]))
-    searcher = resumed._suggestions._points.searcher
+    events = live(begun(sweep), 2, 7)
+    assert sum(isinstance(event, Exhausted) for event in events) == 1
+    made: list[Searcher] = []
+
+    def calls_of(sweep: Sweep, searcher: Searcher):
+        made.append(searcher)
+        return direct_calls(sweep, searcher)
+
+    list(StudyState(sweep, calls_of).replay([OPENED, *events]))
+    (searcher,) = made
     assert isinstance(searcher, Limited)
     assert searcher.calls.count("asked 5") == 1
-    late = [replace(event, seen=10_000) if isinstance(event, Exhausted) else event for event in events]
     with pytest.raises(JournalError, match="the journal doesn't replay"):
-        list(StudyState(sweep).replay([OPENED, *late]))
+        list(StudyState(sweep).replay([OPENED, *[event for event in events if not isinstance(event, Asked)]]))
 
 
-def test_a_searcher_that_takes_its_time_suggests_the_same():
-    quick = live(begun(learning()), 1, 3)
-    slow = live(begun(learning(Hesitant.kind)), 1, 3)
-    assert [event for event in slow if isinstance(event, Started)] == [
-        event for event in quick if isinstance(event, Started)
-    ]
-    assert list(StudyState(learning(Hesitant.kind)).replay([OPENED, *slow]))
-
-
-def test_off_the_loop_it_suggests_the_same_and_the_journal_replays():
-    made: list[OffLoop] = []
-
-    def wrap(searcher):
-        made.append(OffLoop(searcher))
-        return made[-1]
-
-    study_state = StudyState(learning(), wrap)
+def test_in_a_process_of_its_own_it_suggests_the_same_and_the_journal_replays():
+    study_state = StudyState(learning(), lambda sweep, _: ProcessCalls(sweep))
     study_state.apply(OPENED)
     events = live(study_state, 1, 3)
+    study_state.close()
     assert events == live(begun(learning()), 1, 3)
     assert list(StudyState(learning()).replay([OPENED, *events]))
-    assert list(StudyState(learning(), wrap).replay([OPENED, *events]))
-    for off_loop in made:
-        off_loop.close()
 
 
 def test_what_happens_while_it_works_on_a_suggestion_is_told_after_that():
-    def wrap(searcher):
-        suggest = searcher.suggest
-
-        def suggest_late(number):
-            time.sleep(0.01)
-            return suggest(number)
-
-        searcher.suggest = suggest_late
-        return OffLoop(searcher)
-
-    study_state = StudyState(learning(), wrap)
+    """Whatever happens between a request and the answer, the answer is that of the request."""
+    study_state = StudyState(learning(), lambda sweep, _: ProcessCalls(sweep))
     study_state.apply(OPENED)
     events = live(study_state, 3, 3)
     study_state.close()
     assert list(StudyState(learning()).replay([OPENED, *events]))
+
+
+def test_where_no_suggestion_is_ready_a_trial_takes_a_random_point_and_the_suggestion_is_for_the_next():
+    class Never(DirectCalls):
+        patience = True
+
+        def ready(self):
+            return not self.patience
+
+    calls: list[Never] = []
+
+    def calls_of(sweep, searcher):
+        calls.append(Never(searcher))
+        return calls[-1]
+
+    study_state = begun_with(learning(points_to_try=()), calls_of)
+    request = study_state.next()
+    assert request == Asked(0, None, 0)
+    events: list[Event] = [request]
+    study_state.apply(request)
+    assert isinstance(study_state.next(), Wait)
+    assert study_state.is_searching
+    for _ in range(2):
+        start = next(study_state.upcoming(stand_in=True))
+        assert isinstance(start, Started)
+        assert start.new is not None
+        assert start.new.origin == "stand_in"
+        study_state.apply(start)
+        events.append(start)
+    calls[0].patience = False
+    start = study_state.next()
+    assert isinstance(start, Started)
+    assert start.new is not None
+    assert (start.new.number, start.new.origin) == (2, "climbing")
+    study_state.apply(start)
+    events.append(start)
+    assert study_state.next() == Asked(1, None, 0)
+    for cut in range(len(events) + 1):
+        resumed = StudyState(learning(points_to_try=()))
+        assert len(list(resumed.replay([OPENED, *events[:cut]]))) == cut + 1
+        resumed.prepare()
+        for event in events[cut:]:
+            resumed.apply(event)
+        assert resumed.rows() == study_state.rows()
+
+
+def begun_with(sweep: Sweep, calls_of) -> StudyState:
+    study_state = StudyState(sweep, calls_of)
+    study_state.apply(OPENED)
+    return study_state
 
 
 def search(path: Path, method: str, run_cap: int, backend: Literal["ray", "inline"] = "inline") -> str:
@@ -240,6 +264,7 @@ def search(path: Path, method: str, run_cap: int, backend: Literal["ray", "inlin
         parameters={"x": Uniform(0.0, 1.0)},
         metric="loss",
         method=method,
+        suggestions=Search(ahead=False),
         early_terminate=SuccessiveHalving(4, eta=2, trials=4),
         run_cap=run_cap,
         directory=path,
@@ -255,31 +280,31 @@ def search(path: Path, method: str, run_cap: int, backend: Literal["ray", "inlin
 
 def test_a_sweep_that_learns_runs_beside_the_loop_and_is_extended(tmp_path):
     whole = search(tmp_path / "whole", Climbing.kind, 8)
-    assert search(tmp_path / "again", Hesitant.kind, 8) == whole
     assert whole.startswith(search(tmp_path / "grown", Climbing.kind, 4))
     assert search(tmp_path / "grown", Climbing.kind, 8) == whole
     assert [thread for thread in threading.enumerate() if "searcher" in thread.name] == []
 
 
-def test_what_it_raises_reaches_the_sweep():
-    class Broken(Climbing):
-        def observe(self, observation):
-            raise RuntimeError("no model")
-
-    off_loop = OffLoop(Broken(Space.from_parameters({"x": Uniform(0.0, 1.0)}), 0))
-    off_loop.observe(None)  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match="no model"):
-        next(answer for _ in itertools.count() if not isinstance(answer := off_loop.suggest(0), NotYet))
-    off_loop.close()
+@pytest.mark.parametrize("how", ["raises", "dies"])
+def test_what_goes_wrong_with_it_ends_the_sweep_which_can_be_resumed(tmp_path, monkeypatch, how):
+    monkeypatch.setenv("TEST_SEARCHER_FAILS", how)
+    told = {"raises": r"Failing\.suggest raised RuntimeError: no model", "dies": "exit code 7: resume .*; it said last:\nno more"}
+    with pytest.raises(SearcherError, match=told[how]):
+        search(tmp_path / "study", Failing.kind, 8)
+    left = hpsearch.load(tmp_path / "study")
+    assert left.state == "error"
+    assert len(left.trials) == 3
+    monkeypatch.setenv("TEST_SEARCHER_FAILS", "")
+    assert search(tmp_path / "study", Failing.kind, 8) == search(tmp_path / "whole", Climbing.kind, 8)
 
 
 def test_a_searcher_is_found_by_its_word_or_import_path():
     assert all(searcher_named(kind) is cls and cls.kind == kind for kind, cls in KNOWN.items())
     assert searcher_named(Climbing.kind) is Climbing
     for method, told in (
-        ("climbing", "must be random or grid, got 'climbing'"),
+        ("climbing", "must be one of random, grid, .*, got 'climbing'"),
         ("no.such:Searcher", "no.such"),
-        ("pathlib:Path", "derived from hpsearch.Searcher"),
+        ("pathlib:Path", "derived from hpsearch.Searcher or a sampler of Optuna's"),
     ):
         with pytest.raises(SweepError, match=told):
             learning(method)

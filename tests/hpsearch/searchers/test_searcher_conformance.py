@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from hpsearch.searchers import GridSearcher, PointsToTry, RandomSearcher
+from hpsearch.searchers import GridSearcher, RandomSearcher
 from hpsearch.space import Categorical, IntUniform, LogNormal, LogUniform, Space, Uniform
 from hpsearch.study.build import build_searcher
 from hpsearch.sweep.sweep import Metric, Sweep
+from tests.hpsearch.support.first_then import FirstThen
 
 SPACE = Space.from_parameters(
     {
@@ -33,8 +34,8 @@ def random_sweep(**changes: Any) -> Sweep:
 SEARCHERS = {
     "random": lambda: RandomSearcher(SPACE, 7),
     "grid": lambda: GridSearcher(SPACE),
-    "points, then random": lambda: PointsToTry(RandomSearcher(SPACE, 7), [FULL, PARTIAL], SPACE, 7),
-    "points, then grid": lambda: PointsToTry(GridSearcher(SPACE), [FULL], SPACE, 7),
+    "points, then random": lambda: FirstThen(RandomSearcher(SPACE, 7), [FULL, PARTIAL], SPACE, 7),
+    "points, then grid": lambda: FirstThen(GridSearcher(SPACE), [FULL], SPACE, 7),
     "from a random sweep": lambda: build_searcher(random_sweep(points_to_try=(PARTIAL,), seed=3)),
     "from a grid sweep": lambda: build_searcher(random_sweep(method="grid")),
 }

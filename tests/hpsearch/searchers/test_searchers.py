@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from hpsearch.errors import SweepError
-from hpsearch.searchers import GridSearcher, PointsToTry, RandomSearcher, Suggestion
+from hpsearch.searchers import GridSearcher, RandomSearcher, Suggestion
 from hpsearch.seeds import trial_seed
 from hpsearch.space import IntUniform, Space, Uniform
 from hpsearch.trial import Trial
+from tests.hpsearch.support.first_then import FirstThen
 
 SPACE = Space.from_parameters({"x": Uniform(0, 1), "n": IntUniform(1, 3)})
 GRID = Space.from_parameters({"n": IntUniform(1, 3), "k": ["a", "b"]})
@@ -25,7 +26,7 @@ def test_random_trials_depend_on_seed_and_number_alone():
 
 def test_points_leave_all_other_random_trials_as_they_are():
     plain = RandomSearcher(SPACE, 1)
-    tried = PointsToTry(plain, [{"x": 0.5}, {"x": 0.25, "n": 2}], SPACE, 1)
+    tried = FirstThen(plain, [{"x": 0.5}, {"x": 0.25, "n": 2}], SPACE, 1)
     drawn = dict(plain.suggest(0).params)
     assert tried.suggest(0) == Suggestion(drawn | {"x": 0.5}, "points_to_try")
     assert tried.suggest(1) == Suggestion({"x": 0.25, "n": 2}, "points_to_try")
@@ -34,7 +35,7 @@ def test_points_leave_all_other_random_trials_as_they_are():
 
 def test_points_push_nothing_out_of_a_grid():
     grid = GridSearcher(GRID)
-    tried = PointsToTry(grid, [{"n": 2, "k": "b"}], GRID, 0)
+    tried = FirstThen(grid, [{"n": 2, "k": "b"}], GRID, 0)
     assert tried.size == 7
     assert [tried.suggest(n) for n in range(1, 8)] == [grid.suggest(n) for n in range(7)]
 
@@ -53,7 +54,7 @@ def test_a_grid_needs_points_for_a_continuous_parameter():
 
 def test_points_outside_the_space_are_refused():
     with pytest.raises(SweepError, match=r"x: must be between 0\.0 and 1\.0, got 2\.0"):
-        PointsToTry(RandomSearcher(SPACE, 0), [{"x": 2}], SPACE, 0)
+        FirstThen(RandomSearcher(SPACE, 0), [{"x": 2}], SPACE, 0)
 
 
 def test_trial_seeds_fit_numpy_and_differ():

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.searchers import PointsToTry, RandomSearcher, Suggestion
+from hpsearch.searchers import RandomSearcher, Suggestion
 from hpsearch.space import (
     Categorical,
     Distribution,
@@ -25,6 +25,7 @@ from hpsearch.space import (
     Space,
     Uniform,
 )
+from tests.hpsearch.support.first_then import FirstThen
 
 PARAMETERS = {
     "lr": LogUniform(1e-4, 1.0),
@@ -178,7 +179,7 @@ def test_points_are_completed_with_the_draws_of_their_own_trial():
     plain = RandomSearcher(SPACE, 3)
     points: list[dict[str, Any]] = [{"lr": 0.5}, {"optimizer.name": "sgd", "depth": 7}, {}]
     for order in permutations(points):
-        tried = PointsToTry(plain, order, SPACE, 3)
+        tried = FirstThen(plain, order, SPACE, 3)
         suggested = [tried.suggest(number) for number in range(9)]
         for number, suggestion in enumerate(suggested):
             assert isinstance(suggestion, Suggestion)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpsearch.errors import SweepError
-from hpsearch.searchers import GridSearcher, PointsToTry, RandomSearcher, Searcher, Suggestion
+from hpsearch.searchers import GridSearcher, RandomSearcher, Searcher, Suggestion
 from hpsearch.space import (
     Categorical,
     Distribution,
@@ -24,6 +24,7 @@ from hpsearch.space import (
 from hpsearch.study.build import build_searcher
 from hpsearch.sweep.sweep import Metric, Sweep
 from hpsearch.trial import Value
+from tests.hpsearch.support.first_then import FirstThen
 
 RANDOM = Space.from_parameters(
     {
@@ -64,7 +65,7 @@ def sweep(space: Space, **changes: Any) -> Sweep:
     return Sweep(name="s", trainable="m:f", metric=Metric("loss"), parameters=space, **given)
 
 
-def values_of(searcher: Searcher | PointsToTry, number: int) -> tuple[Value, ...]:
+def values_of(searcher: Searcher | FirstThen, number: int) -> tuple[Value, ...]:
     suggestion = searcher.suggest(number)
     assert isinstance(suggestion, Suggestion)
     return tuple(suggestion.params.values())
@@ -88,7 +89,8 @@ def test_a_sweep_without_a_law_draws_as_the_versions_that_wrote_none():
 
 def test_a_point_is_completed_by_the_law_of_its_sweep():
     former = of_a_former_version(sweep(RANDOM, points_to_try=({"lr": 0.5},)))
-    assert values_of(build_searcher(former), 0) == (0.5, *DRAWN[0][1:])
+    first = FirstThen(build_searcher(former), former.points_to_try, former.parameters, former.seed)
+    assert values_of(first, 0) == (0.5, *DRAWN[0][1:])
 
 
 @pytest.mark.parametrize("name", GRIDS)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import ClassVar
 
-from hpsearch.searchers.base import NotYet, Observation, Searcher, Suggestion
+from hpsearch.searchers.base import Observation, Problem, Searcher, Suggestion
 from hpsearch.space import Space
 from hpsearch.trial import Trial
-from tests.hpsearch.support.hesitating import Hesitating
 
-__all__ = ["Climbing", "Hesitant", "Limited"]
+__all__ = ["Climbing", "Failing", "Limited"]
 
 
 class Climbing(Searcher):
@@ -29,14 +30,14 @@ class Climbing(Searcher):
         self.calls: list[str] = []
 
     @classmethod
-    def build(cls, space: Space, seed: int) -> Searcher:
-        return cls(space, seed)
+    def build(cls, problem: Problem) -> Searcher:
+        return cls(problem.space, problem.seed)
 
     @property
     def size(self) -> None:
         return None
 
-    def suggest(self, number: int) -> Suggestion | NotYet | None:
+    def suggest(self, number: int) -> Suggestion | None:
         drawn = self._space.draw(self._seed, number)
         known = [(min(losses.values()), trial) for trial, losses in sorted(self._losses.items()) if losses]
         if known:
@@ -60,18 +61,27 @@ class Climbing(Searcher):
         self.calls.append(f"dropped {trial.number}")
 
 
-class Hesitant(Hesitating, Climbing):
-    """The same, but that it takes its time."""
-
-    kind: ClassVar[str] = "tests.hpsearch.support.climbing:Hesitant"
-
-
 class Limited(Climbing):
     """Has no more than five suggestions, of which it remembers that it was asked for the sixth."""
 
     kind: ClassVar[str] = "tests.hpsearch.support.climbing:Limited"
 
-    def suggest(self, number: int) -> Suggestion | NotYet | None:
+    def suggest(self, number: int) -> Suggestion | None:
         if number >= 5:
             self.calls.append(f"asked {number}")
         return super().suggest(number) if number < 5 else None
+
+
+class Failing(Climbing):
+    """Goes wrong at its fourth suggestion where the environment says so."""
+
+    kind: ClassVar[str] = "tests.hpsearch.support.climbing:Failing"
+
+    def suggest(self, number: int) -> Suggestion | None:
+        how = os.environ.get("TEST_SEARCHER_FAILS")
+        if number >= 3 and how == "raises":
+            raise RuntimeError("no model")
+        if number >= 3 and how == "dies":
+            print("no more", file=sys.stderr, flush=True)
+            os._exit(7)
+        return super().suggest(number)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import ClassVar
 
-from hpsearch.searchers.base import NotYet, Observation, Searcher, Suggestion
+from hpsearch.searchers.base import Observation, Problem, Searcher, Suggestion
 from hpsearch.space import Space
 from hpsearch.trial import StateAt, Trial
-from tests.hpsearch.support.hesitating import Hesitating
 
-__all__ = ["Family", "HesitantFamily"]
+__all__ = ["Family"]
 
 
 class Family(Searcher):
@@ -32,20 +31,20 @@ class Family(Searcher):
         self._calls = 0
 
     @classmethod
-    def build(cls, space: Space, seed: int) -> Searcher:
-        return cls(space, seed)
+    def build(cls, problem: Problem) -> Searcher:
+        return cls(problem.space, problem.seed)
 
     @property
     def size(self) -> None:
         return None
 
-    def suggest(self, number: int) -> Suggestion | NotYet | None:
+    def suggest(self, number: int) -> Suggestion | None:
         best = min(self._losses, key=lambda trial: (self._losses[trial], trial), default=None)
         if number < 3 or best is None:
             return Suggestion(self._space.draw(self._seed, number), "family")
         return Suggestion(self._between(number, self._trials[best]), "family", StateAt(best, self._ended[best]))
 
-    def explore(self, number: int, parent: Trial) -> Suggestion | NotYet:
+    def explore(self, number: int, parent: Trial) -> Suggestion:
         return Suggestion(self._between(number, parent), "explored")
 
     def needs(self) -> Collection[StateAt]:
@@ -72,9 +71,3 @@ class Family(Searcher):
     def _between(self, number: int, parent: Trial) -> dict[str, float]:
         drawn = self._space.draw(self._seed, number)
         return {"x": (drawn["x"] + parent.params["x"]) / 2 + self._calls * 1e-9}
-
-
-class HesitantFamily(Hesitating, Family):
-    """The same, but that it takes its time."""
-
-    kind: ClassVar[str] = "tests.hpsearch.support.family:HesitantFamily"

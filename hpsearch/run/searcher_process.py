@@ -1,0 +1,146 @@
+"""A searcher in a process of its own, so that a sweep goes on while it works, on another core.
+
+It is a Python of its own and no fork: the sweep's process has threads, and its main module may start a sweep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any
+
+from hpsearch.errors import SearcherError
+from hpsearch.searchers.calls import Answer, Calls, DirectCalls
+from hpsearch.study.build import build_searcher
+from hpsearch.sweep.sweep import Sweep
+
+__all__ = ["ProcessCalls", "serve"]
+
+_ONE_THREAD: Mapping[str, str] = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
+)
+"""Sums are then made in one order, and trials keep their cores."""
+
+_MOST_SAID = 2000
+"""Bytes of what a process said before it died."""
+
+
+class ProcessCalls(Calls):
+    """Makes a searcher's calls in a process that ends with this one, from a thread that waits for it."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
+        path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "from hpsearch.run.searcher_process import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            env={**os.environ, **_ONE_THREAD, "PYTHONPATH": path},
+            start_new_session=True,  # Ctrl-C is for the sweep, which ends it
+        )
+        self._thread = ThreadPoolExecutor(1, "hpsearch-searcher")
+        self._answers: list[Future[Answer]] = []
+        self._thread.submit(self._send, sweep.to_json())
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        """Have it called."""
+        self._thread.submit(self._send, ("tell", method, arguments))
+
+    def ask(self, method: str, *arguments: Any) -> None:
+        """Have it called."""
+        self._answers.append(self._thread.submit(self._call, ("ask", method, arguments)))
+
+    def ready(self) -> bool:
+        """Say whether the next answer is there, or never will be."""
+        return self._answers[0].done()
+
+    def answer(self) -> Answer:
+        """Take the next answer; waits for it.
+
+        Raises:
+            SearcherError: The searcher or its process has failed.
+        """
+        return self._answers.pop(0).result()
+
+    def close(self) -> None:
+        """End the process, at once: it holds nothing that isn't in the journal."""
+        self._process.kill()
+        self._process.wait()
+        self._thread.shutdown(cancel_futures=True)
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()  # type: ignore[union-attr]
+        self._said.close()
+
+    def _send(self, message: Any) -> None:
+        """Send it; that the process is gone is told where an answer is missed."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            pickle.dump(message, self._process.stdin)
+            self._process.stdin.flush()
+
+    def _call(self, message: Any) -> Answer:
+        self._send(message)
+        assert self._process.stdout is not None
+        try:
+            answer: Answer | SearcherError = pickle.load(self._process.stdout)
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            raise SearcherError(self._death()) from error
+        if isinstance(answer, SearcherError):
+            raise answer
+        return answer
+
+    def _death(self) -> str:
+        code = self._process.wait()
+        self._said.seek(max(self._said.seek(0, os.SEEK_END) - _MOST_SAID, 0))
+        said = self._said.read().decode(errors="replace").strip()
+        last = f"; it said last:\n{said}" if said else ""
+        return (
+            f"the searcher's process must live as long as the sweep, but it ended with exit code {code}: resume the "
+            f"study, which asks it again{last}"
+        )
+
+
+def _serve(calls_in: IO[bytes], answers_out: IO[bytes]) -> None:
+    """Make the calls that come, until nobody is there to make them for."""
+    failed: SearcherError | None = None
+    calls: Calls | None = None
+    while True:
+        try:
+            message = pickle.load(calls_in)
+        except EOFError:
+            return
+        try:
+            if failed is not None:
+                pass
+            elif calls is None:
+                calls = DirectCalls(build_searcher(Sweep.from_json(message)))
+            else:
+                kind, method, arguments = message
+                getattr(calls, kind)(method, *arguments)
+        except SearcherError as error:
+            failed = error
+        except Exception as error:
+            failed = SearcherError(f"the searcher can't be built: {error}")
+        if isinstance(message, tuple) and message[0] == "ask":
+            assert calls is not None or failed is not None
+            pickle.dump(calls.answer() if failed is None and calls is not None else failed, answers_out)
+            answers_out.flush()
+
+
+def serve() -> None:
+    """Be the process."""
+    calls_in, answers_out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nowhere, 0)
+    os.dup2(2, 1)  # what a searcher prints is no answer
+    with contextlib.suppress(BrokenPipeError):
+        _serve(calls_in, answers_out)

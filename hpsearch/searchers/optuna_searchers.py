@@ -1,0 +1,346 @@
+"""Searchers through Optuna: a model over a study in memory that mirrors what the sweep's journal tells."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hpsearch.checks import InvalidKey, shown
+from hpsearch.searchers.base import Observation, Problem, Searcher, Suggestion
+from hpsearch.searchers.history import History
+from hpsearch.searchers.optuna_space import OptunaSpace
+from hpsearch.searchers.tried import Tried
+from hpsearch.seeds import suggestion_seed
+from hpsearch.space.distribution import Numeric
+from hpsearch.trial import Params, Trial, Value
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+    from optuna.storages import InMemoryStorage
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial
+
+__all__ = ["BOHB", "GP", "TPE", "Bayes", "CmaEs", "OptunaSearcher", "through_optuna"]
+
+_REDRAWS = 10
+"""Suggestions of points that were tried already, before an untried one is drawn."""
+
+
+class OptunaSearcher(Searcher):
+    """Suggests by one of Optuna's samplers, made anew for each suggestion.
+
+    So a suggestion follows from the seed, its number, and what was observed, in the order of the trials: a sampler
+    seeded by (seed, number) sees a study with each trial that got far enough (see `History`) as complete and each that
+    is under way as running. Failed trials are the worst that there are. A point that was tried already isn't suggested
+    again: the sampler is asked anew, under another seed, and in the end an untried point is drawn.
+    """
+
+    learns: ClassVar[bool] = True
+    remembers: ClassVar[bool] = False
+    startup: ClassVar[int] = 10
+    """Trials that are drawn first, where the sweep doesn't say."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._space = OptunaSpace(problem.space)
+        self._history = History(problem.objective, self._enough)
+        self._tried = Tried(problem.space)
+
+    @classmethod
+    def build(cls, problem: Problem) -> Searcher:
+        """Build it."""
+        return cls(problem)
+
+    @classmethod
+    def check(cls, problem: Problem) -> None:
+        """Check that there is something to search, and the sampler's options."""
+        if not OptunaSpace(problem.space).dimensions:
+            raise InvalidKey(("parameters",), "must hold a parameter that isn't constant, or there is nothing to learn")
+        try:
+            cls(problem)._sampler(0)
+        except (TypeError, ValueError) as error:
+            given = shown(dict(problem.settings.options or {}))
+            problem_text = f"must be arguments that Optuna's sampler of {cls.kind} takes, got {given}: {error}"
+            raise InvalidKey(("search", "options"), problem_text) from error
+
+    @property
+    def draws_first(self) -> int:
+        """Those of the sweep, or as many as the method has."""
+        given = self._problem.settings.startup
+        return self.startup if given is None else given
+
+    @property
+    def size(self) -> None:
+        """There is no end of suggestions, unless every point of a finite space was tried."""
+        return None
+
+    def suggest(self, number: int) -> Suggestion | None:
+        """Give a point that wasn't tried yet; None where none is left."""
+        study = self._mirrored()
+        if study:
+            for attempt in range(_REDRAWS):
+                params = self._ask(study, suggestion_seed(self._problem.seed, number, attempt))
+                if params not in self._tried:
+                    return Suggestion(params, self.origin)
+        drawn = self._tried.draw(self._problem.seed, number)
+        return None if drawn is None else Suggestion(drawn, "random")
+
+    def started(self, trial: Trial) -> None:
+        """Take a new trial."""
+        self._history.started(trial)
+        self._tried.add(trial.params)
+
+    def observe(self, observation: Observation) -> None:
+        """Learn from what a trial gave."""
+        self._history.observe(observation)
+
+    def reverted(self, trial: Trial, iteration: int) -> None:
+        """Forget what a trial reported after an iteration."""
+        self._history.reverted(trial, iteration)
+
+    def dropped(self, trial: Trial) -> None:
+        """Forget all that a trial reported."""
+        self._history.dropped(trial)
+
+    @property
+    def origin(self) -> str:
+        """What its suggestions are called."""
+        return self.kind
+
+    @property
+    def _enough(self) -> int:
+        """Trials that must have reached a length before the model is fitted there: N_min + 2 of BOHB's section 4."""
+        return self._space.dimensions + 3
+
+    def _sampler(self, seed: int) -> BaseSampler:
+        """Make the sampler of one suggestion.
+
+        Raises:
+            TypeError, ValueError: The options aren't its.
+        """
+        raise NotImplementedError
+
+    @property
+    def _options(self) -> Mapping[str, Any]:
+        return self._problem.settings.options or {}
+
+    def _mirrored(self) -> list[FrozenTrial]:
+        """Give the trials that the sampler sees; none where nothing is known."""
+        from optuna.trial import TrialState, create_trial
+
+        evidence = self._history.evidence()
+        finite = [known.value for known in evidence if known.value is not None and math.isfinite(known.value)]
+        if not finite:
+            return []
+        low, high = min(finite), max(finite)  # no model is fitted to infinities
+        return [
+            create_trial(
+                state=TrialState.RUNNING if known.value is None else TrialState.COMPLETE,
+                value=None if known.value is None else min(max(known.value, low), high),
+                params=point,
+                distributions=self._space.distributions,
+                system_attrs=self._attributes(known.trial),
+            )
+            for known in evidence
+            if (point := self._space.encode(known.params)) is not None
+        ]
+
+    def _attributes(self, trial: int) -> dict[str, Any]:
+        """Give what the sampler wrote to a trial."""
+        return {}
+
+    def _ask(self, trials: list[FrozenTrial], seed: int) -> dict[str, Value]:
+        study, storage = self._study(seed)
+        with _quiet():
+            study.add_trials(trials)
+            point = study.ask(self._space.distributions).params
+        params = self._space.decode(point)
+        self._asked(params, study, storage)
+        return params
+
+    def _study(self, seed: int) -> tuple[Study, InMemoryStorage]:
+        import optuna
+
+        storage = optuna.storages.InMemoryStorage()
+        direction = self._problem.objective.metric.goal
+        with _quiet():
+            return optuna.create_study(storage=storage, direction=direction, sampler=self._sampler(seed)), storage
+
+    def _asked(self, params: Params, study: Study, storage: InMemoryStorage) -> None:
+        """Take what the sampler may have written."""
+
+
+class TPE(OptunaSearcher):
+    """Tree-structured Parzen estimator: densities of the good and of the other points, and the best of their ratios.
+
+    Bergstra et al., "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011, section 4; over all parameters at once
+    as in Falkner et al., "BOHB", ICML 2018. Trials that are under way count among the others (a constant liar).
+    """
+
+    kind: ClassVar[str] = "tpe"
+
+    def _sampler(self, seed: int) -> BaseSampler:
+        from optuna.samplers import TPESampler
+
+        own = {"multivariate": True, "group": True, "constant_liar": True, "n_startup_trials": 0}
+        with _quiet():
+            return TPESampler(seed=seed, **{**own, **self._options})
+
+
+class Bayes(TPE):
+    """W&B's word; the model is `tpe`."""
+
+    kind: ClassVar[str] = "bayes"
+
+    @property
+    def origin(self) -> str:
+        """That of the method that it is."""
+        return TPE.kind
+
+
+class BOHB(TPE):
+    """Successive halving whose trials are suggested by TPE, but for every third, which is random.
+
+    Falkner et al., "BOHB: Robust and Efficient Hyperparameter Optimization at Scale", ICML 2018. Over ASHA where the
+    sweep names no `early_terminate`.
+    """
+
+    kind: ClassVar[str] = "bohb"
+    over: ClassVar[str | None] = "asha"
+
+    random_share: ClassVar[float] = 1 / 3
+
+    @property
+    def draws_first(self) -> int:
+        """Those of the sweep, or what a first model needs."""
+        given = self._problem.settings.startup
+        return self._enough if given is None else given
+
+    def suggest(self, number: int) -> Suggestion | None:
+        """Give a point that wasn't tried yet; None where none is left."""
+        if suggestion_seed(self._problem.seed, number, _REDRAWS) < self.random_share * 2**32:
+            drawn = self._tried.draw(self._problem.seed, number)
+            return None if drawn is None else Suggestion(drawn, "random")
+        return super().suggest(number)
+
+
+class GP(OptunaSearcher):
+    """A Gaussian process with a Matern-5/2 kernel, and the point of the largest expected improvement by it.
+
+    Jones et al., "Efficient Global Optimization of Expensive Black-Box Functions", Journal of Global Optimization 1998.
+    """
+
+    kind: ClassVar[str] = "gp"
+
+    def _sampler(self, seed: int) -> BaseSampler:
+        from optuna.samplers import GPSampler
+
+        return GPSampler(seed=seed, **{"n_startup_trials": 0, **self._options})
+
+
+class _Remembering(OptunaSearcher):
+    """A sampler that writes to trials and study what it needs later."""
+
+    remembers: ClassVar[bool] = True
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self._study_attributes: dict[str, Any] = {}
+        self._suggested: dict[str, dict[str, Any]] = {}
+        """What was written to suggestions that haven't started, by their points."""
+        self._written: dict[int, dict[str, Any]] = {}
+        """And to trials."""
+
+    def started(self, trial: Trial) -> None:
+        """Take a new trial."""
+        super().started(trial)
+        self._written[trial.number] = self._suggested.pop(json.dumps(trial.params), {})
+
+    def _attributes(self, trial: int) -> dict[str, Any]:
+        return self._written[trial]
+
+    def _study(self, seed: int) -> tuple[Study, InMemoryStorage]:
+        study, storage = super()._study(seed)
+        for name, value in self._study_attributes.items():
+            storage.set_study_system_attr(study._study_id, name, value)
+        return study, storage
+
+    def _asked(self, params: Params, study: Study, storage: InMemoryStorage) -> None:
+        self._study_attributes = storage.get_study_system_attrs(study._study_id)
+        self._suggested[json.dumps(params)] = study.get_trials(deepcopy=False)[-1].system_attrs
+
+
+class CmaEs(_Remembering):
+    """Covariance matrix adaptation: a normal distribution that moves towards the better half of each generation.
+
+    Hansen and Ostermeier, "Completely Derandomized Self-Adaptation in Evolution Strategies", Evolutionary Computation
+    2001. It moves numbers; choices are drawn at random.
+    """
+
+    kind: ClassVar[str] = "cmaes"
+    startup: ClassVar[int] = 1
+
+    @classmethod
+    def check(cls, problem: Problem) -> None:
+        """Check that there are numbers to move."""
+        numbers = [p for p in problem.space.parameters if isinstance(p.distribution, Numeric)]
+        if len(numbers) < 2:
+            raise InvalidKey(
+                ("method",), f"must be another one for a space of {len(numbers)} numbers, got cmaes", "tpe and gp can"
+            )
+        super().check(problem)
+
+    def _sampler(self, seed: int) -> BaseSampler:
+        from optuna.samplers import CmaEsSampler
+
+        own = {"n_startup_trials": 0, "warn_independent_sampling": False}
+        with _quiet():
+            return CmaEsSampler(seed=seed, **{**own, **self._options})
+
+
+class _Foreign(_Remembering):
+    """Any sampler of Optuna's kind, which may keep a state of its own: one for the whole sweep."""
+
+    sampler: ClassVar[type[BaseSampler]]
+    startup: ClassVar[int] = 0
+    _made: BaseSampler | None = None
+
+    def suggest(self, number: int) -> Suggestion | None:
+        """Give what the sampler suggests, from the first trial on."""
+        params = self._ask(self._mirrored(), 0)
+        if params in self._tried:
+            return super().suggest(number)
+        return Suggestion(params, self.origin)
+
+    def _sampler(self, seed: int) -> BaseSampler:
+        if self._made is None:
+            takes_seed = "seed" in inspect.signature(self.sampler).parameters
+            own = {"seed": self._problem.seed} if takes_seed else {}
+            with _quiet():
+                self._made = self.sampler(**{**own, **self._options})
+        return self._made
+
+
+def through_optuna(method: str, sampler: type[BaseSampler]) -> type[OptunaSearcher]:
+    """Give the searcher that asks a class of samplers, which a sweep names by `method`."""
+    return type(sampler.__name__, (_Foreign,), {"kind": method, "sampler": sampler, "__doc__": sampler.__doc__})
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what Optuna says of experimental options, and of each study that it makes, from the user."""
+    logger = logging.getLogger("optuna.storages._in_memory")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

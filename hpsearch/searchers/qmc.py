@@ -1,0 +1,71 @@
+"""Quasi-random search: points that fill the space more evenly than independent draws."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from hpsearch.checks import InvalidKey
+from hpsearch.searchers.base import Problem, Searcher, Suggestion
+from hpsearch.seeds import DRAW_BITS
+from hpsearch.space import Constant
+
+__all__ = ["QMC"]
+
+_MOST_DIMENSIONS = 21_201
+"""Of SciPy's direction numbers."""
+
+_BITS = 30
+"""Of one coordinate; there are two to their power points."""
+
+_POINTS = 1 << _BITS
+
+
+class QMC(Searcher):
+    """The points of a scrambled Sobol sequence, each coordinate by the distribution of its parameter.
+
+    Sobol 1967; Owen, "Scrambling Sobol and Niederreiter-Xing Points", Journal of Complexity 1998, through SciPy. Point
+    n depends on (seed, n) and on which parameters the space has. The first 2**k points are the best balanced.
+    """
+
+    kind: ClassVar[str] = "qmc"
+
+    def __init__(self, problem: Problem) -> None:
+        self._space = problem.space
+        self._seed = problem.seed
+
+    @classmethod
+    def build(cls, problem: Problem) -> Searcher:
+        """Build it; nothing is drawn."""
+        return cls(problem)
+
+    @classmethod
+    def check(cls, problem: Problem) -> None:
+        """Check that there is such a sequence."""
+        if len(problem.space.parameters) > _MOST_DIMENSIONS:
+            raise InvalidKey(("parameters",), f"must be at most {_MOST_DIMENSIONS} for qmc")
+
+    def suggest(self, number: int) -> Suggestion | None:
+        """Give point `number` of the sequence, or None behind its end."""
+        from scipy.stats.qmc import Sobol
+
+        if number >= self.size:
+            return None
+        moving = [p for p in self._space.parameters if not isinstance(p.distribution, Constant)]
+        shares: list[float] = []
+        if moving:
+            sequence = Sobol(len(moving), scramble=True, bits=_BITS, rng=self._seed)
+            if number:  # SciPy can't go on by nothing
+                sequence.fast_forward(number)
+            shares = sequence.random(1)[0].tolist()
+        drawn = {p.name: p.distribution.draw(_bits(share)) for p, share in zip(moving, shares, strict=True)}
+        return Suggestion(self._space.check(drawn), self.kind)
+
+    @property
+    def size(self) -> int:
+        """Number of points of the sequence."""
+        return _POINTS
+
+
+def _bits(share: float) -> int:
+    """Give the random bits of a draw that a share in [0, 1) stands for."""
+    return min(int(share * (1 << DRAW_BITS)), (1 << DRAW_BITS) - 1)

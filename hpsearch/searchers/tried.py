@@ -1,0 +1,49 @@
+"""Points that haven't been tried."""
+
+from __future__ import annotations
+
+import json
+
+from hpsearch.seeds import redraw_seed
+from hpsearch.space import Space
+from hpsearch.trial import Params, Value
+
+__all__ = ["Tried"]
+
+_REDRAWS = 20
+"""Draws before that."""
+
+_MOST_POINTS = 100_000
+"""Of a finite space whose untried points are counted out."""
+
+
+class Tried:
+    """The points of a space that have been tried, and draws of others."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._points: set[str] = set()
+
+    def add(self, params: Params) -> None:
+        """Count a point as tried."""
+        self._points.add(_key(params))
+
+    def __contains__(self, params: Params) -> bool:
+        return _key(params) in self._points
+
+    def draw(self, seed: int, number: int) -> dict[str, Value] | None:
+        """Draw a point that wasn't tried; it depends on (seed, number) and on what was. None where none is left."""
+        drawn = self._space.draw(seed, number)
+        for attempt in range(1, _REDRAWS):
+            if drawn not in self:
+                return drawn
+            drawn = self._space.draw(redraw_seed(seed, attempt), number)
+        points = self._space.every_point(_MOST_POINTS)
+        if points is None:
+            return drawn  # of so many that were left, which never happens
+        left = [point for point in points if point not in self]
+        return left[number % len(left)] if left else None
+
+
+def _key(params: Params) -> str:
+    return json.dumps(dict(params), sort_keys=True)
