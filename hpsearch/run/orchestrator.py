@@ -10,9 +10,11 @@ from hpsearch.decision import Followed
 from hpsearch.errors import BackendError, HpsearchError, SearcherError
 from hpsearch.events import Asked, Ended, Event, Exhausted, Failed, Retried, Saved, Started
 from hpsearch.observers.base import Observers, Record
+from hpsearch.report.wording import counted
 from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.verdicts import Rules, verdict
 from hpsearch.schedulers.base import Done
+from hpsearch.searchers.points import STAND_IN
 from hpsearch.study.failure_limit import mistake_of
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import Next, StudyState
@@ -77,6 +79,7 @@ class Orchestrator:
         self._began = 0.0
         self._segment_seconds = (0, 0.0)  # of how many segments in this run, and of all together
         self._searching_since: float | None = None
+        self._stand_ins = 0
 
     def run(self, job: Job) -> str:
         """Run the sweep; answer how it ended: `finished`, `interrupted`, `stopped` or `max_time`.
@@ -91,6 +94,7 @@ class Orchestrator:
             self._began = self._backend.now()
             state = self._loop()
             self._look(last=True)
+            self._tell_of_stand_ins()
             self._backend.close()
             self._note(Ended(state, "" if self._mistake is None else str(self._mistake)))
             self._commit()
@@ -215,6 +219,7 @@ class Orchestrator:
         for (seq, when), event, followed in committed:
             self._observers.observe(Record(seq, when, event, followed.decisions))
             if isinstance(event, Started):
+                self._stand_ins += event.new is not None and event.new.origin == STAND_IN
                 self._start(event)
         self._discard(self._study_state.obsolete())
 
@@ -268,6 +273,14 @@ class Orchestrator:
             self._observers.say(f"trial {trial} changed its whole process: {', '.join(new)}{which}")
         if result.stuck:
             self._observers.say(f"trial {trial} changed what couldn't be put back: {', '.join(result.stuck)}")
+
+    def _tell_of_stand_ins(self) -> None:
+        """Say how many trials took a random point for want of a suggestion."""
+        if self._stand_ins:
+            self._observers.say(
+                f"{counted(self._stand_ins, 'trial')} took a random point, as no suggestion was ready when a worker "
+                "was free; with search.ahead: false workers wait for suggestions"
+            )
 
     def _count_failure(self, event: Failed) -> None:
         """End the sweep where too many trials have failed; those that can be are requeued, and run again on resume."""

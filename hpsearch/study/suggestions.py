@@ -81,6 +81,8 @@ class Suggestions:
         """Those that it was called for and hasn't given."""
         self._answers: dict[_Key, Answer] = {}
         """Those that it has."""
+        self._has_answered = False
+        """Nothing stands in for the first suggestion: a process takes a second to start, and does so once."""
         self.working = False
         """Whether a trial waits for a suggestion that is being worked out."""
         self._told = 0
@@ -119,7 +121,7 @@ class Suggestions:
         self._collect()
         if key in self._answers:
             return self._answers[key].suggestion
-        if stand_in and self._stands_in:
+        if stand_in and self._stands_in and self._has_answered:
             return self._first.stand_in(trial, self._tried)
         self.working = True
         return NotYet()
@@ -289,3 +291,4 @@ class Suggestions:
         answer = self._calls.answer()
         self._answers[self._called.popleft()] = answer
         self._answers.pop(_NOBODYS, None)
+        self._has_answered = True

@@ -61,6 +61,8 @@ def search(place: Path, trainable: Any, **changes: Any) -> hpsearch.Study:
         "tensorboard": False,
         "progress": False,
     }
+    if "method" in changes:
+        given["suggestions"] = {"ahead": False}
     return hpsearch.search(trainable, directory=place, **given | changes)
 
 

@@ -6,7 +6,7 @@ import random
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -203,40 +203,44 @@ def test_what_happens_while_it_works_on_a_suggestion_is_told_after_that():
 
 
 def test_where_no_suggestion_is_ready_a_trial_takes_a_random_point_and_the_suggestion_is_for_the_next():
-    class Never(DirectCalls):
-        patience = True
+    class Slow(DirectCalls):
+        works = False
 
         def ready(self):
-            return not self.patience
+            return not self.works
 
-    calls: list[Never] = []
+    calls: list[Slow] = []
 
     def calls_of(sweep, searcher):
-        calls.append(Never(searcher))
+        calls.append(Slow(searcher))
         return calls[-1]
 
     study_state = begun_with(learning(points_to_try=()), calls_of)
-    request = study_state.next()
-    assert request == Asked(0, None, 0)
-    events: list[Event] = [request]
-    study_state.apply(request)
-    assert isinstance(study_state.next(), Wait)
+    events: list[Event] = []
+
+    def take(event: object) -> Any:
+        assert isinstance(event, Asked | Started)
+        study_state.apply(event)
+        events.append(event)
+        return event.new if isinstance(event, Started) else None
+
+    take(Asked(0, None, 0))
+    calls[0].works = True
+    for stand_in in (False, True):  # nothing stands in for the first one
+        assert isinstance(next(study_state.upcoming(stand_in)), Wait)
     assert study_state.is_searching
-    for _ in range(2):
-        start = next(study_state.upcoming(stand_in=True))
-        assert isinstance(start, Started)
-        assert start.new is not None
-        assert start.new.origin == "stand_in"
-        study_state.apply(start)
-        events.append(start)
-    calls[0].patience = False
-    start = study_state.next()
-    assert isinstance(start, Started)
-    assert start.new is not None
-    assert (start.new.number, start.new.origin) == (2, "climbing")
-    study_state.apply(start)
-    events.append(start)
-    assert study_state.next() == Asked(1, None, 0)
+    calls[0].works = False
+    assert take(study_state.next()).origin == "climbing"
+    take(study_state.next())
+    calls[0].works = True
+    assert isinstance(study_state.next(), Wait)
+    for number in (1, 2):
+        new = take(next(study_state.upcoming(stand_in=True)))
+        assert (new.number, new.origin) == (number, "stand_in")
+    calls[0].works = False
+    new = take(study_state.next())
+    assert (new.number, new.origin) == (3, "climbing")
+    assert study_state.next() == Asked(2, None, 0)
     for cut in range(len(events) + 1):
         resumed = StudyState(learning(points_to_try=()))
         assert len(list(resumed.replay([OPENED, *events[:cut]]))) == cut + 1
@@ -288,7 +292,10 @@ def test_a_sweep_that_learns_runs_beside_the_loop_and_is_extended(tmp_path):
 @pytest.mark.parametrize("how", ["raises", "dies"])
 def test_what_goes_wrong_with_it_ends_the_sweep_which_can_be_resumed(tmp_path, monkeypatch, how):
     monkeypatch.setenv("TEST_SEARCHER_FAILS", how)
-    told = {"raises": r"Failing\.suggest raised RuntimeError: no model", "dies": "exit code 7: resume .*; it said last:\nno more"}
+    told = {
+        "raises": r"Failing\.suggest raised RuntimeError: no model",
+        "dies": "exit code 7: resume .*; it said last:\nno more",
+    }
     with pytest.raises(SearcherError, match=told[how]):
         search(tmp_path / "study", Failing.kind, 8)
     left = hpsearch.load(tmp_path / "study")
