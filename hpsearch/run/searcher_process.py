@@ -31,6 +31,12 @@ _ONE_THREAD: Mapping[str, str] = dict.fromkeys(
 _MOST_SAID = 2000
 """Bytes of what a process said before it died."""
 
+_MOST_CALLS = 100
+"""Calls of one message: the sweep stands still while a message is pickled."""
+
+_Call = tuple[str, str, tuple[Any, ...]]
+"""`tell` or `ask`, the method of the searcher, and its arguments."""
+
 
 class ProcessCalls(Calls):
     """Makes a searcher's calls in a process that ends with this one, from a thread that waits for it."""
@@ -48,15 +54,21 @@ class ProcessCalls(Calls):
         )
         self._thread = ThreadPoolExecutor(1, "hpsearch-searcher")
         self._answers: list[Future[Answer]] = []
+        self._telling: list[_Call] = []
+        """Calls that go with the next one that asks."""
         self._thread.submit(self._send, sweep.to_json())
 
     def tell(self, method: str, *arguments: Any) -> None:
         """Have it called."""
-        self._thread.submit(self._send, ("tell", method, arguments))
+        self._telling.append(("tell", method, arguments))
+        if len(self._telling) == _MOST_CALLS:
+            self._thread.submit(self._send, self._telling)
+            self._telling = []
 
     def ask(self, method: str, *arguments: Any) -> None:
         """Have it called."""
-        self._answers.append(self._thread.submit(self._call, ("ask", method, arguments)))
+        self._answers.append(self._thread.submit(self._call, [*self._telling, ("ask", method, arguments)]))
+        self._telling = []
 
     def ready(self) -> bool:
         """Say whether the next answer is there, or never will be."""
@@ -118,21 +130,21 @@ def _serve(calls_in: IO[bytes], answers_out: IO[bytes]) -> None:
             message = pickle.load(calls_in)
         except EOFError:
             return
+        made: list[_Call] = []
         try:
-            if failed is not None:
-                pass
-            elif calls is None:
+            if calls is None and failed is None:
                 calls = DirectCalls(build_searcher(Sweep.from_json(message)))
             else:
-                kind, method, arguments = message
+                made = message
+            for kind, method, arguments in made if failed is None else ():
                 getattr(calls, kind)(method, *arguments)
         except SearcherError as error:
             failed = error
         except Exception as error:
             failed = SearcherError(f"the searcher can't be built: {error}")
-        if isinstance(message, tuple) and message[0] == "ask":
-            assert calls is not None or failed is not None
-            pickle.dump(calls.answer() if failed is None and calls is not None else failed, answers_out)
+        if made and made[-1][0] == "ask":
+            answer = calls.answer() if calls is not None and failed is None else failed
+            pickle.dump(answer, answers_out)
             answers_out.flush()
 
 

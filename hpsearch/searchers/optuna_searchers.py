@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpsearch.checks import InvalidKey, shown
 from hpsearch.searchers.base import Observation, Problem, Searcher, Suggestion
-from hpsearch.searchers.history import History
+from hpsearch.searchers.history import Evidence, History
 from hpsearch.searchers.optuna_space import OptunaSpace
 from hpsearch.searchers.tried import Tried
 from hpsearch.seeds import suggestion_seed
@@ -51,6 +51,8 @@ class OptunaSearcher(Searcher):
         self._space = OptunaSpace(problem.space)
         self._history = History(problem.objective, self._enough)
         self._tried = Tried(problem.space)
+        self._trials: dict[int, tuple[float | None, FrozenTrial]] = {}
+        """As Optuna has them, by number, with the values that they have there."""
 
     @classmethod
     def build(cls, problem: Problem) -> Searcher:
@@ -132,24 +134,28 @@ class OptunaSearcher(Searcher):
 
     def _mirrored(self) -> list[FrozenTrial]:
         """Give the trials that the sampler sees; none where nothing is known."""
-        from optuna.trial import TrialState, create_trial
-
         evidence = self._history.evidence()
         finite = [known.value for known in evidence if known.value is not None and math.isfinite(known.value)]
         if not finite:
             return []
         low, high = min(finite), max(finite)  # no model is fitted to infinities
-        return [
-            create_trial(
-                state=TrialState.RUNNING if known.value is None else TrialState.COMPLETE,
-                value=None if known.value is None else min(max(known.value, low), high),
-                params=point,
-                distributions=self._space.distributions,
-                system_attrs=self._attributes(known.trial),
-            )
-            for known in evidence
-            if (point := self._space.encode(known.params)) is not None
-        ]
+        trials = (
+            self._mirror(known, None if known.value is None else min(max(known.value, low), high)) for known in evidence
+        )
+        return [trial for trial in trials if trial is not None]
+
+    def _mirror(self, known: Evidence, value: float | None) -> FrozenTrial | None:
+        """Give a trial as Optuna has it; None where it holds a value that is never drawn."""
+        from hpsearch.searchers.optuna_mirror import mirrored
+
+        kept = self._trials.get(known.trial)
+        if kept is None or kept[0] != value:
+            point = self._space.encode(known.params)
+            if point is None:
+                return None
+            made = mirrored(point, value, self._space.distributions, self._attributes(known.trial))
+            kept = self._trials[known.trial] = value, made
+        return kept[1]
 
     def _attributes(self, trial: int) -> dict[str, Any]:
         """Give what the sampler wrote to a trial."""
