@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from hpsearch.checks import InvalidKey
 from hpsearch.searchers.base import Searcher, Suggestion
 from hpsearch.space import Space
 
@@ -32,8 +33,15 @@ class GridSearcher(Searcher):
 
     @classmethod
     def check(cls, space: Space) -> None:
-        """Check that every parameter has a grid."""
+        """Check that every parameter has a grid, and none a prior, which would change nothing."""
         _ = space.grid_size
+        for parameter in space.parameters:
+            if parameter.distribution.prior is not None:
+                raise InvalidKey(
+                    (*parameter.path, "prior"),
+                    "has no effect on a grid, which tries every value",
+                    "remove it; points_to_try says what is tried first",
+                )
 
     def suggest(self, number: int) -> Suggestion | None:
         """Give point `number` of the grid, or None behind its end."""
