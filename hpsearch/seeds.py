@@ -10,6 +10,7 @@ __all__ = [
     "SEED_LIMIT",
     "draw_bits",
     "explore_seed",
+    "is_near_prior",
     "redraw_seed",
     "stand_in_seed",
     "suggestion_seed",
@@ -62,6 +63,11 @@ def draw_bits(sweep_seed: int, number: int, path: Sequence[str]) -> int:
     # NUL, which no name holds, keeps ("a.b",) and ("a", "b") apart; the words before have a fixed length.
     words = _words(sweep_seed, number) + "\0".join(path).encode()
     return _hashed(words, DRAW_BITS // 8, b"hpsearch draw")
+
+
+def is_near_prior(sweep_seed: int, number: int) -> bool:
+    """Say whether a trial is one of the half that is drawn near the priors of its parameters, all of them or none."""
+    return _hashed(_words(sweep_seed, number), 1, b"hpsearch prior") % 2 == 1
 
 
 def _words(sweep_seed: int, number: int) -> bytes:

@@ -11,13 +11,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from hpsearch.checks import InvalidKey
 from hpsearch.decision import Decision
 from hpsearch.objective import Objective
 from hpsearch.searchers.settings import Search
 from hpsearch.space import Space
 from hpsearch.trial import Failure, Params, Report, StateAt, Trial
 
-__all__ = ["Observation", "Problem", "Searcher", "Suggestion"]
+__all__ = ["Observation", "Problem", "Searcher", "Suggestion", "refuse_priors"]
 
 
 @dataclass(frozen=True)
@@ -149,3 +150,18 @@ class Searcher(ABC):
 
     def close(self) -> None:
         """Let go of what it holds; nothing is asked any more."""
+
+
+def refuse_priors(problem: Problem, by: str) -> None:
+    """Refuse priors for a searcher that doesn't draw from the space.
+
+    Raises:
+        InvalidKey: A parameter has one.
+    """
+    for parameter in problem.space.parameters:
+        if parameter.distribution.prior is not None:
+            raise InvalidKey(
+                ("parameters", *parameter.path, "prior"),
+                f"has no effect on {by}",
+                "remove it; points_to_try says what is tried first",
+            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from hpsearch.checks import InvalidKey
-from hpsearch.searchers.base import Problem, Searcher, Suggestion
+from hpsearch.searchers.base import Problem, Searcher, Suggestion, refuse_priors
 from hpsearch.space import Space
 
 __all__ = ["GridSearcher"]
@@ -33,11 +33,12 @@ class GridSearcher(Searcher):
 
     @classmethod
     def check(cls, problem: Problem) -> None:
-        """Check that every parameter has a grid."""
+        """Check that every parameter has a grid, and none a prior, which would change nothing."""
         try:
             _ = problem.space.grid_size
         except InvalidKey as error:
             raise error.under(("parameters",)) from None
+        refuse_priors(problem, "a grid, which tries every value")
 
     def suggest(self, number: int) -> Suggestion | None:
         """Give point `number` of the grid, or None behind its end."""

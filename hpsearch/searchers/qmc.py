@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from hpsearch.checks import InvalidKey
-from hpsearch.searchers.base import Problem, Searcher, Suggestion
+from hpsearch.searchers.base import Problem, Searcher, Suggestion, refuse_priors
 from hpsearch.seeds import DRAW_BITS
 from hpsearch.space import Constant
 
@@ -43,6 +43,7 @@ class QMC(Searcher):
         """Check that there is such a sequence."""
         if len(problem.space.parameters) > _MOST_DIMENSIONS:
             raise InvalidKey(("parameters",), f"must be at most {_MOST_DIMENSIONS} for qmc")
+        refuse_priors(problem, "qmc, which fills the whole space")
 
     def suggest(self, number: int) -> Suggestion | None:
         """Give point `number` of the sequence, or None behind its end."""

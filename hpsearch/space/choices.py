@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import ClassVar
 
 from hpsearch.checks import InvalidKey, KeyPath, number, plain, shown
+from hpsearch.space._near import bits_of_mixture
 from hpsearch.space.distribution import Distribution, own_copy, share_of
 from hpsearch.trial import Value
 
@@ -20,12 +21,18 @@ __all__ = ["Categorical", "Constant", "list_advice"]
 
 @dataclass(frozen=True)
 class Categorical(Distribution):
-    """One of these values, each equally likely unless `probabilities` (which sum to 1) say otherwise."""
+    """One of these values, each equally likely unless `probabilities` (which sum to 1) say otherwise.
+
+    `prior` is one of them, believed to be good: near it, of k values, it is drawn with a weight of k, each other one
+    with a weight of 1. With `probabilities` it has the same extra share, and the rest is drawn by them. None can't be
+    one: it says that there is none.
+    """
 
     kind: ClassVar[str] = "categorical"
 
     values: Sequence[Value]
     probabilities: Sequence[float] | None = None
+    prior: Value = None
 
     def _check(self) -> None:
         self._take("values", _list_of(plain))
@@ -34,6 +41,14 @@ class Categorical(Distribution):
         if self.probabilities is not None:
             self._take("probabilities", _list_of(number))
             self._check_probabilities(self.probabilities)
+        self._take_prior()
+        if self.prior is not None and not any(share > 0 for share in self._shares_of(self.prior)):
+            problem = f"must be a value that is drawn, but the probability of {shown(self.prior)} is 0"
+            raise InvalidKey(("prior",), problem)
+
+    def _shares_of(self, value: Value) -> list[float]:
+        shares = [1.0] * len(self.values) if self.probabilities is None else self.probabilities
+        return [share for share, item in zip(shares, self.values, strict=True) if _identity(item) == _identity(value)]
 
     def _check_probabilities(self, shares: Sequence[float]) -> None:
         if len(shares) != len(self.values):
@@ -53,6 +68,14 @@ class Categorical(Distribution):
     def draw(self, bits: int) -> Value:
         """Give one of the values."""
         return self.at(share_of(bits))
+
+    def near(self, bits: int) -> Value:
+        """Give the prior more often than `draw` does: always in k - 1 of 2k - 1 draws, and in the rest by chance."""
+        if self.prior is None:
+            return self.draw(bits)
+        count = len(self.values)
+        rest = bits_of_mixture(count - 1, 2 * count - 1, bits)
+        return own_copy(self.prior) if rest is None else self.draw(rest)
 
     def at(self, share: float) -> Value:
         """Give the value at this share, in [0, 1), of the whole probability."""

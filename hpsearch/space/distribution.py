@@ -35,6 +35,8 @@ class Distribution(ABC):
 
     kind: ClassVar[str]
     """Name in JSON."""
+    prior: Value = None
+    """Where a good value is believed to be; None: nobody says."""
 
     def __post_init__(self) -> None:
         try:
@@ -55,6 +57,15 @@ class Distribution(ABC):
         """Keep an argument as the plain value that `read` makes of it."""
         object.__setattr__(self, name, read(getattr(self, name), (name,)))
 
+    def _take_prior(self) -> None:
+        """Keep a prior as the value that would have been drawn."""
+        if self.prior is None:
+            return
+        try:
+            object.__setattr__(self, "prior", self.accept(self.prior))
+        except InvalidKey as error:
+            raise error.under(("prior",)) from None
+
     @abstractmethod
     def draw(self, bits: int) -> Value:
         """Give the plain Python value that these random bits stand for.
@@ -62,6 +73,10 @@ class Distribution(ABC):
         Args:
             bits: 0 <= bits < 2**`DRAW_BITS`, each equally likely.
         """
+
+    def near(self, bits: int) -> Value:
+        """Give a value near the prior, as `draw` gives any; without a prior that one."""
+        return self.draw(bits)
 
     @abstractmethod
     def grid(self) -> list[Value]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar
 
+from hpsearch.checks import InvalidKey
 from hpsearch.space.choices import Categorical
 from hpsearch.space.distribution import Distribution
 from hpsearch.space.normals import LogNormal, Normal
@@ -26,6 +27,12 @@ class FormerSpace(Space):
     """A space whose parameters are drawn one after the other from one generator of the trial."""
 
     law: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for parameter in self.parameters:
+            if parameter.distribution.prior is not None:
+                raise InvalidKey((*parameter.path, "prior"), "must not be given in a study that drew without priors")
 
     def draw(self, seed: int, number: int) -> dict[str, Value]:
         """Draw every parameter, in order."""

@@ -2,6 +2,9 @@
 
 Of the multiples of a `step` a range has those inside [min, max]. `points` spaces a grid on the range's own scale, both
 ends included, and exactly.
+
+A `prior` is a value that is believed to be good. Near it lies a truncated normal on the unit scale of the draws: a
+range of floats has the value's place there, and one of integers the middle of what the integer takes of it.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import ClassVar
 from hpsearch.checks import InvalidKey, integer, number
 from hpsearch.seeds import DRAW_BITS
 from hpsearch.space._decimals import Steps, linear, logarithmic
+from hpsearch.space._near import bits_near
 from hpsearch.space.distribution import GRID_LIMIT, Numeric, share_of
 
 __all__ = ["IntUniform", "LogIntUniform", "LogUniform", "Uniform"]
@@ -31,6 +35,7 @@ class _Range(Numeric):
     max: float
     step: float | None = None
     points: int | None = None
+    prior: float | None = None
 
     def _check(self) -> None:
         for name in ("min", "max"):
@@ -43,6 +48,7 @@ class _Range(Numeric):
         super()._check()
         if self.step is not None:
             self._check_steps(self.step)
+        self._take_prior()
 
     def _check_steps(self, step: float) -> None:
         steps = self.steps
@@ -75,7 +81,9 @@ class _Range(Numeric):
         low, high = self._ends
         there = math.log(value) if self.logarithmic else value
         # Halves: the difference of two large floats may overflow.
-        return (there / 2 - low / 2) / (high / 2 - low / 2)
+        width = high / 2 - low / 2
+        # Neighbouring floats may have one logarithm, and the smallest one no half.
+        return (there / 2 - low / 2) / width if width > 0 else 0.5
 
     def grid(self) -> list[int | float]:
         steps = self.steps
@@ -96,6 +104,15 @@ class _Range(Numeric):
 
     def draw(self, bits: int) -> int | float:
         return self.snap(self.at(share_of(bits)))
+
+    def near(self, bits: int) -> int | float:
+        return self.draw(bits if self.prior is None else bits_near(self._prior_share, bits))
+
+    @cached_property
+    def _prior_share(self) -> float:
+        """The share, in [0, 1], of the draws around which those near the prior lie."""
+        assert self.prior is not None
+        return min(max(self.place(self.prior), 0.0), 1.0)
 
     def accept(self, value: object) -> int | float:
         got = integer(value, ()) if self.whole else number(value, ())
@@ -126,6 +143,7 @@ class _IntRange(_Range):
     min: int
     max: int
     step: int | None = None
+    prior: int | None = None
 
     def draw(self, bits: int) -> int:
         steps = self.steps
@@ -136,6 +154,17 @@ class _IntRange(_Range):
     def _place(self, bits: int, steps: Steps) -> int:
         """Say which multiple is drawn, counted from the first."""
 
+    @cached_property
+    def _prior_share(self) -> float:
+        steps = self.steps
+        assert steps is not None
+        assert self.prior is not None
+        return self._middle(self.prior // int(steps.size) - steps.first, steps)
+
+    @abstractmethod
+    def _middle(self, place: int, steps: Steps) -> float:
+        """Give the middle of the shares for which this multiple, counted from the first, is drawn."""
+
 
 @dataclass(frozen=True)
 class IntUniform(_IntRange):
@@ -145,6 +174,9 @@ class IntUniform(_IntRange):
 
     def _place(self, bits: int, steps: Steps) -> int:
         return bits * steps.count >> DRAW_BITS
+
+    def _middle(self, place: int, steps: Steps) -> float:
+        return (2 * place + 1) / (2 * steps.count)
 
 
 @dataclass(frozen=True)
@@ -163,3 +195,7 @@ class LogIntUniform(_IntRange):
         # a * ((b + 1) / a)**share - a, without the difference of two large numbers that would lose its last digits.
         above = steps.first * math.expm1(share_of(bits) * math.log1p(steps.count / steps.first))
         return min(int(above), steps.count - 1)
+
+    def _middle(self, place: int, steps: Steps) -> float:
+        both = math.log1p(place / steps.first) + math.log1p((place + 1) / steps.first)
+        return both / 2 / math.log1p(steps.count / steps.first)

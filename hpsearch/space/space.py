@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from hpsearch.checks import InvalidKey, KeyPath, nearest, shown
 from hpsearch.errors import SweepError
-from hpsearch.seeds import draw_bits
+from hpsearch.seeds import draw_bits, is_near_prior
 from hpsearch.space.choices import Categorical, Constant, list_advice
 from hpsearch.space.distribution import Distribution, own_copy
 from hpsearch.space.normals import LogNormal, Normal
@@ -110,11 +110,26 @@ class Space:
         """Draw the params of a trial; flat names to plain Python values.
 
         Each depends on the sweep's seed, the trial's number and the parameter's own path, and on no other parameter.
+
+        Where parameters have a prior, trial 0 takes it, and of the others one half is drawn from near it, all of them
+        at once; the other half is drawn as without, so that a wrong belief costs every second trial and no more. One
+        half is what PriorBand (Mallik et al., NeurIPS 2023) gives the prior in a first rung; that it gives it more in
+        later ones, and draws near the best trial as well, is nothing for draws that know of no other trial.
         """
-        return {
-            name: parameter.distribution.draw(draw_bits(seed, number, parameter.path))
-            for name, parameter in zip(self.names, self.parameters, strict=True)
-        }
+        believed = self._has_priors
+        near = believed and is_near_prior(seed, number)
+        out: dict[str, Value] = {}
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            distribution, bits = parameter.distribution, draw_bits(seed, number, parameter.path)
+            if believed and number == 0 and distribution.prior is not None:
+                out[name] = own_copy(distribution.prior)
+            else:
+                out[name] = distribution.near(bits) if near else distribution.draw(bits)
+        return out
+
+    @cached_property
+    def _has_priors(self) -> bool:
+        return any(parameter.distribution.prior is not None for parameter in self.parameters)
 
     @cached_property
     def _grids(self) -> tuple[list[Value], ...]:

@@ -6,6 +6,7 @@ What differs from W&B, or goes beyond it:
 - `log_int_uniform` draws integers whose logarithm is uniform; W&B's way, `q_log_uniform_values` with `q: 1`,
   gives integers too, but half as much weight to both ends.
 - `points` spaces a grid.
+- `prior` is a value that is believed to be good, also where the bounds are exponents.
 - `inv_log_uniform_values` is `log_uniform_values` (a logarithm is uniform when its negative is), and
   `inv_log_uniform` is `log_uniform` with the exponents negated.
 """
@@ -89,7 +90,8 @@ def _read_distribution(value: object, path: KeyPath) -> Distribution:
     form = _FORMS[name]
     unused = next((key for key in value if key not in (*form.keys, "distribution")), None)
     if unused is not None:
-        raise InvalidKey((*path, unused), f"has no meaning for {name}, which takes {', '.join(form.keys)}")
+        advice = "mu says where good values are believed to be" if unused == "prior" and "mu" in form.keys else ""
+        raise InvalidKey((*path, unused), f"has no meaning for {name}, which takes {', '.join(form.keys)}", advice)
     for key, example in form.required.items():
         table.require(key, f"{key}: {example}")
     keys = [key for key in form.keys if key in form.required or table.has(key)]
@@ -135,7 +137,13 @@ def _from_exponents(name: str, inverse: bool = False, **given: Any) -> LogUnifor
             raise InvalidKey((key,), f"must be an exponent between -700 and 700, got {exponent}", advice)
     if inverse:
         low, high = -high, -low
-    return LogUniform(math.exp(low), math.exp(high), **given)
+    try:
+        return LogUniform(math.exp(low), math.exp(high), **given)
+    except InvalidKey as error:
+        if error.key[:1] != ("prior",):
+            raise
+        advice = f"min and max of {name} are exponents of e; the prior is a value"
+        raise InvalidKey(error.key, error.problem, advice) from None
 
 
 @dataclass(frozen=True)
@@ -153,14 +161,14 @@ class _Form:
 
 
 def _range(make: Callable[..., Distribution], low: str = "0", high: str = "1") -> _Form:
-    return _Form(make, {"min": low, "max": high}, ("q", "points"))
+    return _Form(make, {"min": low, "max": high}, ("q", "points", "prior"))
 
 
 def _bell(make: Callable[..., Distribution]) -> _Form:
     return _Form(make, {}, ("mu", "sigma", "q", "points"))
 
 
-_CHOICE = _Form(Categorical, {"values": "[1, 2]"}, ("probabilities",))
+_CHOICE = _Form(Categorical, {"values": "[1, 2]"}, ("probabilities", "prior"))
 
 # W&B's quantized distributions round to integers unless told otherwise.
 _FORMS: Mapping[str, _Form] = {
@@ -197,5 +205,6 @@ _PARAMETER_KEYS = (
     "sigma",
     "q",
     "points",
+    "prior",
     "parameters",
 )
