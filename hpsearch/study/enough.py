@@ -244,4 +244,6 @@ class Enough:
         assert self._patience is not None
         name, best = self._metric.name, self._patience.best
         lacked = f"any {name}" if best is None else f"a better {name} than {best[1]!r} of trial {best[0]}"
-        return f"{self._patience.count:,} trials in a row ended without {lacked} (limits.patience: {self._limit})"
+        count = self._patience.count
+        ended = "1 trial" if count == 1 else f"{count:,} trials in a row"
+        return f"{ended} ended without {lacked} (limits.patience: {self._limit})"
