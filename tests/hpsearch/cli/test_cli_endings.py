@@ -148,7 +148,7 @@ def test_0_no_better_trial_came_and_resume_goes_on_with_more_patience(here, hpse
     assert hpsearch_command("resume", "study", *INLINE, *change).code == 0
     assert len(hpsearch.load("study").segments()) == begun
 
-    assert hpsearch_command("resume", "study", *INLINE).code == 0  # the study's own sweep has no patience
+    assert hpsearch_command("resume", "study", *INLINE, "--set", "limits.patience=null").code == 0
     assert csv_of("study", hpsearch_command) == whole
 
 

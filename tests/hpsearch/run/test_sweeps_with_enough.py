@@ -251,8 +251,9 @@ def test_the_trial_that_reaches_it_ends_at_that_very_report(tmp_path, name, work
     assert reached
     for trial, at in reached:
         assert study.trials[trial].iterations == at
-        assert study.trials[trial].value is not None
-        assert study.trials[trial].value <= goal
+        value = study.trials[trial].value
+        assert value is not None
+        assert value <= goal
     assert study.best_value <= goal
 
 
