@@ -184,9 +184,9 @@ class Ended:
     """The process let go of the study in good order."""
 
     state: str
-    """`finished`, `interrupted`, `stopped`, `max_time` or `error`."""
+    """`finished`, `target`, `patience`, `interrupted`, `stopped`, `max_time` or `error`."""
     message: str = ""
-    """The error's text."""
+    """The error's text; of `target` and `patience`, why it ended."""
 
 
 Event = (

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeGuard
+from typing import Annotated, Literal, TypeGuard
 
-from hpsearch.settings import Settings
+from hpsearch.settings import HOW, Settings
 from hpsearch.trial import Goal
 
-__all__ = ["Metric", "Objective", "is_valid"]
+__all__ = ["Metric", "Objective", "is_valid", "reaches"]
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,21 @@ class Metric(Settings):
     """Which values are better: `minimize` or `maximize`."""
     scope: Literal["last", "best"] = "last"
     """Which of a trial's reports gives its value: the `last`, or the `best` so far, whatever came after it."""
+    target: Annotated[float | None, HOW] = None
+    """The sweep ends (exit code 0) as soon as any trial reports a value as good as this one, or better; none: it
+    doesn't."""
 
 
 def is_valid(value: float | None) -> TypeGuard[float]:
     """Say whether a value is one: an infinity is, NaN isn't."""
     return value is not None and not math.isnan(value)
+
+
+def reaches(value: float | None, target: float | None, goal: Goal) -> bool:
+    """Say whether a value is as good as a target or better; NaN never is, and where there is no target nothing is."""
+    if target is None or not is_valid(value):
+        return False
+    return value <= target if goal == "minimize" else value >= target
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,10 @@ class Objective:
     def reported(self, metrics: Mapping[str, float]) -> float | None:
         """Give what a report says of the metric, NaN included; None where it says nothing."""
         return metrics.get(self.metric.name)
+
+    def reaches(self, value: float | None) -> bool:
+        """Say whether a value is as good as the metric's target, or better."""
+        return reaches(value, self.metric.target, self.metric.goal)
 
     def rank(self, values: Mapping[int, float | None]) -> list[int]:
         """Order trials, best first: numbers by the goal, then NaN, then None (failed); ties to the lower trial.

@@ -20,7 +20,8 @@ class Backend(ABC):
     """Runs tasks in workers. Its clock is the sweep's: limits, looks and the times of events go by it.
 
     A cut, a timeout and a failure are one task's, and the others of its worker go on. A worker that is lost takes all
-    its tasks with it, each with an outcome of its own.
+    its tasks with it, each with an outcome of its own. A segment ends, as if it were cut there, at the report that
+    reaches the job's target; `Worker` sees to that where it runs segments.
     """
 
     name: str

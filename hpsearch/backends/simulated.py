@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hpsearch.backends.base import Backend, refuse_share, tasks_on
 from hpsearch.errors import BackendError, TrainableError, UnreadableCheckpointError
+from hpsearch.objective import reaches
 from hpsearch.simulation import Simulation, Step
 from hpsearch.simulation.simulation import RecordedFailure
 from hpsearch.task import WHOLE_WORKER, Message, Place, Progress, Result, SegmentResult, Task, TimedOut, Workers
@@ -57,10 +58,14 @@ class SimulatedBackend(Backend):
         self._states: dict[str, bytes] = {}
         """By checkpoint, of a study that isn't on disk."""
         self._attempts: dict[tuple[int, int], _Attempt] = {}
+        self._reached: Callable[[Step], bool] = lambda step: False
+        """Whether an iteration reaches the sweep's target."""
 
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
-        """Note where the study lies, if it lies anywhere."""
+        """Note where the study lies, if it lies anywhere, and where segments end by the sweep's target."""
         self._study = Path(job.study) if job.study else None
+        if job.target is not None:
+            self._reached = lambda step: reaches(step.metrics.get(job.metric), job.target, job.goal)
 
     def capacity(self, place: Place = WHOLE_WORKER) -> int:
         """Count the tasks that the free workers can take."""
@@ -81,7 +86,7 @@ class SimulatedBackend(Backend):
             )
         self._free -= segment.width
         self._started += 1
-        running = _Attempt(task, self._started, self._clock, self.simulation, self._steps(task))
+        running = _Attempt(task, self._started, self._clock, self.simulation, self._steps(task), self._reached)
         self._attempts[task.key] = running
         self._note(running)
 
@@ -206,6 +211,7 @@ class _Attempt:
         "_checkpoint_seconds",
         "_ends",
         "_more",
+        "_reached",
         "_speed",
         "began",
         "deadline",
@@ -220,7 +226,15 @@ class _Attempt:
         "task",
     )
 
-    def __init__(self, task: Task, number: int, began: float, simulation: Simulation, more: Iterator[Step]) -> None:
+    def __init__(
+        self,
+        task: Task,
+        number: int,
+        began: float,
+        simulation: Simulation,
+        more: Iterator[Step],
+        reached: Callable[[Step], bool],
+    ) -> None:
         self.task = task
         self.number = number
         self.began = began
@@ -236,6 +250,7 @@ class _Attempt:
         self.reports: list[Report] = []
         self.is_cut = self.ended = False
         self._more = more
+        self._reached = reached
         self._speed = simulation.speed(task.segment.width)
         if not 0 < self._speed < math.inf:
             raise TrainableError(f"speed(width) must be a number, more than 0, got {self._speed!r}")
@@ -297,6 +312,8 @@ class _Attempt:
             if step is not None:
                 self.steps.append(step)
                 self._ends.append(self._ends[-1] + step.seconds / self._speed)
+                if self._reached(step) and self.task.segment.start + len(self.steps) != self.task.segment.end:
+                    self.last, self.is_cut = len(self.steps), True
                 continue
             self.last = len(self.steps)
             if not self.steps and self.task.segment.start == 0 and self.failure is None:

@@ -94,7 +94,9 @@ class Suite:
             sweep = sweep_from_mapping(keys, name=f"{self.name} {method}")
         except (InvalidKey, InvalidKeys) as error:
             raise SweepError(f"{self.path}: method {method}: {error}") from None
-        return replace(sweep, limits=Limits(max_time=seconds, max_failures="none"), resources=Resources(workers))
+        limits = Limits(max_time=seconds, max_failures="none")
+        metric = replace(sweep.metric, target=None)  # each run goes on to its last budget
+        return replace(sweep, metric=metric, limits=limits, resources=Resources(workers))
 
     def trainable(self, task: str) -> str:
         """Give a task as the trainable of a sweep."""

@@ -17,11 +17,11 @@ _Function = Callable[[argparse.Namespace], int]
 
 _EPILOG = """\
 exit codes:
-  0    done; a sweep ran to its end
+  0    done; a sweep ran to its end, to its target, or out of patience
   1    an error, said in one message
   2    the command line itself can't be read
   3    the sweep was ended before it was finished (hpsearch stop, limits.max_time); resume goes on
-  4    the sweep is finished, but no trial has a value
+  4    the sweep is finished or out of patience, but no trial has a value
   130  interrupted with Ctrl-C; resume goes on
 """
 
@@ -122,7 +122,7 @@ def _add_sweep(command: argparse.ArgumentParser) -> None:
 
 def _add_going_on(command: argparse.ArgumentParser) -> None:
     _add_place(command)
-    loosened = "run_cap, early_terminate.brackets, limits.*, resources.max_workers_per_trial, ..."
+    loosened = "run_cap, early_terminate.brackets, limits.*, metric.target, resources.max_workers_per_trial, ..."
     _add_set(command, f"extend or loosen it: {loosened}")
     _add_files(command)
 

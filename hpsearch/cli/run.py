@@ -18,6 +18,7 @@ from hpsearch.report.tables import rows_to_table
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.enough import ENOUGH
 from hpsearch.study.journal import Journal
 from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.file import load_sweep, locate
@@ -27,7 +28,7 @@ from hpsearch.trial import TrialRow
 
 __all__ = ["go_on", "plan", "run"]
 
-_EXIT_CODES = {"finished": 0, "interrupted": 130, "stopped": 3, "max_time": 3}
+_EXIT_CODES = {"finished": 0, "target": 0, "patience": 0, "interrupted": 130, "stopped": 3, "max_time": 3}
 
 _LEADERS = 5
 """Trials in the table at the end."""
@@ -124,13 +125,13 @@ def _has_program(path: Path) -> bool:
 def _report(study: Study) -> int:
     """Say what came out, where it lies and what to do next."""
     where = _shown(study.directory)
-    if study.state != "finished":
+    if study.state not in ("finished", *ENOUGH):
         print(f"{study.state}; {way_on(study.state, where)}")
         return _EXIT_CODES.get(study.state, 1)
     leaders = _leaders(study)
     if not leaders:
         told = ", ".join(f"{count} {state}" for state, count in Counter(row.state for row in study.trials).items())
-        print(f"finished, but no trial has a value ({told}); hpsearch status {where} shows why")
+        print(f"{study.state}, but no trial has a value ({told}); hpsearch status {where} shows why")
         return 4
     best = study.best_trial
     print(rows_to_table(leaders, study.sweep.parameters.names, study.sweep.metric.name), end="")
@@ -140,6 +141,9 @@ def _report(study: Study) -> int:
         print(f"checkpoint:  {_shown(best.checkpoint)}")
     if (study.directory / "tensorboard").is_dir():
         print(f"TensorBoard: hpsearch tensorboard {where}")
+    if study.state in ENOUGH:
+        print(f"{study.state + ':':<12} {study.message}")
+        print(f"             {way_on(study.state, where)}")
     return 0
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hpsearch.report.study import Study
 from hpsearch.report.wording import by_state, by_width, counted, duration, params_line, shortened, up_to
+from hpsearch.study.enough import ENOUGH
 from hpsearch.trial import Failure
 
 __all__ = ["status_text", "way_on"]
@@ -53,6 +54,9 @@ def way_on(state: str, directory: Path | str) -> str:
     command = f"go on with: hpsearch resume {directory}"
     if state == "max_time":
         return f"its limits.max_time is used up; {command} --set limits.max_time=TIME (over all runs)"
+    if state in ENOUGH:
+        changed = "metric.target=VALUE" if state == "target" else "limits.patience=TRIALS"
+        return f"{command} --set {changed} (null for none)"
     return command
 
 
@@ -61,6 +65,8 @@ def _state(study: Study, holder: str | None) -> str:
         return f"running in {holder}"
     if study.state == "finished":
         return "finished"
+    if study.state in ENOUGH:
+        return f"{study.state}: {study.message}\n            {way_on(study.state, study.directory)}"
     if study.message:
         return f"{study.state}: {study.message}\n            mend it and {way_on(study.state, study.directory)}"
     return f"{study.state}; {way_on(study.state, study.directory)}"

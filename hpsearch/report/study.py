@@ -46,9 +46,9 @@ class Study:
     sweep: Sweep
     """The sweep, with what it was extended by."""
     state: str
-    """`running`, `finished`, `interrupted`, `stopped`, `max_time` or `error`."""
+    """`running`, `finished`, `target`, `patience`, `interrupted`, `stopped`, `max_time` or `error`."""
     message: str
-    """What the state `error` was."""
+    """What the state `error` was; of `target` and `patience`, why the sweep ended."""
     provenance: dict[str, Any]
     """Git commit, command line, packages and environment of the process that made the study."""
     created: float

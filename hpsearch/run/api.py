@@ -36,6 +36,7 @@ def search(
     metric: str | None = None,
     goal: Goal = "minimize",
     metric_scope: Literal["last", "best"] = "last",
+    metric_target: float | None = None,
     method: Method = "random",
     suggestions: Search | Mapping[str, Any] | None = None,
     early_terminate: EarlyTerminate | None = None,
@@ -54,6 +55,7 @@ def search(
     trial_timeout: float | None = None,
     max_retries: int = 0,
     max_failures: int | Literal["auto", "none"] = "auto",
+    patience: int | None = None,
     keep_checkpoints: Literal["best", "all"] = "best",
     checkpoint_every: int | None = None,
     seed: int = 0,
@@ -68,7 +70,8 @@ def search(
     """Run a sweep to its end and give what came of it.
 
     On a directory that holds the same sweep it goes on where that stands, or gives it when it is finished; with a
-    larger `run_cap` or more brackets it goes on from there.
+    larger `run_cap` or more brackets it goes on from there. One that ended at its `metric_target`, or by its
+    `patience`, goes on with another one, or with none.
 
     Args:
         trainable: A function or class, its import path, or a whole `Sweep`.
@@ -77,6 +80,7 @@ def search(
         metric: Which of the reported metrics decides.
         goal: `"minimize"` or `"maximize"`.
         metric_scope: Which of a trial's reports gives its value: `"last"`, or `"best"` so far.
+        metric_target: The sweep ends as soon as any trial reports a value as good as this one, or better.
         method: `"random"`, `"grid"`, `"qmc"`, `"tpe"`, `"gp"`, `"cmaes"`, `"bohb"`, or the import path of a searcher of
             your own or of one of Optuna's samplers.
         suggestions: How a method that learns is asked: a `Search`, or a mapping of its keys; `search` in a sweep file.
@@ -98,6 +102,7 @@ def search(
         max_retries: How often a trial that raises is tried again, from its newest checkpoint.
         max_failures: Failed trials at which the sweep ends with the mistake; `"auto"`: where they are the first five
             of all, or half of twenty or more; `"none"`: never.
+        patience: Trials in a row that have ended without a better value than any before, at which the sweep ends.
         keep_checkpoints: `"best"`: of the trials that ended only the best one's; or `"all"`.
         checkpoint_every: Iterations between checkpoints inside a segment.
         seed: All randomness of the search comes from it.
@@ -142,7 +147,7 @@ def search(
         sweep = Sweep(
             name=name or (place.path.name if place is not None else _last_name(path)),
             trainable=path,
-            metric=Metric(metric, goal, metric_scope),
+            metric=Metric(metric, goal, metric_scope, metric_target),
             method=method,
             search=suggestions if isinstance(suggestions, Search) else search_from_mapping(suggestions or {}),
             parameters=Space.from_parameters(parameters),
@@ -160,7 +165,7 @@ def search(
                 fresh_process,
             ),
             scaling=scaling if isinstance(scaling, Scaling) else scaling_from_mapping(scaling or {}),
-            limits=Limits(max_time, trial_timeout, max_retries, max_failures),
+            limits=Limits(max_time, trial_timeout, max_retries, max_failures, patience),
             checkpoints=Checkpoints(keep_checkpoints, checkpoint_every),
             seed=seed,
             observers=("tensorboard",) if observers is None else tuple(n for n in observers if isinstance(n, str)),

@@ -15,6 +15,7 @@ from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.verdicts import Rules, verdict
 from hpsearch.schedulers.base import Done
 from hpsearch.searchers.points import STAND_IN
+from hpsearch.study.enough import ENOUGH, Enough
 from hpsearch.study.failure_limit import mistake_of
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import Next, StudyState
@@ -40,6 +41,7 @@ class Orchestrator:
         sweep: Sweep,
         study_state: StudyState,
         widths: Widths,
+        enough: Enough,
         journal: Journal,
         backend: Backend,
         observers: Observers,
@@ -53,6 +55,7 @@ class Orchestrator:
             sweep: What to run.
             study_state: Where it stands; the journal's events were applied to it.
             widths: Says how wide segments run; it has observed the journal's events.
+            enough: Says whether the sweep has what it came for; likewise.
             journal: Open for writing, with this run's `Opened` in it.
             backend: Where segments run; opened and closed here.
             observers: Told everything, after it was journaled.
@@ -63,6 +66,7 @@ class Orchestrator:
         self._sweep = sweep
         self._study_state = study_state
         self._widths = widths
+        self._enough = enough
         self._journal = journal
         self._backend = backend
         self._observers = observers
@@ -82,7 +86,9 @@ class Orchestrator:
         self._stand_ins = 0
 
     def run(self, job: Job) -> str:
-        """Run the sweep; answer how it ended: `finished`, `interrupted`, `stopped` or `max_time`.
+        """Run the sweep; answer how it ended: `finished`, `target`, `patience`, `interrupted`, `stopped` or `max_time`.
+
+        One that has what it came for ends before the backend is opened.
 
         Raises:
             BackendError: The backend can't be opened.
@@ -90,13 +96,16 @@ class Orchestrator:
             StorageError: The study's directory can't be written any more.
         """
         try:
-            self._backend.open(job, self._deliver)
-            self._began = self._backend.now()
-            state = self._loop()
-            self._look(last=True)
-            self._tell_of_stand_ins()
-            self._backend.close()
-            self._note(Ended(state, "" if self._mistake is None else str(self._mistake)))
+            state = self._enough.state
+            if state is None:
+                self._backend.open(job, self._deliver)
+                self._began = self._backend.now()
+                state = self._loop()
+                self._look(last=True)
+                self._tell_of_stand_ins()
+                self._backend.close()
+            reason = self._enough.reason if state in ENOUGH else ""
+            self._note(Ended(state, reason if self._mistake is None else str(self._mistake)))
             self._commit()
         except KeyboardInterrupt:
             # It may have struck between a commit and what follows, so nothing more is written.
@@ -123,6 +132,10 @@ class Orchestrator:
             self._change_widths()
             self._look()
             if self._study_state.idle:
+                if self._ending in ENOUGH:
+                    # The report that reached the target may have been lost with its worker, and a trial that still ran
+                    # may have ended the row of those without a better value: then the sweep goes on.
+                    self._ending = self._enough.state
                 if self._ending is not None:
                     return self._ending
                 if finished:
@@ -205,6 +218,7 @@ class Orchestrator:
     def _note(self, event: Event) -> None:
         followed = self._study_state.apply(event)
         self._widths.observe(event, followed.decisions)
+        self._enough.observe(event, followed.decisions)
         self._events.append(event)
         self._followed.append(followed)
 
@@ -239,6 +253,7 @@ class Orchestrator:
         match message:
             case Progress(trial=trial, attempt=attempt, reports=reports, saved=saved):
                 self._widths.report(reports)
+                self._enough.report(reports)
                 self._observers.report(reports)
                 if saved is not None:
                     iteration, checkpoint, counted = saved
@@ -253,7 +268,9 @@ class Orchestrator:
             count, seconds = self._segment_seconds
             self._segment_seconds = count + 1, seconds + ended.result.seconds
             self._tell_of_settings(ended.trial, ended.result)
-        rules = Rules(self._sweep, self._study_state.finished_segments > 0, self._ending is not None)
+        # A sweep that has enough may yet go on in this very run, which must not lose a trial's worker for ever.
+        ending = self._ending is not None and self._ending not in ENOUGH
+        rules = Rules(self._sweep, self._study_state.finished_segments > 0, ending)
         follows = verdict(ended, self._study_state.record(ended.trial), rules)
         if follows.said:
             self._observers.say(follows.said)
@@ -301,6 +318,10 @@ class Orchestrator:
         if self._interrupts.count:
             self._observers.say("ending at the next reports; press Ctrl-C again to end at once")
             self._end("interrupted")
+            return
+        if (state := self._enough.state) is not None:
+            self._observers.say(f"{self._enough.reason}; ending at the next reports")
+            self._end(state)
             return
         now = self._backend.now()
         limit = self._sweep.limits.max_time

@@ -94,7 +94,7 @@ def make_plan(sweep: Sweep, workers: int | None) -> Plan:
     """Run a sweep on a virtual clock where each iteration takes one second on one worker.
 
     Args:
-        sweep: What would be run; its limits don't count.
+        sweep: What would be run; its limits and its target don't count.
         workers: Side by side; None: one per CPU's worth of this machine.
 
     Raises:
@@ -132,7 +132,8 @@ def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, StudyState, _Counte
     counter = _Counter()
     elastic = sweep.resources.widest > sweep.resources.workers_per_trial
     backend = SimulatedBackend(workers, _MadeUp(), live=elastic)  # what widens goes by live reports
-    study_state = simulate(replace(_unlearned(sweep), limits=Limits()), backend, counter)
+    endless = replace(_unlearned(sweep), limits=Limits(), metric=replace(sweep.metric, target=None))
+    study_state = simulate(endless, backend, counter)
     makespan = backend.now()
     shown = {place: sorted(found) for place, found in counter.widths.items()}
     return Schedule(makespan, counter.worked / (workers * makespan), shown), study_state, counter
@@ -163,6 +164,7 @@ def plan_text(plan: Plan) -> str:
     ]
     if plan.sweep.iterations is None:
         lines.append("iterations   unknown: no max_iter is given; each trial runs until its trainable returns")
+        lines += _ends(plan)
         return "\n".join(lines) + "\n"
     early = plan.sweep.early_terminate
     if early is not None and early.endless:
@@ -174,6 +176,7 @@ def plan_text(plan: Plan) -> str:
             " promotion anew"
         )
     lines += _makespans(plan)
+    lines += _ends(plan)
     return "\n".join(lines) + "\n"
 
 
@@ -207,6 +210,29 @@ def _makespans(plan: Plan) -> list[str]:
         f"             {fixed}",
         f"             elastic is {gain:.1f} times as short, {taken}",
     ]
+
+
+def _ends(plan: Plan) -> list[str]:
+    """Say what may end the sweep before all that, and where that would be its first rung."""
+    metric, patience = plan.sweep.metric, plan.sweep.limits.patience
+    lines = []
+    if metric.target is not None:
+        lines.append(f"ends early   when a trial reaches {metric.name} {metric.target!r}")
+    if patience is not None:
+        lines.append(f"ends early   when {counted(patience, 'trial')} in a row ended without a better {metric.name}")
+        pairs = itertools.pairwise(plan.rungs)
+        stopped = [
+            (lower.size - upper.size, lower)
+            for lower, upper in pairs
+            if lower.bracket == upper.bracket and lower.size is not None and upper.size is not None
+        ]
+        most, rung = max(stopped, key=lambda found: found[0], default=(0, None))
+        if rung is not None and most >= patience:
+            lines.append(
+                f"             which bracket {rung.bracket} may bring about at iteration {rung.until}, where "
+                f"{most:,} are stopped at once: a larger limits.patience is wanted"
+            )
+    return lines
 
 
 def _long(schedule: Schedule) -> str:

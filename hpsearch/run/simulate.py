@@ -11,6 +11,7 @@ from hpsearch.observers.base import Observers, Record
 from hpsearch.report.study import Study, study_of
 from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.orchestrator import Orchestrator
+from hpsearch.study.enough import Enough
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
@@ -82,6 +83,7 @@ def _run(sweep: Sweep, backend: SimulatedBackend, observers: Observers, journal:
         sweep,
         study_state,
         Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest, restart=0.0),
+        Enough(sweep, study_state.value),
         journal,
         backend,
         observers,
@@ -102,4 +104,6 @@ def _job(sweep: Sweep) -> Job:
         threads=1,
         paths={},
         widest=sweep.resources.widest,
+        goal=sweep.metric.goal,
+        target=sweep.metric.target,
     )

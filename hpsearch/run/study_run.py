@@ -28,6 +28,7 @@ from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.retrying import retries
 from hpsearch.run.searcher_process import ProcessCalls
 from hpsearch.study.directory import StudyDirectory, next_directory
+from hpsearch.study.enough import Enough
 from hpsearch.study.extension import extended, extension
 from hpsearch.study.filesystem import identity
 from hpsearch.study.journal import Journal
@@ -132,7 +133,9 @@ def _extend(stored: Sweep, history: Sequence[Entry], asked: Sweep | None) -> tup
     more = extension(current, asked)
     if more is not None:
         current = extended(current, more)
-    return replace(current, limits=asked.limits, resources=asked.resources, observers=asked.observers), more
+    return replace(
+        current, metric=asked.metric, limits=asked.limits, resources=asked.resources, observers=asked.observers
+    ), more
 
 
 def _go_on(
@@ -151,10 +154,12 @@ def _go_on(
     stored = stored_sweep(record)
     study_state = StudyState(stored) if run.virtual else StudyState(stored, lambda sweep, _: ProcessCalls(sweep))
     widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest)
+    enough = Enough(sweep, study_state.value)
     observers = _observers(place, sweep, record, run)
     replayed = []
     for told in _records(study_state.resume(history)):
         widths.observe(told.event, told.decisions)  # in step: it asks the state where trials stand
+        enough.observe(told.event, told.decisions)
         replayed.append(told)
     study_state.obsolete()
     with Interrupts() as interrupts:  # before Ray is imported, which takes seconds
@@ -170,9 +175,9 @@ def _go_on(
             opened = Opened(
                 backend.name, resources.workers, process_name(), command_line(), resources.workers_per_trial
             )
-            applied = _apply([opened] if more is None else [opened, more], study_state, widths)
+            applied = _apply([opened] if more is None else [opened, more], study_state, widths, enough)
             if retry is not None:
-                applied += _apply(retries(study_state, sweep, retry), study_state, widths)
+                applied += _apply(retries(study_state, sweep, retry), study_state, widths, enough)
             written = journal.append(
                 [event for event, _ in applied], [followed for _, followed in applied], backend.wall()
             )
@@ -184,6 +189,7 @@ def _go_on(
                 sweep,
                 study_state,
                 widths,
+                enough,
                 journal,
                 backend,
                 watching,
@@ -196,12 +202,15 @@ def _go_on(
             study_state.close()
 
 
-def _apply(events: Iterable[Event], study_state: StudyState, widths: Widths) -> list[tuple[Event, Followed]]:
+def _apply(
+    events: Iterable[Event], study_state: StudyState, widths: Widths, enough: Enough
+) -> list[tuple[Event, Followed]]:
     """Move on by events that aren't in the journal yet; give them with what followed from each."""
     applied = []
     for event in events:
         followed = study_state.apply(event)
         widths.observe(event, followed.decisions)
+        enough.observe(event, followed.decisions)
         applied.append((event, followed))
     return applied
 
@@ -247,6 +256,8 @@ def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str) -> Job:
         paths={parameter.name: parameter.path for parameter in sweep.parameters.parameters},
         scaling=sweep.scaling.for_trainers(),
         widest=sweep.resources.widest,
+        goal=sweep.metric.goal,
+        target=sweep.metric.target,
     )
 
 

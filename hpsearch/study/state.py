@@ -155,6 +155,10 @@ class StudyState:
         """Give a trial's record."""
         return self._records.of(trial)
 
+    def value(self, trial: int) -> float | None:
+        """Give a trial's value; None where it has none, NaN, or has failed."""
+        return self._records.of(trial).valid_value
+
     def widest(self, trial: int) -> int | None:
         """Give the workers that a trial may have at most; None: as many as any."""
         return self._records.widest(trial)

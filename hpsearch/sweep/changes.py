@@ -17,7 +17,7 @@ __all__ = ["change_sweep"]
 
 
 def change_sweep(sweep: Sweep, overrides: Sequence[str]) -> Sweep:
-    """Give a study's sweep with more to do, or other limits.
+    """Give a study's sweep with more to do, other limits or another target.
 
     Args:
         sweep: As the study holds it.
@@ -45,7 +45,7 @@ def _changeable(sweep: Sweep) -> list[str]:
     """Give the keys of what may be changed of this sweep: its bounds, and what is about how it is run."""
     early = sweep.early_terminate
     keys = ["run_cap", *(f"early_terminate.{key}" for key in (() if early is None else early.raisable))]
-    for name in ("limits", "resources"):
+    for name in ("limits", "resources", "metric"):
         keys += [f"{name}.{key}" for key, field in settings_fields(SECTIONS[name]).items() if field.how]
     return keys
 

@@ -87,7 +87,7 @@ class Scaling(Settings):
 
 @dataclass(frozen=True)
 class Limits(Settings):
-    """When to give up."""
+    """When to end, and when to give up."""
 
     max_time: Annotated[Seconds | None, HOW] = None
     """After so long the sweep ends (exit code 3). Former runs of the study count."""
@@ -99,6 +99,9 @@ class Limits(Settings):
     max_failures: Annotated[MaxFailures, HOW] = "auto"
     """Failed trials at which the sweep ends with the mistake (exit code 1). `auto`: where the first five all failed, or
     half of twenty or more that were tried; `none`: never."""
+    patience: Annotated[Count | None, HOW] = None
+    """The sweep ends (exit code 0) when so many trials in a row have ended, as complete, stopped or failed, without a
+    better value than any before; none: it doesn't."""
 
 
 @dataclass(frozen=True)

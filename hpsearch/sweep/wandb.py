@@ -32,10 +32,9 @@ HINTS: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(settings_fields(Resources), "it stands under resources"),
         **dict.fromkeys(("warmup_epochs", "max_global_batch"), "it stands under scaling"),
         **dict.fromkeys(settings_fields(Limits), "it stands under limits"),
-        "goal": "it stands under metric",
+        **dict.fromkeys(("goal", "target"), "it stands under metric"),
     },
     "metric": {
-        "target": "hpsearch doesn't stop at a target: remove the line, or bound the sweep with run_cap",
         "impute": "a failed trial always ranks last: remove the line",
         "impute_while_running": "a trial is ranked when its rung is done: remove the line",
     },

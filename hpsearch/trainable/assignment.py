@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpsearch.objective import reaches
+from hpsearch.trial import Goal
+
 __all__ = ["Assignment", "nest"]
 
 
@@ -39,11 +42,19 @@ class Assignment:
     """The trial that this one is forked from, where it begins as its fork: without a checkpoint of its own."""
     parent_checkpoint: str | None = None
     """That trial's checkpoint, absolute. Where the fork goes on at an iteration, `checkpoint` is the same."""
+    goal: Goal = "minimize"
+    """Which values of the metric are better."""
+    target: float | None = None
+    """The segment ends at a report that is as good as this."""
 
     @property
     def must_report(self) -> bool:
         """Whether it has no report yet: one that is continued may find that it has nothing left to do."""
         return self.start == 0 or self.parent is not None
+
+    def reached(self, metrics: Mapping[str, float]) -> bool:
+        """Say whether a report reaches the target."""
+        return reaches(metrics.get(self.metric), self.target, self.goal)
 
     def due(self, iteration: int) -> bool:
         """Say whether a checkpoint inside the segment is due at this iteration."""

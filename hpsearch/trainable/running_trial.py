@@ -242,7 +242,7 @@ class RunningTrial:
         self._iteration += 1
         self._state = None  # the checkpoint that the segment started from isn't needed from here on
         self._listener.reported(self._iteration, numbers, seconds)
-        cut = self._iteration != self.end and self._is_cut()
+        cut = self._iteration != self.end and self._is_cut(numbers)
         if cut:
             self._listener.was_cut()
         self._ended = cut or self._iteration == self.end
@@ -286,17 +286,20 @@ class RunningTrial:
         self.random_state = saved
         return name
 
-    def _is_cut(self) -> bool:
-        """Ask whether the segment ends early; all ranks get rank 0's answer, and its random state with it.
+    def _is_cut(self, numbers: Mapping[str, float]) -> bool:
+        """Say whether the segment ends early; all ranks get rank 0's answer, and its random state with it.
+
+        It does where it was asked to, and where this report reaches the sweep's target: a later one could be worse.
 
         Else a checkpoint, which holds one state, would continue a rank that drew otherwise from another point than
         where it stood.
         """
         if self.world_size == 1:
-            return self._listener.cut_requested()
+            return self._listener.cut_requested() or self._assignment.reached(numbers)
         word = None
         if self.rank == 0:
-            word = [self._listener.cut_requested(), random_state.to_json(random_state.capture())]
+            cut = self._listener.cut_requested() or self._assignment.reached(numbers)
+            word = [cut, random_state.to_json(random_state.capture())]
         cut, state = self.group.broadcast_object(word)
         if self.rank > 0:
             random_state.restore(random_state.from_json(state))

@@ -319,7 +319,7 @@ class _Script:
         seconds, self._clock = now - self._clock, now
         self._attempt.reported(iteration, numbers, seconds)
         self._offered = self._named.named(number, line.get("checkpoint")) if self._assignment.rank == 0 else None
-        cut = not self._attempt.ended and self._attempt.cut_requested()
+        cut = not self._attempt.ended and (self._attempt.cut_requested() or self._assignment.reached(numbers))
         if cut:
             self._attempt.was_cut()
         if self._attempt.ended or self._assignment.due(iteration):

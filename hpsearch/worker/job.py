@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hpsearch.trial import Report
+from hpsearch.trial import Goal, Report
 
 __all__ = ["Channel", "CommandLine", "Job"]
 
@@ -47,6 +47,10 @@ class Job:
     """How batch and rate follow the number of workers: `batch`, `lr`, `warmup_epochs`, `max_global_batch`."""
     widest: int = 1
     """Workers that a trial may get."""
+    goal: Goal = "minimize"
+    """Which values of the metric are better."""
+    target: float | None = None
+    """A segment ends at a report that is as good as this; None: where it ends anyway."""
 
 
 class Channel(Protocol):

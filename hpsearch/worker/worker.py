@@ -157,4 +157,6 @@ class Worker:
             scaling=dict(self._job.scaling),
             parent=None if parent is None else parent.number,
             parent_checkpoint=None if parent is None else path,
+            goal=self._job.goal,
+            target=self._job.target,
         )

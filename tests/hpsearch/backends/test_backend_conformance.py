@@ -38,7 +38,11 @@ class Place:
         self.on_message()
 
     def open(
-        self, trainable: Callable[..., object] = trainables.total, save_every: int | None = None, widest: int = 1
+        self,
+        trainable: Callable[..., object] = trainables.total,
+        save_every: int | None = None,
+        widest: int = 1,
+        target: float | None = None,
     ) -> None:
         self.backend.open(
             Job(
@@ -50,6 +54,8 @@ class Place:
                 save_every=save_every,
                 threads=1,
                 widest=widest,
+                goal="maximize",
+                target=target,
             ),
             self.deliver,
         )
@@ -272,6 +278,19 @@ def test_wide_and_narrow_tasks_share_the_workers(wide: Place):
         wide.wait_for_capacity(width)
         wide.start(number, 0, 1, width=width)
     assert sorted(wide.results(5)) == list(range(5))
+
+
+def test_a_segment_ends_at_the_report_that_reaches_the_target(undivided: Place):
+    undivided.open(target=3 * X)
+    undivided.wait_for_capacity()
+    undivided.start(0, 0, 9)
+    result = undivided.results(1)[0].result
+    assert (result.failure, result.cut, result.iteration) == (None, True, 3)
+    assert result.checkpoint is not None
+    undivided.wait_for_capacity()
+    undivided.start(1, 0, 3)
+    result = undivided.results(2)[1].result
+    assert (result.failure, result.cut, result.iteration) == (None, False, 3)  # which is its end anyway
 
 
 def test_a_cut_ends_an_attempt_at_a_report_with_a_checkpoint(real: Place):

@@ -65,6 +65,11 @@ def test_a_suite_knows_the_methods_of_hpsearch_and_its_own(suite):
     assert suite.sweep_of("random", "one.yaml", 0, 1, 1.0).max_iter == EPOCHS
 
 
+def test_the_target_of_a_suites_sweep_ends_no_run_before_its_last_budget(tmp_path):
+    suite = load_suite(write(tmp_path, sweep={**SUITE["sweep"], "metric": {"name": "loss", "target": 1e9}}))
+    assert suite.sweep_of("random", "one.yaml", 0, 1, 1.0).metric.target is None
+
+
 def test_what_is_good_on_a_task(suite):
     task = task_of(suite, "one.yaml")
     recorded = task.table.recorded

@@ -115,6 +115,50 @@ def test_3_the_time_is_up_and_resume_with_more_goes_on(here, hpsearch_command, w
     assert csv_of("study", hpsearch_command) == whole
 
 
+def test_0_a_trial_reached_the_target_and_resume_goes_on_with_another(here, hpsearch_command, whole):
+    losses = [value for curve in hpsearch.load("whole").curves().values() for _, value in curve]
+    best, goal = min(losses), sorted(losses)[1]
+    given = ("run", "sweep.yaml", *INLINE, "--dir", "study", "--set", f"metric.target={goal!r}")
+    for arguments in (given, given):
+        answer = hpsearch_command(*arguments)
+        assert (answer.code, answer.err) == (0, "")
+        *_, reason, advice = answer.out.splitlines()
+        assert reason.startswith("target:      trial ")
+        assert f"(metric.target: {goal!r})" in reason
+        assert advice.strip() == "go on with: hpsearch resume study --set metric.target=VALUE (null for none)"
+    shown = hpsearch_command("status", "study").out.splitlines()
+    assert shown[1] == f"state       target: {reason.removeprefix('target:').strip()}"
+    assert "best:  " in answer.out
+    assert hpsearch.load("study").best_value <= goal
+
+    again = hpsearch_command("resume", "study", *INLINE, "--set", f"metric.target={best - 1!r}")
+    assert again.code == 0
+    assert csv_of("study", hpsearch_command) == whole
+    assert "metric.target" not in again.out
+
+
+def test_0_no_better_trial_came_and_resume_goes_on_with_more_patience(here, hpsearch_command, whole):
+    change = ("--set", "limits.patience=1")
+    answer = hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study", *change)
+    assert answer.code == 0
+    assert "patience:    1 trial ended without a better loss than" in answer.out
+    assert " --set limits.patience=TRIALS (null for none)" in hpsearch_command("status", "study").out
+    assert len(hpsearch.load("study").trials) < 4
+    begun = len(hpsearch.load("study").segments())
+    assert hpsearch_command("resume", "study", *INLINE, *change).code == 0
+    assert len(hpsearch.load("study").segments()) == begun
+
+    assert hpsearch_command("resume", "study", *INLINE, "--set", "limits.patience=null").code == 0
+    assert csv_of("study", hpsearch_command) == whole
+
+
+def test_4_patience_ended_and_no_trial_has_a_value(here, hpsearch_command):
+    write_sweep(here / "sweep.yaml", "nan", limits={"patience": 2})
+    answer = hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study")
+    assert answer.code == 4
+    assert "patience, but no trial has a value (2 complete); hpsearch status study shows why" in answer.out
+
+
 @pytest.mark.parametrize(("trainable", "told"), [("fails", "4 failed"), ("nan", "4 complete")])
 def test_4_no_trial_has_a_value(here, hpsearch_command, trainable, told):
     write_sweep(here / "sweep.yaml", trainable)

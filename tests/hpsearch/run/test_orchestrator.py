@@ -19,6 +19,7 @@ from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.verdicts import MOST_LOSSES
 from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.study.enough import Enough
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Checkpoints, Limits, Sweep
@@ -140,7 +141,17 @@ def direct(sweep: Sweep, backend: ScriptedBackend, spent: float = 0.0) -> tuple[
     onlooker = Onlooker(journal)
     with journal:
         widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest)
-        orchestrator = Orchestrator(sweep, study_state, widths, journal, backend, onlooker, Interrupts(), spent)
+        orchestrator = Orchestrator(
+            sweep,
+            study_state,
+            widths,
+            Enough(sweep, study_state.value),
+            journal,
+            backend,
+            onlooker,
+            Interrupts(),
+            spent,
+        )
         state = orchestrator.run(Job("", "s", "", (), "loss", None, 1))
         assert [event for _, event in journal.events()][1:] == onlooker.heard
     return state, onlooker, journal.batches

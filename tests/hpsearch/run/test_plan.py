@@ -14,7 +14,7 @@ from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.simulation.simulation import relative_time
 from hpsearch.space import Space, Uniform
-from hpsearch.sweep.sweep import Resources
+from hpsearch.sweep.sweep import Limits, Metric, Resources
 from hpsearch.trainable.running_trial import RunningTrial
 from tests.hpsearch.support.lives import sweeps
 from tests.hpsearch.support.scripted import sweep_of
@@ -204,3 +204,24 @@ def test_nothing_is_said_of_widening_where_there_are_no_workers_for_it():
     sweep = sweep_of(early_terminate=SuccessiveHalving(9), resources=Resources(max_workers_per_trial=4))
     assert make_plan(sweep, 1).elastic is None
     assert make_plan(sweep, 2).elastic is not None
+
+
+def test_the_plan_says_what_may_end_the_sweep_early_and_counts_all_that_it_could_run():
+    plain = make_plan(sweep_of(early_terminate=Hyperband(27)), 4)
+    early = sweep_of(
+        early_terminate=Hyperband(27), metric=Metric("loss", target=0.1), limits=Limits(max_time=1.0, patience=17)
+    )
+    plan = make_plan(early, 4)
+    assert replace(plan, sweep=plain.sweep) == plain
+    assert plan_text(plan).removeprefix(plan_text(plain)).splitlines() == [
+        "ends early   when a trial reaches loss 0.1",
+        "ends early   when 17 trials in a row ended without a better loss",
+        "             which bracket 0 may bring about at iteration 1, where 18 are stopped at once: a larger "
+        "limits.patience is wanted",
+    ]
+    patient = plan_text(make_plan(replace(early, limits=Limits(patience=19)), 4))
+    assert "stopped at once" not in patient
+    assert "19 trials in a row" in patient
+    assert "limits.patience is wanted" not in plan_text(
+        make_plan(sweep_of(early_terminate=None, max_iter=3, run_cap=9, limits=Limits(patience=1)), 4)
+    )

@@ -141,8 +141,22 @@ def test_every_distribution_of_wandb(load, text, distribution):
         ),
         (
             "  goal: minimize",
-            "  target: 0.1",
-            "sweep.yaml:10: metric.target: isn't a known key\n  hpsearch doesn't stop at a target: remove the line",
+            "  impute: worst",
+            "sweep.yaml:10: metric.impute: isn't a known key\n  a failed trial always ranks last: remove the line",
+        ),
+        (
+            "run_cap: 30\n",
+            "target: 0.1\n",
+            "sweep.yaml:7: target: isn't a known key\n  it stands under metric",
+        ),
+        *(
+            ("  goal: minimize", f"  target: {given}", f"sweep.yaml:10: metric.target: must be a {expected}")
+            for given, expected in (
+                (".nan", "finite number, got nan"),
+                ("-.inf", "finite number, got -inf"),
+                ("true", "number, got True"),
+                ("low", "number, got 'low'"),
+            )
         ),
         (
             "    value: 10",
@@ -200,3 +214,9 @@ def test_random_without_an_end_shows_the_run_cap_to_add(load):
     message = load(text)
     assert message.endswith("\n  add at the top level:\nrun_cap: 100")
     assert load(f"{text}run_cap: 100\n").run_cap == 100
+
+
+def test_a_target_means_what_it_means_there(load):
+    sweep = load(WANDB.replace("  goal: minimize", "  goal: minimize\n  target: 1"))
+    assert sweep.metric.target == 1.0
+    assert load(WANDB).metric.target is None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -135,6 +136,23 @@ def test_a_cut_ends_the_iterations_with_a_checkpoint(assignment: Assignment) -> 
         trial.report({"loss": 0}, checkpoint={"a": 1})
     assert listening.iterations == [1, 2]
     assert listening.saves == [(2, "hpsearch-checkpoint-2")]
+
+
+@pytest.mark.parametrize(
+    ("goal", "target", "ended_at"), [("minimize", 0.5, 2), ("maximize", 1.0, 1), ("minimize", 0, 9)]
+)
+@pytest.mark.parametrize("own_loop", [False, True])
+def test_a_segment_ends_at_the_report_that_reaches_the_target_with_a_checkpoint(
+    assignment: Assignment, goal: Any, target: float, ended_at: int, own_loop: bool
+) -> None:
+    listening = Listening()
+    trial = RunningTrial(replace(assignment, end=9, goal=goal, target=target), listening)
+    with contextlib.suppress(SegmentEnd):
+        for iteration in range(1, 10) if own_loop else trial.iterations():
+            trial.report({"loss": 1.0 / iteration}, checkpoint={"at": iteration})
+    assert listening.iterations[-1] == ended_at
+    assert listening.cuts == ([] if ended_at == 9 else [ended_at])
+    assert listening.saves == [(ended_at, f"hpsearch-checkpoint-{ended_at}")]
 
 
 @pytest.mark.parametrize(("end", "cut_at"), [(2, None), (9, 2), (None, 2)])
@@ -290,8 +308,12 @@ def test_the_group_of_one_worker_is_made_when_it_is_asked_for(assignment: Assign
     assert group.closed
 
 
-@pytest.mark.parametrize(("cut_at", "ended_at"), [(2, 2), (None, 4)])
-def test_all_ranks_end_where_rank_0_does(assignment: Assignment, cut_at: int | None, ended_at: int) -> None:
+@pytest.mark.parametrize(("cut_at", "target", "ended_at"), [(2, None, 2), (None, 2.0, 2), (None, None, 4)])
+def test_all_ranks_end_where_rank_0_does(
+    assignment: Assignment, cut_at: int | None, target: float | None, ended_at: int
+) -> None:
+    assignment = replace(assignment, goal="maximize", target=target)
+
     def work(group: hpsearch_comm.Group) -> tuple[Listening, list[str]]:
         listening = Listening(cut_at if group.rank == 0 else 1)
         trial = RunningTrial(replace(assignment, rank=group.rank, world_size=2), listening, lambda: group)
@@ -304,7 +326,7 @@ def test_all_ranks_end_where_rank_0_does(assignment: Assignment, cut_at: int | N
 
     (first, asked_first), (second, asked_second) = run_ranks(2, work)
     assert first.iterations == second.iterations == list(range(1, ended_at + 1))
-    assert first.cuts == second.cuts == ([] if cut_at is None else [2])
+    assert first.cuts == second.cuts == ([] if ended_at == 4 else [2])
     assert (asked_first, asked_second) == (["asked"], [])
 
 

@@ -36,11 +36,14 @@ class Script:
         self.folder.mkdir()
         self.worker: Worker | None = None
 
-    def open(self, text: str, command: tuple[str, ...], save_every: int | None = None) -> None:
+    def open(
+        self, text: str, command: tuple[str, ...], save_every: int | None = None, target: float | None = None
+    ) -> None:
         """Write the script, and make a worker for it."""
         (self.folder / "script").write_text(textwrap.dedent(text))
         line = CommandLine("script", command, str(self.folder))
-        self.worker = Worker(Job(str(self.root), "sweep", line, (), "loss", save_every, 1, PATHS), self.root)
+        job = Job(str(self.root), "sweep", line, (), "loss", save_every, 1, PATHS, target=target)
+        self.worker = Worker(job, self.root)
 
     def run(
         self, start: int, end: int | None, checkpoint: str | None = None, channel: Listening | None = None
@@ -303,6 +306,38 @@ def test_a_cut_ends_a_script_after_its_next_report(script: Script) -> None:
     result = script.run(0, 10**6, channel=Listening(cut_at=2))
     assert (result.failure, result.cut, result.iteration) == (None, True, 2)
     assert result.checkpoint == "trials/00003/1/hpsearch-checkpoint-2"
+
+
+def test_a_script_ends_at_the_line_that_reaches_the_target_whatever_it_appended_since(script: Script) -> None:
+    script.open(
+        """
+        for i in 1 2 3 4 5 6; do
+            mkdir "$HPSEARCH_DIRECTORY/model-$i"
+            echo "{\\"loss\\": $((9 - i)), \\"checkpoint\\": \\"model-$i\\"}" >> "$HPSEARCH_REPORTS"
+        done
+        """,
+        SH,
+        target=6,
+    )
+    result = script.run(0, 6)
+    assert (result.failure, result.cut, result.iteration) == (None, True, 3)
+    assert result.checkpoint == "trials/00003/1/hpsearch-checkpoint-3"
+
+
+def test_a_python_script_ends_at_the_report_that_reaches_the_target(script: Script) -> None:
+    script.open(
+        """
+        from hpsearch.trainable.current import current_trial
+        trial = current_trial()
+        for iteration in trial.iterations():
+            trial.report({"loss": 9 - iteration}, checkpoint={"at": iteration})
+        """,
+        PYTHON,
+        target=6,
+    )
+    result = script.run(0, 6)
+    assert (result.failure, result.cut, result.iteration) == (None, True, 3)
+    assert result.checkpoint == "trials/00003/1/hpsearch-checkpoint-3"
 
 
 def test_what_a_script_leaves_behind_dies_with_it(script: Script) -> None:

@@ -1,0 +1,249 @@
+"""When a sweep has what it came for: a trial reached the target, or no better one has come for long enough.
+
+Both follow from the journal's events alone, so that a resumed study counts as one that wasn't interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from hpsearch.decision import Decision
+from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Reverted, Saved, Started
+from hpsearch.objective import Objective
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.trial import Report
+
+__all__ = ["ENOUGH", "Enough", "Patience", "Reached", "Target"]
+
+ENOUGH = ("target", "patience")
+"""How sweeps end that have what they came for: names of states, as `Ended` has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A report that is as good as the target, or better."""
+
+    trial: int
+    iteration: int
+    value: float
+
+
+class Target:
+    """The first report that reached the target, of those that weren't taken back.
+
+    Taken back are those of a trial that went back to fewer workers, beyond where it went back to, and those of a trial
+    that has failed for good, until it is retried. What a failing attempt reported last never counts.
+
+    Args:
+        objective: Says what reaches it.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
+        self._journaled: dict[int, Reached] = {}
+        """Trials to their first such reports, in the order in which they came."""
+        self._live: dict[int, Reached] = {}
+        """Likewise of running attempts, which may be lost before they count."""
+        self._failed: set[int] = set()
+
+    @property
+    def reached(self) -> Reached | None:
+        """The first that counts."""
+        return next((found for trial, found in self._journaled.items() if trial not in self._failed), None)
+
+    @property
+    def seen(self) -> Reached | None:
+        """The first that counts, or may count soon."""
+        return self.reached or next(iter(self._live.values()), None)
+
+    def report(self, reports: Sequence[Report]) -> None:
+        """Take live reports."""
+        self._take(self._live, reports)
+
+    def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
+        """Take an event, and what was decided on it."""
+        match event:
+            case Saved() | Finished():
+                self._take(self._journaled, event.reports)
+            case Failed(trial=trial, retry=False):
+                self._failed.add(trial)
+            case Reverted(trial=trial, iteration=last):
+                if trial in self._journaled and self._journaled[trial].iteration > last:
+                    del self._journaled[trial]
+            case Opened() | Ended():
+                self._live.clear()
+        if isinstance(event, Finished | Failed | Lost | Reverted):
+            self._live.pop(event.trial, None)
+        self._failed.difference_update(decision.trial for decision in decisions if decision.action == "withdraw")
+
+    def _take(self, found: dict[int, Reached], reports: Sequence[Report]) -> None:
+        for report in reports:
+            value = self._objective.reported(report.metrics)
+            if value is not None and self._objective.reaches(value) and report.trial not in found:
+                found[report.trial] = Reached(report.trial, report.iteration, value)
+
+
+@dataclass(slots=True)
+class _Row:
+    """What a log of values and ends amounts to."""
+
+    count: int = 0
+    """Trials that have ended since the best value was given."""
+    best: float | None = None
+    """None where no trial has given a value."""
+    trial: int | None = None
+    """The one that gave it."""
+    bettered: set[int] = field(default_factory=set)
+    """Trials that gave a better value than any before, at their time."""
+
+
+class Patience:
+    """Counts the trials that have ended since one last gave a better value than any before.
+
+    A trial's value is looked at wherever a segment of it comes to its end, and only there: how often it was cut or
+    saved on the way changes nothing. The trial that gave the best value isn't counted when it ends itself. A trial that
+    fails for good has no value, not of former segments either; one that runs again hasn't ended.
+
+    Args:
+        objective: Says what is better.
+        value_of: Gives a trial's value as it stands; None where it has none, or NaN.
+    """
+
+    def __init__(self, objective: Objective, value_of: Callable[[int], float | None]) -> None:
+        self._objective = objective
+        self._value_of = value_of
+        self._log: list[tuple[int, float | None]] = []
+        """Trials with the values that their segments gave, and with None where they ended."""
+        self._until: dict[int, int | None] = {}
+        """Of running trials: where their segments end."""
+        self._ended: set[int] = set()
+        self._failed: set[int] = set()
+        self._row = _Row()
+
+    @property
+    def count(self) -> int:
+        """Trials that have ended since a better value came."""
+        return self._row.count
+
+    @property
+    def best(self) -> tuple[int, float] | None:
+        """The trial that gave it, and the value; None where none has."""
+        return None if self._row.trial is None or self._row.best is None else (self._row.trial, self._row.best)
+
+    def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
+        """Take an event, after it was applied, and what was decided on it."""
+        match event:
+            case Started(segment=segment):
+                self._until[segment.trial] = segment.end
+                self._go_on(segment.trial)
+            case Finished(trial=trial, iteration=iteration, cut=cut):
+                end = self._until.pop(trial)
+                value = self._value_of(trial)
+                if value is not None and not (cut and (end is None or iteration < end)):
+                    self._add(trial, value)
+            case Failed(trial=trial, retry=False):
+                self._failed.add(trial)
+                if trial in self._row.bettered:
+                    self._count_anew()
+                self._end(trial)
+        for decision in decisions:
+            if decision.action in ("stop", "complete"):
+                self._end(decision.trial)
+            elif decision.action == "withdraw":
+                self._failed.discard(decision.trial)
+                self._go_on(decision.trial)
+
+    def _end(self, trial: int) -> None:
+        if trial not in self._ended:
+            self._ended.add(trial)
+            self._add(trial, None)
+
+    def _go_on(self, trial: int) -> None:
+        """Take note that a trial which had ended runs again."""
+        if trial in self._ended:
+            self._ended.remove(trial)
+            self._log.remove((trial, None))
+            self._count_anew()
+
+    def _add(self, trial: int, value: float | None) -> None:
+        self._log.append((trial, value))
+        self._take(trial, value)
+
+    def _take(self, trial: int, value: float | None) -> None:
+        if value is None:
+            self._row.count += trial != self._row.trial
+        elif trial not in self._failed and self._objective.improves(value, self._row.best):
+            self._row.best, self._row.trial, self._row.count = value, trial, 0
+            self._row.bettered.add(trial)
+
+    def _count_anew(self) -> None:
+        self._row = _Row()
+        for trial, value in self._log:
+            self._take(trial, value)
+
+
+class Enough:
+    """Says whether a sweep has what it came for, by `metric.target` and `limits.patience`.
+
+    Args:
+        sweep: As it is to be run now: both may have changed since the study was made.
+        value_of: As for `Patience`.
+    """
+
+    def __init__(self, sweep: Sweep, value_of: Callable[[int], float | None]) -> None:
+        self._metric = sweep.metric
+        self._limit = sweep.limits.patience
+        self._value_of = value_of
+        self._target = None if sweep.metric.target is None else Target(sweep.objective)
+        self._patience = None if self._limit is None else Patience(sweep.objective, value_of)
+
+    def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
+        """Take an event, of this run or of a former one, after it was applied, and what was decided on it."""
+        if self._target is not None:
+            self._target.observe(event, decisions)
+        if self._patience is not None:
+            self._patience.observe(event, decisions)
+
+    def report(self, reports: Sequence[Report]) -> None:
+        """Take live reports: one that reaches the target will count, if its attempt isn't lost."""
+        if self._target is not None:
+            self._target.report(reports)
+
+    @property
+    def state(self) -> str | None:
+        """The state in which the sweep ends, one of `ENOUGH`; None: it goes on."""
+        if self._target is not None and self._target.seen is not None:
+            return "target"
+        if self._patience is not None and self._limit is not None and self._patience.count >= self._limit:
+            return "patience"
+        return None
+
+    @property
+    def reason(self) -> str:
+        """Why it ends, in words; empty where it goes on."""
+        match self.state:
+            case "target":
+                return self._of_target()
+            case "patience":
+                return self._of_patience()
+            case _:
+                return ""
+
+    def _of_target(self) -> str:
+        assert self._target is not None
+        found = self._target.seen
+        assert found is not None
+        told = f"trial {found.trial} reached {self._metric.name} {found.value!r} at iteration {found.iteration}"
+        told = f"{told} (metric.target: {self._metric.target!r})"
+        if found is not self._target.reached or (value := self._value_of(found.trial)) == found.value:
+            return told
+        return f"{told}; it went on, and its value is {'none' if value is None else repr(value)} since"
+
+    def _of_patience(self) -> str:
+        assert self._patience is not None
+        name, best = self._metric.name, self._patience.best
+        lacked = f"any {name}" if best is None else f"a better {name} than {best[1]!r} of trial {best[0]}"
+        count = self._patience.count
+        ended = "1 trial" if count == 1 else f"{count:,} trials in a row"
+        return f"{ended} ended without {lacked} (limits.patience: {self._limit})"
