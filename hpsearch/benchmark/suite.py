@@ -59,8 +59,14 @@ class Suite:
 
     @cached_property
     def known(self) -> Mapping[str, Mapping[str, Any]]:
-        """Every method by its name: searchers run trials to their end, schedulers judge random ones."""
-        searchers = {name: {"method": name, "max_iter": self.max_iter} for name in SEARCHERS if name != "grid"}
+        """Every method by its name: searchers run trials to their end, or over the scheduler that belongs to them, and
+        schedulers judge random ones. A grid isn't compared, and no method under two names.
+        """
+        searchers = {
+            name: {"method": name, "max_iter": self.max_iter}
+            for name, searcher in SEARCHERS.items()
+            if name != "grid" and searcher.known_as is None
+        }
         schedulers = {name: {"early_terminate": {"type": name}} for name in SCHEDULERS}
         return {**searchers, **schedulers, **(self.methods or {})}
 

@@ -197,6 +197,7 @@ class Bayes(TPE):
     """W&B's word; the model is `tpe`."""
 
     kind: ClassVar[str] = "bayes"
+    known_as: ClassVar[str | None] = TPE.kind
 
     @property
     def origin(self) -> str:

@@ -204,3 +204,33 @@ def test_nothing_is_said_of_widening_where_there_are_no_workers_for_it():
     sweep = sweep_of(early_terminate=SuccessiveHalving(9), resources=Resources(max_workers_per_trial=4))
     assert make_plan(sweep, 1).elastic is None
     assert make_plan(sweep, 2).elastic is not None
+
+
+@pytest.mark.parametrize(
+    ("early", "told"),
+    [
+        (None, "lag 4: suggestion n knows the results of trials 0 to n - 4"),
+        (Hyperband(9), "lag 4: suggestion n knows the first rung of trials 0 to n - 4, and all rungs of the brackets"),
+    ],
+)
+def test_a_plan_says_what_a_suggestion_knows(early, told):
+    sweep = sweep_of(method="tpe", early_terminate=early, max_iter=None if early else 9, run_cap=20)
+    assert "lag" not in plan_text(make_plan(sweep, 1))
+    assert told in plan_text(make_plan(replace(sweep, search=hpsearch.Search(lag=4)), 1)).splitlines()[1]
+
+
+def test_a_plan_and_a_run_say_which_method_bayes_is(tmp_path, capsys):
+    sweep = sweep_of(method="bayes", early_terminate=None, max_iter=1, run_cap=1)
+    assert plan_text(make_plan(sweep, 1)).startswith("s: bayes (tpe), every trial to its end\n")
+    hpsearch.search(
+        lambda trial: trial.report({"loss": 0.0}),
+        parameters={"x": hpsearch.Uniform(0, 1)},
+        metric="loss",
+        method="bayes",
+        max_iter=1,
+        run_cap=1,
+        backend="inline",
+        directory=tmp_path / "study",
+        progress=True,
+    )
+    assert "method bayes is tpe here" in capsys.readouterr().err
