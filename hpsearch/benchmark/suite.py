@@ -59,8 +59,9 @@ class Suite:
 
     @cached_property
     def known(self) -> Mapping[str, Mapping[str, Any]]:
-        """Every method by its name: searchers run trials to their end, or over the scheduler that belongs to them, and
-        schedulers judge random ones. A grid isn't compared, and no method under two names.
+        """Every method by its name, none under two, and no grid.
+
+        Searchers run trials to their end, or over the scheduler that belongs to them; schedulers judge random ones.
         """
         searchers = {
             name: {"method": name, "max_iter": self.max_iter}

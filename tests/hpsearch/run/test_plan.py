@@ -233,4 +233,4 @@ def test_a_plan_and_a_run_say_which_method_bayes_is(tmp_path, capsys):
         directory=tmp_path / "study",
         progress=True,
     )
-    assert "method bayes is tpe here" in capsys.readouterr().err
+    assert "method bayes is tpe here" in capsys.readouterr().out
