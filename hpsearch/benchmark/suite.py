@@ -59,10 +59,30 @@ class Suite:
 
     @cached_property
     def known(self) -> Mapping[str, Mapping[str, Any]]:
-        """Every method by its name: searchers run trials to their end, schedulers judge random ones."""
-        searchers = {name: {"method": name, "max_iter": self.max_iter} for name in SEARCHERS if name != "grid"}
+        """Every method by its name, none under two, and no grid.
+
+        Searchers run trials to their end, or over the scheduler that belongs to them; schedulers judge random ones.
+        """
+        searchers = {
+            name: {"method": name, "max_iter": self.max_iter}
+            for name, searcher in SEARCHERS.items()
+            if name != "grid" and searcher.known_as is None
+        }
         schedulers = {name: {"early_terminate": {"type": name}} for name in SCHEDULERS}
         return {**searchers, **schedulers, **(self.methods or {})}
+
+    @cached_property
+    def able(self) -> list[str]:
+        """The methods that can search this space: not every searcher can."""
+
+        def is_able(method: str) -> bool:
+            try:
+                self.sweep_of(method, self.tasks[0], 0, max(self.workers), 1.0)
+            except SweepError:
+                return method in (self.methods or {})  # whose mistake is told
+            return True
+
+        return [method for method in self.known if is_able(method)]
 
     @cached_property
     def template(self) -> Sweep:

@@ -26,8 +26,10 @@ _TOLD_SECONDS = 10.0
 def benchmark(given: argparse.Namespace) -> int:
     """Run what is missing of a suite, and show what came of all."""
     suite = load_suite(given.suite, given.data)
-    methods = list(dict.fromkeys(given.methods or suite.known))
+    methods = list(dict.fromkeys(given.methods or suite.able))
     suite.check(methods)
+    if not given.methods and (unable := [name for name in suite.known if name not in methods]):
+        print(f"left out, as they can't search this space: {', '.join(unable)}")
     workers = list(dict.fromkeys(given.workers or suite.workers))
     if given.quick:
         workers = workers[:1]

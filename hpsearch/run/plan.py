@@ -148,7 +148,7 @@ def _unlearned(sweep: Sweep) -> Sweep:
 
 def plan_text(plan: Plan) -> str:
     """Give the plan as a person reads it."""
-    lines = [f"{plan.sweep.name}: {_method(plan.sweep)}", ""]
+    lines = [f"{plan.sweep.name}: {_method(plan.sweep)}", *_lag(plan.sweep), ""]
     brackets: dict[int, list[RungView]] = {}
     for rung in plan.rungs:
         brackets.setdefault(rung.bracket, []).append(rung)
@@ -243,11 +243,25 @@ def _long(schedule: Schedule) -> str:
 
 
 def _method(sweep: Sweep) -> str:
-    how = sweep.method
+    known_as = sweep.searcher.known_as
+    how = sweep.method if known_as is None else f"{sweep.method} ({known_as})"
     early = sweep.early_terminate
     if early is None:
         return f"{how}, every trial to its end"
     return f"{how}, {early.summary()}"
+
+
+def _lag(sweep: Sweep) -> list[str]:
+    """Say what a suggestion knows, where its number alone fixes that."""
+    lag = sweep.search.lag
+    if lag is None:
+        return []
+    if sweep.early_terminate is None:
+        return [f"lag {lag}: suggestion n knows the results of trials 0 to n - {lag}"]
+    return [
+        f"lag {lag}: suggestion n knows the first rung of trials 0 to n - {lag}, and all rungs of the brackets two or "
+        "more before its own"
+    ]
 
 
 class _MadeUp(Simulation):

@@ -150,6 +150,8 @@ def _go_on(
     record = journal.study()
     folder = record.get("provenance", {}).get("directory") or str(Path.cwd())
     run.display.note(f"study: {place.path}")
+    if (known_as := sweep.searcher.known_as) is not None:
+        run.display.note(f"method {sweep.method} is {known_as} here")
     place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
     stored = stored_sweep(record)
     study_state = StudyState(stored) if run.virtual else StudyState(stored, lambda sweep, _: ProcessCalls(sweep))

@@ -70,6 +70,8 @@ class Searcher(ABC):
 
     kind: ClassVar[str]
     """Its `method` in a sweep file."""
+    known_as: ClassVar[str | None] = None
+    """The `method` that it is, where its own is another program's word for it."""
     learns: ClassVar[bool] = False
     """What it suggests depends on what it observed. One that doesn't learn is not told of anything, and its suggestions
     depend on their numbers alone. One that learns works in a process of its own: its module is imported there."""

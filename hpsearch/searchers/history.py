@@ -10,7 +10,10 @@ from hpsearch.objective import Objective, is_valid
 from hpsearch.searchers.base import Observation
 from hpsearch.trial import Params, Trial
 
-__all__ = ["Evidence", "History"]
+__all__ = ["ENOUGH", "Evidence", "History"]
+
+ENOUGH = 2
+"""Trials that must have reached a length of training before a model is fitted there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +41,15 @@ class History:
 
     Under rungs, values of unlike lengths of training can't be compared, and only few trials get far. So a model is
     fitted at one length: the longest that enough trials have reached (Falkner et al., "BOHB", ICML 2018, section 4).
-    A trial that ended by itself before the end of its segment counts as one that got there.
+    There it takes two more than the model has degrees of freedom; here two are enough, as that found more on recorded
+    tables. A trial that ended by itself before the end of its segment counts as one that got there.
 
     Args:
         objective: Says what of a report counts, and which of a trial's reports gives its value.
         enough: Trials that must have reached a length.
     """
 
-    def __init__(self, objective: Objective, enough: int = 1) -> None:
+    def __init__(self, objective: Objective, enough: int = ENOUGH) -> None:
         self._objective = objective
         self._enough = enough
         self._trials: dict[int, _Known] = {}

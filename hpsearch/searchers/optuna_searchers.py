@@ -49,7 +49,7 @@ class OptunaSearcher(Searcher):
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._space = OptunaSpace(problem.space)
-        self._history = History(problem.objective, self._enough)
+        self._history = History(problem.objective)
         self._tried = Tried(problem.space)
         self._trials: dict[int, tuple[float | None, FrozenTrial]] = {}
         """As Optuna has them, by number, with the values that they have there."""
@@ -114,11 +114,6 @@ class OptunaSearcher(Searcher):
     def origin(self) -> str:
         """What its suggestions are called."""
         return self.kind
-
-    @property
-    def _enough(self) -> int:
-        """Trials that must have reached a length before the model is fitted there: N_min + 2 of BOHB's section 4."""
-        return self._space.dimensions + 3
 
     def _sampler(self, seed: int) -> BaseSampler:
         """Make the sampler of one suggestion.
@@ -203,6 +198,7 @@ class Bayes(TPE):
     """W&B's word; the model is `tpe`."""
 
     kind: ClassVar[str] = "bayes"
+    known_as: ClassVar[str | None] = TPE.kind
 
     @property
     def origin(self) -> str:
@@ -221,12 +217,6 @@ class BOHB(TPE):
     over: ClassVar[str | None] = "asha"
 
     random_share: ClassVar[float] = 1 / 3
-
-    @property
-    def draws_first(self) -> int:
-        """Those of the sweep, or what a first model needs."""
-        given = self._problem.settings.startup
-        return self._enough if given is None else given
 
     def suggest(self, number: int) -> Suggestion | None:
         """Give a point that wasn't tried yet; None where none is left."""
@@ -298,7 +288,9 @@ class CmaEs(_Remembering):
         numbers = [p for p in problem.space.parameters if isinstance(p.distribution, Numeric)]
         if len(numbers) < 2:
             raise InvalidKey(
-                ("method",), f"must be another one for a space of {len(numbers)} numbers, got cmaes", "tpe and gp can"
+                ("method",),
+                "must be another one where fewer than two parameters are numbers, got cmaes",
+                "take tpe or gp",
             )
         super().check(problem)
 

@@ -21,7 +21,7 @@ class Search(Settings):
     which waits for it."""
     lag: Count | None = None
     """Suggestion n sees the results of the trials up to n - `lag`, whatever else has ended by then, and waits for
-    these: with at most so many trials in flight the table is the same on any number of workers."""
+    these: the table is the same on any number of workers, of which no more than so many have new trials."""
     startup: Annotated[int, AtLeast(0)] | None = None
     """Trials that are drawn before the model is asked, points to try included; left out: as the method has it."""
     options: Mapping[str, Any] | None = None

@@ -225,3 +225,33 @@ def test_the_plan_says_what_may_end_the_sweep_early_and_counts_all_that_it_could
     assert "limits.patience is wanted" not in plan_text(
         make_plan(sweep_of(early_terminate=None, max_iter=3, run_cap=9, limits=Limits(patience=1)), 4)
     )
+
+
+@pytest.mark.parametrize(
+    ("early", "told"),
+    [
+        (None, "lag 4: suggestion n knows the results of trials 0 to n - 4"),
+        (Hyperband(9), "lag 4: suggestion n knows the first rung of trials 0 to n - 4, and all rungs of the brackets"),
+    ],
+)
+def test_a_plan_says_what_a_suggestion_knows(early, told):
+    sweep = sweep_of(method="tpe", early_terminate=early, max_iter=None if early else 9, run_cap=20)
+    assert "lag" not in plan_text(make_plan(sweep, 1))
+    assert told in plan_text(make_plan(replace(sweep, search=hpsearch.Search(lag=4)), 1)).splitlines()[1]
+
+
+def test_a_plan_and_a_run_say_which_method_bayes_is(tmp_path, capsys):
+    sweep = sweep_of(method="bayes", early_terminate=None, max_iter=1, run_cap=1)
+    assert plan_text(make_plan(sweep, 1)).startswith("s: bayes (tpe), every trial to its end\n")
+    hpsearch.search(
+        lambda trial: trial.report({"loss": 0.0}),
+        parameters={"x": hpsearch.Uniform(0, 1)},
+        metric="loss",
+        method="bayes",
+        max_iter=1,
+        run_cap=1,
+        backend="inline",
+        directory=tmp_path / "study",
+        progress=True,
+    )
+    assert "method bayes is tpe here" in capsys.readouterr().out
