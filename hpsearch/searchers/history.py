@@ -10,10 +10,7 @@ from hpsearch.objective import Objective, is_valid
 from hpsearch.searchers.base import Observation
 from hpsearch.trial import Params, Trial
 
-__all__ = ["ENOUGH", "Evidence", "History"]
-
-ENOUGH = 2
-"""Trials that must have reached a length of training before a model is fitted there."""
+__all__ = ["Evidence", "History"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +37,16 @@ class History:
     """The trials of a sweep, as a searcher is told of them.
 
     Under rungs, values of unlike lengths of training can't be compared, and only few trials get far. So a model is
-    fitted at one length: the longest that enough trials have reached (Falkner et al., "BOHB", ICML 2018, section 4).
-    There it takes two more than the model has degrees of freedom; here two are enough, as that found more on recorded
-    tables. A trial that ended by itself before the end of its segment counts as one that got there.
+    fitted at one length: the longest that a trial has reached. Falkner et al., "BOHB", ICML 2018, section 4, wait until
+    two more have got there than the model has degrees of freedom, which found less on recorded tables
+    (docs/benchmarks.md). A trial that ended by itself before the end of its segment counts as one that got there.
 
     Args:
         objective: Says what of a report counts, and which of a trial's reports gives its value.
-        enough: Trials that must have reached a length.
     """
 
-    def __init__(self, objective: Objective, enough: int = ENOUGH) -> None:
+    def __init__(self, objective: Objective) -> None:
         self._objective = objective
-        self._enough = enough
         self._trials: dict[int, _Known] = {}
 
     def started(self, trial: Trial) -> None:
@@ -82,7 +77,7 @@ class History:
 
         Those that ended before that length are left out: they are neither.
         """
-        length = self._length()
+        length = max((until for known in self._trials.values() for until in known.ends), default=None)
         if length is None:
             return []
         found = [(trial, known, self._value(known, length)) for trial, known in sorted(self._trials.items())]
@@ -100,13 +95,6 @@ class History:
                 yield Evidence(trial, known.params, value if is_valid(value) else worst)
             elif not known.ends:
                 yield Evidence(trial, known.params, None)
-
-    def _length(self) -> float | None:
-        """Give the longest length that enough trials have reached; the shortest that any has, where none has enough."""
-        ends = sorted((max(known.ends) for known in self._trials.values() if known.ends), reverse=True)
-        if not ends:
-            return None
-        return ends[min(self._enough, len(ends)) - 1]
 
     def _value(self, known: _Known, length: float) -> float | None:
         """Give a trial's value at a length, as it had been by then; None where it failed, or hasn't got there."""
