@@ -106,7 +106,12 @@ class Rerun:
         rows = self.study.trials[: len(told) * seeds]
         points = self.study.sweep.points_to_try
         return tuple(
-            Configuration(**known, params=points[place], asked=seeds, runs=tuple(rows[place :: len(told)]))
+            Configuration(
+                **{name: known[name] for name in _OWN},
+                params=points[place],
+                asked=seeds,
+                runs=tuple(rows[place :: len(told)]),
+            )
             for place, known in enumerate(told)
         )
 
@@ -138,9 +143,10 @@ class Rerun:
         return tuple(known.name for known in parameters if not isinstance(known.distribution, Constant))
 
     def records(self) -> list[dict[str, Any]]:
-        """Give the rows of `dataframe` as objects, with the params, constants too, as an object in each."""
+        """Give the rows of `dataframe` as objects, with all params, groups nested, as an object in each."""
+        nest = self.study.sweep.parameters.nest
         return [
-            {**{name: getattr(one, name) for name in _OWN}, "params": dict(one.params), **_came_of(one)}
+            {**{name: getattr(one, name) for name in _OWN}, "params": nest(one.params), **_came_of(one)}
             for one in self.configurations
         ]
 
@@ -180,30 +186,31 @@ class Rerun:
             for row in one.runs:
                 which = f"run {row.number} (of trial {one.trial})"
                 if row.failure is not None:
-                    lines.append(f"failed:      {which}: {shortened(row.failure.message, LONGEST_CELL)}")
+                    lines.append(f"failed:       {which}: {shortened(row.failure.message, LONGEST_CELL)}")
                 elif row.state is not TrialState.COMPLETE:
                     unended += 1
                 elif not is_valid(row.value):
-                    lines.append(f"no value:    {which}: {self.study.sweep.metric.name} is NaN")
+                    lines.append(f"no value:     {which}: {self.study.sweep.metric.name} is NaN")
         if len(lines) > _MOST_NAMED:
             more = counted(len(lines) - _MOST_NAMED, "more run")
-            lines[_MOST_NAMED:] = [f"             and {more}: hpsearch trials {self.study.directory}"]
+            lines[_MOST_NAMED:] = [f"              and {more}: hpsearch trials {self.study.directory}"]
         if unended:
             total = sum(one.asked for one in self.former)
-            lines.append(f"not ended:   {unended} of {counted(total, 'run')}")
+            lines.append(f"not ended:    {unended} of {counted(total, 'run')}")
         return lines
 
     def _verdict(self) -> Sequence[str]:
         best, first = self.configurations[0], self.former[0]
         if not is_valid(best.mean):
-            return ["best mean:   no configuration has one"]
-        lines = [f"best mean:   trial {best.trial} of {self.directory}, {self._told(best)}"]
+            return ["best by mean: none, no run has a value"]
+        line = f"best by mean: trial {best.trial} of {self.directory}, {self._told(best)}"
         if best is first:
-            lines.append("best trial:  the same")
-        else:
-            place = self.configurations.index(first) + 1
-            lines.append(f"best trial:  another, trial {first.trial}: place {place} by mean, {self._told(first)}")
-        return lines
+            return [line, "              which was the best trial there, too"]
+        place = self.configurations.index(first) + 1
+        return [
+            line,
+            f"              not trial {first.trial}, the best there: place {place} by mean, {self._told(first)}",
+        ]
 
     def _told(self, one: Configuration) -> str:
         if one.mean is None:

@@ -226,6 +226,11 @@ def rerun(
     """
     if directory == IN_MEMORY:
         raise SweepError(f"rerun: directory must be a folder, got {IN_MEMORY!r}")
+    if isinstance(trainable, Simulation):
+        raise SweepError(
+            f"rerun: an instance of {type(trainable).__name__} couldn't be had again when the study is resumed: pass "
+            "the class"
+        )
     former = load(Path(study).expanduser())
     plan = plan_rerun(former, top, seeds, iterations)
     sweep = plan.sweep

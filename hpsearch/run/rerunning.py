@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -59,15 +59,17 @@ class Rerunning:
             directory: Where; None: the next free `runs/<name>-<n>`.
 
         Raises:
-            JournalError: The directory is taken by something else.
+            JournalError: The directory is taken by something else, another rerun among it.
         """
         place = None if directory is None else StudyDirectory(directory)
         if place is None or not place.exists():
             return create_study(self.sweep, directory, folder=self.folder, more={"rerun": self.origin})
-        if load(place.path).rerun is None:
+        there = load(place.path).rerun
+        got = "no rerun" if there is None else f"of {_told(there.origin)}"
+        if there is None or _told(there.origin) != _told(self.origin):
             raise JournalError(
-                f"{place.path}: expected the directory of a rerun or none, but the study there is no rerun. Name "
-                "another directory with --dir."
+                f"{place.path}: expected no study, or a rerun of {_told(self.origin)}, but the one there is {got}. Name "
+                "another directory (--dir)."
             )
         return place
 
@@ -87,6 +89,8 @@ def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None
         SweepError: The params of one don't fit the study's parameters.
     """
     top, seeds = (at_least(1, integer, given, (name,)) for name, given in (("top", top), ("seeds", seeds)))
+    if iterations is not None:
+        iterations = at_least(1, integer, iterations, ("iterations",))
     if study.state == "running":
         holder = StudyDirectory(study.directory).holder() or "another process"
         raise StudyInUseError(
@@ -159,6 +163,10 @@ def _notes(study: Study, rows: Sequence[TrialRow], top: int) -> list[str]:
     notes = []
     if study.state != "finished":
         notes.append(f"{study.directory} is {study.state}, not finished: the best of what it has are run again")
+    if study.rerun is not None:
+        notes.append(
+            f"{study.directory} is a rerun itself: its configurations are taken by their best run, not by mean"
+        )
     if len(rows) < top:
         notes.append(f"{counted(len(rows), 'configuration')} of the {top} asked for: no other has a value")
     forked = [row.number for row in rows if row.parent is not None]
@@ -166,6 +174,12 @@ def _notes(study: Study, rows: Sequence[TrialRow], top: int) -> list[str]:
         numbers = ", ".join(map(str, forked))
         notes.append(f"forked from other trials, now run from their start: {numbers}")
     return notes
+
+
+def _told(origin: Mapping[str, Any]) -> str:
+    numbers = ", ".join(str(known["trial"]) for known in origin["configurations"])
+    one = len(origin["configurations"]) == 1
+    return f"{'trial' if one else 'trials'} {numbers} with {counted(origin['seeds'], 'seed')}"
 
 
 def _identity(params: Params) -> str:
