@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpsearch.checks import InvalidKey, at_least, integer, shown
+from hpsearch.checks import InvalidKey, at_least, integer
 from hpsearch.errors import HpsearchError, JournalError, StudyInUseError, SweepError
 from hpsearch.events import Started
 from hpsearch.objective import is_valid
@@ -68,8 +68,8 @@ class Rerunning:
         got = "no rerun" if there is None else f"of {_told(there.origin)}"
         if there is None or _told(there.origin) != _told(self.origin):
             raise JournalError(
-                f"{place.path}: expected no study, or a rerun of {_told(self.origin)}, but the one there is {got}. Name "
-                "another directory (--dir)."
+                f"{place.path}: expected no study, or a rerun of {_told(self.origin)}, but the one there is {got}. "
+                "Name another directory (--dir)."
             )
         return place
 
@@ -91,8 +91,8 @@ def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None
     top, seeds = (at_least(1, integer, given, (name,)) for name, given in (("top", top), ("seeds", seeds)))
     if iterations is not None:
         iterations = at_least(1, integer, iterations, ("iterations",))
-    if study.state == "running":
-        holder = StudyDirectory(study.directory).holder() or "another process"
+    holder = StudyDirectory(study.directory).holder()
+    if holder is not None:
         raise StudyInUseError(
             f"{study.directory}: a study must have ended to be rerun, as its best trials may still be others, but "
             f"{holder} runs it now. Wait for it, or end it with `hpsearch stop {study.directory}`."
@@ -141,7 +141,7 @@ def _fitting(study: Study, space: Space, row: TrialRow) -> dict[str, Value]:
     except InvalidKey as error:
         raise SweepError(f"{told}, but {error}. {advice}") from None
     if _identity(checked) != _identity(row.params):
-        raise SweepError(f"{told}, but {shown(dict(row.params))} would run as {shown(checked)}. {advice}")
+        raise SweepError(f"{told}, but {_identity(row.params)} would run as {_identity(checked)}. {advice}")
     return checked
 
 
