@@ -449,3 +449,13 @@ def test_what_is_recorded_is_plain_json(tmp_path):
     former = searched(tmp_path / "s")
     origin = plan_rerun(former, 2, 2).origin
     assert json.loads(json.dumps(origin)) == origin
+
+
+def test_it_goes_on_as_any_study_where_the_former_one_is_gone(tmp_path):
+    former = searched(tmp_path / "s")
+    plan_rerun(former, 2, 2).opened(tmp_path / "again")
+    shutil.rmtree(tmp_path / "s")
+    asked = hpsearch.load(tmp_path / "again").sweep
+    told = hpsearch.search(noisy, asked, directory=tmp_path / "again", **INLINE).rerun
+    assert told is not None
+    assert [one.succeeded for one in told.configurations] == [2, 2]
