@@ -26,7 +26,15 @@ from hpsearch.trial import TrialState
 from tests.hpsearch.old_studies import trainables
 from tests.hpsearch.old_studies.test_old_studies import STUDIES, unpacked
 from tests.hpsearch.support.population import Population
-from tests.hpsearch.support.scripted import ScriptedBackend, done, failed, of_kind, run_scripted, sweep_of
+from tests.hpsearch.support.scripted import (
+    ScriptedBackend,
+    cut_at_next_report,
+    done,
+    failed,
+    of_kind,
+    run_scripted,
+    sweep_of,
+)
 from tests.hpsearch.support.simulations import Bowl, bowl
 
 INLINE: dict[str, Any] = {"backend": "inline", "tensorboard": False, "progress": False}
@@ -163,6 +171,25 @@ def test_a_run_that_has_not_ended_counts_nowhere(tmp_path):
     assert told.dataframe()["mean"].isna().all()
     with pytest.raises(HpsearchError, match="no configuration has a mean of 'loss' yet"):
         _ = told.best
+
+
+def test_what_a_run_reported_before_it_was_cut_counts_nowhere(tmp_path):
+    sweep = sweep_of(limits=hpsearch.Limits(max_time=1.0))
+    former = run_scripted(tmp_path / "s", sweep, ScriptedBackend(lambda task: [done(task)]))
+    plan_rerun(former, 1, 2).opened(tmp_path / "again")
+
+    def answer(task):
+        backend.clock += 2.0
+        return cut_at_next_report(backend, task)
+
+    backend = ScriptedBackend(answer, workers=2)
+    told = run_scripted(tmp_path / "again", None, backend).rerun
+    assert told is not None
+    (one,) = told.configurations
+    assert sorted(row.iterations for row in one.runs) == [1, 9]
+    assert all(row.value is not None for row in one.runs)
+    assert one.values == [row.value for row in one.runs if row.iterations == 9]
+    assert "not ended:    1 of 2 runs\n" in told.text()
 
 
 @pytest.mark.parametrize(
