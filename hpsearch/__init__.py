@@ -15,8 +15,9 @@ from hpsearch.errors import (
     SweepError,
     TrainableError,
 )
+from hpsearch.report.rerun import Configuration, Rerun
 from hpsearch.report.study import BestTrial, Study, load
-from hpsearch.run.api import search
+from hpsearch.run.api import rerun, search
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
@@ -49,6 +50,7 @@ __all__ = [
     "Categorical",
     "CheckpointError",
     "Checkpoints",
+    "Configuration",
     "Constant",
     "Curve",
     "Curves",
@@ -64,6 +66,7 @@ __all__ = [
     "MedianStopping",
     "Metric",
     "Normal",
+    "Rerun",
     "Resources",
     "RunningTrial",
     "Scaling",
@@ -82,5 +85,6 @@ __all__ = [
     "current_trial",
     "load",
     "load_sweep",
+    "rerun",
     "search",
 ]

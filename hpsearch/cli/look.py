@@ -59,10 +59,12 @@ def best(given: argparse.Namespace) -> int:
     from hpsearch.report.tables import strict_json
 
     study = _loaded(given.dir)
-    found = study.best_trial
+    found, rerun = study.best_trial, study.rerun
     checkpoint = None if found.checkpoint is None else str(found.checkpoint)
     if given.format == "json":
         record = {"trial": found.number, "value": found.value, "params": found.params, "checkpoint": checkpoint}
+        if rerun is not None:
+            record["configurations"] = rerun.records()
         print(json.dumps(strict_json(record), indent=2, allow_nan=False))
         return 0
     print(f"trial       {found.number}")
@@ -70,6 +72,8 @@ def best(given: argparse.Namespace) -> int:
     for name, value in found.params.items():
         print(f"  {name:<20} {value!r}")
     print(f"checkpoint  {checkpoint or 'none: none was saved, or it was deleted'}")
+    if rerun is not None:
+        print(rerun.text(), end="")
     return 0
 
 

@@ -52,6 +52,20 @@ def _add_running(commands: _Commands) -> None:
     _add_sweep(command)
     command.add_argument("--workers", type=_positive, metavar="N", help="predict for this many workers")
 
+    text = "run the best configurations of a study again, with other seeds: mean and spread decide"
+    command = _add_command(commands, "rerun", run.rerun, text)
+    command.add_argument("study", type=Path, metavar="DIR")
+    text = "configurations: the params of the best trials (default: %(default)s)"
+    command.add_argument("--top", type=_positive, default=5, metavar="N", help=text)
+    command.add_argument("--seeds", type=_positive, default=3, metavar="N", help="runs of each (default: %(default)s)")
+    text = "of each run (default: as many as the study gives a trial at most)"
+    command.add_argument("--iterations", type=_positive, metavar="N", help=text)
+    text = "the new study's directory (default: the next free runs/<name>-rerun-<n>)"
+    command.add_argument("--dir", type=Path, help=text)
+    _add_place(command)
+    _add_files(command)
+    command.set_defaults(failed=None)
+
     text = "go on with a study that was interrupted, stopped or killed"
     command = _add_study_command(commands, "resume", run.go_on, text)
     _add_going_on(command)

@@ -1,10 +1,11 @@
-"""Commands that run a sweep: `run`, `resume`, `retry` and `plan`."""
+"""Commands that run a sweep: `run`, `rerun`, `resume`, `retry` and `plan`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hpsearch.report.status import way_on
 from hpsearch.report.study import Study, load
 from hpsearch.report.tables import rows_to_table
 from hpsearch.run.plan import make_plan, plan_text
+from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.enough import ENOUGH
@@ -26,7 +28,7 @@ from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
 from hpsearch.trial import TrialRow
 
-__all__ = ["go_on", "plan", "run"]
+__all__ = ["go_on", "plan", "rerun", "run"]
 
 _EXIT_CODES = {"finished": 0, "target": 0, "patience": 0, "interrupted": 130, "stopped": 3, "max_time": 3}
 
@@ -39,16 +41,37 @@ def run(given: argparse.Namespace) -> int:
     sweep = _with_workers(load_sweep(given.sweep, given.overrides), given.workers)
     place = None if given.dir is None else StudyDirectory(given.dir)
     if place is None or not place.exists():
-        _check_backend(given, sweep)
+        _check_backend(given, sweep, (str(given.sweep.resolve().parent),))
         text = given.sweep.read_text(encoding="utf-8")
         place = create_study(sweep, None if place is None else place.path, text)
     return _run(place, sweep, given, given.sweep)
 
 
-def _check_backend(given: argparse.Namespace, sweep: Sweep) -> None:
+def rerun(given: argparse.Namespace) -> int:
+    """Run the best configurations of a study again, in a new directory or on in one that holds this rerun."""
+    study = load(given.study)
+    asked = plan_rerun(study, given.top, given.seeds, given.iterations)
+    asked = replace(asked, sweep=_with_workers(asked.sweep, given.workers))
+    _check_importable(study.directory, asked.sweep, f"hpsearch.rerun({str(given.study)!r}, trainable=...)")
+    for note in asked.notes:
+        print(note, flush=True)
+    if given.dir is None or not StudyDirectory(given.dir).exists():
+        _check_backend(given, asked.sweep, asked.folders)
+    return _run(asked.opened(given.dir), asked.sweep, given, asked.source, str(asked.folder))
+
+
+def _check_backend(given: argparse.Namespace, sweep: Sweep, folders: Sequence[str]) -> None:
     """Refuse what can't be run where it is asked for, before a study is made of it."""
     if given.backend != "ray" or is_table(sweep.trainable):
-        make_backend(given.backend, sweep, None, given.address, (str(Path.cwd()), str(given.sweep.resolve().parent)))
+        make_backend(given.backend, sweep, None, given.address, (str(Path.cwd()), *folders))
+
+
+def _check_importable(path: Path, sweep: Sweep, call: str) -> None:
+    if (sweep.trainable or "").startswith("__main__:"):
+        raise JournalError(
+            f"{path}: its trainable {sweep.trainable!r} was given from Python and can't be imported here; go on "
+            f"with {call}"
+        )
 
 
 def go_on(given: argparse.Namespace) -> int:
@@ -58,11 +81,8 @@ def go_on(given: argparse.Namespace) -> int:
         record = journal.study()
     stored = load(place.path).sweep
     sweep = _with_workers(change_sweep(stored, given.overrides), given.workers)
-    if (sweep.trainable or "").startswith("__main__:"):
-        raise JournalError(
-            f"{place.path}: its trainable {sweep.trainable!r} was given from Python and can't be imported here; go on "
-            "with the same call of hpsearch.search(..., directory=...)"
-        )
+    call = "rerun(..., trainable=..., directory=...)" if "rerun" in record else "search(..., directory=...)"
+    _check_importable(place.path, sweep, f"the same call of hpsearch.{call}")
     folder = record.get("provenance", {}).get("directory", "")
     source = None if sweep.source is None else Path(folder, sweep.source)
     return _run(place, sweep, given, source, folder)
@@ -134,10 +154,13 @@ def _report(study: Study) -> int:
         print(f"{study.state}, but no trial has a value ({told}); hpsearch status {where} shows why")
         return 4
     best = study.best_trial
-    print(rows_to_table(leaders, study.sweep.parameters.names, study.sweep.metric.name), end="")
-    print(f"best:        trial {best.number}, {study.sweep.metric.name} {best.value:.6g}")
+    if study.rerun is not None:
+        print(study.rerun.text(), end="")
+    else:
+        print(rows_to_table(leaders, study.sweep.parameters.names, study.sweep.metric.name), end="")
+        print(f"best:        trial {best.number}, {study.sweep.metric.name} {best.value:.6g}")
     print(f"trials:      hpsearch trials {where}")
-    if best.checkpoint is not None:
+    if best.checkpoint is not None and study.rerun is None:
         print(f"checkpoint:  {_shown(best.checkpoint)}")
     if (study.directory / "tensorboard").is_dir():
         print(f"TensorBoard: hpsearch tensorboard {where}")

@@ -29,6 +29,11 @@ def status_text(study: Study, holder: str | None) -> str:
     """
     rows = study.trials
     lines = [f"{study.sweep.name}  {study.directory}", f"state       {_state(study, holder)}"]
+    if study.rerun is not None:
+        count, seeds = len(study.rerun.former), study.rerun.origin["seeds"]
+        lines.append(
+            f"rerun of    {study.rerun.directory}: {counted(count, 'configuration')}, {counted(seeds, 'run')} each"
+        )
     told = by_state(Counter(row.state for row in rows))
     total = study.total
     lines.append(f"trials      {told or 'none yet'}" + ("" if total is None else f"; {total[0]:,} in all"))

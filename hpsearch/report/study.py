@@ -23,6 +23,8 @@ from hpsearch.trial import TrialRow, TrialState
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hpsearch.report.rerun import Rerun
+
 __all__ = ["BestTrial", "Study", "load", "stored_sweep", "study_of"]
 
 
@@ -56,6 +58,8 @@ class Study:
     _journaled: JournaledState
     _entries: Callable[[], Iterator[Entry]]
     """Reads the journal."""
+    _rerun: dict[str, Any] | None = None
+    """What it recorded of the study whose configurations it runs again."""
 
     def __repr__(self) -> str:
         counts = self._journaled.counts()
@@ -112,6 +116,13 @@ class Study:
     def best_value(self) -> float:
         """The best trial's value."""
         return self.best_trial.value
+
+    @property
+    def rerun(self) -> Rerun | None:
+        """What came of running the best configurations of another study again; None where this is no rerun."""
+        from hpsearch.report.rerun import Rerun
+
+        return None if self._rerun is None else Rerun(self, self._rerun)
 
     def trials_dataframe(self, times: bool = False, metrics: bool = False) -> pd.DataFrame:
         """Give every trial as a row: `trial, state, iterations, value, params.<name>, width`.
@@ -184,7 +195,11 @@ class Study:
 
     def segments(self) -> list[SegmentRow]:
         """Give every segment that was started, with its width and the reason for it, in the order of starting."""
-        return segment_rows((event for _, event in self._events()), live=self.state == "running")
+        return segment_rows(self.events(), live=self.state == "running")
+
+    def events(self) -> Iterator[Event]:
+        """Read what happened, from the first event on."""
+        return (event for _, event in self._events())
 
     def _events(self) -> Iterator[tuple[float, Event]]:
         return ((entry.time, entry.event) for entry in self._entries())
@@ -236,7 +251,7 @@ def study_of(
         # Nobody runs what was running when the last process died.
         journaled.apply(ended)
     provenance, created = record.get("provenance", {}), record.get("created", 0.0)
-    return Study(path, sweep, ended.state, ended.message, provenance, created, journaled, entries)
+    return Study(path, sweep, ended.state, ended.message, provenance, created, journaled, entries, record.get("rerun"))
 
 
 def stored_sweep(record: dict[str, Any]) -> Sweep:

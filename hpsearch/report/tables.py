@@ -29,7 +29,9 @@ __all__ = [
     "Column",
     "csv_field",
     "csv_text",
+    "frame_of",
     "json_text",
+    "param_cell",
     "rows_to_csv",
     "rows_to_json",
     "rows_to_table",
@@ -156,7 +158,7 @@ def rows_to_table(
         Column(metric, [f"{row.value:.6g}" if is_valid(row.value) else "" for row in rows]),
     ]
     for name in names:
-        cells = [_cell(row.params[name]) if name in row.params else "" for row in rows]
+        cells = [param_cell(row.params[name]) if name in row.params else "" for row in rows]
         columns.append(Column(name, cells, is_text=True))
     for name in _metric_names(rows) if metrics else []:
         if name != metric:
@@ -202,9 +204,15 @@ def trials_dataframe(
     """
     import pandas as pd
 
-    columns = _columns(rows, names, times, metrics, absent=pd.NA)
-    frame = pd.DataFrame({name: _series(values) for name, values in columns.items()})
+    frame = frame_of(_columns(rows, names, times, metrics, absent=pd.NA))
     return frame.astype({"value": "float64", "trial": "int64", "iterations": "int64", "width": "int64"})
+
+
+def frame_of(columns: Mapping[str, list[Any]]) -> pd.DataFrame:
+    """Give columns as a DataFrame that keeps their values as they are."""
+    import pandas as pd
+
+    return pd.DataFrame({name: _series(values) for name, values in columns.items()})
 
 
 def _columns(
@@ -246,7 +254,8 @@ def csv_field(value: Value) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value)
 
 
-def _cell(value: Value) -> str:
+def param_cell(value: Value) -> str:
+    """Put a param's value as a table for a terminal holds it."""
     if value is None:
         return "null"
     return number(value) if isinstance(value, float) else csv_field(value)

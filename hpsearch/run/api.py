@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +14,9 @@ from hpsearch.errors import SweepError
 from hpsearch.known_observers import check_observer
 from hpsearch.observers.base import Observer
 from hpsearch.observers.progress import Silent, choose_progress
-from hpsearch.report.study import Study
+from hpsearch.report.rerun import Rerun
+from hpsearch.report.study import Study, load
+from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.simulate import IN_MEMORY, run_in_memory
 from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.schedulers.early_terminate import EarlyTerminate
@@ -25,7 +28,7 @@ from hpsearch.sweep.sweep import Checkpoints, Limits, Method, Metric, Resources,
 from hpsearch.sweep.table_name import is_table, table_and_task
 from hpsearch.trial import Goal
 
-__all__ = ["search"]
+__all__ = ["rerun", "search"]
 
 
 def search(
@@ -190,6 +193,89 @@ def search(
         virtual=backend == "simulated",
     )
     return run_study(place, sweep, run)
+
+
+def rerun(
+    study: str | Path,
+    top: int = 5,
+    seeds: int = 3,
+    *,
+    iterations: int | None = None,
+    trainable: str | Callable[..., Any] | None = None,
+    workers: int | None = None,
+    directory: str | Path | None = None,
+    backend: BackendName = "ray",
+    address: str | None = None,
+    tensorboard: bool = True,
+    observers: Sequence[str | Observer] | None = None,
+    progress: bool = True,
+) -> Rerun:
+    """Run the best configurations of a study again, each several times with other seeds and at full length.
+
+    It makes a study of its own, as any other; on a directory that holds this rerun it goes on where that stands.
+
+    Args:
+        study: The directory of a study that has ended.
+        top: How many configurations: the params of the best trials, equal ones once.
+        seeds: Runs of each.
+        iterations: Of each run; None: as many as the study gives its trials at most.
+        trainable: A function or class, or its import path; None: what the study names, which must be importable.
+        workers: How many there are; None: as many as the study's sweep says.
+        directory: Where the new study lies; None: the next free `runs/<name>-rerun-<n>`.
+        backend: As of `search`.
+        address: A Ray cluster to join.
+        tensorboard: Write TensorBoard's event files.
+        observers: Who watches, as of `search`; None: whom the study's sweep names.
+        progress: Show how the sweep stands.
+
+    Raises:
+        StudyInUseError: A live process runs the study.
+        SweepError: It can't be rerun as asked, or the directory holds another rerun.
+        HpsearchError: No trial has a value, or it can't be run.
+    """
+    if directory == IN_MEMORY:
+        raise SweepError(f"rerun: directory must be a folder, got {IN_MEMORY!r}")
+    if isinstance(trainable, Simulation):
+        raise SweepError(
+            f"rerun: an instance of {type(trainable).__name__} couldn't be had again when the study is resumed: pass "
+            "the class"
+        )
+    former = load(Path(study).expanduser())
+    plan = plan_rerun(former, top, seeds, iterations)
+    sweep = plan.sweep
+    if workers is not None:
+        sweep = replace(sweep, resources=replace(sweep.resources, workers=workers))
+    if trainable is not None:
+        if sweep.trainable is None:
+            raise SweepError(
+                f"rerun: {former.directory} runs a script, which can't be given as trainable; leave it out"
+            )
+        sweep = replace(sweep, trainable=_import_path(trainable))
+    elif (sweep.trainable or "").startswith("__main__:"):
+        raise SweepError(
+            f"rerun: the trainable {sweep.trainable!r} of {former.directory} was given from Python and can't be "
+            "imported; give it again: rerun(..., trainable=...)"
+        )
+    plan = replace(plan, sweep=sweep)
+    folders = tuple(dict.fromkeys((*_search_path(trainable), *plan.folders)))
+    if backend != "ray" or is_table(sweep.trainable):
+        make_backend(backend, sweep, trainable, address, folders)
+    display = choose_progress(sys.stdout) if progress else Silent()
+    for note in plan.notes:
+        display.note(note)
+    place = plan.opened(None if directory is None else Path(directory).expanduser())
+    run = Run(
+        trainable=trainable,
+        backend=lambda sweep: make_backend(backend, sweep, trainable, address, folders),
+        display=display,
+        tensorboard=tensorboard,
+        observers=None if observers is None else _checked(observers),
+        search_path=folders,
+        virtual=backend == "simulated",
+    )
+    made = run_study(place, sweep, run).rerun
+    assert made is not None
+    return made
 
 
 def _checked(observers: Sequence[str | Observer]) -> tuple[str | Observer, ...]:

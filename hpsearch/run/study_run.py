@@ -70,18 +70,27 @@ class Run:
     """The backend's clock is: searchers work on the loop, as the clock would jump while they think."""
 
 
-def create_study(sweep: Sweep, directory: Path | None, sweep_text: str | None = None) -> StudyDirectory:
+def create_study(
+    sweep: Sweep,
+    directory: Path | None,
+    sweep_text: str | None = None,
+    folder: Path | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> StudyDirectory:
     """Make the directory of a new study.
 
     Args:
         sweep: What will be run.
         directory: Where; None: the next free `runs/<name>-<n>`.
         sweep_text: The sweep file, kept beside the journal.
+        folder: Where the user's code is looked for; None: here.
+        more: What else is to be recorded; names to JSON values.
 
     Raises:
         JournalError: The directory is taken by something else.
     """
-    record = {"sweep": sweep.to_json(), "created": time.time(), "provenance": provenance(Path.cwd())}
+    told = provenance(folder or Path.cwd())
+    record = {"sweep": sweep.to_json(), "created": time.time(), "provenance": told, **(more or {})}
     while True:
         place = StudyDirectory(directory or next_directory(sweep.name))
         try:

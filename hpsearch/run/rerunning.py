@@ -1,0 +1,190 @@
+"""The sweep that runs the best configurations of a study again, each several times with other seeds."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpsearch.checks import InvalidKey, at_least, integer
+from hpsearch.errors import HpsearchError, JournalError, StudyInUseError, SweepError
+from hpsearch.events import Started
+from hpsearch.objective import is_valid
+from hpsearch.report.study import Study, load
+from hpsearch.report.wording import counted
+from hpsearch.run.study_run import create_study
+from hpsearch.seeds import SEED_LIMIT, trial_seed
+from hpsearch.space import Space
+from hpsearch.study.directory import StudyDirectory
+from hpsearch.sweep.sweep import Search, Sweep
+from hpsearch.trial import Params, TrialRow, Value
+
+__all__ = ["Rerunning", "plan_rerun"]
+
+_SUFFIX = "-rerun"
+_LONGEST_NAME = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Rerunning:
+    """What a rerun is to run."""
+
+    sweep: Sweep
+    """All configurations once, then all of them once more, and so on: one that is ended early has runs of each."""
+    origin: dict[str, Any]
+    """What the new study records of where it comes from: its table needs nothing else."""
+    folder: Path
+    """Where the former study was made: scripts, modules and tables are looked for from there."""
+    notes: tuple[str, ...]
+    """What a person should know before it runs."""
+
+    @property
+    def source(self) -> Path | None:
+        """The sweep file of the former study."""
+        return None if self.sweep.source is None else self.folder / self.sweep.source
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Where the former study found its code."""
+        source = () if self.source is None else (str(self.source.resolve().parent),)
+        return (str(self.folder), *source)
+
+    def opened(self, directory: Path | None) -> StudyDirectory:
+        """Make the new study, or give the one that is there already.
+
+        Args:
+            directory: Where; None: the next free `runs/<name>-<n>`.
+
+        Raises:
+            JournalError: The directory is taken by something else, another rerun among it.
+        """
+        place = None if directory is None else StudyDirectory(directory)
+        if place is None or not place.exists():
+            return create_study(self.sweep, directory, folder=self.folder, more={"rerun": self.origin})
+        there = load(place.path).rerun
+        got = "no rerun" if there is None else f"of {_told(there.origin)}"
+        if there is None or _told(there.origin) != _told(self.origin):
+            raise JournalError(
+                f"{place.path}: expected no study, or a rerun of {_told(self.origin)}, but the one there is {got}. "
+                "Name another directory (--dir)."
+            )
+        return place
+
+
+def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None) -> Rerunning:
+    """Say what running the best configurations of a study again means.
+
+    Args:
+        study: As it was read.
+        top: How many configurations; fewer where fewer have a value.
+        seeds: Runs of each.
+        iterations: Of each run; None: as many as the study gives its trials at most.
+
+    Raises:
+        StudyInUseError: A live process runs the study.
+        HpsearchError: No trial has a value.
+        SweepError: The params of one don't fit the study's parameters.
+    """
+    top, seeds = (at_least(1, integer, given, (name,)) for name, given in (("top", top), ("seeds", seeds)))
+    if iterations is not None:
+        iterations = at_least(1, integer, iterations, ("iterations",))
+    holder = StudyDirectory(study.directory).holder()
+    if holder is not None:
+        raise StudyInUseError(
+            f"{study.directory}: a study must have ended to be rerun, as its best trials may still be others, but "
+            f"{holder} runs it now. Wait for it, or end it with `hpsearch stop {study.directory}`."
+        )
+    rows = _best(study, top)
+    space = Space(study.sweep.parameters.parameters)  # nothing is drawn, so today's law does
+    points = [_fitting(study, space, row) for row in rows]
+    count = len(points) * seeds
+    name = study.sweep.name.removesuffix(_SUFFIX)[: _LONGEST_NAME - len(_SUFFIX)]
+    sweep = replace(
+        study.sweep,
+        name=f"{name}{_SUFFIX}",
+        method="random",
+        search=Search(),
+        metric=replace(study.sweep.metric, target=None),  # which one lucky run would reach
+        limits=replace(study.sweep.limits, patience=None),
+        parameters=space,
+        early_terminate=None,
+        max_iter=study.sweep.iterations if iterations is None else iterations,
+        run_cap=count,
+        points_to_try=tuple(points * seeds),
+        seed=_other_seed(study, count),
+    )
+    configurations = [{"trial": row.number, "value": row.value, "iterations": row.iterations} for row in rows]
+    origin = {"directory": str(study.directory), "seeds": seeds, "configurations": configurations}
+    folder = Path(study.provenance.get("directory") or Path.cwd())
+    return Rerunning(sweep, origin, folder, tuple(_notes(study, rows, top)))
+
+
+def _best(study: Study, top: int) -> list[TrialRow]:
+    """Give the best trials, best first, of those with equal params the first."""
+    rows = {row.number: row for row in study.trials if is_valid(row.value)}
+    if not rows:
+        _ = study.best_trial  # which says what became of all
+        raise HpsearchError(f"{study.directory}: no trial has a value")
+    ranked = study.sweep.objective.rank({number: row.value for number, row in rows.items()})
+    distinct: dict[str, TrialRow] = {}
+    for number in ranked:
+        distinct.setdefault(_identity(rows[number].params), rows[number])
+    return list(distinct.values())[:top]
+
+
+def _fitting(study: Study, space: Space, row: TrialRow) -> dict[str, Value]:
+    """Give a trial's params, which must run again as they are: nothing drawn, rounded or filled in."""
+    told = f"{study.directory}: trial {row.number} must have params that the study's parameters allow, to be run again"
+    advice = "Run them in a sweep whose parameters hold them, as points_to_try, or take fewer trials (top)."
+    try:
+        checked = space.check(row.params)
+    except InvalidKey as error:
+        raise SweepError(f"{told}, but {error}. {advice}") from None
+    if _identity(checked) != _identity(row.params):
+        raise SweepError(f"{told}, but {_identity(row.params)} would run as {_identity(checked)}. {advice}")
+    return checked
+
+
+def _other_seed(study: Study, count: int) -> int:
+    """Give a sweep's seed by which so many trials have seeds of their own, and none that a trial of the study had.
+
+    A trial's seed is a hash of the sweep's and of its number, with 32 bits: of two sweeps some may be equal, by chance.
+    """
+    former = {event.new.seed for event in study.events() if isinstance(event, Started) and event.new is not None}
+    for step in itertools.count(1):
+        seed = (study.sweep.seed + step) % SEED_LIMIT
+        drawn = {trial_seed(seed, number) for number in range(count)}
+        if len(drawn) == count and not drawn & former:
+            break
+    return seed
+
+
+def _notes(study: Study, rows: Sequence[TrialRow], top: int) -> list[str]:
+    notes = []
+    if study.state != "finished":
+        notes.append(f"{study.directory} is {study.state}, not finished: the best of what it has are run again")
+    if study.rerun is not None:
+        notes.append(
+            f"{study.directory} is a rerun itself: its configurations are taken by their best run, not by mean"
+        )
+    if len(rows) < top:
+        notes.append(f"{counted(len(rows), 'configuration')} of the {top} asked for: no other has a value")
+    forked = [row.number for row in rows if row.parent is not None]
+    if forked:
+        numbers = ", ".join(map(str, forked))
+        notes.append(f"forked from other trials, now run from their start: {numbers}")
+    return notes
+
+
+def _told(origin: Mapping[str, Any]) -> str:
+    numbers = ", ".join(str(known["trial"]) for known in origin["configurations"])
+    one = len(origin["configurations"]) == 1
+    return f"{'trial' if one else 'trials'} {numbers} with {counted(origin['seeds'], 'seed')}"
+
+
+def _identity(params: Params) -> str:
+    """Tell 1 from 1.0 and True, which Python's == doesn't."""
+    return json.dumps(dict(params), sort_keys=True)
