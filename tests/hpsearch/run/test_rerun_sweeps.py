@@ -30,8 +30,14 @@ def test_a_rerun_runs_all_of_a_search_that_learned_and_ended_at_its_target(tmp_p
     sweep = plan_rerun(former, 2, 3).sweep
     assert (sweep.method, sweep.search, sweep.metric.target) == ("random", hpsearch.Search(), None)
     assert sweep.limits.patience is None
-    study = hpsearch.rerun(
-        former.directory, top=2, seeds=3, trainable=train, directory=tmp_path / "rerun", backend="inline"
+    hpsearch.rerun(
+        former.directory,
+        top=2,
+        seeds=3,
+        trainable=train,
+        directory=tmp_path / "rerun",
+        backend="inline",
+        progress=False,
     )
-    assert study.state == "finished"
-    assert len(study.trials) == 6
+    study = hpsearch.load(tmp_path / "rerun")
+    assert (study.state, len(study.trials)) == ("finished", 6)
