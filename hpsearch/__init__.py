@@ -13,10 +13,13 @@ from hpsearch.errors import (
     SearcherError,
     StudyInUseError,
     SweepError,
+    TellError,
     TrainableError,
 )
 from hpsearch.report.study import BestTrial, Study, load
 from hpsearch.run.api import search
+from hpsearch.run.ask_tell import AskTell
+from hpsearch.run.telling import AskedTrial
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
@@ -44,6 +47,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ASHA",
+    "AskTell",
+    "AskedTrial",
     "BackendError",
     "BestTrial",
     "Categorical",
@@ -77,6 +82,7 @@ __all__ = [
     "SuccessiveHalving",
     "Sweep",
     "SweepError",
+    "TellError",
     "TrainableError",
     "Uniform",
     "current_trial",

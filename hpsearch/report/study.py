@@ -46,7 +46,8 @@ class Study:
     sweep: Sweep
     """The sweep, with what it was extended by."""
     state: str
-    """`running`, `finished`, `interrupted`, `stopped`, `max_time` or `error`."""
+    """`running`, `finished`, `interrupted`, `stopped`, `max_time` or `error`; `open`: its trials are asked for and told
+    of, by whoever comes."""
     message: str
     """What the state `error` was."""
     provenance: dict[str, Any]
@@ -86,6 +87,11 @@ class Study:
     def total(self) -> tuple[int, int] | None:
         """(trials, iterations) of the whole sweep; None where it has no bound, or never ran."""
         return self._journaled.total
+
+    @property
+    def is_told(self) -> bool:
+        """Whether its trials run elsewhere, and are asked for and told of."""
+        return self._journaled.told
 
     @property
     def best_trial(self) -> BestTrial:
@@ -184,7 +190,7 @@ class Study:
 
     def segments(self) -> list[SegmentRow]:
         """Give every segment that was started, with its width and the reason for it, in the order of starting."""
-        return segment_rows((event for _, event in self._events()), live=self.state == "running")
+        return segment_rows((event for _, event in self._events()), live=self.state in ("running", "open"))
 
     def _events(self) -> Iterator[tuple[float, Event]]:
         return ((entry.time, entry.event) for entry in self._entries())
@@ -232,7 +238,9 @@ def study_of(
                 sweep = extended(sweep, event)
     # As the process that runs it does after each commit: what nothing needs is gone, or about to go.
     journaled.obsolete()
-    if not live:
+    if journaled.told and ended is unended:
+        ended = Ended("open")  # what was asked for stays with who asked, whether a process is there or not
+    elif not live:
         # Nobody runs what was running when the last process died.
         journaled.apply(ended)
     provenance, created = record.get("provenance", {}), record.get("created", 0.0)

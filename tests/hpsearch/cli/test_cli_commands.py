@@ -275,5 +275,5 @@ def test_every_command_explains_itself(hpsearch_command, words):
 
 
 def test_these_are_all_the_commands():
-    listed = re.findall(r"^    (\w+)", build_parser().format_help(), re.MULTILINE)
+    listed = re.findall(r"^    ([\w-]+)", build_parser().format_help(), re.MULTILINE)
     assert sorted(listed) == sorted(COMMANDS)
