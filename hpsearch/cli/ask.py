@@ -28,8 +28,8 @@ def ask(given: argparse.Namespace) -> int:
     """Print trials to run, a line of JSON for each; make the study where there is none."""
     with _study(given) as study:
         if given.open:
-            for trial in study.open_trials():
-                _print(trial)
+            for given_out in study.open_trials():
+                _print(given_out)
             return 0
         for count in range(given.count):
             if (trial := study.ask()) is not None:

@@ -33,6 +33,9 @@ COMMANDS = [
     "tensorboard",
     "benchmark",
     "doctor",
+    "ask",
+    "tell",
+    "give-up",
 ]
 
 
