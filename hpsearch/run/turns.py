@@ -32,13 +32,13 @@ class Turn:
     Args:
         sweep: As it stands.
         study_state: The journal's events were applied to it.
+        finished: The journal's last event says that there is nothing more to start.
     """
 
     def __init__(self, sweep: Sweep, study_state: StudyState, finished: bool) -> None:
         self.sweep = sweep
         self.study_state = study_state
         self.finished = finished
-        """The last event says that there is nothing more to start."""
         self.noted: list[tuple[Event, Followed]] = []
         """Applied, not yet in the journal."""
         self.touched = False

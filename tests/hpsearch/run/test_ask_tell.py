@@ -76,7 +76,7 @@ def table(directory: Path) -> str:
     return rows_to_csv(study.trials, study.sweep.parameters.names)
 
 
-SCHEDULERS = {
+SCHEDULERS: dict[str, dict[str, object]] = {
     "none": {"max_iter": 3, "run_cap": 5},
     "hyperband": {"early_terminate": Hyperband(9), "max_iter": None, "run_cap": None},
     "halving": {"early_terminate": SuccessiveHalving(9, trials=9), "max_iter": None, "run_cap": None},

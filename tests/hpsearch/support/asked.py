@@ -32,7 +32,7 @@ def ask_and_die(study: str) -> None:
 def ask_and_die_unwritten(study: str) -> None:
     """Ask for a trial, and be killed by SIGKILL when all is decided and nothing is written."""
     lab = hpsearch.AskTell(directory=study)
-    Journal.append = lambda *_: Killing().item()  # type: ignore[method-assign, assignment, return-value]
+    Journal.append = lambda *_: Killing().item()  # type: ignore[method-assign, assignment]
     lab.ask()
 
 
