@@ -13,11 +13,14 @@ from hpsearch.errors import (
     SearcherError,
     StudyInUseError,
     SweepError,
+    TellError,
     TrainableError,
 )
 from hpsearch.report.rerun import Configuration, Rerun
 from hpsearch.report.study import BestTrial, Study, load
 from hpsearch.run.api import rerun, search
+from hpsearch.run.ask_tell import AskTell
+from hpsearch.run.telling import AskedTrial
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
@@ -45,6 +48,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ASHA",
+    "AskTell",
+    "AskedTrial",
     "BackendError",
     "BestTrial",
     "Categorical",
@@ -80,6 +85,7 @@ __all__ = [
     "SuccessiveHalving",
     "Sweep",
     "SweepError",
+    "TellError",
     "TrainableError",
     "Uniform",
     "current_trial",

@@ -15,6 +15,7 @@ __all__ = [
     "StorageError",
     "StudyInUseError",
     "SweepError",
+    "TellError",
     "TrainableError",
     "UnreadableCheckpointError",
     "UnwritableError",
@@ -63,6 +64,10 @@ class StudyInUseError(JournalError):
 
 class SearcherError(HpsearchError):
     """A searcher that learns has failed, or the process that it works in."""
+
+
+class TellError(HpsearchError):
+    """What is told of a trial doesn't fit what was asked for."""
 
 
 class BackendError(HpsearchError):

@@ -12,6 +12,7 @@ from typing import Any
 from hpsearch.trial import Failure, Report, Segment, Trial
 
 __all__ = [
+    "ASK_TELL",
     "Asked",
     "Dropped",
     "Ended",
@@ -29,9 +30,17 @@ __all__ = [
 ]
 
 
+ASK_TELL = "ask"
+"""The backend of a study whose trials run elsewhere, and are asked for and told of by any number of processes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A process began to run the study (the first time, or on resume); attempts still open are lost."""
+    """A process began to run the study (the first time, or on resume); attempts still open are lost.
+
+    With `ASK_TELL` it is written before the first trial is asked for, and again where a finished study is to go on:
+    attempts then stay open from one process to the next, and whoever runs them keeps their states.
+    """
 
     backend: str
     workers: int | None
@@ -77,10 +86,10 @@ class Saved:
     trial: int
     attempt: int
     iteration: int
-    checkpoint: str
-    """Relative to the study's directory."""
+    checkpoint: str | None
+    """Relative to the study's directory; None where whoever runs the trial keeps its state."""
     reports: tuple[Report, ...]
-    """Those since the last checkpoint of this attempt."""
+    """Those since the last `Saved` of this attempt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from hpsearch.schedulers.brackets import Bracket, hyperband_brackets, iterations
 from hpsearch.simulation.table_file import read_table
 from hpsearch.sweep.file import load_sweep
 from hpsearch.sweep.wandb import HINTS, REFUSED_DISTRIBUTIONS
-from tests.hpsearch.support.command_line import call
+from tests.hpsearch.support.command_line import call, environment
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
@@ -38,6 +40,10 @@ _SWEEP = {
     "parameters": {"x": {"value": 1}},
 }
 """What a fragment of a sweep file is put into."""
+
+
+RUN = frozenset({"trainable", "program", "command"})
+"""Keys that say what runs a trial; a sweep without any is asked and told."""
 
 
 @dataclass(frozen=True)
@@ -118,14 +124,15 @@ def test_yaml_loads_as_a_sweep_a_table_or_a_suite(block, tmp_path):
             with pytest.raises(hpsearch.SweepError, match=r"table: must be a file, but .* isn't there"):
                 read_table(str(path))
         return
+    runs = "metric" not in given or not RUN.isdisjoint(given)
     around = {} if "metric" in given else {key: value for key, value in _SWEEP.items() if key not in given}
     path.write_text(block.text + (yaml.safe_dump(around) if around else ""))
-    load_sweep(path)
+    load_sweep(path, runs=runs)
     if "points:" in block.text:
         load_sweep(path, ["method=grid"])
 
 
-WHOLE = [block for block in of("yaml") if block.file is not None]
+WHOLE = [block for block in of("yaml") if block.file is not None and not RUN.isdisjoint(yaml.safe_load(block.text))]
 
 
 @pytest.mark.parametrize("block", WHOLE, ids=name_of)
@@ -138,6 +145,16 @@ def test_a_sweep_whose_files_are_all_on_the_page_runs(block, here, capsys):
     study = hpsearch.load(here / "study")
     assert study.state == "finished"
     assert {str(trial.state) for trial in study.trials} <= {"complete", "stopped"}
+
+
+def test_the_shell_loop_that_asks_and_tells_runs_to_its_end(here):
+    write_files(ROOT / "docs/ask-tell.md", here)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    answer = subprocess.run(["sh", "lab.sh"], env=environment(PATH=path), capture_output=True, text=True)
+    assert answer.returncode == 0, answer
+    study = hpsearch.load("runs/lab")
+    assert (study.state, [trial.iterations for trial in study.trials].count(9)) == ("finished", 1)
+    assert len(study.trials) == 3
 
 
 def commands() -> list[tuple[str, str]]:

@@ -100,7 +100,7 @@ def stop(given: argparse.Namespace) -> int:
     place = StudyDirectory(given.dir)
     with Journal.read(place.journal) as journal:
         holder = place.holder()
-        if holder is None:
+        if holder is None or load(place.path).is_told:
             raise JournalError(f"{place.path}: no process runs this study now; there is nothing to stop")
         journal.request("stop")
     print(f"asked {holder} to end at the next reports of its trials")
@@ -110,8 +110,8 @@ def stop(given: argparse.Namespace) -> int:
 def tensorboard(given: argparse.Namespace) -> int:
     """Become TensorBoard."""
     place = StudyDirectory(given.dir)
-    Journal.read(place.journal).close()  # no study, no TensorBoard
-    if not place.tensorboard.is_dir():
+    # Who asks and tells writes no event files, so those that there are may lack what was told since.
+    if load(place.path).is_told or not place.tensorboard.is_dir():
         write_tensorboard(place)
     words = ["-m", "tensorboard.main", "--logdir", str(place.tensorboard), "--host", given.host]
     os.execv(sys.executable, [sys.executable, *words, "--port", str(given.port)])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from hpsearch.cli import look, run
+from hpsearch.cli import ask, look, run
 from hpsearch.cli.benchmark import benchmark
 
 __all__ = ["build_parser"]
@@ -22,6 +22,8 @@ exit codes:
   2    the command line itself can't be read
   3    the sweep was ended before it was finished (hpsearch stop, limits.max_time); resume goes on
   4    the sweep is finished or out of patience, but no trial has a value
+  5    ask: nothing to ask for now; first tell of some of the open trials
+  6    ask: the sweep is finished, there is nothing more to ask for
   130  interrupted with Ctrl-C; resume goes on
 """
 
@@ -36,6 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_running(commands)
+    _add_asking(commands)
     _add_looking(commands)
     return parser
 
@@ -78,6 +81,35 @@ def _add_running(commands: _Commands) -> None:
     command.add_argument("failed", type=_number, nargs="*", metavar="TRIAL", help=text)
 
     _add_study_command(commands, "stop", look.stop, "end a running sweep at the next reports of its trials")
+
+
+def _add_asking(commands: _Commands) -> None:
+    command = _add_command(commands, "ask", ask.ask, "print trials to run elsewhere, a line of JSON for each")
+    command.add_argument("sweep", type=Path, metavar="SWEEP.yaml|DIR", help="a sweep file, or a study's directory")
+    command.add_argument("--dir", type=Path, help="the study's directory, with a sweep file; made where there is none")
+    command.add_argument("--count", type=_positive, default=1, metavar="N", help="most trials to ask for (default: 1)")
+    text = "print those that were asked for and not told, and ask for none"
+    command.add_argument("--open", action="store_true", help=text)
+    _add_set(command, "change a key of the sweep, or extend the study's, e.g. --set run_cap=200; may be repeated")
+
+    command = _add_study_command(commands, "tell", ask.tell, "tell what came of a trial that was asked for")
+    _add_asked_trial(command)
+    command.add_argument("metrics", nargs="*", metavar="NAME=VALUE", help="one report")
+    text = "the iteration of the report: one after the other, or the last one alone"
+    command.add_argument("--iteration", type=_positive, metavar="N", help=text)
+    text = "the report, or an array of them, one per iteration (-: standard input)"
+    command.add_argument("--json", type=Path, metavar="FILE", help=text)
+    command.add_argument("--ended", action="store_true", help="it ended by itself, before the iteration that was asked")
+    command.add_argument("--failed", metavar="TEXT", help="it failed, and why")
+
+    text = "give up an open trial, which is then asked for again"
+    _add_asked_trial(_add_study_command(commands, "give-up", ask.give_up, text))
+
+
+def _add_asked_trial(command: argparse.ArgumentParser) -> None:
+    command.add_argument("trial", type=_number, metavar="TRIAL", help="its number")
+    text = "as `ask` printed it; needed from the trial's second attempt on"
+    command.add_argument("--attempt", type=_positive, metavar="N", help=text)
 
 
 def _add_looking(commands: _Commands) -> None:

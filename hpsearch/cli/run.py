@@ -16,6 +16,7 @@ from hpsearch.observers.progress import choose_progress
 from hpsearch.report.status import way_on
 from hpsearch.report.study import Study, load
 from hpsearch.report.tables import rows_to_table
+from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.study_run import Run, create_study, run_study
@@ -79,8 +80,13 @@ def go_on(given: argparse.Namespace) -> int:
     place = StudyDirectory(given.dir)
     with Journal.read(place.journal) as journal:
         record = journal.study()
-    stored = load(place.path).sweep
-    sweep = _with_workers(change_sweep(stored, given.overrides), given.workers)
+    study = load(place.path)
+    sweep = _with_workers(change_sweep(study.sweep, given.overrides), given.workers)
+    if study.is_told and given.failed is not None:
+        with AskTell(sweep, directory=place.path) as asking:
+            asking.retry(*given.failed)
+        print(f"they will be asked for again: hpsearch ask {_shown(place.path)}")
+        return 0
     call = "rerun(..., trainable=..., directory=...)" if "rerun" in record else "search(..., directory=...)"
     _check_importable(place.path, sweep, f"the same call of hpsearch.{call}")
     folder = record.get("provenance", {}).get("directory", "")

@@ -8,7 +8,7 @@ from pathlib import Path
 from hpsearch.report.study import Study
 from hpsearch.report.wording import by_state, by_width, counted, duration, params_line, shortened, up_to
 from hpsearch.study.enough import ENOUGH
-from hpsearch.trial import Failure
+from hpsearch.trial import Failure, TrialState
 
 __all__ = ["status_text", "way_on"]
 
@@ -38,7 +38,8 @@ def status_text(study: Study, holder: str | None) -> str:
     total = study.total
     lines.append(f"trials      {told or 'none yet'}" + ("" if total is None else f"; {total[0]:,} in all"))
     of_all = "" if total is None else f" of {total[1]:,}"
-    lines.append(f"iterations  {study.iterations:,}{of_all}, {duration(sum(row.seconds for row in rows))} in workers")
+    where = "from ask to tell" if study.is_told else "in workers"
+    lines.append(f"iterations  {study.iterations:,}{of_all}, {duration(sum(row.seconds for row in rows))} {where}")
     best = study._journaled.best()
     if best is not None:
         value = f"{study.sweep.metric.name} {best.value!r} at {best.value_iteration}"
@@ -52,6 +53,15 @@ def status_text(study: Study, holder: str | None) -> str:
     lines += _reverted(study)
     lines += _failures(study)
     return "\n".join(lines) + "\n"
+
+
+def _open(study: Study) -> str:
+    """Say which trials were asked for and not told."""
+    numbers = [row.number for row in study.trials if row.state is TrialState.RUNNING]
+    named = ", ".join(map(str, numbers[:_MOST_NAMED]))
+    more = f" and {len(numbers) - _MOST_NAMED} more" if len(numbers) > _MOST_NAMED else ""
+    waits = f"{'trial' if len(numbers) == 1 else 'trials'} {named}{more} to be told; " if numbers else ""
+    return f"open: {waits}ask with: hpsearch ask {study.directory}"
 
 
 def way_on(state: str, directory: Path | str) -> str:
@@ -68,6 +78,8 @@ def way_on(state: str, directory: Path | str) -> str:
 def _state(study: Study, holder: str | None) -> str:
     if study.state == "running":
         return f"running in {holder}"
+    if study.state == "open":
+        return _open(study)
     if study.state == "finished":
         return "finished"
     if study.state in ENOUGH:

@@ -48,7 +48,8 @@ class Study:
     sweep: Sweep
     """The sweep, with what it was extended by."""
     state: str
-    """`running`, `finished`, `target`, `patience`, `interrupted`, `stopped`, `max_time` or `error`."""
+    """`running`, `finished`, `target`, `patience`, `interrupted`, `stopped`, `max_time` or `error`; `open`: its trials
+    are asked for and told of, by whoever comes."""
     message: str
     """What the state `error` was; of `target` and `patience`, why the sweep ended."""
     provenance: dict[str, Any]
@@ -90,6 +91,11 @@ class Study:
     def total(self) -> tuple[int, int] | None:
         """(trials, iterations) of the whole sweep; None where it has no bound, or never ran."""
         return self._journaled.total
+
+    @property
+    def is_told(self) -> bool:
+        """Whether its trials run elsewhere, and are asked for and told of."""
+        return self._journaled.told
 
     @property
     def best_trial(self) -> BestTrial:
@@ -195,7 +201,7 @@ class Study:
 
     def segments(self) -> list[SegmentRow]:
         """Give every segment that was started, with its width and the reason for it, in the order of starting."""
-        return segment_rows(self.events(), live=self.state == "running")
+        return segment_rows(self.events(), live=self.state in ("running", "open"))
 
     def events(self) -> Iterator[Event]:
         """Read what happened, from the first event on."""
@@ -247,7 +253,9 @@ def study_of(
                 sweep = extended(sweep, event)
     # As the process that runs it does after each commit: what nothing needs is gone, or about to go.
     journaled.obsolete()
-    if not live:
+    if journaled.told and ended is unended:
+        ended = Ended("open")  # what was asked for stays with who asked, whether a process is there or not
+    elif not live:
         # Nobody runs what was running when the last process died.
         journaled.apply(ended)
     provenance, created = record.get("provenance", {}), record.get("created", 0.0)

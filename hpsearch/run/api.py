@@ -173,6 +173,7 @@ def search(
             seed=seed,
             observers=("tensorboard",) if observers is None else tuple(n for n in observers if isinstance(n, str)),
         )
+    sweep.check_runs()
     folders = _search_path(code)
     if in_memory:
         made = make_backend(backend, sweep, code, folders=folders)

@@ -17,7 +17,7 @@ from hpsearch.backends.base import Backend
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, StorageError
-from hpsearch.events import Ended, Event, Extended, Finished, Opened, Saved
+from hpsearch.events import ASK_TELL, Ended, Event, Extended, Finished, Opened, Saved
 from hpsearch.observers import make_observer
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.progress import Display, Unfailing
@@ -40,7 +40,7 @@ from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import CommandLine, Job
 
-__all__ = ["Run", "create_study", "run_study", "write_tensorboard"]
+__all__ = ["Run", "create_study", "run_study", "storage_errors", "sweep_to_run", "write_tensorboard"]
 
 _WORKERS_PATIENCE = 60.0
 """Seconds to wait for the workers of a killed run to end."""
@@ -118,21 +118,31 @@ def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Seque
     """
     run = replace(run, display=Unfailing(run.display))
     with (
-        _storage_errors(place),
+        storage_errors(place),
         place.running(process_name()) as check,
         Journal.open(place.journal, durable=run.durable, guard=check) as journal,
     ):
         history = list(journal.entries())
-        sweep, more = _extend(stored_sweep(journal.study()), history, sweep)
+        sweep, more = sweep_to_run(stored_sweep(journal.study()), history, sweep)
         if more is None and retry is None and history and history[-1].event == Ended("finished"):
             run.display.note(f"{place.path}: this sweep is finished")
             return load(place.path)
+        _check_workers_may(place, sweep, history)
         _go_on(place, journal, history, sweep, more, run, retry)
     return load(place.path)
 
 
-def _extend(stored: Sweep, history: Sequence[Entry], asked: Sweep | None) -> tuple[Sweep, Extended | None]:
-    """Give the sweep as it is to be run, and the event that adds to it."""
+def sweep_to_run(stored: Sweep, history: Sequence[Entry], asked: Sweep | None) -> tuple[Sweep, Extended | None]:
+    """Give the sweep as it is to be run, and the event that adds to it.
+
+    Args:
+        stored: As the study was created.
+        history: The journal's entries.
+        asked: What the user asks for now; None: what the study holds.
+
+    Raises:
+        SweepError: It is another sweep than the study's.
+    """
     current = stored
     for entry in history:
         if isinstance(entry.event, Extended):
@@ -145,6 +155,22 @@ def _extend(stored: Sweep, history: Sequence[Entry], asked: Sweep | None) -> tup
     return replace(
         current, metric=asked.metric, limits=asked.limits, resources=asked.resources, observers=asked.observers
     ), more
+
+
+def _check_workers_may(place: StudyDirectory, sweep: Sweep, history: Sequence[Entry]) -> None:
+    """Check that workers may run a study.
+
+    Raises:
+        JournalError: Its trials are asked for and told of.
+        SweepError: It doesn't say what runs a trial.
+    """
+    if any(isinstance(entry.event, Opened) and entry.event.backend == ASK_TELL for entry in history):
+        raise JournalError(
+            f"{place.path}: the trials of this study are asked for and told of, and whoever asked may still run them, "
+            f"so no workers can go on with it. Go on with `hpsearch ask {place.path}` and `hpsearch tell`, or run the "
+            "sweep in a directory of its own."
+        )
+    sweep.check_runs()
 
 
 def _go_on(
@@ -242,7 +268,7 @@ def _records(entries: Iterable[Entry]) -> Iterator[Record]:
 
 def write_tensorboard(place: StudyDirectory) -> None:
     """Write the event files of a study that was run without, from its journal."""
-    with _storage_errors(place):
+    with storage_errors(place):
         with Journal.read(place.journal) as journal:
             study = journal.study()
             sweep, history = stored_sweep(study), list(journal.entries())
@@ -293,7 +319,7 @@ def _seconds_spent(history: Sequence[Entry]) -> float:
 
 
 @contextmanager
-def _storage_errors(place: StudyDirectory) -> Iterator[None]:
+def storage_errors(place: StudyDirectory) -> Iterator[None]:
     """Say of what the system refuses to write that the study isn't lost by it."""
     try:
         yield

@@ -113,11 +113,12 @@ class StudyDirectory:
             ) from error
 
     @contextmanager
-    def running(self, who: str) -> Iterator[Callable[[], None]]:
+    def running(self, who: str, patience: float = _RUN_LOCK_PATIENCE) -> Iterator[Callable[[], None]]:
         """Hold the study for this process; released with the process, however it ends.
 
         Args:
             who: `user@host:pid`, shown to whoever comes second.
+            patience: Seconds to wait for another process that holds it.
 
         Yields:
             What raises StudyInUseError if the study isn't held any more: its lock was deleted, and another process
@@ -135,7 +136,7 @@ class StudyDirectory:
                 lock = stack.enter_context(Lock(self.path / _RUN_LOCK, make=True))
                 # Who deletes the file finds the directory locked, where the file system can do that.
                 place = stack.enter_context(Lock(self.path))
-                if not lock.take(_RUN_LOCK_PATIENCE) or not _taken_where_possible(place):
+                if not lock.take(patience) or not _taken_where_possible(place):
                     raise StudyInUseError(
                         f"{self.path}: {lock.read() or 'another process'} runs this study now. Watch it with "
                         f"`hpsearch status {self.path}`, or end it with `hpsearch stop {self.path}` and resume."

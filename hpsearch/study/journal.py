@@ -239,6 +239,11 @@ class Journal:
         if not self._former and (seq, checksum) != end:  # it was taken for the newest by a damaged number
             raise self._damage(seq + 1, "its number is damaged")
 
+    @property
+    def end(self) -> tuple[int, int] | None:
+        """Number and checksum of the last event, as the process that writes knows it."""
+        return self._end
+
     def request(self, verb: str) -> None:
         """Leave word for the process that runs the study."""
         with explained(self._path):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hpsearch.decision import Followed, Rungs
 from hpsearch.errors import JournalError
 from hpsearch.events import (
+    ASK_TELL,
     Asked,
     Dropped,
     Ended,
@@ -58,6 +59,8 @@ class JournaledState:
         self.records = TrialRecords(sweep.objective, sweep.resources.workers_per_trial)
         self.requeued: list[int] = []
         """Sorted: trials whose segment must be started again."""
+        self.told = False
+        """Trials run elsewhere: whoever runs them keeps their states, so each goes on where it was told to have got."""
         self.reached = 0
         """Trials that reached the end of a segment, and have not failed."""
         self.finished_segments = 0
@@ -99,8 +102,8 @@ class JournaledState:
             case Saved() | Finished() | Failed() | Lost() | Reverted():
                 self._attempt(event)
             case Opened() | Ended():
-                if isinstance(event, Opened) and event.workers_per_trial is not None:
-                    self.records.least_width = event.workers_per_trial
+                if isinstance(event, Opened):
+                    self._open(event)
                 for trial in sorted(self.records.running):
                     self._requeue(trial)
             case Dropped():
@@ -147,6 +150,11 @@ class JournaledState:
         """
         return self.records.obsolete(wanted, keep_all=self._keep_all)
 
+    def _open(self, event: Opened) -> None:
+        self.told = event.backend == ASK_TELL
+        if event.workers_per_trial is not None:
+            self.records.least_width = event.workers_per_trial
+
     def _start(self, event: Started) -> None:
         trial = event.segment.trial
         if trial in self.requeued:
@@ -164,7 +172,8 @@ class JournaledState:
             record.seconds += event.seconds
         match event:
             case Saved():
-                record.save(event.iteration, event.checkpoint)
+                if event.checkpoint is not None:
+                    record.save(event.iteration, event.checkpoint)
                 record.losses = 0
                 self._count(trial, event.reports)
             case Finished():
@@ -222,5 +231,9 @@ class JournaledState:
         insort(self.requeued, trial)
 
     def _count(self, trial: int, reports: Sequence[Report]) -> None:
-        self.iterations += len(reports)
+        record = self.records.of(trial)
+        before = record.result.iterations
         self.records.count(trial, reports)
+        self.iterations += record.result.iterations - before if self.told else len(reports)
+        if self.told:
+            record.checkpoint_iteration = record.result.iterations

@@ -294,7 +294,7 @@ class StudyState:
         if wanted is not None:
             parent = Parent(self._parent(wanted).trial.number, *self._records.checkpoint_at(wanted))
             # What its checkpoint hasn't done, the fork has to do, as every trial does that goes on from an older one.
-            start = 0 if parent.checkpoint is None else min(start, parent.iteration)
+            start = min(start, parent.iteration) if parent.checkpoint is not None or self._journaled.told else 0
         seed = trial_seed(self._sweep.seed, answer.number)
         trial = Trial(answer.number, suggestion.params, seed, suggestion.origin, parent, start)
         checkpoint = None if parent is None else parent.checkpoint

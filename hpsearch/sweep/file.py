@@ -44,12 +44,13 @@ _LIKELY_SPAN = 27
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
-def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
+def load_sweep(path: str | Path, overrides: Sequence[str] = (), *, runs: bool = True) -> Sweep:
     """Read a sweep file.
 
     Args:
         path: The file.
         overrides: `KEY=VALUE`, a dotted key and a value in YAML, each put in place of what the file says.
+        runs: It must say what runs a trial; False: its trials are asked for and told of.
 
     Raises:
         SweepError: The file, or an override, isn't right; the text starts with the path.
@@ -57,7 +58,10 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     document = read_document(Path(path))
     given = apply_overrides(document, overrides)
     try:
-        return sweep_from_mapping(document.value, source=str(path), name=_default_name(Path(path)))
+        sweep = sweep_from_mapping(document.value, source=str(path), name=_default_name(Path(path)))
+        if runs:
+            sweep.check_runs()
+        return sweep
     except (InvalidKey, InvalidKeys) as error:
         mistakes = error.mistakes if isinstance(error, InvalidKeys) else (error,)
         ordered = sorted(mistakes, key=lambda mistake: document.mark(dotted_path(document.value, mistake.key)).line)

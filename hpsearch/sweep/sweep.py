@@ -46,7 +46,8 @@ class Sweep:
 
     name: str
     trainable: str | None = None
-    """Import path `package.module:name`. Exactly one of this and a script is given."""
+    """Import path `package.module:name`. Exactly one of this and a script is given, or none where trials are asked for
+    and told of."""
     program: str | None = None
     """Path of a script, for `command`."""
     command: tuple[str, ...] | None = None
@@ -154,12 +155,19 @@ class Sweep:
                     raise InvalidKey((key,), problem, "keep one of them")
         elif self.program is not None:
             text(self.program, ("program",))
-        elif self.command is None:
-            problem = "is required: what runs a trial (or a script: program, or command)"
-            raise InvalidKey(("trainable",), problem, add=((), "trainable: package.module:function"))
-        elif any("${program}" in word for word in self.command):
+        elif self.command is not None and any("${program}" in word for word in self.command):
             problem = "is required where command says ${program}"
             raise InvalidKey(("program",), problem, add=((), "program: train.py"))
+
+    def check_runs(self) -> None:
+        """Check that it says what runs a trial.
+
+        Raises:
+            InvalidKey: It doesn't, so that its trials can only be asked for and told of.
+        """
+        if self.trainable is None and self.program is None and self.command is None:
+            problem = "is required: what runs a trial (or a script: program, or command)"
+            raise InvalidKey(("trainable",), problem, add=((), "trainable: package.module:function"))
 
     def _take_halving(self, searcher: type[Searcher] | None) -> None:
         """Take the scheduler that belongs to a method, where none is named."""

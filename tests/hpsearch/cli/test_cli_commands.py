@@ -34,6 +34,9 @@ COMMANDS = [
     "tensorboard",
     "benchmark",
     "doctor",
+    "ask",
+    "tell",
+    "give-up",
 ]
 
 
@@ -276,5 +279,5 @@ def test_every_command_explains_itself(hpsearch_command, words):
 
 
 def test_these_are_all_the_commands():
-    listed = re.findall(r"^    (\w+)", build_parser().format_help(), re.MULTILINE)
+    listed = re.findall(r"^    ([\w-]+)", build_parser().format_help(), re.MULTILINE)
     assert sorted(listed) == sorted(COMMANDS)

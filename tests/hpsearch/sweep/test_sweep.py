@@ -53,7 +53,6 @@ def wrong(value: Any) -> Any:
             {"method": "nope"},
             "method: must be one of random, grid, qmc, tpe, bayes, ",
         ),
-        ({"trainable": None}, "trainable: is required: what runs a trial"),
         ({"program": "train.py"}, "program: can't stand beside trainable"),
         ({"command": ("./train",)}, "command: can't stand beside trainable"),
         ({"trainable": None, "command": ()}, "command: must hold at least one word, got none"),
@@ -76,6 +75,13 @@ def wrong(value: Any) -> Any:
 def test_impossible_sweeps_are_refused_with_key_and_value(changes, problem):
     with pytest.raises(SweepError, match=f"^(Sweep: )?{problem}"):
         sweep(**changes)
+
+
+def test_a_sweep_that_is_only_asked_and_told_needs_nothing_that_runs_a_trial():
+    with pytest.raises(SweepError, match=r"^trainable: is required: what runs a trial"):
+        sweep(trainable=None).check_runs()
+    sweep().check_runs()
+    assert Sweep.from_json(sweep(trainable=None).to_json()) == sweep(trainable=None)
 
 
 @pytest.mark.parametrize(

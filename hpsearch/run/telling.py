@@ -1,0 +1,178 @@
+"""What is asked for, and what may be told of it: pure functions of a trial's record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpsearch.errors import TellError
+from hpsearch.space import Space
+from hpsearch.study.trial_record import TrialRecord
+from hpsearch.trainable.metrics import to_numbers
+from hpsearch.trial import Params, Parent, Report, Segment, TrialState
+
+__all__ = ["AskedTrial", "Told", "asked_trial", "open_segment", "taken"]
+
+Metrics = Mapping[str, Any]
+"""Names to numbers, NumPy's and torch's scalars included."""
+
+
+@dataclass(frozen=True)
+class AskedTrial:
+    """A trial that was asked for: what to run, and how far."""
+
+    number: int
+    attempt: int
+    """Counts from 1 how often the trial was given out."""
+    params: dict[str, Any]
+    """As a trainable sees them: groups nested."""
+    flat: Params
+    """The same, by flat names such as `optimizer.lr`."""
+    seed: int
+    """Derived from the sweep's seed and the trial's number."""
+    start: int
+    """Iterations that were told already: 0, or those of the rungs before, and of the attempts that were given up."""
+    end: int | None
+    """Last iteration to run; None where the sweep has no `max_iter`: as long as the training takes."""
+    parent: Parent | None = None
+    """What a forked trial goes on from; its state is yours, so `checkpoint` is None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What was told, checked."""
+
+    reports: tuple[Report, ...]
+    iteration: int
+    """The last one that was told by now."""
+    ends: bool
+    """The segment has come to its end."""
+
+
+def asked_trial(record: TrialRecord, space: Space) -> AskedTrial:
+    """Give a trial whose segment is open."""
+    trial, segment = record.trial, record.segment
+    assert segment is not None, "only an open trial was asked for"
+    return AskedTrial(
+        trial.number,
+        segment.attempt,
+        space.nest(trial.params),
+        dict(trial.params),
+        trial.seed,
+        record.result.iterations,
+        segment.end,
+        trial.parent,
+    )
+
+
+def open_segment(record: TrialRecord, attempt: int | None) -> Segment:
+    """Give the segment that is told of.
+
+    Args:
+        record: The trial's.
+        attempt: The one that is meant; None: the only one that there was.
+
+    Raises:
+        TellError: It isn't open, or which one is meant can't be known.
+    """
+    number, segment = record.trial.number, record.segment
+    if attempt is not None and not 1 <= attempt <= record.attempts:
+        raise TellError(f"trial {number} was given out in attempts 1 to {record.attempts}, got attempt {attempt}")
+    if segment is None:
+        raise TellError(f"trial {number} isn't open: {_why_not_open(record)}")
+    if attempt is None and segment.attempt > 1:
+        # A late word on a former attempt, or a second one on a former rung, would pass for this one's.
+        raise TellError(
+            f"trial {number} was given out {segment.attempt} times: say which attempt is meant, by the number that "
+            f"came with it (attempt={segment.attempt} is the open one; on the command line --attempt)"
+        )
+    if attempt is not None and attempt != segment.attempt:
+        raise TellError(
+            f"attempt {attempt} of trial {number} isn't open any more, it was told or given up: attempt "
+            f"{segment.attempt} is the one that is to be told"
+        )
+    return segment
+
+
+def taken(
+    record: TrialRecord,
+    metric: str,
+    given: Sequence[Metrics],
+    iteration: int | None,
+    seconds: float,
+    *,
+    ends: bool,
+    goes_on: bool = False,
+) -> Told:
+    """Take reports of a trial's open segment.
+
+    Args:
+        record: The trial's.
+        metric: The sweep's, which each report must hold.
+        given: One report per iteration, from the one after the last that was told.
+        iteration: Of the only report; it may be the segment's last although those before it were never told.
+        seconds: Running time of all of them.
+        ends: The trial ended by itself, perhaps before its segment's end.
+        goes_on: The segment may be told on; else this must be all of it.
+
+    Raises:
+        TellError: These aren't the iterations that are to be told.
+        TrainableError: A report doesn't hold numbers, and the sweep's metric among them.
+    """
+    number, segment, known = record.trial.number, record.segment, record.result.iterations
+    assert segment is not None, "only an open trial is told of"
+    end = segment.end
+    first = _first(record, segment, given, iteration)
+    last = first + len(given) - 1 if given else known
+    if end is not None and last > end:
+        raise TellError(f"trial {number} is to run to iteration {end}, got a report of iteration {last}")
+    if not given and not ends:
+        raise TellError(f"trial {number}: at least one report is to be told, got none{_HINT_FAILED}")
+    if not given and known == record.trial.start:
+        raise TellError(f"trial {number}: a trial that ended must have told a report, but told none{_HINT_FAILED}")
+    reaches = end is not None and last == end
+    if end is not None and not (reaches or ends or goes_on):
+        raise TellError(_too_few(number, known, last, end))
+    reports = tuple(
+        Report(number, first + place, to_numbers(metrics, metric), seconds / len(given))
+        for place, metrics in enumerate(given)
+    )
+    return Told(reports, last, reaches or ends or (end is None and not goes_on))
+
+
+_HINT_FAILED = "; one that gave nothing is told with failed='why'"
+
+
+def _first(record: TrialRecord, segment: Segment, given: Sequence[Metrics], iteration: int | None) -> int:
+    """Give the iteration of the first report."""
+    number, known = record.trial.number, record.result.iterations
+    if iteration is None:
+        return known + 1
+    if len(given) != 1:
+        raise TellError(f"trial {number}: `iteration` stands beside one report, got {len(given)} of them")
+    if iteration <= known:
+        raise TellError(f"trial {number}: iteration {iteration} was told already; the next one is {known + 1}")
+    alone = known == segment.start and iteration == segment.end
+    if iteration > known + 1 and not alone and (segment.end is None or iteration <= segment.end):
+        or_last = "" if segment.end is None or known > segment.start else f", or {segment.end} alone"
+        raise TellError(f"trial {number}: iteration {known + 1} comes next{or_last}; got {iteration}")
+    return iteration
+
+
+def _too_few(number: int, known: int, last: int, end: int) -> str:
+    missing = f"iteration {end} is" if last + 1 == end else f"iterations {last + 1} to {end} are"
+    alone = "" if last > known + 1 else f"the last one alone with iteration={end}, "
+    return (
+        f"trial {number} is to run to iteration {end}, and {missing} missing: tell all of them, {alone}"
+        "one by one with report(...), or say ended=True if it ended by itself"
+    )
+
+
+def _why_not_open(record: TrialRecord) -> str:
+    match record.state:
+        case TrialState.COMPLETE | TrialState.STOPPED:
+            return f"it was told and is {record.state}"
+        case TrialState.FAILED:
+            return f"it has failed: {record.reason}"
+    return "what was asked of it was told or given up, and `ask` gives it out anew where it is to go on"

@@ -1,0 +1,206 @@
+"""A study that several processes move on in turns: each call reads what the others wrote, and writes once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from hpsearch.decision import Followed
+from hpsearch.errors import JournalError
+from hpsearch.events import ASK_TELL, Asked, Ended, Event, Exhausted, Extended, Opened, Saved, Started
+from hpsearch.report.study import stored_sweep
+from hpsearch.run.study_run import create_study, storage_errors, sweep_to_run
+from hpsearch.schedulers.base import Done
+from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.enough import Enough
+from hpsearch.study.journal import Journal
+from hpsearch.study.provenance import command_line, process_name
+from hpsearch.study.state import Next, StudyState
+from hpsearch.sweep.parts import Limits
+from hpsearch.sweep.sweep import Sweep
+
+__all__ = ["Turn", "Turns", "make_study"]
+
+_PATIENCE = 60.0
+"""Seconds to wait for another process's turn; a searcher that learns may think for as long as some of them."""
+
+
+class Turn:
+    """The study, held by one call of one process: events are applied, and written together at the end.
+
+    Args:
+        sweep: As it stands.
+        study_state: The journal's events were applied to it.
+        enough: Says whether the sweep has what it came for; likewise.
+        finished: The journal's last event says that there is nothing more to start.
+    """
+
+    def __init__(self, sweep: Sweep, study_state: StudyState, enough: Enough, finished: bool) -> None:
+        self.sweep = sweep
+        self.study_state = study_state
+        self.enough = enough
+        self.finished = finished
+        self.noted: list[tuple[Event, Followed]] = []
+        """Applied, not yet in the journal."""
+        self.touched = False
+        """It may be ahead of the journal."""
+
+    def note(self, event: Event) -> None:
+        """Move on by an event."""
+        self.touched = True
+        followed = self.study_state.apply(event)
+        self.enough.observe(event, followed.decisions)
+        self.noted.append((event, followed))
+        self.finished = event == Ended("finished")
+
+    def open(self) -> None:
+        """Open the study for asking: the first time, or after it was finished."""
+        self.note(Opened(ASK_TELL, None, process_name(), command_line()))
+
+    def next(self) -> Next:
+        """Give what can start now, or why nothing can; notes what comes before it, and the sweep's end."""
+        self.touched = True
+        self.study_state.prepare()
+        while isinstance(answer := self.study_state.next(), Asked | Exhausted):
+            self.note(answer)
+        if isinstance(answer, Done):
+            self.note(Ended("finished"))
+        return answer
+
+    def settle(self) -> None:
+        """Note the sweep's end, as far as that is known without asking a searcher that learns."""
+        while isinstance(answer := self.study_state.next(), Exhausted):
+            self.note(answer)
+        if isinstance(answer, Done):
+            self.note(Ended("finished"))
+
+
+class Turns:
+    """Takes turns on one study.
+
+    Args:
+        place: The study's directory; made where there is none.
+        sweep: What the user asks for; None: what the study holds.
+        text: The sweep file.
+
+    Raises:
+        SweepError: The sweep is another one than the study's.
+        JournalError: There is no study and no sweep; or workers have run its trials.
+    """
+
+    def __init__(self, place: StudyDirectory, sweep: Sweep | None, text: str | None) -> None:
+        self.since: dict[int, float] = {}
+        """Of open trials, when they were asked for or told of last, in seconds since the epoch."""
+        self._place = place
+        self._lock = threading.Lock()
+        self._state: Turn | None = None
+        self._end: tuple[int, int] | None = None  # of the journal, as far as the state goes
+        self._limits: Limits | None = None if sweep is None else sweep.limits
+        if not place.exists():
+            make_study(place, sweep, text)
+        with self._held() as journal:
+            turn, more = self._loaded(journal, sweep)
+            if self._end == (0, 0) or (more is not None and turn.finished):
+                turn.open()
+            if more is not None:
+                turn.note(more)
+            self._write(journal, turn)
+        self._state = turn
+
+    @contextmanager
+    def turn(self) -> Iterator[Turn]:
+        """Hold the study with its state up to date; what was noted is written at the end, all of it or nothing.
+
+        Raises:
+            StudyInUseError: Another process has kept it for a minute.
+        """
+        with self._held() as journal:
+            turn = self._state
+            if turn is None or self._end != journal.end:
+                if turn is not None:
+                    turn.study_state.close()
+                turn, _ = self._loaded(journal, None)
+            self._state = turn
+            try:
+                yield turn
+                self._write(journal, turn)
+            finally:
+                if turn.touched:  # it has failed with something applied that the journal doesn't hold
+                    self._state = None
+                    turn.study_state.close()
+
+    def close(self) -> None:
+        """Let go of the searcher; the next turn reads the study anew."""
+        with self._lock:
+            if self._state is not None:
+                self._state.study_state.close()
+            self._state = None
+
+    @contextmanager
+    def _held(self) -> Iterator[Journal]:
+        with (
+            self._lock,
+            storage_errors(self._place),
+            self._place.running(process_name(), _PATIENCE) as check,
+            Journal.open(self._place.journal, guard=check) as journal,
+        ):
+            yield journal
+
+    def _loaded(self, journal: Journal, asked: Sweep | None) -> tuple[Turn, Extended | None]:
+        """Read the study; give what the user asks for beyond it, too."""
+        history = list(journal.entries())
+        opened = next((entry.event for entry in history if isinstance(entry.event, Opened)), None)
+        if opened is not None and opened.backend != ASK_TELL:
+            raise JournalError(
+                f"{self._place.path}: workers have run the trials of this study, so they can't be asked for. Go on "
+                f"with `hpsearch resume {self._place.path}`, or ask for those of a study in a directory of its own."
+            )
+        stored = stored_sweep(journal.study())
+        sweep, more = sweep_to_run(stored, history, asked)
+        if self._limits is not None:
+            sweep = replace(sweep, limits=self._limits, read_back=True)
+        study_state = StudyState(stored)
+        enough = Enough(sweep, study_state.value)
+        self.since.clear()
+        for entry in study_state.resume(history):
+            enough.observe(entry.event, entry.followed.decisions)
+            self._remember(entry.event, entry.time)
+        study_state.obsolete()
+        self._end = journal.end
+        return Turn(sweep, study_state, enough, bool(history) and history[-1].event == Ended("finished")), more
+
+    def _write(self, journal: Journal, turn: Turn) -> None:
+        if turn.noted:
+            events, followed = zip(*turn.noted, strict=True)
+            for (_, when), event in zip(journal.append(events, followed), events, strict=True):
+                self._remember(event, when)
+            turn.noted.clear()
+            turn.study_state.obsolete()  # it names nothing that lies in the study's directory
+            self._end = journal.end
+        turn.touched = False
+
+    def _remember(self, event: Event, when: float) -> None:
+        match event:
+            case Started(segment=segment):
+                self.since[segment.trial] = when
+            case Saved(trial=trial):
+                self.since[trial] = when
+
+
+def make_study(place: StudyDirectory, sweep: Sweep | None, text: str | None) -> None:
+    """Make a study where there is none, also while another process does the same.
+
+    Raises:
+        JournalError: There is no sweep to make it of, or the directory is taken by something else.
+    """
+    if sweep is None:
+        raise JournalError(
+            f"{place.path}: expected a study's directory, but there is none, and no sweep to make one of"
+        )
+    try:
+        create_study(sweep, place.path, text)
+    except JournalError:
+        if not place.exists():  # else another process has made it meanwhile
+            raise
