@@ -17,6 +17,7 @@ from hpsearch.report.study import Study, load
 from hpsearch.report.tables import rows_to_table
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.run.study_run import Run, create_study, run_study
+from hpsearch.run.warm_start import warm_start_of
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.sweep.changes import change_sweep
@@ -39,8 +40,11 @@ def run(given: argparse.Namespace) -> int:
     place = None if given.dir is None else StudyDirectory(given.dir)
     if place is None or not place.exists():
         _check_backend(given, sweep)
+        begins_with = warm_start_of(given.warm_start, sweep, None)
         text = given.sweep.read_text(encoding="utf-8")
-        place = create_study(sweep, None if place is None else place.path, text)
+        place = create_study(sweep, None if place is None else place.path, text, begins_with)
+    else:
+        warm_start_of(given.warm_start, sweep, place)
     return _run(place, sweep, given, given.sweep)
 
 

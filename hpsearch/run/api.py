@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from hpsearch.backends import BackendName, make_backend
 from hpsearch.backends.simulated import SimulatedBackend
@@ -13,9 +13,11 @@ from hpsearch.errors import SweepError
 from hpsearch.known_observers import check_observer
 from hpsearch.observers.base import Observer
 from hpsearch.observers.progress import Silent, choose_progress
+from hpsearch.past.read import Given
 from hpsearch.report.study import Study
 from hpsearch.run.simulate import IN_MEMORY, run_in_memory
 from hpsearch.run.study_run import Run, create_study, run_study
+from hpsearch.run.warm_start import warm_start_of
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
 from hpsearch.space import Space
@@ -42,6 +44,7 @@ def search(
     max_iter: int | None = None,
     run_cap: int | None = None,
     points_to_try: Sequence[Mapping[str, Any]] = (),
+    warm_start: Given | Sequence[Given] = (),
     workers: int | None = None,
     cpus_per_worker: int = 1,
     gpus_per_worker: float = 0,
@@ -84,6 +87,8 @@ def search(
         max_iter: Iterations of every trial, where nothing terminates early.
         run_cap: Most trials that are created.
         points_to_try: Params known to be good, tried first.
+        warm_start: Results that exist, which a method that learns begins with: a study's directory, a CSV file, a
+            storage of Optuna's as `sqlite:///study.db#name`, a `Study` of hpsearch or Optuna, a DataFrame; or several.
         workers: How many there are, each for a trial or a part of one; None: as many as there is room for.
         cpus_per_worker: CPUs of each; also torch's threads.
         gpus_per_worker: GPUs of each; a fraction shares a device.
@@ -166,15 +171,17 @@ def search(
             observers=("tensorboard",) if observers is None else tuple(n for n in observers if isinstance(n, str)),
         )
     folders = _search_path(code)
+    given = tuple(warm_start) if isinstance(warm_start, list | tuple) else (cast("Given", warm_start),)
     if in_memory:
         made = make_backend(backend, sweep, code, folders=folders)
         assert isinstance(made, SimulatedBackend)
-        return run_in_memory(sweep, made)
+        return run_in_memory(sweep, made, warm_start_of(given, sweep, None))
     assert not isinstance(code, Simulation)
     if backend != "ray" or is_table(sweep.trainable):
         make_backend(backend, sweep, code, address, folders)  # what can't be run leaves no study behind
+    begins_with = warm_start_of(given, sweep, place)
     if place is None or not place.exists():
-        place = create_study(sweep, None if place is None else place.path)
+        place = create_study(sweep, None if place is None else place.path, None, begins_with)
     run = Run(
         trainable=code,
         backend=lambda sweep: make_backend(backend, sweep, code, address, folders),

@@ -34,6 +34,8 @@ from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.study.provenance import command_line, process_name, provenance
 from hpsearch.study.state import StudyState
+from hpsearch.study.suggestions import direct_calls
+from hpsearch.study.warm_start import WarmStart, stored_warm_start
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.widths.widths import Widths
@@ -69,18 +71,23 @@ class Run:
     """The backend's clock is: searchers work on the loop, as the clock would jump while they think."""
 
 
-def create_study(sweep: Sweep, directory: Path | None, sweep_text: str | None = None) -> StudyDirectory:
+def create_study(
+    sweep: Sweep, directory: Path | None, sweep_text: str | None = None, warm_start: WarmStart | None = None
+) -> StudyDirectory:
     """Make the directory of a new study.
 
     Args:
         sweep: What will be run.
         directory: Where; None: the next free `runs/<name>-<n>`.
         sweep_text: The sweep file, kept beside the journal.
+        warm_start: What its searcher begins with.
 
     Raises:
         JournalError: The directory is taken by something else.
     """
-    record = {"sweep": sweep.to_json(), "created": time.time(), "provenance": provenance(Path.cwd())}
+    record: dict[str, Any] = {"sweep": sweep.to_json(), "created": time.time(), "provenance": provenance(Path.cwd())}
+    if warm_start is not None:
+        record |= warm_start.to_record()
     while True:
         place = StudyDirectory(directory or next_directory(sweep.name))
         try:
@@ -149,7 +156,12 @@ def _go_on(
     run.display.note(f"study: {place.path}")
     place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
     stored = stored_sweep(record)
-    study_state = StudyState(stored) if run.virtual else StudyState(stored, lambda sweep, _: ProcessCalls(sweep))
+    warm_start = stored_warm_start(record)
+    past = () if warm_start is None else warm_start.past
+    for words in () if warm_start is None else warm_start.told:
+        run.display.note(f"begins with results of {words}")
+    calls_of = direct_calls if run.virtual else lambda sweep, _: ProcessCalls(sweep, past)
+    study_state = StudyState(stored, calls_of, past)
     widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest)
     observers = _observers(place, sweep, record, run)
     replayed = []

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hpsearch.schedulers.base import Scheduler
 from hpsearch.schedulers.full import FullLength
-from hpsearch.searchers import Searcher
+from hpsearch.searchers import Past, Searcher
 from hpsearch.sweep.sweep import Sweep
 
 __all__ = ["build_scheduler", "build_searcher"]
 
 
-def build_searcher(sweep: Sweep) -> Searcher:
-    """Build the searcher that a sweep's `method` asks for."""
-    return sweep.searcher.build(sweep.problem)
+def build_searcher(sweep: Sweep, past: Sequence[Past] = ()) -> Searcher:
+    """Build the searcher that a sweep's `method` asks for.
+
+    Args:
+        sweep: What is searched.
+        past: Trials of other searches that it begins with.
+    """
+    searcher = sweep.searcher.build(sweep.problem)
+    if past:
+        searcher.recall(past)
+    return searcher
 
 
 def build_scheduler(sweep: Sweep) -> Scheduler:
