@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import hpsearch
 from hpsearch.report.study import Study
+from hpsearch.searchers import Past, Suggestion
 from hpsearch.sweep.sweep import Sweep
+from tests.hpsearch.support.climbing import Climbing
 from tests.hpsearch.support.scripted import sweep_of
 
-__all__ = ["SPACE", "bowl", "bowl_loss", "search_bowl", "warm_sweep"]
+__all__ = ["SPACE", "Recalling", "bowl", "bowl_loss", "search_bowl", "warm_sweep"]
 
 SPACE: dict[str, Any] = {"lr": hpsearch.LogUniform(1e-4, 1.0), "width": hpsearch.IntUniform(1, 64)}
 
 
 def bowl_loss(lr: float, width: int) -> float:
     """Least, 0, at (0.01, 20)."""
-    import math
-
     return (math.log10(lr) + 2) ** 2 + ((width - 20) / 20) ** 2
 
 
@@ -54,3 +56,19 @@ def warm_sweep(**changes: Any) -> Sweep:
         "run_cap": 8,
     }
     return sweep_of(**{**given, **changes})
+
+
+class Recalling(Climbing):
+    """Begins at the best that it recalls."""
+
+    kind: ClassVar[str] = "tests.hpsearch.support.warm:Recalling"
+    recalls: ClassVar[bool] = True
+    _recalled: dict[str, Any] | None = None
+
+    def recall(self, past: Sequence[Past]) -> None:
+        self._recalled = dict(min(past, key=lambda one: list(one.values.values())[-1]).params)
+
+    def suggest(self, number: int) -> Suggestion | None:
+        if number == 0 and self._recalled is not None:
+            return Suggestion(self._recalled, "recalled")
+        return super().suggest(number)
