@@ -42,7 +42,8 @@ class OptunaSearcher(Searcher):
     seeded by (seed, number) sees a study with each trial that got far enough (see `History`) as complete and each that
     is under way as running. Failed trials are the worst that there are. A point that was tried already isn't suggested
     again: the sampler is asked anew, under another seed, and in the end an untried point is drawn. Trials of other
-    searches that it begins with stand first, as complete; each saves one of the first draws.
+    searches that it begins with stand first, as complete; each that
+    the model sees saves one of the first draws.
     """
 
     learns: ClassVar[bool] = True
@@ -57,6 +58,7 @@ class OptunaSearcher(Searcher):
         self._history = History(problem.objective, self._enough)
         self._tried = Tried(problem.space)
         self._recalled = 0
+        """Trials of other searches that the model sees at first."""
 
     @classmethod
     def build(cls, problem: Problem) -> Searcher:
@@ -104,8 +106,8 @@ class OptunaSearcher(Searcher):
 
     def recall(self, past: Sequence[Past]) -> None:
         """Take the trials of other searches."""
-        self._recalled = len(past)
         self._history.recall(past)
+        self._recalled = len(self._history.evidence())
 
     def started(self, trial: Trial) -> None:
         """Take a new trial."""

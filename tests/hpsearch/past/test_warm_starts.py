@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import hpsearch
@@ -153,6 +154,31 @@ def test_a_searcher_of_ones_own_recalls_if_it_says_so(tmp_path):
 def lone(trial: hpsearch.RunningTrial) -> None:
     for _ in trial.iterations():
         trial.report({"loss": trial.params["x"]})
+
+
+def test_a_sweep_in_memory_begins_with_them_too():
+    given = [{"x": x / 30, "loss": (x / 30 - 0.3) ** 2 + 1} for x in range(30)]
+    study = hpsearch.search(
+        Line(),
+        parameters={"x": hpsearch.Uniform(0, 1)},
+        metric="loss",
+        method="tpe",
+        max_iter=1,
+        run_cap=3,
+        warm_start=pd.DataFrame(given),
+        directory=":memory:",
+        backend="simulated",
+        workers=1,
+    )
+    assert {row.origin for row in study.trials} == {"tpe"}
+    assert abs(study.best_params["x"] - 0.3) < 0.2
+
+
+class Line(hpsearch.Curves):
+    """A training of which nothing is written."""
+
+    def curve(self, params: dict[str, Any], seed: int) -> hpsearch.Curve:
+        return hpsearch.Curve({"loss": [(params["x"] - 0.3) ** 2]}, 1.0)
 
 
 def test_the_command_says_what_it_takes_and_goes_on_without(source, tmp_path, monkeypatch, capsys):
