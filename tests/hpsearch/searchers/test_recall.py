@@ -80,7 +80,6 @@ def test_it_follows_from_what_was_recalled(method):
     assert [build_searcher(sweep, past_of(12, 1)).suggest(n) for n in numbers] != [other.suggest(n) for n in numbers]
 
 
-@pytest.mark.parametrize(("past", "left"), [(0, 10), (4, 6), (10, 0), (40, 0)])
 def test_only_those_save_a_draw_that_got_as_far_as_the_model_looks():
     past = [Past({"lr": 0.1, "width": n}, {1: 1.0}, 1) for n in range(1, 9)]
     far = [Past({"lr": 0.01, "width": n}, {1: 1.0, 2: 0.5}, 2) for n in range(1, 7)]
@@ -89,6 +88,7 @@ def test_only_those_save_a_draw_that_got_as_far_as_the_model_looks():
     assert build_searcher(warm_sweep(), [Past({"lr": 0.1, "width": 1}, {1: math.nan}, 1)]).draws_first == 10
 
 
+@pytest.mark.parametrize(("past", "left"), [(0, 10), (4, 6), (10, 0), (40, 0)])
 def test_each_trial_saves_one_of_the_first_draws(past, left):
     assert build_searcher(warm_sweep(), past_of(past, 1)).draws_first == left
     sweep = warm_sweep(search=Search(startup=0))
