@@ -44,7 +44,7 @@ def search(
     max_iter: int | None = None,
     run_cap: int | None = None,
     points_to_try: Sequence[Mapping[str, Any]] = (),
-    warm_start: Given | Sequence[Given] = (),
+    warm_start: Given | Sequence[Given] | None = None,
     workers: int | None = None,
     cpus_per_worker: int = 1,
     gpus_per_worker: float = 0,
@@ -89,6 +89,7 @@ def search(
         points_to_try: Params known to be good, tried first.
         warm_start: Results that exist, which a method that learns begins with: a study's directory, a CSV file, a
             storage of Optuna's as `sqlite:///study.db#name`, a `Study` of hpsearch or Optuna, a DataFrame; or several.
+            On a directory that holds the sweep: the same, or None.
         workers: How many there are, each for a trial or a part of one; None: as many as there is room for.
         cpus_per_worker: CPUs of each; also torch's threads.
         gpus_per_worker: GPUs of each; a fraction shares a device.
@@ -171,7 +172,8 @@ def search(
             observers=("tensorboard",) if observers is None else tuple(n for n in observers if isinstance(n, str)),
         )
     folders = _search_path(code)
-    given = tuple(warm_start) if isinstance(warm_start, list | tuple) else (cast("Given", warm_start),)
+    listed = () if warm_start is None else warm_start
+    given = tuple(listed) if isinstance(listed, list | tuple) else (cast("Given", listed),)
     if in_memory:
         made = make_backend(backend, sweep, code, folders=folders)
         assert isinstance(made, SimulatedBackend)

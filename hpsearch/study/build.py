@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 
+from hpsearch.errors import SearcherError, exception_line
 from hpsearch.schedulers.base import Scheduler
 from hpsearch.schedulers.full import FullLength
 from hpsearch.searchers import Past, Searcher
@@ -18,10 +20,20 @@ def build_searcher(sweep: Sweep, past: Sequence[Past] = ()) -> Searcher:
     Args:
         sweep: What is searched.
         past: Trials of other searches that it begins with.
+
+    Raises:
+        SearcherError: It can't begin with them.
     """
     searcher = sweep.searcher.build(sweep.problem)
     if past:
-        searcher.recall(past)
+        try:
+            searcher.recall(past)
+        except Exception as error:
+            raise SearcherError(
+                f"a searcher must take what the search begins with, but {type(searcher).__name__}.recall raised "
+                f"{exception_line(error)}. Mend it and resume the study, or begin with nothing in a new one.\n"
+                f"{traceback.format_exc()}"
+            ) from error
     return searcher
 
 

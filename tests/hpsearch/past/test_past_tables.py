@@ -127,6 +127,19 @@ def test_choices_are_told_apart_by_their_kind(tmp_path):
     assert "3 have another c" in told
 
 
+def test_a_cell_that_could_be_two_choices_is_not_guessed(tmp_path):
+    space = Space.from_parameters({"c": Categorical([1, "1", None, "", "x"])})
+    past, told = read(tmp_path, "c,loss\n1,1\n,1\nx,1\n", parameters=space)
+    assert [one.params for one in past] == [{"c": "x"}]
+    assert (
+        "2 have a cell in c that can't be read: it must be told apart in a table, but '1' stands for 1 and \"1\""
+        in told
+    )
+    frame = pd.DataFrame({"c": pd.Series([1, "1", None, "", "x"], dtype=object), "loss": range(5)})
+    found = read_warm_start([frame], warm_sweep(parameters=space))
+    assert [json.dumps(one.params["c"]) for one in found.past] == ["1", '"1"', "null", '""', '"x"']
+
+
 def test_a_choice_without_a_probability_is_left_out(tmp_path):
     space = Space.from_parameters({"c": Categorical(["a", "b", "c"], [0.5, 0.0, 0.5])})
     past, told = read(tmp_path, "c,loss\na,1\nb,1\n", parameters=space)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from hpsearch.errors import SearcherError
 from hpsearch.objective import Metric, Objective
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import Observation, Past, Search
@@ -97,13 +98,15 @@ def test_each_trial_saves_one_of_the_first_draws(past, left):
 
 @pytest.mark.parametrize("count", [1, 9, 10, 11])
 def test_cmaes_begins_near_the_best_of_them_however_many_there_are(count):
-    space = Space.from_parameters({"a": Uniform(0, 1), "b": Uniform(0, 1), "c": Categorical(["x", "y"])})
+    space = Space.from_parameters(
+        {"a": Uniform(0, 1), "b": Uniform(0, 1), "c": Categorical(["x", "y"]), "one": Uniform(0.5, 1.2, step=1)}
+    )
     sweep = warm_sweep(method="cmaes", parameters=space)
-    past = [Past({"a": 0.9, "b": 0.1 + i / 100, "c": "x"}, {2: float(i)}, 2) for i in range(count)]
+    past = [Past({"a": 0.9, "b": 0.1 + i / 100, "c": "x", "one": 1}, {2: float(i)}, 2) for i in range(count)]
     suggested = [build_searcher(sweep, past).suggest(n) for n in range(12)]
     assert statistics.mean(s.params["a"] for s in suggested if s is not None) > 0.65
     # Whoever says where it begins is obeyed.
-    own = warm_sweep(method="cmaes", parameters=space, search=Search(options={"x0": {"a": 0.1, "b": 0.1}}))
+    own = warm_sweep(method="cmaes", parameters=space, search=Search(options={"x0": {"a": 0.1, "b": 0.1, "one": 1.0}}))
     suggested = [build_searcher(own, past).suggest(n) for n in range(12)]
     assert statistics.mean(s.params["a"] for s in suggested if s is not None) < 0.4
 
@@ -151,5 +154,7 @@ def test_it_counts_where_no_trial_has_a_length():
 
 
 def test_whoever_doesnt_recall_says_so():
-    with pytest.raises(NotImplementedError, match="RandomSearcher can't begin with trials of other searches"):
+    with pytest.raises(
+        SearcherError, match=r"RandomSearcher\.recall raised NotImplementedError: RandomSearcher can't begin"
+    ):
         build_searcher(warm_sweep(method="random"), past_of(1, 1))
