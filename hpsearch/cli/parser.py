@@ -47,6 +47,8 @@ def _add_running(commands: _Commands) -> None:
     command = _add_command(commands, "run", run.run, "run a sweep")
     _add_sweep(command)
     command.add_argument("--dir", type=Path, help="the study's directory (default: the next free runs/<name>-<n>)")
+    text = "begin with results that exist: a study's directory, a CSV file, or sqlite:///study.db#name of Optuna's"
+    command.add_argument("--from", dest="warm_start", action="append", default=[], metavar="SOURCE", help=text)
     _add_place(command)
     _add_files(command)
     command.set_defaults(failed=None)

@@ -20,6 +20,7 @@ from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.study_run import Run, create_study, run_study
+from hpsearch.run.warm_start import recorded, warm_start_of
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.enough import ENOUGH
 from hpsearch.study.journal import Journal
@@ -43,8 +44,11 @@ def run(given: argparse.Namespace) -> int:
     place = None if given.dir is None else StudyDirectory(given.dir)
     if place is None or not place.exists():
         _check_backend(given, sweep, (str(given.sweep.resolve().parent),))
+        begins_with = warm_start_of(given.warm_start, sweep, None)
         text = given.sweep.read_text(encoding="utf-8")
-        place = create_study(sweep, None if place is None else place.path, text)
+        place = create_study(sweep, None if place is None else place.path, text, more=recorded(begins_with))
+    else:
+        warm_start_of(given.warm_start, sweep, place)
     return _run(place, sweep, given, given.sweep)
 
 

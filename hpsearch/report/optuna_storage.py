@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from optuna.storages import RDBStorage
     from optuna.trial import FrozenTrial
 
-__all__ = ["check_replaceable", "write_optuna_storage"]
+__all__ = ["MARK", "check_replaceable", "write_optuna_storage"]
 
-_MARK = "hpsearch"
+MARK = "hpsearch"
 """User attribute of a study that holds the identity of ours."""
 
 KNOWN_SCHEMA = "v3.2.0.a"
@@ -70,7 +70,7 @@ def write_optuna_storage(
         try:
             study = optuna.create_study(storage=storage, study_name=sweep.name, direction=sweep.metric.goal)
             study.set_metric_names([sweep.metric.name])
-            study.set_user_attr(_MARK, identity)
+            study.set_user_attr(MARK, identity)
             parameters = {
                 parameter.name: optuna_parameter(
                     parameter.distribution,
@@ -117,7 +117,7 @@ def check_replaceable(path: Path, identity: str) -> None:
     )
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            studies = connection.execute(query, (_MARK,)).fetchall()
+            studies = connection.execute(query, (MARK,)).fetchall()
     except sqlite3.Error as error:
         raise _not_ours(path, f"a file that isn't an Optuna storage ({error})") from error
     foreign = [name for name, mark in studies if mark != json.dumps(identity)]

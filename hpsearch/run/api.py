@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from hpsearch.backends import BackendName, make_backend
 from hpsearch.backends.simulated import SimulatedBackend
@@ -14,11 +14,13 @@ from hpsearch.errors import SweepError
 from hpsearch.known_observers import check_observer
 from hpsearch.observers.base import Observer
 from hpsearch.observers.progress import Silent, choose_progress
+from hpsearch.past.read import Given
 from hpsearch.report.rerun import Rerun
 from hpsearch.report.study import Study, load
 from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.simulate import IN_MEMORY, run_in_memory
 from hpsearch.run.study_run import Run, create_study, run_study
+from hpsearch.run.warm_start import recorded, warm_start_of
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
 from hpsearch.space import Space
@@ -46,6 +48,7 @@ def search(
     max_iter: int | None = None,
     run_cap: int | None = None,
     points_to_try: Sequence[Mapping[str, Any]] = (),
+    warm_start: Given | Sequence[Given] | None = None,
     workers: int | None = None,
     cpus_per_worker: int = 1,
     gpus_per_worker: float = 0,
@@ -91,6 +94,9 @@ def search(
         max_iter: Iterations of every trial, where nothing terminates early.
         run_cap: Most trials that are created.
         points_to_try: Params known to be good, tried first.
+        warm_start: Results that exist, which a method that learns begins with: a study's directory, a CSV file, a
+            storage of Optuna's as `sqlite:///study.db#name`, a `Study` of hpsearch or Optuna, a DataFrame; or several.
+            On a directory that holds the sweep: the same, or None.
         workers: How many there are, each for a trial or a part of one; None: as many as there is room for.
         cpus_per_worker: CPUs of each; also torch's threads.
         gpus_per_worker: GPUs of each; a fraction shares a device.
@@ -175,15 +181,18 @@ def search(
         )
     sweep.check_runs()
     folders = _search_path(code)
+    listed = () if warm_start is None else warm_start
+    given = tuple(listed) if isinstance(listed, list | tuple) else (cast("Given", listed),)
     if in_memory:
         made = make_backend(backend, sweep, code, folders=folders)
         assert isinstance(made, SimulatedBackend)
-        return run_in_memory(sweep, made)
+        return run_in_memory(sweep, made, warm_start_of(given, sweep, None))
     assert not isinstance(code, Simulation)
     if backend != "ray" or is_table(sweep.trainable):
         make_backend(backend, sweep, code, address, folders)  # what can't be run leaves no study behind
+    begins_with = warm_start_of(given, sweep, place)
     if place is None or not place.exists():
-        place = create_study(sweep, None if place is None else place.path)
+        place = create_study(sweep, None if place is None else place.path, more=recorded(begins_with))
     run = Run(
         trainable=code,
         backend=lambda sweep: make_backend(backend, sweep, code, address, folders),

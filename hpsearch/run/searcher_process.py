@@ -11,12 +11,13 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
 from hpsearch.errors import SearcherError
+from hpsearch.searchers import Past
 from hpsearch.searchers.calls import Answer, Calls, DirectCalls
 from hpsearch.study.build import build_searcher
 from hpsearch.sweep.sweep import Sweep
@@ -39,9 +40,14 @@ _Call = tuple[str, str, tuple[Any, ...]]
 
 
 class ProcessCalls(Calls):
-    """Makes a searcher's calls in a process that ends with this one, from a thread that waits for it."""
+    """Makes a searcher's calls in a process that ends with this one, from a thread that waits for it.
 
-    def __init__(self, sweep: Sweep) -> None:
+    Args:
+        sweep: Whose searcher it is.
+        past: Trials of other searches that it begins with.
+    """
+
+    def __init__(self, sweep: Sweep, past: Sequence[Past] = ()) -> None:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
         self._process = subprocess.Popen(
@@ -56,7 +62,7 @@ class ProcessCalls(Calls):
         self._answers: list[Future[Answer]] = []
         self._telling: list[_Call] = []
         """Calls that go with the next one that asks."""
-        self._thread.submit(self._send, sweep.to_json())
+        self._thread.submit(self._send, (sweep.to_json(), tuple(past)))
 
     def tell(self, method: str, *arguments: Any) -> None:
         """Have it called."""
@@ -133,7 +139,8 @@ def _serve(calls_in: IO[bytes], answers_out: IO[bytes]) -> None:
         made: list[_Call] = []
         try:
             if calls is None and failed is None:
-                calls = DirectCalls(build_searcher(Sweep.from_json(message)))
+                sweep, past = message
+                calls = DirectCalls(build_searcher(Sweep.from_json(sweep), past))
             else:
                 made = message
             for kind, method, arguments in made if failed is None else ():

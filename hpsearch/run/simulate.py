@@ -11,9 +11,11 @@ from hpsearch.observers.base import Observers, Record
 from hpsearch.report.study import Study, study_of
 from hpsearch.run.interrupts import Interrupts
 from hpsearch.run.orchestrator import Orchestrator
+from hpsearch.searchers import Past
 from hpsearch.study.enough import Enough
 from hpsearch.study.journal import Journal
 from hpsearch.study.state import StudyState
+from hpsearch.study.warm_start import WarmStart
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
 from hpsearch.trial import Report
@@ -58,25 +60,28 @@ def simulate(
         return _run(sweep, backend, observers or Nobody(), journal)
 
 
-def run_in_memory(sweep: Sweep, backend: SimulatedBackend) -> Study:
+def run_in_memory(sweep: Sweep, backend: SimulatedBackend, warm_start: WarmStart | None = None) -> Study:
     """Run a sweep of which nothing is written; the study that came of it lives as long as this process.
 
     Args:
         sweep: What to run.
         backend: Where; made for this run, its simulation opened.
+        warm_start: What its searcher begins with.
 
     Raises:
         TrainableError: Too many trials have failed, or one broke the sweep's contract.
     """
     record = {"sweep": sweep.to_json(), "created": backend.wall()}
     with Journal.in_memory(record) as journal:
-        _run(sweep, backend, Nobody(), journal)
+        _run(sweep, backend, Nobody(), journal, () if warm_start is None else warm_start.past)
         history = list(journal.entries())
     return study_of(Path(IN_MEMORY), record, history, False, lambda: iter(history))
 
 
-def _run(sweep: Sweep, backend: SimulatedBackend, observers: Observers, journal: Journal) -> StudyState:
-    study_state = StudyState(sweep)
+def _run(
+    sweep: Sweep, backend: SimulatedBackend, observers: Observers, journal: Journal, past: Sequence[Past] = ()
+) -> StudyState:
+    study_state = StudyState(sweep, past=past)
     opened = Opened(backend.name, None, process="", command="")  # the same in every process
     journal.append([opened], [study_state.apply(opened)], backend.wall())
     orchestrator = Orchestrator(

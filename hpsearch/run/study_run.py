@@ -35,6 +35,8 @@ from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.study.provenance import command_line, process_name, provenance
 from hpsearch.study.state import StudyState
+from hpsearch.study.suggestions import direct_calls
+from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.widths.widths import Widths
@@ -189,7 +191,12 @@ def _go_on(
         run.display.note(f"method {sweep.method} is {known_as} here")
     place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
     stored = stored_sweep(record)
-    study_state = StudyState(stored) if run.virtual else StudyState(stored, lambda sweep, _: ProcessCalls(sweep))
+    warm_start = stored_warm_start(record)
+    past = () if warm_start is None else warm_start.past
+    for words in () if warm_start is None else warm_start.told:
+        run.display.note(f"begins with results of {words}")
+    calls_of = direct_calls if run.virtual else lambda sweep, _: ProcessCalls(sweep, past)
+    study_state = StudyState(stored, calls_of, past)
     widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest)
     enough = Enough(sweep, study_state.value)
     observers = _observers(place, sweep, record, run)

@@ -11,7 +11,7 @@ from pathlib import Path
 from hpsearch.checks import InvalidKey, nearest
 from hpsearch.errors import SweepError
 from hpsearch.imports import import_object
-from hpsearch.searchers.base import Observation, Problem, Searcher, Suggestion
+from hpsearch.searchers.base import Observation, Past, Problem, Searcher, Suggestion
 from hpsearch.searchers.grid import GridSearcher
 from hpsearch.searchers.optuna_searchers import BOHB, GP, TPE, Bayes, CmaEs, through_optuna
 from hpsearch.searchers.qmc import QMC
@@ -23,6 +23,7 @@ __all__ = [
     "KNOWN",
     "GridSearcher",
     "Observation",
+    "Past",
     "Problem",
     "RandomSearcher",
     "Search",

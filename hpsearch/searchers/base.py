@@ -7,7 +7,7 @@ makes the calls again that the journal tells of, and goes on as before.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -18,7 +18,7 @@ from hpsearch.searchers.settings import Search
 from hpsearch.space import Space
 from hpsearch.trial import Failure, Params, Report, StateAt, Trial
 
-__all__ = ["Observation", "Problem", "Searcher", "Suggestion", "refuse_priors"]
+__all__ = ["Observation", "Past", "Problem", "Searcher", "Suggestion", "refuse_priors"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,19 @@ class Observation:
     """What the scheduler decided on it, on this trial and on others."""
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A trial of another search, known before this one begins. It is no trial of this one, and was tried elsewhere."""
+
+    params: Params
+    """As this sweep's space would have drawn them."""
+    values: Mapping[int, float]
+    """The metric by iteration, which rise; at least one. NaN and infinities are what was reported."""
+    until: int | None
+    """How long it was trained, as `Observation.until`: in iterations, no more than a trial gets here; None where no
+    trial here has a length."""
+
+
 class Searcher(ABC):
     """Says what to try."""
 
@@ -86,6 +99,8 @@ class Searcher(ABC):
     """It has params for trials that the scheduler forks."""
     over: ClassVar[str | None] = None
     """The `type` of `early_terminate` that it takes where the sweep names none; `max_iter` then stands at the top."""
+    recalls: ClassVar[bool] = False
+    """It can begin with trials of other searches. Only one that learns is asked to."""
     forks: ClassVar[bool] = False
     """It names parents, and by `needs` the checkpoints that are kept for that."""
 
@@ -104,7 +119,10 @@ class Searcher(ABC):
 
     @property
     def draws_first(self) -> int:
-        """How many of the first suggestions are draws from the space, for which it isn't asked; 0 unless it learns."""
+        """How many of the first suggestions are draws from the space, for which it isn't asked; 0 unless it learns.
+
+        Asked once, after `recall`.
+        """
         return 0
 
     @abstractmethod
@@ -137,6 +155,16 @@ class Searcher(ABC):
         was left out once may be gone.
         """
         return ()
+
+    def recall(self, past: Sequence[Past]) -> None:
+        """Learn from trials of other searches; called once, before anything else, or never.
+
+        They may have been of other data: what was tried there may be suggested here.
+
+        Raises:
+            NotImplementedError: It doesn't recall.
+        """
+        raise NotImplementedError(f"{type(self).__name__} can't begin with trials of other searches")
 
     def started(self, trial: Trial) -> None:
         """A trial was created, from this searcher's suggestion or from a point to try; also in a replay."""

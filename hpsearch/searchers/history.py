@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hpsearch.objective import Objective, is_valid
-from hpsearch.searchers.base import Observation
+from hpsearch.searchers.base import Observation, Past
 from hpsearch.trial import Params, Trial
 
 __all__ = ["Evidence", "History"]
@@ -18,6 +18,7 @@ class Evidence:
     """What is known of one trial, beside others that got as far."""
 
     trial: int
+    """Its number; below 0: it is of another search."""
     params: Params
     value: float | None
     """Never NaN: a trial that failed or has no valid value counts as the worst that there is. None: it is under way."""
@@ -48,6 +49,12 @@ class History:
     def __init__(self, objective: Objective) -> None:
         self._objective = objective
         self._trials: dict[int, _Known] = {}
+
+    def recall(self, past: Sequence[Past]) -> None:
+        """Take the trials of other searches, before all others."""
+        for number, known in enumerate(past, -len(past)):
+            ends = {math.inf if known.until is None else known.until: max(known.values)}
+            self._trials[number] = _Known(known.params, dict(known.values), ends)
 
     def started(self, trial: Trial) -> None:
         """Take a new trial."""
@@ -91,6 +98,8 @@ class History:
         self, found: list[tuple[int, _Known, float | None]], length: float, worst: float
     ) -> Iterator[Evidence]:
         for trial, known, value in found:
+            if trial < 0 and min(known.values) > length:
+                continue  # nobody wrote down what it had by then
             if known.failed or any(until >= length for until in known.ends):
                 yield Evidence(trial, known.params, value if is_valid(value) else worst)
             elif not known.ends:

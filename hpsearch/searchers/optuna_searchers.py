@@ -7,12 +7,12 @@ import json
 import logging
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpsearch.checks import InvalidKey, shown
-from hpsearch.searchers.base import Observation, Problem, Searcher, Suggestion
+from hpsearch.searchers.base import Observation, Past, Problem, Searcher, Suggestion
 from hpsearch.searchers.history import Evidence, History
 from hpsearch.searchers.optuna_space import OptunaSpace
 from hpsearch.searchers.tried import Tried
@@ -31,6 +31,9 @@ __all__ = ["BOHB", "GP", "TPE", "Bayes", "CmaEs", "OptunaSearcher", "through_opt
 _REDRAWS = 10
 """Suggestions of points that were tried already, before an untried one is drawn."""
 
+_WHOSE_TENTH = 10
+"""Trials of which a tenth is at least one."""
+
 
 class OptunaSearcher(Searcher):
     """Suggests by one of Optuna's samplers, made anew for each suggestion.
@@ -38,11 +41,14 @@ class OptunaSearcher(Searcher):
     So a suggestion follows from the seed, its number, and what was observed, in the order of the trials: a sampler
     seeded by (seed, number) sees a study with each trial that got far enough (see `History`) as complete and each that
     is under way as running. Failed trials are the worst that there are. A point that was tried already isn't suggested
-    again: the sampler is asked anew, under another seed, and in the end an untried point is drawn.
+    again: the sampler is asked anew, under another seed, and in the end an untried point is drawn. Trials of other
+    searches that it begins with stand first, as complete; each that
+    the model sees saves one of the first draws.
     """
 
     learns: ClassVar[bool] = True
     remembers: ClassVar[bool] = False
+    recalls: ClassVar[bool] = True
     startup: ClassVar[int] = 10
     """Trials that are drawn first, where the sweep doesn't say."""
 
@@ -53,6 +59,8 @@ class OptunaSearcher(Searcher):
         self._tried = Tried(problem.space)
         self._trials: dict[int, tuple[float | None, FrozenTrial]] = {}
         """As Optuna has them, by number, with the values that they have there."""
+        self._recalled = 0
+        """Trials of other searches that the model sees at first."""
 
     @classmethod
     def build(cls, problem: Problem) -> Searcher:
@@ -73,9 +81,9 @@ class OptunaSearcher(Searcher):
 
     @property
     def draws_first(self) -> int:
-        """Those of the sweep, or as many as the method has."""
+        """Those of the sweep, or as many as the method has; fewer by the trials that it began with."""
         given = self._problem.settings.startup
-        return self.startup if given is None else given
+        return max((self.startup if given is None else given) - self._recalled, 0)
 
     @property
     def size(self) -> None:
@@ -92,6 +100,11 @@ class OptunaSearcher(Searcher):
                     return Suggestion(params, self.origin)
         drawn = self._tried.draw(self._problem.seed, number)
         return None if drawn is None else Suggestion(drawn, "random")
+
+    def recall(self, past: Sequence[Past]) -> None:
+        """Take the trials of other searches."""
+        self._history.recall(past)
+        self._recalled = len(self._history.evidence())
 
     def started(self, trial: Trial) -> None:
         """Take a new trial."""
@@ -259,7 +272,7 @@ class _Remembering(OptunaSearcher):
         self._written[trial.number] = self._suggested.pop(json.dumps(trial.params), {})
 
     def _attributes(self, trial: int) -> dict[str, Any]:
-        return self._written[trial]
+        return self._written.get(trial, {})
 
     def _study(self, seed: int) -> tuple[Study, InMemoryStorage]:
         study, storage = super()._study(seed)
@@ -276,7 +289,9 @@ class CmaEs(_Remembering):
     """Covariance matrix adaptation: a normal distribution that moves towards the better half of each generation.
 
     Hansen and Ostermeier, "Completely Derandomized Self-Adaptation in Evolution Strategies", Evolutionary Computation
-    2001. It moves numbers; choices are drawn at random.
+    2001. It moves numbers; choices are drawn at random. Where it begins with trials of other searches, the first normal
+    distribution is that of the best tenth of them (Nomura et al., "Warm Starting CMA-ES for Hyperparameter
+    Optimization", AAAI 2021); of fewer than ten it begins at the best.
     """
 
     kind: ClassVar[str] = "cmaes"
@@ -294,10 +309,32 @@ class CmaEs(_Remembering):
             )
         super().check(problem)
 
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self._beginning: dict[str, Any] = {}
+        """What the sampler takes from the trials of other searches."""
+
+    def recall(self, past: Sequence[Past]) -> None:
+        """Take the trials of other searches."""
+        super().recall(past)
+        numbers = self._space.numbers
+        trials = []
+        for trial in self._mirrored():  # nothing else is known yet
+            trial.params = {name: value for name, value in trial.params.items() if name in numbers}
+            trial.distributions = numbers
+            trials.append(trial)
+        if len(trials) >= _WHOSE_TENTH:
+            self._beginning = {"source_trials": trials}
+        elif trials:
+            place = self._problem.objective.place
+            self._beginning = {"x0": min(trials, key=lambda trial: place(trial.value)).params}
+
     def _sampler(self, seed: int) -> BaseSampler:
         from optuna.samplers import CmaEsSampler
 
-        own = {"n_startup_trials": 0, "warn_independent_sampling": False}
+        own: dict[str, Any] = {"n_startup_trials": 0, "warn_independent_sampling": False}
+        if not {"x0", "sigma0", "source_trials", "use_separable_cma"} & self._options.keys():
+            own |= self._beginning
         with _quiet():
             return CmaEsSampler(seed=seed, **{**own, **self._options})
 

@@ -48,6 +48,16 @@ class OptunaSpace:
         """Optuna's, by flat name."""
         return {name: codec.theirs for name, codec in self._codecs.items()}
 
+    @property
+    def numbers(self) -> dict[str, BaseDistribution]:
+        """Those that aren't choices, and have more than one value."""
+        codecs = self._codecs
+        return {
+            name: theirs
+            for name, theirs in self.distributions.items()
+            if not isinstance(codecs[name], _Choice) and not theirs.single()
+        }
+
     def encode(self, params: Params) -> dict[str, Any] | None:
         """Give a point as Optuna has it; None for one that is never drawn: a choice of probability 0 was named."""
         try:

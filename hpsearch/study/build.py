@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Sequence
+
+from hpsearch.errors import SearcherError, exception_line
 from hpsearch.schedulers.base import Scheduler
 from hpsearch.schedulers.full import FullLength
-from hpsearch.searchers import Searcher
+from hpsearch.searchers import Past, Searcher
 from hpsearch.sweep.sweep import Sweep
 
 __all__ = ["build_scheduler", "build_searcher"]
 
 
-def build_searcher(sweep: Sweep) -> Searcher:
-    """Build the searcher that a sweep's `method` asks for."""
-    return sweep.searcher.build(sweep.problem)
+def build_searcher(sweep: Sweep, past: Sequence[Past] = ()) -> Searcher:
+    """Build the searcher that a sweep's `method` asks for.
+
+    Args:
+        sweep: What is searched.
+        past: Trials of other searches that it begins with.
+
+    Raises:
+        SearcherError: It can't begin with them.
+    """
+    searcher = sweep.searcher.build(sweep.problem)
+    if past:
+        try:
+            searcher.recall(past)
+        except Exception as error:
+            raise SearcherError(
+                f"a searcher must take what the search begins with, but {type(searcher).__name__}.recall raised "
+                f"{exception_line(error)}. Mend it and resume the study, or begin with nothing in a new one.\n"
+                f"{traceback.format_exc()}"
+            ) from error
+    return searcher
 
 
 def build_scheduler(sweep: Sweep) -> Scheduler:

@@ -14,18 +14,9 @@ from itertools import islice, tee
 
 from hpsearch.decision import Decision, Followed, Plan
 from hpsearch.errors import JournalError
-from hpsearch.events import (
-    Asked,
-    Event,
-    Exhausted,
-    Extended,
-    Failed,
-    Finished,
-    Retried,
-    Started,
-)
+from hpsearch.events import Asked, Event, Exhausted, Extended, Failed, Finished, Retried, Started
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, RungView, Wait
-from hpsearch.searchers import Suggestion
+from hpsearch.searchers import Past, Suggestion
 from hpsearch.searchers.points import STAND_IN
 from hpsearch.seeds import trial_seed
 from hpsearch.study.build import build_scheduler
@@ -46,17 +37,18 @@ Next = Started | Asked | Exhausted | Wait | Done
 class StudyState:
     """Where a sweep stands and what comes next."""
 
-    def __init__(self, sweep: Sweep, calls_of: CallsOf = direct_calls) -> None:
+    def __init__(self, sweep: Sweep, calls_of: CallsOf = direct_calls, past: Sequence[Past] = ()) -> None:
         """Begin with nothing done.
 
         Args:
             sweep: What is run.
             calls_of: Makes the calls of a searcher that learns, such as in a process of its own.
+            past: Trials of other searches that the searcher begins with.
         """
         self._sweep = sweep
         self._scheduler = build_scheduler(sweep)
         self._journaled = JournaledState(sweep)
-        self._suggestions = Suggestions(sweep, self._journaled, calls_of)
+        self._suggestions = Suggestions(sweep, self._journaled, calls_of, past)
         self._records = self._journaled.records
         self._requested: deque[int] = deque()  # failed trials whose params are those of the next new ones
         self._retaken: set[int] = set()  # failed trials of which there is, or will be, such another

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hpsearch.decision import Decision
 from hpsearch.events import Asked, Dropped, Event, Failed, Finished, Reverted, Saved, Started
-from hpsearch.searchers import Observation, Searcher, Suggestion
+from hpsearch.searchers import Observation, Past, Searcher, Suggestion
 from hpsearch.searchers.calls import Answer, Calls, DirectCalls
 from hpsearch.searchers.points import STAND_IN, FirstTrials
 from hpsearch.searchers.tried import Tried
@@ -21,7 +21,7 @@ from hpsearch.trial import StateAt, Trial
 __all__ = ["CallsOf", "NotYet", "Suggestions", "direct_calls"]
 
 CallsOf = Callable[[Sweep, Searcher], Calls]
-"""Makes the calls of a sweep's searcher; what it is given hasn't been called."""
+"""Makes the calls of a sweep's searcher; what it is given hasn't been called, but for `recall`."""
 
 _Key = tuple[int, int | None]
 """What is suggested: a number in the searcher's own order; of a trial that the scheduler forks, its own and its
@@ -53,10 +53,17 @@ class Suggestions:
         sweep: What is searched.
         journaled: Its state, kept up to date by whoever calls.
         calls_of: Makes the searcher's calls.
+        past: Trials of other searches that it begins with.
     """
 
-    def __init__(self, sweep: Sweep, journaled: JournaledState, calls_of: CallsOf = direct_calls) -> None:
-        searcher = build_searcher(sweep)
+    def __init__(
+        self,
+        sweep: Sweep,
+        journaled: JournaledState,
+        calls_of: CallsOf = direct_calls,
+        past: Sequence[Past] = (),
+    ) -> None:
+        searcher = build_searcher(sweep, past)
         self.learns = searcher.learns
         """Whether what is suggested depends on what happened."""
         self.replaying = False

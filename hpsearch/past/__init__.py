@@ -1,0 +1,1 @@
+"""Results that exist already, read for a search that begins with them."""

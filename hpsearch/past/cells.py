@@ -1,0 +1,147 @@
+"""Values of parameters and of the metric, as the cells of tables and other programs hold them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+from hpsearch.checks import InvalidKey
+from hpsearch.report.tables import csv_field
+from hpsearch.space import Categorical, Constant, Distribution
+from hpsearch.space.distribution import Numeric
+from hpsearch.trial import Value
+
+__all__ = ["allows_empty", "is_empty", "iteration", "metric", "param", "same_value"]
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
+
+_MOST_DIGITS = 400
+"""Python refuses to read integers of thousands of digits; no parameter or metric has so many."""
+
+
+def param(cell: object, distribution: Distribution, name: str, is_text: bool) -> Value:
+    """Give a parameter's value as a cell holds it; whoever checks it against the space says whether it fits.
+
+    Args:
+        cell: It isn't empty, unless null is among the choices.
+        distribution: The parameter's.
+        name: Likewise.
+        is_text: Cells are text whatever they hold, as in a CSV file; else they are values, but lists and mappings may
+            be JSON.
+
+    Raises:
+        InvalidKey: The text stands for several choices.
+    """
+    if is_empty(cell):
+        return _nothing(cell, distribution, name, is_text)
+    choices = _choices(distribution)
+    if choices is None:
+        value = _number(cell) if isinstance(cell, str) and is_text else _plain(cell)
+        # Whoever has columns of one type each, as pandas, makes floats of integers where one is missing.
+        is_whole = isinstance(distribution, Numeric) and distribution.whole and isinstance(value, float)
+        return int(value) if is_whole and value.is_integer() else value  # type: ignore[attr-defined, call-overload]
+    if not isinstance(cell, str):
+        return cell
+    if not is_text and _is_choice(cell, distribution):
+        return cell
+    return _choice(cell, choices, name)
+
+
+def allows_empty(distribution: Distribution) -> bool:
+    """Say whether an empty cell is a value: null, or a text of no letters."""
+    return any(_is_choice(value, distribution) for value in (None, ""))
+
+
+def is_empty(cell: object) -> bool:
+    """Say whether a cell holds nothing, as tables say it: None, no letters, or pandas' NaN and NA."""
+    if cell is None or (isinstance(cell, str) and not cell):
+        return True
+    return type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and math.isnan(cell))
+
+
+def metric(cell: object, name: str) -> float | None:
+    """Give the metric's value; None where there is none. In text, `nan` is what was reported.
+
+    Raises:
+        InvalidKey: It isn't a number.
+    """
+    if is_empty(cell):
+        return None
+    value = _number(cell) if isinstance(cell, str) else _plain(cell)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidKey((name,), f"must be a number, got {value!r:.60}")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def iteration(cell: object, name: str) -> int | None:
+    """Give an iteration; None where there is none.
+
+    Raises:
+        InvalidKey: It isn't a whole number from 1.
+    """
+    value = metric(cell, name)
+    if value is None:
+        return None
+    if not math.isfinite(value) or value != int(value) or value < 1:
+        raise InvalidKey((name,), f"must be a whole number from 1, got {cell!r:.60}")
+    return int(value)
+
+
+def same_value(one: Value, other: Value) -> bool:
+    """Say whether two values are the same in kind: True isn't 1, and 1 isn't 1.0."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def _nothing(cell: object, distribution: Distribution, name: str, is_text: bool) -> Value:
+    """Give what an empty cell stands for."""
+    has_null, has_text = (_is_choice(value, distribution) for value in (None, ""))
+    if has_null and has_text and is_text:
+        raise InvalidKey((name,), 'must be told apart in a table, but an empty cell stands for null and ""')
+    return "" if has_text and (isinstance(cell, str) or not has_null) else None
+
+
+def _plain(cell: object) -> object:
+    return cell.tolist() if type(cell).__module__ == "numpy" and hasattr(cell, "tolist") else cell
+
+
+def _number(text: str) -> object:
+    """Give the number that a text is; the text itself where it is none."""
+    text = text.strip()
+    if len(text) > _MOST_DIGITS:
+        return text
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) or _NOT_FINITE.fullmatch(text) else text
+
+
+def _choices(distribution: Distribution) -> list[Value] | None:
+    match distribution:
+        case Categorical(values=values):
+            return list(values)
+        case Constant(value=value):
+            return [value]
+    return None
+
+
+def _is_choice(value: Value, distribution: Distribution) -> bool:
+    return any(same_value(value, choice) for choice in _choices(distribution) or ())
+
+
+def _choice(text: str, choices: list[Value], name: str) -> Value:
+    """Give the choice that a text stands for: as our own tables write it, or else in JSON."""
+    written = {json.dumps(choice, sort_keys=True): choice for choice in choices if csv_field(choice) == text}
+    if len(written) > 1:
+        among = " and ".join(written)
+        raise InvalidKey((name,), f"must be told apart in a table, but {text!r:.60} stands for {among}")
+    if written:
+        return next(iter(written.values()))
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

@@ -1,0 +1,120 @@
+"""Trials that were found elsewhere, and which of them a sweep's searcher can begin with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hpsearch.checks import InvalidKey, key_text
+from hpsearch.past.cells import same_value
+from hpsearch.searchers import Past
+from hpsearch.space import Categorical
+from hpsearch.space.space import Parameter
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.trial import Params, Value
+
+__all__ = ["Found", "LeftOut", "Source", "take"]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Why a trial can't be taken."""
+
+    reason: str
+    """Follows a number of trials that it is so of: `have no lr`."""
+    example: str = ""
+    """What was wrong with the first of them."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A trial of another search, as it was found."""
+
+    params: Mapping[str, object]
+    """By flat names."""
+    values: Mapping[int | None, float]
+    """The metric by iteration; None: at its end, at whichever iteration that was."""
+    reached: int | None = None
+    """Iterations that it was trained for; None: to its own end, or nobody says how long."""
+    whole: bool = True
+    """It was not ended early."""
+    left_out: LeftOut | None = None
+    """Why it can't be taken, whatever the rest says."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What was found in one place."""
+
+    shown: str
+    """As the user is told of it."""
+    trials: Sequence[Found]
+    notes: Sequence[str] = field(default_factory=tuple)
+    """What else the user should know of how they were read."""
+
+
+def take(source: Source, sweep: Sweep) -> tuple[list[Past], str]:
+    """Give what of a source a sweep's searcher can begin with, and say how much that is, and why not more.
+
+    A trial must have a value of the sweep's own space for each parameter, constants too. Its values count at the
+    iterations at which they were measured, as far as trials of the sweep get.
+    """
+    taken: list[Past] = []
+    reasons, examples = Counter[str](), dict[str, str]()
+    for trial in source.trials:
+        answer = _past(trial, sweep)
+        if isinstance(answer, Past):
+            taken.append(answer)
+        else:
+            reasons[answer.reason] += 1
+            examples.setdefault(answer.reason, answer.example)
+    told = [f"{len(taken)} of {len(source.trials)} taken"]
+    for reason, count in reasons.most_common():
+        words = f"has{reason.removeprefix('have')}" if count == 1 and reason.startswith("have") else reason
+        told.append(f"{count} {words}" + (f": it {examples[reason]}" if examples[reason] else ""))
+    return taken, "; ".join([*told, *source.notes])
+
+
+def _past(trial: Found, sweep: Sweep) -> Past | LeftOut:
+    if trial.left_out is not None:
+        return trial.left_out
+    params = _params(trial.params, sweep)
+    if isinstance(params, LeftOut):
+        return params
+    if not trial.values:
+        return LeftOut("have no value")
+    longest = sweep.iterations
+    if longest is None:
+        until = None if trial.whole else trial.reached
+        known = trial.values
+    else:
+        until = longest if trial.reached is None else min(trial.reached, longest)
+        known = {at: value for at, value in trial.values.items() if at is None or at <= longest}
+        if not known:
+            return LeftOut(f"have values only from after iteration {longest}, the last one here")
+    ends = [at for at in known if at is not None]
+    end = until or max(ends, default=1)
+    return Past(params, dict(sorted((end if at is None else at, value) for at, value in known.items())), until)
+
+
+def _params(given: Mapping[str, object], sweep: Sweep) -> Params | LeftOut:
+    space = sweep.parameters
+    unknown = next((name for name in given if name not in space.names), None)
+    if unknown is not None:
+        return LeftOut(f"have {unknown}, which isn't a parameter here")
+    missing = next((name for name in space.names if name not in given), None)
+    if missing is not None:
+        return LeftOut(f"have no {missing}")
+    try:
+        params = space.check(given)
+    except InvalidKey as error:
+        return LeftOut(f"have another {key_text(error.key)}", error.problem)
+    never = next((one.name for one in space.parameters if not _is_drawn(one, params[one.name])), None)
+    return params if never is None else LeftOut(f"have a {never} whose probability is 0 here")
+
+
+def _is_drawn(parameter: Parameter, value: Value) -> bool:
+    """Say whether a value may be drawn: a choice without a probability is one that models don't know."""
+    choices = parameter.distribution
+    return not isinstance(choices, Categorical) or any(same_value(value, known) for known in choices.every_value())

@@ -1,0 +1,201 @@
+"""Trials of a study of Optuna's: in a database, in a journal file, or at hand in Python."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpsearch.checks import nearest
+from hpsearch.errors import SweepError
+from hpsearch.past.cells import param
+from hpsearch.past.found import Found, LeftOut, Source
+from hpsearch.report.optuna_distributions import optuna_parameter
+from hpsearch.report.optuna_storage import MARK
+from hpsearch.space import Distribution
+from hpsearch.sweep.sweep import Sweep
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial
+    from sqlalchemy.engine import URL
+
+__all__ = ["database_name", "from_database", "from_journal_file", "from_optuna", "is_journal_file"]
+
+_SQLITE = "sqlite"
+
+
+def from_database(url: str, study: str | None, sweep: Sweep) -> Source:
+    """Read a study of a database.
+
+    Args:
+        url: As Optuna and SQLAlchemy take it: `sqlite:///study.db`.
+        study: Its name there; None: the only one.
+        sweep: Whose searcher is to begin with it.
+
+    Raises:
+        SweepError: It can't be read, or doesn't fit the sweep.
+    """
+    from optuna.storages import RDBStorage
+
+    parsed = _parsed(url)
+    shown = parsed.render_as_string(hide_password=True)
+    if parsed.get_backend_name() == _SQLITE:
+        _check_sqlite(Path(parsed.database or ""), shown)
+    with _explained(shown):
+        # Whatever else the file is, nothing is written to it.
+        storage = RDBStorage(url, skip_table_creation=True)
+        try:
+            return _from_storage(storage, study, sweep, shown)
+        finally:
+            storage.remove_session()
+            storage.engine.dispose()
+
+
+def database_name(url: str) -> str:
+    """Tell a database from others, wherever one is: without a password, and with the whole path of a file.
+
+    Raises:
+        SweepError: It is none.
+    """
+    parsed = _parsed(url)
+    if parsed.get_backend_name() == _SQLITE:
+        return f"sqlite:///{Path(parsed.database or '').resolve()}"
+    return parsed.render_as_string(hide_password=True)
+
+
+def _parsed(url: str) -> URL:
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        return make_url(url)
+    except SQLAlchemyError as error:
+        raise SweepError(f"--from {url}: expected the URL of a database, such as sqlite:///study.db#name") from error
+
+
+def _check_sqlite(path: Path, shown: str) -> None:
+    """See that there is a storage of Optuna's: it would make one where there is none."""
+    if not path.is_file():
+        raise SweepError(f"--from {shown}: expected a file of Optuna's, but {path} is none")
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            connection.execute("SELECT study_id, study_name FROM studies LIMIT 1").fetchall()
+    except sqlite3.Error as error:
+        raise SweepError(
+            f"--from {shown}: expected a storage of Optuna's, but {path} can't be read as one: {error}. A study of "
+            "hpsearch is given by its directory"
+        ) from error
+
+
+def is_journal_file(path: Path) -> bool:
+    """Say whether a file is a journal of Optuna's."""
+    with path.open("rb") as file:
+        return file.read(64).lstrip().startswith(b'{"op_code"')
+
+
+def from_journal_file(path: Path, study: str | None, sweep: Sweep) -> Source:
+    """Read a study of a journal file of Optuna's; `study` is its name there, None: the only one.
+
+    Raises:
+        SweepError: It can't be read, or doesn't fit the sweep.
+    """
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    with _explained(str(path)):
+        return _from_storage(JournalStorage(JournalFileBackend(str(path))), study, sweep, str(path))
+
+
+@contextmanager
+def _explained(shown: str) -> Iterator[None]:
+    """Say of what Optuna and its database raise where it was."""
+    try:
+        yield
+    except SweepError:
+        raise
+    except Exception as error:
+        raise SweepError(
+            f"--from {shown}: expected a storage that Optuna can read, got {type(error).__name__}: {error}"
+        ) from error
+
+
+def _from_storage(storage: BaseStorage, study: str | None, sweep: Sweep, shown: str) -> Source:
+    import optuna
+
+    names = sorted(known.study_name for known in storage.get_all_studies())
+    if study is None and len(names) == 1:
+        (study,) = names
+    if study not in names:
+        there = f"there are {', '.join(names)}" if names else "there is none"
+        problem = "expected the name of a study behind a #" if study is None else f"it has no study {study!r}"
+        raise SweepError(f"--from {shown}: {problem}; {there}. {nearest(study or '', names) if study else ''}".strip())
+    loaded = optuna.load_study(study_name=study, storage=storage)
+    return _read(loaded, sweep, f"{shown}#{study}")
+
+
+def from_optuna(study: Study, sweep: Sweep) -> Source:
+    """Give the trials of a study at hand.
+
+    Raises:
+        SweepError: It doesn't fit the sweep.
+    """
+    return _read(study, sweep, f"the Optuna study {study.study_name}")
+
+
+def _read(study: Study, sweep: Sweep, shown: str) -> Source:
+    metric = sweep.metric
+    if len(study.directions) != 1:
+        raise SweepError(f"--from {shown}: expected a study of one objective, got {len(study.directions)}")
+    direction = study.direction.name.lower()
+    if direction != metric.goal:
+        raise SweepError(
+            f"--from {shown}: expected a study whose goal is to {metric.goal}, as the sweep's, got {direction}"
+        )
+    named = study.metric_names
+    if named and named[0] != metric.name:
+        raise SweepError(
+            f"--from {shown}: expected values of {metric.name!r}, the sweep's metric, got values of {named[0]!r}"
+        )
+    trials = study.get_trials(deepcopy=False)
+    # Optuna leaves open from which step on one counts; our iterations count from 1.
+    shift = 1 if any(0 in trial.intermediate_values for trial in trials) else 0
+    known = {one.name: one.distribution for one in sweep.parameters.parameters}
+    ours = MARK in study.user_attrs
+    found = [_found(trial, shift, known, ours) for trial in trials]
+    return Source(shown, found, () if named else (f"its values are taken as {metric.name}",))
+
+
+def _found(trial: FrozenTrial, shift: int, known: dict[str, Distribution], ours: bool) -> Found:
+    from optuna.trial import TrialState
+
+    if trial.state == TrialState.FAIL:
+        return Found({}, {}, left_out=LeftOut("failed"))
+    if min(trial.intermediate_values, default=0) < 0:
+        return Found({}, {}, left_out=LeftOut("have a step below 0"))
+    values: dict[int | None, float] = {step + shift: v for step, v in sorted(trial.intermediate_values.items())}
+    last = max(trial.intermediate_values, default=None)
+    reached = None if last is None else last + shift
+    whole = trial.state == TrialState.COMPLETE
+    if whole and trial.value is not None:
+        values[reached] = trial.value
+    return Found(dict(_params(trial, known, ours)), values, reached, whole)
+
+
+def _params(trial: FrozenTrial, known: dict[str, Distribution], ours: bool) -> Iterator[tuple[str, Any]]:
+    for name, value in trial.params.items():
+        distribution = known.get(name)
+        if distribution is not None and isinstance(value, str) and ours:
+            theirs = optuna_parameter(distribution, [])
+            yield name, json.loads(value) if theirs is not None and theirs.as_json else value
+        else:
+            # Lists aren't among what Optuna stores: people give it JSON.
+            yield name, value if distribution is None else param(value, distribution, name, is_text=False)
+    if ours:
+        for key, value in trial.user_attrs.items():
+            if key.startswith("params."):
+                yield key.removeprefix("params."), json.loads(value)

@@ -1,0 +1,186 @@
+"""Where results of other searches are read from, by what the user calls them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Union
+
+from hpsearch.errors import SweepError
+from hpsearch.past.found import Source, take
+from hpsearch.past.other_study import from_study
+from hpsearch.past.table import dataframe_name, from_csv, from_dataframe
+from hpsearch.report.study import Study, load
+from hpsearch.searchers import KNOWN, Past
+from hpsearch.study.journal_format import APPLICATION
+from hpsearch.study.warm_start import WarmStart
+from hpsearch.sweep.sweep import Sweep
+
+if TYPE_CHECKING:
+    import optuna
+    import pandas as pd
+
+__all__ = ["Given", "read_warm_start", "source_name"]
+
+Given = Union[str, Path, Study, "optuna.Study", "pd.DataFrame"]
+"""A study's directory, a CSV file, a storage of Optuna's, or what is at hand in Python."""
+
+_SQLITE = b"SQLite format 3\0"
+
+
+def read_warm_start(given: Sequence[Given], sweep: Sweep) -> WarmStart:
+    """Read what a sweep's searcher is to begin with.
+
+    Raises:
+        SweepError: The method doesn't begin with results; or a source can't be read, doesn't fit the sweep, or has no
+            trial that can be taken.
+    """
+    _check_method(sweep)
+    names = [source_name(one) for one in given]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise SweepError(f"--from {twice}: expected each source once, but it was given twice")
+    past: list[Past] = []
+    told = []
+    for one in given:
+        source = _read(one, sweep)
+        taken, words = take(source, sweep)
+        if not taken:
+            raise SweepError(
+                f"--from {source.shown}: expected trials of this sweep's parameters with values of "
+                f"{sweep.metric.name}, got none: {words}. Give the sweep the parameters and ranges of that search, or "
+                "leave the source out"
+            )
+        past += taken
+        told.append(f"{source.shown}: {words}")
+    return WarmStart(tuple(names), tuple(told), tuple(past))
+
+
+def source_name(given: Given) -> str:
+    """Tell a source from others, also where it can't be read any more: by where it lies, not by what it holds.
+
+    Raises:
+        SweepError: It is none.
+    """
+    match given:
+        case Study():
+            return str(given.directory.resolve())
+        case str() | Path():
+            return _name(str(given))
+    at_hand: Any = given
+    if _is_of(at_hand, "optuna.", "Study"):
+        return f"the Optuna study {at_hand.study_name}"
+    if _is_of(at_hand, "pandas.", "DataFrame"):
+        return dataframe_name(at_hand)
+    raise _nothing_known(given)
+
+
+def _name(given: str) -> str:
+    if "://" in given:
+        from hpsearch.past.optuna_study import database_name
+
+        url, mark, name = given.partition("#")
+        return f"{database_name(url)}{mark}{name}"
+    path, study = _path_and_study(given)
+    return str(path.resolve()) + ("" if study is None else f"#{study}")
+
+
+def _check_method(sweep: Sweep) -> None:
+    searcher = sweep.searcher
+    if searcher.learns and searcher.recalls:
+        return
+    able = ", ".join(sorted(kind for kind, known in KNOWN.items() if known.learns and known.recalls))
+    why = "can't begin with results" if searcher.learns else "doesn't learn from results"
+    advice = f"take one of {able}, or leave --from out"
+    if searcher.learns:
+        advice += "; one of your own says `recalls = True` and takes them in `recall`"
+    raise SweepError(
+        f"--from: expected a method that begins with results that exist, but {sweep.method} {why}; {advice}"
+    )
+
+
+def _read(given: Given, sweep: Sweep) -> Source:
+    match given:
+        case Study():
+            return from_study(given, sweep)
+        case str() | Path():
+            return _read_named(str(given), sweep)
+    at_hand: Any = given
+    if _is_of(at_hand, "optuna.", "Study"):
+        from hpsearch.past.optuna_study import from_optuna
+
+        return from_optuna(at_hand, sweep)
+    if _is_of(at_hand, "pandas.", "DataFrame"):
+        return from_dataframe(at_hand, sweep)
+    raise _nothing_known(given)
+
+
+def _nothing_known(given: object) -> SweepError:
+    return SweepError(
+        "warm_start: expected a study's directory, a CSV file, a storage of Optuna's as URL#study, a Study of hpsearch "
+        f"or Optuna, or a DataFrame, got {type(given).__name__}"
+    )
+
+
+def _is_of(given: Any, package: str, name: str) -> bool:
+    """Say whether something is derived from a class of a package that need not be imported for that."""
+    return any(f"{base.__module__}.".startswith(package) and base.__name__ == name for base in type(given).__mro__)
+
+
+def _read_named(given: str, sweep: Sweep) -> Source:
+    if "://" in given:
+        from hpsearch.past.optuna_study import from_database
+
+        url, _, name = given.partition("#")
+        return from_database(url, name or None, sweep)
+    path, study = _path_and_study(given)
+    if path.is_dir():
+        if study is not None:
+            raise SweepError(f"--from {given}: expected a study's directory alone, without #{study}")
+        return from_study(load(path), sweep)
+    if not path.is_file():
+        raise SweepError(
+            f"--from {given}: expected a study's directory, a CSV file, or a storage of Optuna's as "
+            "sqlite:///study.db#name, but there is nothing of this name"
+        )
+    return _read_file(path, study, sweep)
+
+
+def _read_file(path: Path, study: str | None, sweep: Sweep) -> Source:
+    from hpsearch.past.optuna_study import from_database, from_journal_file, is_journal_file
+
+    try:
+        with path.open("rb") as file:
+            is_sqlite = file.read(len(_SQLITE)) == _SQLITE
+        is_journal = is_journal_file(path)
+    except OSError as error:
+        raise SweepError(f"--from {path}: expected a file that can be read, got: {error.strerror}") from error
+    if is_sqlite and _is_ours(path):
+        return from_study(load(path.parent), sweep)
+    if is_sqlite:
+        from sqlalchemy.engine import URL
+
+        return from_database(str(URL.create("sqlite", database=str(path))), study, sweep)
+    if is_journal:
+        return from_journal_file(path, study, sweep)
+    if study is not None:
+        raise SweepError(f"--from {path}#{study}: expected a storage of Optuna's in front of the #, got another file")
+    return from_csv(path, sweep)
+
+
+def _path_and_study(given: str) -> tuple[Path, str | None]:
+    """Split `journal.log#study`, unless it is all one file's name."""
+    path, mark, study = given.rpartition("#")
+    if not mark or Path(given).expanduser().exists():
+        return Path(given).expanduser(), None
+    return Path(path).expanduser(), study
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            return bool(connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION)
+    except sqlite3.Error:
+        return False

@@ -1,0 +1,191 @@
+"""Trials from a table: a CSV file, as `hpsearch trials` writes it or of any other program, or a DataFrame."""
+
+from __future__ import annotations
+
+import csv
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpsearch.checks import InvalidKey, key_text, nearest
+from hpsearch.errors import SweepError
+from hpsearch.past import cells
+from hpsearch.past.found import Found, LeftOut, Source
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.trial import TrialState
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["dataframe_name", "from_csv", "from_dataframe"]
+
+_PARAMS = "params."
+_METRICS = "metrics."
+_ITERATIONS = ("iteration", "iterations")
+_OURS = ("trial", "state", "iterations", "value", "width", "seconds")
+"""Columns of our own tables, beside the params and the metrics."""
+
+_UNENDED = (TrialState.STOPPED, TrialState.WAITING, TrialState.RUNNING)
+
+
+def from_csv(path: Path, sweep: Sweep) -> Source:
+    """Read a CSV file.
+
+    Raises:
+        SweepError: It isn't one, or has no column for the metric.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            head, *rows = csv.reader(file, strict=True)
+    except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
+        told = getattr(error, "strerror", None) or error
+        told = "an empty file" if "not enough values" in str(error) else told
+        raise SweepError(f"--from {path}: expected a table in CSV, in UTF-8 and with a head, got: {told}") from error
+    for line, row in enumerate(rows, 2):
+        if row and len(row) != len(head):
+            raise SweepError(
+                f"--from {path}: expected {len(head)} cells in each row, as in the head; row {line} has {len(row)}"
+            )
+    return _read(head, [row for row in rows if row], sweep, str(path), is_text=True)
+
+
+def from_dataframe(frame: pd.DataFrame, sweep: Sweep) -> Source:
+    """Read a DataFrame, whose columns are those of a CSV file.
+
+    Raises:
+        SweepError: It has no column for the metric.
+    """
+    rows = [list(row) for row in frame.itertuples(index=False, name=None)]
+    return _read([str(column) for column in frame.columns], rows, sweep, dataframe_name(frame), is_text=False)
+
+
+def dataframe_name(frame: pd.DataFrame) -> str:
+    """Tell a DataFrame from others by what it holds."""
+    return f"a DataFrame of {len(frame)} rows ({zlib.crc32(frame.to_csv(index=False).encode()):08x})"
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Where a table has what."""
+
+    params: Mapping[str, int]
+    """By flat name; those of our tables that aren't parameters here among them."""
+    metric: int
+    iteration: int | None
+    trial: int | None
+    state: int | None
+    unread: Sequence[str]
+
+
+def _read(head: Sequence[str], rows: Sequence[Sequence[Any]], sweep: Sweep, shown: str, is_text: bool) -> Source:
+    columns = _columns([column.strip() for column in head], sweep, shown)
+    found: dict[object, list[Found]] = {}
+    for place, row in enumerate(rows):
+        trial = _trial(row, columns, sweep, is_text)
+        found.setdefault(_same_trial(row, place, columns, trial), []).append(trial)
+    notes = [f"columns that weren't read: {', '.join(columns.unread)}"] if columns.unread else []
+    return Source(shown, [_joined(rows_of_one) for rows_of_one in found.values()], notes)
+
+
+def _columns(head: Sequence[str], sweep: Sweep, shown: str) -> _Columns:
+    twice = sorted({column for column in head if head.count(column) > 1})
+    if twice:
+        raise SweepError(f"--from {shown}: expected each column once, but {', '.join(twice)} stands there twice")
+    places = {column: place for place, column in enumerate(head)}
+    metric, names = sweep.metric.name, sweep.parameters.names
+    ours = any(column.startswith(_PARAMS) for column in head)
+    if ours:
+        params = {c.removeprefix(_PARAMS): place for c, place in places.items() if c.startswith(_PARAMS)}
+        reported = [c for c in head if c.startswith(_METRICS)]
+        value = next((c for c in (metric, f"{_METRICS}{metric}") if c in places), None)
+        if value is None and not reported and "value" in places:
+            value = "value"
+        metrics = [c.removeprefix(_METRICS) for c in reported]
+    else:
+        params = {name: places[name] for name in names if name in places}
+        value = metric if metric in places else None
+        metrics = [c for c in head if c not in params]
+        if metric in params:
+            raise SweepError(
+                f"--from {shown}: expected columns for the metric and for the parameter {metric!r}, which have one "
+                f"name; call the parameter's {_PARAMS}{metric}, and all others likewise"
+            )
+    if value is None:
+        raise SweepError(
+            f"--from {shown}: expected a column {metric!r}, the sweep's metric, got none; {nearest(metric, metrics)}"
+        )
+    taken = {} if ours else params
+    iteration = next((c for c in _ITERATIONS if c in places and c not in taken), None)
+    trial = "trial" if "trial" in places and "trial" not in taken else None
+    state = "state" if "state" in places and "state" not in taken else None
+    read = {value, iteration, trial, state, *(_PARAMS + name if ours else name for name in params)}
+    unread = [c for c in head if c not in read and not c.startswith(_METRICS) and not (ours and c in _OURS)]
+    return _Columns(
+        params,
+        places[value],
+        None if iteration is None else places[iteration],
+        None if trial is None else places[trial],
+        None if state is None else places[state],
+        unread,
+    )
+
+
+def _trial(row: Sequence[Any], columns: _Columns, sweep: Sweep, is_text: bool) -> Found:
+    """Give what a row tells of a trial."""
+    state = None if columns.state is None else row[columns.state]
+    if str(state) == TrialState.FAILED:
+        return _left_out("failed")
+    try:
+        params = dict(_params(row, columns, sweep, is_text))
+        value = cells.metric(row[columns.metric], sweep.metric.name)
+        if value is None:
+            return Found(params, {})
+        at = None if columns.iteration is None else cells.iteration(row[columns.iteration], "iteration")
+    except InvalidKey as error:
+        return _left_out(f"have a cell in {key_text(error.key)} that can't be read", error.problem)
+    return Found(params, {at: value}, at, str(state) not in _UNENDED)
+
+
+def _left_out(reason: str, example: str = "") -> Found:
+    return Found({}, {}, left_out=LeftOut(reason, example))
+
+
+def _params(row: Sequence[Any], columns: _Columns, sweep: Sweep, is_text: bool) -> Iterable[tuple[str, object]]:
+    known = {parameter.name: parameter.distribution for parameter in sweep.parameters.parameters}
+    for name, place in columns.params.items():
+        distribution = known.get(name)
+        if cells.is_empty(row[place]) and (distribution is None or not cells.allows_empty(distribution)):
+            continue  # it has no such parameter
+        yield name, row[place] if distribution is None else cells.param(row[place], distribution, name, is_text)
+
+
+def _same_trial(row: Sequence[Any], place: int, columns: _Columns, trial: Found) -> object:
+    """Give what the rows of one trial share: its number, or, of points of curves without one, its params."""
+    if columns.trial is not None:
+        return str(row[columns.trial])
+    if columns.iteration is None or trial.left_out or trial.reached is None:
+        return place
+    return repr(sorted(trial.params.items()))
+
+
+def _joined(rows: Sequence[Found]) -> Found:
+    """Give the trial whose rows these are."""
+    first, last = rows[0], rows[-1]
+    if len(rows) == 1:
+        return first
+    out = next((row for row in rows if row.left_out), None)
+    if out is not None:
+        return out
+    if any(repr(row.params) != repr(first.params) for row in rows):
+        return _left_out("have a number in the column trial that others have")
+    values: dict[int | None, float] = {}
+    for row in rows:
+        if values.keys() & row.values.keys():
+            return _left_out("have an iteration twice", "must stand there once for each number in a column trial")
+        values |= row.values
+    if None in values:
+        return _left_out("have no iteration in some of their rows")
+    reached = [row.reached for row in rows if row.reached is not None]
+    return replace(last, values=values, reached=max(reached, default=None))

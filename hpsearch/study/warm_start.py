@@ -1,0 +1,56 @@
+"""What a study's search began with: trials of other searches, copied into its own record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpsearch.errors import JournalError
+from hpsearch.searchers import Past
+
+__all__ = ["WarmStart", "stored_warm_start"]
+
+_KEY = "warm_start"
+"""In the study's record."""
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Trials of other searches, as they were when the study was made. What they were read from may be gone since."""
+
+    sources: tuple[str, ...]
+    """Where they were read, each as it is told apart from others."""
+    told: tuple[str, ...]
+    """Of each source, how many were taken, and why the others weren't."""
+    past: tuple[Past, ...]
+
+    def to_record(self) -> dict[str, Any]:
+        """Give it as a part of a study's record; `stored_warm_start` reads it back."""
+        past = [
+            {"params": dict(one.params), "values": list(one.values.items()), "until": one.until} for one in self.past
+        ]
+        return {_KEY: {"sources": list(self.sources), "told": list(self.told), "past": past}}
+
+
+def stored_warm_start(record: Mapping[str, Any]) -> WarmStart | None:
+    """Give what a study's search began with; None: with nothing.
+
+    Raises:
+        JournalError: This version can't read it.
+    """
+    if _KEY not in record:
+        return None
+    try:
+        kept = record[_KEY]
+        past = tuple(
+            Past(one["params"], {int(at): float(value) for at, value in one["values"]}, one["until"])
+            for one in kept["past"]
+        )
+        return WarmStart(tuple(kept["sources"]), tuple(kept["told"]), past)
+    except (KeyError, TypeError, ValueError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise JournalError(
+            f"the study began with results of others that this version of hpsearch can't read; {problem}. Go on with "
+            "the version that made it"
+        ) from error

@@ -1,0 +1,74 @@
+"""Sweeps that begin with results, and what they begin with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import hpsearch
+from hpsearch.report.study import Study
+from hpsearch.searchers import Past, Suggestion
+from hpsearch.sweep.sweep import Sweep
+from tests.hpsearch.support.climbing import Climbing
+from tests.hpsearch.support.scripted import sweep_of
+
+__all__ = ["SPACE", "Recalling", "bowl", "bowl_loss", "search_bowl", "warm_sweep"]
+
+SPACE: dict[str, Any] = {"lr": hpsearch.LogUniform(1e-4, 1.0), "width": hpsearch.IntUniform(1, 64)}
+
+
+def bowl_loss(lr: float, width: int) -> float:
+    """Least, 0, at (0.01, 20)."""
+    return (math.log10(lr) + 2) ** 2 + ((width - 20) / 20) ** 2
+
+
+def bowl(trial: hpsearch.RunningTrial) -> None:
+    """Come nearer to the loss of the params from iteration to iteration."""
+    for iteration in trial.iterations():
+        loss = bowl_loss(trial.params["lr"], trial.params["width"])
+        trial.report({"loss": loss * (1 + 1 / iteration), "other": 1.0}, checkpoint={})
+
+
+def search_bowl(directory: Path | str, **changes: Any) -> Study:
+    """Run a sweep of it."""
+    given: dict[str, Any] = {
+        "parameters": SPACE,
+        "metric": "loss",
+        "max_iter": 2,
+        "run_cap": 8,
+        "directory": directory,
+        "backend": "inline",
+        "tensorboard": False,
+        "progress": False,
+    }
+    return hpsearch.search(bowl, **{**given, **changes})
+
+
+def warm_sweep(**changes: Any) -> Sweep:
+    """Give a sweep of its space that learns."""
+    given = {
+        "method": "tpe",
+        "parameters": hpsearch.Space.from_parameters(SPACE),
+        "early_terminate": None,
+        "max_iter": 2,
+        "run_cap": 8,
+    }
+    return sweep_of(**{**given, **changes})
+
+
+class Recalling(Climbing):
+    """Begins at the best that it recalls."""
+
+    kind: ClassVar[str] = "tests.hpsearch.support.warm:Recalling"
+    recalls: ClassVar[bool] = True
+    _recalled: dict[str, Any] | None = None
+
+    def recall(self, past: Sequence[Past]) -> None:
+        self._recalled = dict(min(past, key=lambda one: list(one.values.values())[-1]).params)
+
+    def suggest(self, number: int) -> Suggestion | None:
+        if number == 0 and self._recalled is not None:
+            return Suggestion(self._recalled, "recalled")
+        return super().suggest(number)
