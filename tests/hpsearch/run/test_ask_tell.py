@@ -1,141 +1,23 @@
-"""Ask and tell: any number of processes, all searchers and schedulers, and nothing lost wherever one is killed."""
+"""Ask and tell: what is given out, what is taken, and what is refused."""
 
 from __future__ import annotations
 
 import math
-import shutil
-import signal
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import hpsearch
-from hpsearch.errors import HpsearchError, JournalError, SearcherError, SweepError, TellError, TrainableError
-from hpsearch.events import ASK_TELL, Ended, Extended, Opened, Saved, Started
-from hpsearch.report.tables import rows_to_csv
+from hpsearch.errors import JournalError, SweepError, TellError, TrainableError
+from hpsearch.events import Ended, Extended, Opened, Saved
 from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.study_run import create_study
-from hpsearch.run.telling import AskedTrial
-from hpsearch.schedulers.asha import ASHA
-from hpsearch.schedulers.hyperband import Hyperband
-from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
-from hpsearch.searchers import KNOWN, Search
 from hpsearch.space import Space, Uniform
-from hpsearch.sweep.sweep import Limits, Sweep
+from hpsearch.sweep.sweep import Limits
 from hpsearch.trial import TrialState
-from tests.hpsearch.support.fork_server import ForkServer
-from tests.hpsearch.support.population import Population
+from tests.hpsearch.support.asking import ask, asked_sweep, by_x, finish, halving, refused, reports
 from tests.hpsearch.support.scripted import ScriptedBackend, done, events_of, of_kind, run_scripted, sweep_of
-
-PLAIN = {"trainable": None, "early_terminate": None, "max_iter": 1, "run_cap": 6}
-
-
-def asked_sweep(**changes: object) -> Sweep:
-    """A sweep that says nothing of what runs a trial: six of one iteration, or what the changes make of it."""
-    return sweep_of(**{**PLAIN, **changes})
-
-
-def halving(**changes: object) -> Sweep:
-    return asked_sweep(
-        early_terminate=SuccessiveHalving(9, min_iter=1, trials=9), max_iter=None, run_cap=None, **changes
-    )
-
-
-def ask(lab: AskTell) -> AskedTrial:
-    trial = lab.ask()
-    assert trial is not None
-    return trial
-
-
-def reports(trial: AskedTrial, loss: Callable[[AskedTrial, int], float]) -> list[dict[str, float]]:
-    assert trial.end is not None
-    return [{"loss": loss(trial, iteration)} for iteration in range(trial.start + 1, trial.end + 1)]
-
-
-def by_x(trial: AskedTrial, iteration: int) -> float:
-    return float((trial.flat["x"] - 0.3) ** 2 + 1 / iteration)
-
-
-def as_scripted(trial: AskedTrial, iteration: int) -> float:
-    """What the scripted backend's trials report."""
-    return (trial.number * 7 % 5 + 1) / iteration
-
-
-def finish(lab: AskTell, loss: Callable[[AskedTrial, int], float] = by_x) -> None:
-    while (trial := lab.ask()) is not None:
-        lab.tell(trial, reports(trial, loss))
-    assert lab.finished
-
-
-def table(directory: Path) -> str:
-    study = hpsearch.load(directory)
-    return rows_to_csv(study.trials, study.sweep.parameters.names)
-
-
-SCHEDULERS: dict[str, dict[str, object]] = {
-    "none": {"max_iter": 3, "run_cap": 5},
-    "hyperband": {"early_terminate": Hyperband(9), "max_iter": None, "run_cap": None},
-    "halving": {"early_terminate": SuccessiveHalving(9, trials=9), "max_iter": None, "run_cap": None},
-    "asha": {"early_terminate": ASHA(9), "max_iter": None, "run_cap": 9},
-    "median": {"early_terminate": MedianStopping(6), "max_iter": None, "run_cap": 8},
-}
-
-
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-@pytest.mark.parametrize("method", ["random", "grid", "qmc"])
-def test_the_table_is_the_one_that_a_worker_gives(tmp_path, method, scheduler):
-    changes = {**SCHEDULERS[scheduler], "method": method}
-    if method == "grid":
-        changes["parameters"] = Space.from_parameters({"x": [i / 10 for i in range(20)]})
-    with AskTell(asked_sweep(**changes), directory=tmp_path / "asked") as lab:
-        finish(lab, as_scripted)
-    sweep = asked_sweep(**changes, trainable="package.module:function")
-    run_scripted(tmp_path / "run", sweep, ScriptedBackend(lambda task: [done(task)]))
-    asked, ran = hpsearch.load(tmp_path / "asked"), hpsearch.load(tmp_path / "run")
-    assert table(tmp_path / "asked") == table(tmp_path / "run")
-    assert (asked.state, asked.iterations, asked.best_value) == ("finished", ran.iterations, ran.best_value)
-    assert asked.curves() == ran.curves()
-
-
-@pytest.mark.parametrize("method", KNOWN)
-def test_every_searcher_goes_on_in_a_new_process_as_in_one_that_stays_open(tmp_path, method):
-    changes: dict[str, object] = {"method": method, "run_cap": 8}
-    if method == "grid":
-        changes["parameters"] = Space.from_parameters({"x": [i / 10 for i in range(8)]})
-    if KNOWN[method].learns:
-        changes["search"] = Search(startup=4)
-    if KNOWN[method].over is not None:
-        changes |= {"early_terminate": SuccessiveHalving(3, trials=6), "max_iter": None, "run_cap": None}
-    if method == "cmaes":
-        changes["parameters"] = Space.from_parameters({"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)})
-    sweep = asked_sweep(**changes)
-    with AskTell(sweep, directory=tmp_path / "open") as lab:
-        finish(lab)
-    finished = False
-    while not finished:  # opened anew for each call
-        with AskTell(sweep, directory=tmp_path / "anew") as lab:
-            trial, finished = lab.ask(), lab.finished
-        if trial is not None:
-            AskTell(directory=tmp_path / "anew").tell(trial, reports(trial, by_x))
-    assert table(tmp_path / "anew") == table(tmp_path / "open")
-    origins = {row.origin for row in hpsearch.load(tmp_path / "open").trials}
-    assert "stand_in" not in origins
-    assert not KNOWN[method].learns or len(origins) > 1  # the searcher was asked, too
-
-
-def test_a_suggestion_knows_all_that_was_told_whoever_told_it(tmp_path):
-    sweep = asked_sweep(method="tpe", search=Search(startup=4), run_cap=6)
-    with AskTell(sweep, directory=tmp_path / "one") as lab:
-        finish(lab)
-    one, other = AskTell(sweep, directory=tmp_path / "two"), AskTell(sweep, directory=tmp_path / "two")
-    for _ in range(6):
-        trial = ask(one)
-        other.tell(trial, reports(trial, by_x))
-    assert table(tmp_path / "two") == table(tmp_path / "one")
 
 
 @pytest.fixture
@@ -229,13 +111,6 @@ def test_without_a_last_iteration_one_value_is_one_report(tmp_path):
         lab.report(trial, {"loss": 0.4})
         assert lab.tell(trial, ended=True) is TrialState.COMPLETE
     assert [row.iterations for row in hpsearch.load(tmp_path / "lab").trials] == [1, 2]
-
-
-def refused(lab: AskTell, problem: str, tell: Callable[[], object], kind: type[HpsearchError] = TellError) -> None:
-    before = events_of(lab.directory)
-    with pytest.raises(kind, match=problem):
-        tell()
-    assert events_of(lab.directory) == before
 
 
 def test_what_doesnt_fit_is_refused_and_changes_nothing(lab):
@@ -335,23 +210,6 @@ def test_a_sweep_is_given_more_to_do_with_trials_open_and_when_it_is_finished(tm
     assert of_kind(tmp_path / "lab", Extended) == [Extended(2), Extended(3)]
 
 
-def test_forked_trials_say_what_they_go_on_from(tmp_path):
-    sweep = asked_sweep(early_terminate=Population(4, members=3), max_iter=None, run_cap=8)
-    forks: list[AskedTrial] = []
-    with AskTell(sweep, directory=tmp_path / "lab") as lab:
-        while (trial := lab.ask()) is not None:
-            if trial.parent is not None and trial.attempt == 1:
-                forks.append(trial)
-            lab.tell(trial, reports(trial, lambda trial, _: by_x(trial, 1)))
-            lab.close()  # whoever calls again replays it
-        assert lab.finished
-    assert forks
-    for fork in forks:
-        assert fork.parent is not None
-        assert fork.start == fork.parent.iteration > 0
-        assert fork.parent.number < fork.number
-
-
 @pytest.mark.parametrize("opened", [False, True])
 def test_a_study_is_either_asked_or_run(tmp_path, opened):
     backend = ScriptedBackend(lambda task: [done(task)])
@@ -372,107 +230,3 @@ def test_a_study_is_either_asked_or_run(tmp_path, opened):
     with pytest.raises(SweepError, match="trainable: is required"):
         hpsearch.search(asked_sweep(), directory=tmp_path / "nowhere", backend="inline")
     assert not (tmp_path / "nowhere").exists()
-
-
-def test_many_threads_and_openings_share_a_study(tmp_path):
-    """Some share an `AskTell`, others have one of their own, as processes have."""
-    sweep = halving()
-    shared = AskTell(sweep, directory=tmp_path / "lab")
-    given: list[tuple[int, int]] = []
-
-    def work(lab: AskTell) -> None:
-        while True:
-            trial = lab.ask()
-            if trial is not None:
-                given.append((trial.number, trial.attempt))
-                lab.tell(trial, reports(trial, by_x))
-            elif lab.finished:
-                return
-
-    labs = [shared, shared, AskTell(directory=tmp_path / "lab")]
-    threads = [threading.Thread(target=work, args=[lab]) for lab in labs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert set(Counter(given).values()) == {1}
-    assert len(given) == 9 + 3 + 1
-    with AskTell(sweep, directory=tmp_path / "alone") as lab:
-        finish(lab)
-    assert table(tmp_path / "lab") == table(tmp_path / "alone")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    with ForkServer("tests.hpsearch.support.asked") as server:
-        yield server
-
-
-@pytest.mark.parametrize("method", ["random", "tpe"])
-def test_killed_between_ask_and_tell(server, tmp_path, method):
-    directory = tmp_path / "lab"
-    search = Search(startup=1) if method == "tpe" else Search()
-    lab = AskTell(asked_sweep(method=method, search=search), directory=directory)
-    for number in range(6):
-        assert server.call("ask_and_die_unwritten", str(directory)) == -signal.SIGKILL
-        assert lab.open_trials() == []
-        assert server.call("ask_and_die", str(directory)) == -signal.SIGKILL
-        (trial,) = lab.open_trials()
-        assert (tmp_path / "asked.txt").read_text() == f"{number} 1 {trial.flat['x']!r}"
-        assert hpsearch.load(directory).state == "open"
-        lab.tell(trial, {"loss": by_x(trial, 1)})
-    assert lab.finished
-    with AskTell(asked_sweep(method=method, search=search), directory=tmp_path / "alone") as alone:
-        finish(alone)
-    assert table(directory) == table(tmp_path / "alone")
-    assert len(of_kind(directory, Opened)) == 1
-    assert len(of_kind(directory, Started)) == 6
-
-
-def test_killed_in_a_tell_nothing_of_it_counts_and_after_it_all_of_it(server, tmp_path):
-    directory = tmp_path / "lab"
-    lab = AskTell(asked_sweep(), directory=directory)
-    trial = ask(lab)
-    before = events_of(directory)
-    assert server.call("tell_and_die", str(directory), 0, False) == -signal.SIGKILL
-    assert events_of(directory) == before
-    assert lab.open_trials() == [trial]
-    assert server.call("tell_and_die", str(directory), 0, True) == -signal.SIGKILL
-    with pytest.raises(TellError, match="it was told and is complete"):
-        lab.tell(trial, {"loss": 9.0})
-    assert hpsearch.load(directory).trials[0].value == 0.25
-
-
-def test_killed_between_reports_those_before_count(server, tmp_path):
-    directory = tmp_path / "lab"
-    lab = AskTell(asked_sweep(max_iter=4), directory=directory)
-    trial = ask(lab)
-    assert server.call("report_and_die", str(directory), 0, 2) == -signal.SIGKILL
-    (half,) = lab.open_trials()
-    assert (half.attempt, half.start, half.end) == (1, 2, 4)
-    assert lab.tell(trial, [{"loss": 0.3}, {"loss": 0.2}]) is TrialState.COMPLETE
-    assert hpsearch.load(directory).curves() == {0: [(1, 1.0), (2, 0.5), (3, 0.3), (4, 0.2)]}
-
-
-def test_after_a_searcher_has_failed_it_is_asked_again(tmp_path, monkeypatch):
-    sweep = asked_sweep(method="tests.hpsearch.support.climbing:Failing")
-    with AskTell(sweep, directory=tmp_path / "alone") as alone:
-        finish(alone)
-    monkeypatch.setenv("TEST_SEARCHER_FAILS", "raises")
-    with AskTell(sweep, directory=tmp_path / "lab") as lab:
-        for _ in range(3):
-            trial = ask(lab)
-            lab.tell(trial, reports(trial, by_x))
-        for _ in range(2):
-            refused(lab, "a searcher must not fail, but .* no model", lab.ask, SearcherError)
-        monkeypatch.delenv("TEST_SEARCHER_FAILS")
-        finish(lab)
-    assert table(tmp_path / "lab") == table(tmp_path / "alone")
-
-
-def test_a_copied_study_goes_on_where_it_lies(tmp_path):
-    lab = AskTell(asked_sweep(), directory=tmp_path / "lab")
-    trial = ask(lab)
-    shutil.copytree(tmp_path / "lab", tmp_path / "copy")
-    assert AskTell(directory=tmp_path / "copy").open_trials() == [trial]
-    assert of_kind(tmp_path / "copy", Opened)[0].backend == ASK_TELL
