@@ -125,21 +125,21 @@ def test_what_was_tried_elsewhere_may_be_tried_here():
     assert searcher.suggest(2) is None
 
 
-def history(*past: Past, enough: int = 1) -> History:
-    known = History(OBJECTIVE, enough)
+def history(*past: Past) -> History:
+    known = History(OBJECTIVE)
     known.recall(past)
     return known
 
 
-def test_a_curve_counts_at_every_length_and_a_value_from_where_it_was_measured_on():
-    curve = Past({"x": 1}, {1: 0.5, 3: 0.3, 9: 0.1}, 9)
-    late = Past({"x": 2}, {9: 0.2}, 9)
-    known = history(curve, late, enough=3)
-    assert [(e.trial, e.value) for e in known.evidence()] == [(-2, 0.1), (-1, 0.2)]
+def test_what_got_less_far_than_another_is_no_evidence():
+    short, long = Past({"x": 1}, {1: 0.5, 3: 0.3}, 3), Past({"x": 2}, {9: 0.2}, 9)
+    assert [(e.trial, e.value) for e in history(short).evidence()] == [(-1, 0.3)]
+    known = history(short, long)
+    assert [(e.trial, e.value) for e in known.evidence()] == [(-1, 0.2)]
     own = Trial(0, {"x": 3}, 0, "test")
     known.started(own)
     known.observe(Observation(own, 3, 3, [Report(0, i, {"loss": 0.4}, 0.1) for i in (1, 2, 3)], True))
-    assert [(e.trial, e.value) for e in known.evidence()] == [(-2, 0.3), (0, 0.4)]
+    assert [(e.trial, e.value) for e in known.evidence()] == [(-1, 0.2)]
 
 
 def test_a_value_that_isnt_one_is_the_worst_as_of_an_own_trial():
@@ -149,7 +149,7 @@ def test_a_value_that_isnt_one_is_the_worst_as_of_an_own_trial():
 
 
 def test_it_counts_where_no_trial_has_a_length():
-    known = history(Past({"x": 1}, {7: 0.5}, None), Past({"x": 2}, {3: 0.4}, 3), enough=1)
+    known = history(Past({"x": 1}, {7: 0.5}, None), Past({"x": 2}, {3: 0.4}, 3))
     assert [(e.trial, e.value) for e in known.evidence()] == [(-2, 0.5)]
 
 
