@@ -17,7 +17,6 @@ from hpsearch.searchers.history import History
 from hpsearch.searchers.optuna_space import OptunaSpace
 from hpsearch.searchers.tried import Tried
 from hpsearch.seeds import suggestion_seed
-from hpsearch.space.distribution import Numeric
 from hpsearch.trial import Params, Trial, Value
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class OptunaSearcher(Searcher):
 
     def suggest(self, number: int) -> Suggestion | None:
         """Give a point that wasn't tried yet; None where none is left."""
-        study = self._mirrored()
+        study = list(self._mirrored().values())
         if study:
             for attempt in range(_REDRAWS):
                 params = self._ask(study, suggestion_seed(self._problem.seed, number, attempt))
@@ -130,17 +129,17 @@ class OptunaSearcher(Searcher):
     def _options(self) -> Mapping[str, Any]:
         return self._problem.settings.options or {}
 
-    def _mirrored(self) -> list[FrozenTrial]:
-        """Give the trials that the sampler sees; none where nothing is known."""
+    def _mirrored(self) -> dict[int, FrozenTrial]:
+        """Give the trials that the sampler sees, by number; none where nothing is known."""
         from optuna.trial import TrialState, create_trial
 
         evidence = self._history.evidence()
         finite = [known.value for known in evidence if known.value is not None and math.isfinite(known.value)]
         if not finite:
-            return []
+            return {}
         low, high = min(finite), max(finite)  # no model is fitted to infinities
-        return [
-            create_trial(
+        return {
+            known.trial: create_trial(
                 state=TrialState.RUNNING if known.value is None else TrialState.COMPLETE,
                 value=None if known.value is None else min(max(known.value, low), high),
                 params=point,
@@ -149,7 +148,7 @@ class OptunaSearcher(Searcher):
             )
             for known in evidence
             if (point := self._space.encode(known.params)) is not None
-        ]
+        }
 
     def _attributes(self, trial: int) -> dict[str, Any]:
         """Give what the sampler wrote to a trial."""
@@ -262,6 +261,18 @@ class _Remembering(OptunaSearcher):
         super().started(trial)
         self._written[trial.number] = self._suggested.pop(json.dumps(trial.params), {})
 
+    def _mirrored(self) -> dict[int, FrozenTrial]:
+        """Give all trials: those that can't be compared as failed, so that each keeps its place.
+
+        Samplers write which trials a generation comes from, by their places in the study.
+        """
+        from optuna.trial import TrialState, create_trial
+
+        seen = super()._mirrored()
+        if not seen:
+            return {}
+        return {trial: seen.get(trial) or create_trial(state=TrialState.FAIL) for trial in sorted(self._written)}
+
     def _attributes(self, trial: int) -> dict[str, Any]:
         return self._written[trial]
 
@@ -289,10 +300,10 @@ class CmaEs(_Remembering):
     @classmethod
     def check(cls, problem: Problem) -> None:
         """Check that there are numbers to move."""
-        numbers = [p for p in problem.space.parameters if isinstance(p.distribution, Numeric)]
-        if len(numbers) < 2:
+        numbers = OptunaSpace(problem.space).numbers
+        if numbers < 2:
             raise InvalidKey(
-                ("method",), f"must be another one for a space of {len(numbers)} numbers, got cmaes", "tpe and gp can"
+                ("method",), f"must be another one for a space of {numbers} numbers, got cmaes", "tpe and gp can"
             )
         super().check(problem)
 
@@ -313,7 +324,7 @@ class _Foreign(_Remembering):
 
     def suggest(self, number: int) -> Suggestion | None:
         """Give what the sampler suggests, from the first trial on."""
-        params = self._ask(self._mirrored(), 0)
+        params = self._ask(list(self._mirrored().values()), 0)
         if params in self._tried:
             return super().suggest(number)
         return Suggestion(params, self.origin)
