@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import logging
@@ -17,7 +18,6 @@ from hpsearch.searchers.history import Evidence, History
 from hpsearch.searchers.optuna_space import OptunaSpace
 from hpsearch.searchers.tried import Tried
 from hpsearch.seeds import suggestion_seed
-from hpsearch.space.distribution import Numeric
 from hpsearch.trial import Params, Trial, Value
 
 if TYPE_CHECKING:
@@ -59,8 +59,10 @@ class OptunaSearcher(Searcher):
         self._tried = Tried(problem.space)
         self._trials: dict[int, tuple[float | None, FrozenTrial]] = {}
         """As Optuna has them, by number, with the values that they have there."""
+        self._past = 0
+        """Trials of other searches, whose numbers are those below 0."""
         self._recalled = 0
-        """Trials of other searches that the model sees at first."""
+        """Those of them that the model sees at first."""
 
     @classmethod
     def build(cls, problem: Problem) -> Searcher:
@@ -92,7 +94,7 @@ class OptunaSearcher(Searcher):
 
     def suggest(self, number: int) -> Suggestion | None:
         """Give a point that wasn't tried yet; None where none is left."""
-        study = self._mirrored()
+        study = list(self._mirrored().values())
         if study:
             for attempt in range(_REDRAWS):
                 params = self._ask(study, suggestion_seed(self._problem.seed, number, attempt))
@@ -104,6 +106,7 @@ class OptunaSearcher(Searcher):
     def recall(self, past: Sequence[Past]) -> None:
         """Take the trials of other searches."""
         self._history.recall(past)
+        self._past = len(past)
         self._recalled = len(self._history.evidence())
 
     def started(self, trial: Trial) -> None:
@@ -140,17 +143,18 @@ class OptunaSearcher(Searcher):
     def _options(self) -> Mapping[str, Any]:
         return self._problem.settings.options or {}
 
-    def _mirrored(self) -> list[FrozenTrial]:
-        """Give the trials that the sampler sees; none where nothing is known."""
+    def _mirrored(self) -> dict[int, FrozenTrial]:
+        """Give the trials that the sampler sees, by number; none where nothing is known."""
         evidence = self._history.evidence()
         finite = [known.value for known in evidence if known.value is not None and math.isfinite(known.value)]
         if not finite:
-            return []
+            return {}
         low, high = min(finite), max(finite)  # no model is fitted to infinities
-        trials = (
-            self._mirror(known, None if known.value is None else min(max(known.value, low), high)) for known in evidence
-        )
-        return [trial for trial in trials if trial is not None]
+        trials = {
+            known.trial: self._mirror(known, None if known.value is None else min(max(known.value, low), high))
+            for known in evidence
+        }
+        return {number: trial for number, trial in trials.items() if trial is not None}
 
     def _mirror(self, known: Evidence, value: float | None) -> FrozenTrial | None:
         """Give a trial as Optuna has it; None where it holds a value that is never drawn."""
@@ -271,6 +275,19 @@ class _Remembering(OptunaSearcher):
         super().started(trial)
         self._written[trial.number] = self._suggested.pop(json.dumps(trial.params), {})
 
+    def _mirrored(self) -> dict[int, FrozenTrial]:
+        """Give all trials: those that can't be compared as failed, so that each keeps its place.
+
+        Samplers write which trials a generation comes from, by their places in the study.
+        """
+        from optuna.trial import TrialState, create_trial
+
+        seen = super()._mirrored()
+        if not seen:
+            return {}
+        numbers = [*range(-self._past, 0), *sorted(self._written)]
+        return {number: seen.get(number) or create_trial(state=TrialState.FAIL) for number in numbers}
+
     def _attributes(self, trial: int) -> dict[str, Any]:
         return self._written.get(trial, {})
 
@@ -300,8 +317,7 @@ class CmaEs(_Remembering):
     @classmethod
     def check(cls, problem: Problem) -> None:
         """Check that there are numbers to move."""
-        numbers = [p for p in problem.space.parameters if isinstance(p.distribution, Numeric)]
-        if len(numbers) < 2:
+        if len(OptunaSpace(problem.space).numbers) < 2:
             raise InvalidKey(
                 ("method",),
                 "must be another one where fewer than two parameters are numbers, got cmaes",
@@ -319,10 +335,12 @@ class CmaEs(_Remembering):
         super().recall(past)
         numbers = self._space.numbers
         trials = []
-        for trial in self._mirrored():  # nothing else is known yet
-            trial.params = {name: value for name, value in trial.params.items() if name in numbers}
-            trial.distributions = numbers
-            trials.append(trial)
+        for known in self._mirrored().values():  # nothing else is known yet
+            if known.state.is_finished() and known.value is not None:
+                trial = copy.copy(known)
+                trial.params = {name: value for name, value in known.params.items() if name in numbers}
+                trial.distributions = numbers
+                trials.append(trial)
         if len(trials) >= _WHOSE_TENTH:
             self._beginning = {"source_trials": trials}
         elif trials:
@@ -348,7 +366,7 @@ class _Foreign(_Remembering):
 
     def suggest(self, number: int) -> Suggestion | None:
         """Give what the sampler suggests, from the first trial on."""
-        params = self._ask(self._mirrored(), 0)
+        params = self._ask(list(self._mirrored().values()), 0)
         if params in self._tried:
             return super().suggest(number)
         return Suggestion(params, self.origin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpsearch.seeds import DRAW_BITS
 from hpsearch.space import Categorical, Constant, Distribution, IntUniform, LogIntUniform, LogUniform, Space, Uniform
+from hpsearch.space._decimals import Steps
 from hpsearch.space.distribution import Numeric, own_copy
 from hpsearch.trial import Params, Value
 
@@ -18,19 +20,20 @@ if TYPE_CHECKING:
 
 __all__ = ["OptunaSpace"]
 
-_EXACT_INTEGERS = 2**53
-"""Optuna keeps numbers as floats, which hold every integer up to here."""
-
 _MOST_STEPS = 1_000_000
-"""With many more, Optuna's test whether a value is on a step fails by rounding."""
+"""Optuna's gp lists the integers of a range: of more of them it has but the place."""
+
+_LARGEST = 1e30
+"""Beyond, differences and squares overflow in Optuna's samplers."""
 
 
 class OptunaSpace:
     """Optuna's distributions of a space's parameters, and points from one to the other.
 
-    Ranges become ranges of Optuna's, with their steps, integers and logarithms; a choice becomes its place in the list,
-    so that lists, mappings and equal values stay what they are. What Optuna has no distribution for (normals, integers
-    beyond 2**53) becomes its place on the parameter's own scale, from 0 to 1. Constants aren't searched.
+    Ranges become ranges of Optuna's, with their integers and logarithms, where there is a step of their multiples; a
+    choice becomes its place in the list, so that lists, mappings and equal values stay what they are. What Optuna has
+    no distribution for (normals, long ranges of integers, vast ones of floats) becomes its place on the parameter's own
+    scale, from 0 to 1. Constants aren't searched.
     """
 
     def __init__(self, space: Space) -> None:
@@ -40,8 +43,8 @@ class OptunaSpace:
 
     @property
     def dimensions(self) -> int:
-        """Number of parameters that are searched."""
-        return len(self._codecs)
+        """Number of parameters that are searched: those with more than one value."""
+        return sum(not _is_single(codec.ours) for codec in self._codecs.values())
 
     @cached_property
     def distributions(self) -> dict[str, BaseDistribution]:
@@ -88,33 +91,63 @@ class _Codec:
 
 
 class _Range(_Codec):
-    """A range of numbers that Optuna has, too."""
+    """A range of floats, without a step but on a logarithmic scale."""
 
-    ours: Uniform | LogUniform | IntUniform | LogIntUniform
+    ours: Uniform | LogUniform
 
     @cached_property
     def theirs(self) -> Any:
-        from optuna.distributions import FloatDistribution, IntDistribution
+        from optuna.distributions import FloatDistribution
 
-        match self.ours:
-            case IntUniform(steps=steps) if steps is not None:
-                first, last = int(steps.value(steps.first)), int(steps.value(steps.last))
-                return IntDistribution(first, last, step=int(steps.size))
-            case LogIntUniform(min=low, max=high):
-                return IntDistribution(low, high, log=True)
-            case Uniform(steps=steps) if steps is not None and steps.count <= _MOST_STEPS:
-                # Ours count from 0, Optuna's from `low`.
-                lowest, highest = steps.value(steps.first), steps.value(steps.last)
-                return FloatDistribution(lowest, highest, step=steps.size)
-            case other:
-                return FloatDistribution(other.min, other.max, log=other.logarithmic)
+        return FloatDistribution(self.ours.min, self.ours.max, log=self.ours.logarithmic)
 
-    def encode(self, value: Value) -> Any:
-        # A multiple may lie beside the end by which Optuna's range was rounded.
-        return min(max(value, self.theirs.low), self.theirs.high)
+    def encode(self, value: Value) -> float:
+        # A multiple may lie beside an end by float dust.
+        return min(max(float(value), self.ours.min), self.ours.max)
 
     def decode(self, value: Any) -> Value:
-        return self.ours.snap(int(value) if self.ours.whole else float(value))
+        return self.ours.snap(float(value))
+
+
+class _Multiple(_Codec):
+    """Which multiple of its step a number is, from 0 on: Optuna's own steps and large integers lose digits."""
+
+    ours: Uniform | IntUniform
+
+    @cached_property
+    def theirs(self) -> Any:
+        from optuna.distributions import IntDistribution
+
+        steps = _steps_of(self.ours)
+        return IntDistribution(0, steps.count - 1)
+
+    def encode(self, value: Value) -> int:
+        steps = _steps_of(self.ours)
+        whole = isinstance(value, int) and isinstance(steps.size, int)
+        multiple: int = value // steps.size if whole else round(value / steps.size)
+        return min(max(multiple - steps.first, 0), steps.count - 1)
+
+    def decode(self, value: Any) -> Value:
+        steps = _steps_of(self.ours)
+        return steps.value(steps.first + int(value))
+
+
+class _LogInteger(_Codec):
+    """An integer on a logarithmic scale."""
+
+    ours: LogIntUniform
+
+    @cached_property
+    def theirs(self) -> Any:
+        from optuna.distributions import IntDistribution
+
+        return IntDistribution(self.ours.min, self.ours.max, log=True)
+
+    def encode(self, value: Value) -> int:
+        return int(value)
+
+    def decode(self, value: Any) -> Value:
+        return self.ours.snap(int(value))
 
 
 class _Place(_Codec):
@@ -129,7 +162,21 @@ class _Place(_Codec):
         return FloatDistribution(0.0, 1.0)
 
     def encode(self, value: Value) -> float:
-        return min(max(self.ours.place(value), 0.0), 1.0)
+        return min(max(self._place(value), 0.0), 1.0)
+
+    def _place(self, value: Value) -> float:
+        """Give the middle of the draws that give this value, so that it is decoded to itself."""
+        match self.ours:
+            case IntUniform():
+                steps = _steps_of(self.ours)
+                middle: float = (2 * (value // steps.size - steps.first) + 1) / (2 * steps.count)
+                return middle
+            case LogIntUniform():
+                steps = _steps_of(self.ours)
+                above = 2 * (value // steps.size - steps.first) + 1
+                share: float = math.log1p(above / (2 * steps.first)) / math.log1p(steps.count / steps.first)
+                return share
+        return self.ours.place(value)
 
     def decode(self, value: Any) -> Value:
         return self.ours.draw(min(int(value * 2**DRAW_BITS), 2**DRAW_BITS - 1))
@@ -165,10 +212,27 @@ def _codec(ours: Distribution) -> _Codec:
     match ours:
         case Categorical():
             return _Choice(ours)
-        case IntUniform(min=low, max=high) | LogIntUniform(min=low, max=high) if max(-low, high) > _EXACT_INTEGERS:
-            return _Place(ours)
-        case Uniform() | LogUniform() | IntUniform() | LogIntUniform():
+        case IntUniform() if _steps_of(ours).count <= _MOST_STEPS:
+            return _Multiple(ours)
+        case LogIntUniform() if ours.max <= _MOST_STEPS:
+            return _LogInteger(ours)
+        case Uniform(steps=steps) if steps is not None and steps.count <= _MOST_STEPS:
+            return _Multiple(ours)
+        case LogUniform():
+            return _Range(ours)
+        case Uniform() if max(-ours.min, ours.max) < _LARGEST:
             return _Range(ours)
         case Numeric():
             return _Place(ours)
     raise TypeError(f"a distribution must have a counterpart in Optuna, got {type(ours).__name__}")
+
+
+def _steps_of(ours: Numeric) -> Steps:
+    assert ours.steps is not None
+    return ours.steps
+
+
+def _is_single(ours: Distribution) -> bool:
+    if isinstance(ours, Categorical):
+        return len(ours.every_value()) == 1
+    return isinstance(ours, Numeric) and ours.steps is not None and ours.steps.count == 1

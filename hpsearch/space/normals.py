@@ -13,8 +13,9 @@ from statistics import NormalDist
 from typing import ClassVar
 
 from hpsearch.checks import InvalidKey, number
+from hpsearch.seeds import DRAW_BITS
 from hpsearch.space._decimals import MOST_STEPS, Steps
-from hpsearch.space.distribution import Numeric, share_of
+from hpsearch.space.distribution import GRID_LIMIT, Numeric, share_of
 
 __all__ = ["LogNormal", "Normal"]
 
@@ -74,6 +75,16 @@ class _Normal(Numeric):
         quantile = NormalDist().inv_cdf
         shares = [(place + 0.5) / self.points for place in range(self.points)]
         return list(dict.fromkeys(self.at_deviations(quantile(share)) for share in shares))
+
+    def every_value(self) -> list[int | float] | None:
+        """Give the multiples from the least to the greatest that is ever drawn."""
+        steps = self.steps
+        if steps is None:
+            return None
+        least, greatest = (round(self.draw(bits) / steps.size) for bits in (0, 2**DRAW_BITS - 1))
+        if greatest - least >= GRID_LIMIT:
+            return None
+        return [steps.value(multiple) for multiple in range(least, greatest + 1)]
 
     def accept(self, value: object) -> int | float:
         return self._accept_multiple(number(value, ()))

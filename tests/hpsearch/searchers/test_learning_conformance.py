@@ -1,0 +1,168 @@
+"""What every searcher that learns from results does, whichever it is."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpsearch.searchers import KNOWN, Observation, Suggestion, searcher_named
+from hpsearch.space import Categorical, IntUniform, LogNormal, LogUniform, Space, Uniform
+from hpsearch.trial import Params, Report, Trial
+from tests.hpsearch.support.any_life import Asking, problem_of
+from tests.hpsearch.support.command_line import ROOT, environment
+from tests.hpsearch.support.spaces import FINITE, spaces
+
+FOREIGN = [f"optuna.samplers:{name}" for name in ("NSGAIISampler", "RandomSampler", "QMCSampler")]
+METHODS = [*(kind for kind, cls in KNOWN.items() if cls.learns), *FOREIGN]
+
+SPACE = Space.from_parameters(
+    {
+        "lr": LogUniform(1e-4, 1.0),
+        "model": {"hidden": IntUniform(32, 96, step=32), "layers": Categorical([[64], [64, 64], True, 1, 1.0])},
+        "dropout": Uniform(0, 0.5, step=0.25),
+        "scale": LogNormal(),
+        "epochs": 3,
+    }
+)
+
+pytestmark = pytest.mark.parametrize("method", METHODS)
+
+
+def examples(method: str, count: int) -> settings:
+    """A suggestion of gp takes a tenth of a second."""
+    return settings(deadline=None, max_examples=2 if method == "gp" else count)
+
+
+def plain(value: object) -> bool:
+    if isinstance(value, list):
+        return type(value) is list and all(map(plain, value))
+    if isinstance(value, dict):
+        return type(value) is dict and all(map(plain, value.values()))
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def key(suggestion: Suggestion | None) -> str:
+    return json.dumps(suggestion and suggestion.params)
+
+
+def test_whatever_it_is_told_it_suggests_points_of_the_space_each_once_and_the_same_ones_again(method):
+    @examples(method, 10)
+    @given(spaces(), st.integers(0, 2**32 - 1), st.sampled_from(["minimize", "maximize"]), st.sampled_from([0.0, 0.5]))
+    def check(space, seed, goal, trouble):
+        problem = problem_of(space, seed, goal)
+        searcher_named(method).check(problem)
+        asking = Asking(method, problem, seed, trouble)
+        given = [found for found in asking.run(5 if method == "gp" else 12) if found is not None]
+        for suggestion in given:
+            params = suggestion.params
+            assert json.dumps(space.check(params)) == json.dumps(params)
+            assert tuple(params) == space.names
+            assert plain(params)
+            assert suggestion.origin in (method, "random", "tpe")
+        assert len(set(map(key, given))) == len(given)
+        assert asking.repeated() == asking.suggestions
+
+    check()
+
+
+def test_a_finite_space_is_tried_to_the_last_point_and_then_there_is_none(method):
+    @examples(method, 5)
+    @given(spaces(FINITE, most=2), st.integers(0, 99))
+    def check(space, seed):
+        points = space.every_point(60)
+        if points is None:
+            return
+        if method == "gp" and len(points) > 20:
+            return
+        *given, last = Asking(method, problem_of(space, seed), seed, 0.3).run(len(points) + 1)
+        assert last is None
+        assert sorted(map(key, given)) == sorted(map(json.dumps, points))
+
+    check()
+
+
+def test_it_learns(method):
+    """Where x is best at 0.3, more suggestions than draws lie beside it; who doesn't learn is left out."""
+    if method in ("optuna.samplers:RandomSampler", "optuna.samplers:QMCSampler"):
+        pytest.skip("it draws")
+    space = Space.from_parameters({"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)})
+    options = {"population_size": 10} if "NSGA" in method else None
+    count = 25 if method == "gp" else 90
+    less = Asking(method, problem_of(space, 3, options=options), 3, value=lambda params: distance(params))
+    more = Asking(method, problem_of(space, 3, "maximize", options=options), 3, value=lambda params: -distance(params))
+    for asking in (less, more):
+        late = [found for found in asking.run(count)[count // 2 :] if found is not None and found.origin != "random"]
+        assert sum(abs(found.params["x"] - 0.3) for found in late) / len(late) < (
+            0.2 if options else 0.15
+        )  # of draws it is 0.29
+
+
+def distance(params: Params) -> float:
+    return float(abs(params["x"] - 0.3) + 0.01 * params["y"])
+
+
+ELSEWHERE = """
+import json, sys
+from tests.hpsearch.searchers.test_learning_conformance import SPACE
+from tests.hpsearch.support.any_life import Asking, problem_of
+found = {method: [s.params for s in Asking(method, problem_of(SPACE, 7), 7).run(count)]
+         for method, count in json.loads(sys.argv[1]).items()}
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> list[dict[str, list[object]]]:
+    """What each suggests in two other processes, whose strings have other hashes."""
+    counts = json.dumps({method: count_of(method) for method in METHODS})
+    found = []
+    for seed in ("1", "2"):
+        env = {**environment(), "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-c", ELSEWHERE, counts]
+        ended = subprocess.run(command, cwd=ROOT, env=os.environ | env, check=True, capture_output=True)
+        found.append(json.loads(ended.stdout))
+    return found
+
+
+def count_of(method: str) -> int:
+    return 5 if method == "gp" else 25
+
+
+def test_it_suggests_the_same_in_any_process(method, elsewhere):
+    one, other = elsewhere
+    assert one[method] == other[method]
+    here = [s and s.params for s in Asking(method, problem_of(SPACE, 7), 7).run(count_of(method))]
+    if method == "gp":  # sums made by another number of threads may differ in their last bit
+        assert len(here) == len(one[method])
+    else:
+        assert here == one[method]
+
+
+def test_the_order_in_which_trials_end_changes_no_suggestion(method):
+    def after(order: list[int]) -> Suggestion | None:
+        asking = Asking(method, problem_of(SPACE, 7), 7)
+        searcher = asking.searcher
+        trials = []
+        for number in range(6):
+            drawn = SPACE.draw(1, number)
+            trials.append(Trial(number, drawn, 0, "random"))
+            searcher.started(trials[-1])
+        for number in order:
+            reports = [Report(number, 1, {"loss": number * 7 % 5}, 0.1)]
+            searcher.observe(Observation(trials[number], 1, 1, reports, True))
+        return searcher.suggest(6)
+
+    assert after([0, 1, 2, 3, 4, 5]) == after([5, 3, 1, 0, 2, 4])
+
+
+def test_before_anything_valid_is_known_it_draws_or_suggests_from_the_space(method):
+    asking = Asking(method, problem_of(SPACE, 7), 7, value=lambda _: math.nan)
+    given = asking.run(8)
+    assert all(s is not None and SPACE.check(s.params) == s.params for s in given)
