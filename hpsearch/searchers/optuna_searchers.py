@@ -255,23 +255,38 @@ class _Remembering(OptunaSearcher):
         """What was written to suggestions that haven't started, by their points."""
         self._written: dict[int, dict[str, Any]] = {}
         """And to trials."""
+        self._points: dict[int, dict[str, Any]] = {}
+        """Those of all trials, as Optuna has them."""
 
     def started(self, trial: Trial) -> None:
         """Take a new trial."""
         super().started(trial)
+        self._points[trial.number] = self._space.encode(trial.params) or {}
         self._written[trial.number] = self._suggested.pop(json.dumps(trial.params), {})
 
     def _mirrored(self) -> dict[int, FrozenTrial]:
-        """Give all trials: those that can't be compared as failed, so that each keeps its place.
+        """Give all trials, so that each keeps its place: those that can't be compared as pruned, with the worst value.
 
-        Samplers write which trials a generation comes from, by their places in the study.
+        Samplers write which trials a generation comes from, by their places in the study; rungs may leave some out.
         """
         from optuna.trial import TrialState, create_trial
 
         seen = super()._mirrored()
-        if not seen:
-            return {}
-        return {trial: seen.get(trial) or create_trial(state=TrialState.FAIL) for trial in sorted(self._written)}
+        values = [trial.value for trial in seen.values() if trial.value is not None]
+        if not values:
+            return seen
+        worst = max(values) if self._problem.objective.metric.goal == "minimize" else min(values)
+        return {
+            trial: seen.get(trial)
+            or create_trial(
+                state=TrialState.PRUNED,
+                value=worst,
+                params=point,
+                distributions=self._space.distributions if point else {},
+                system_attrs=self._attributes(trial),
+            )
+            for trial, point in sorted(self._points.items())
+        }
 
     def _attributes(self, trial: int) -> dict[str, Any]:
         return self._written[trial]
