@@ -17,7 +17,7 @@ from hpsearch.searchers.history import History
 from hpsearch.searchers.optuna_space import OptunaSpace
 from hpsearch.searchers.tried import Tried
 from hpsearch.seeds import suggestion_seed
-from hpsearch.trial import Params, Trial, Value
+from hpsearch.trial import Params, Report, Trial, Value
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -63,10 +63,21 @@ class OptunaSearcher(Searcher):
             raise InvalidKey(("parameters",), "must hold a parameter that isn't constant, or there is nothing to learn")
         try:
             cls(problem)._sampler(0)
-        except (TypeError, ValueError) as error:
-            given = shown(dict(problem.settings.options or {}))
-            problem_text = f"must be arguments that Optuna's sampler of {cls.kind} takes, got {given}: {error}"
+            if problem.settings.options:
+                cls(problem)._rehearse()
+        except Exception as error:
+            given = ", ".join(f"{name}: {shown(value)}" for name, value in (problem.settings.options or {}).items())
+            problem_text = f"must be arguments that Optuna's sampler of {cls.kind} takes, got {given or None}: {error}"
             raise InvalidKey(("search", "options"), problem_text) from error
+
+    def _rehearse(self) -> None:
+        """Make a suggestion after two trials: samplers take options of any type, and fail by them later."""
+        for number in range(2):
+            trial = Trial(number, self._problem.space.draw(self._problem.seed, number), 0, "random")
+            self.started(trial)
+            report = Report(number, 1, {self._problem.objective.metric.name: float(number)}, 0.0)
+            self.observe(Observation(trial, 1, 1, (report,), True))
+        self._ask(list(self._mirrored().values()), 0)
 
     @property
     def draws_first(self) -> int:
