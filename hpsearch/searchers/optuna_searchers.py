@@ -18,7 +18,7 @@ from hpsearch.searchers.history import Evidence, History
 from hpsearch.searchers.optuna_space import OptunaSpace
 from hpsearch.searchers.tried import Tried
 from hpsearch.seeds import suggestion_seed
-from hpsearch.trial import Params, Trial, Value
+from hpsearch.trial import Params, Report, Trial, Value
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -76,10 +76,21 @@ class OptunaSearcher(Searcher):
             raise InvalidKey(("parameters",), "must hold a parameter that isn't constant, or there is nothing to learn")
         try:
             cls(problem)._sampler(0)
-        except (TypeError, ValueError) as error:
-            given = shown(dict(problem.settings.options or {}))
-            problem_text = f"must be arguments that Optuna's sampler of {cls.kind} takes, got {given}: {error}"
+            if problem.settings.options:
+                cls(problem)._rehearse()
+        except Exception as error:
+            given = ", ".join(f"{name}: {shown(value)}" for name, value in (problem.settings.options or {}).items())
+            problem_text = f"must be arguments that Optuna's sampler of {cls.kind} takes, got {given or None}: {error}"
             raise InvalidKey(("search", "options"), problem_text) from error
+
+    def _rehearse(self) -> None:
+        """Make a suggestion after two trials: samplers take options of any type, and fail by them later."""
+        for number in range(2):
+            trial = Trial(number, self._problem.space.draw(self._problem.seed, number), 0, "random")
+            self.started(trial)
+            report = Report(number, 1, {self._problem.objective.metric.name: float(number)}, 0.0)
+            self.observe(Observation(trial, 1, 1, (report,), True))
+        self._ask(list(self._mirrored().values()), 0)
 
     @property
     def draws_first(self) -> int:
@@ -269,24 +280,39 @@ class _Remembering(OptunaSearcher):
         """What was written to suggestions that haven't started, by their points."""
         self._written: dict[int, dict[str, Any]] = {}
         """And to trials."""
+        self._points: dict[int, dict[str, Any]] = {}
+        """Those of all trials, as Optuna has them."""
 
     def started(self, trial: Trial) -> None:
         """Take a new trial."""
         super().started(trial)
+        self._points[trial.number] = self._space.encode(trial.params) or {}
         self._written[trial.number] = self._suggested.pop(json.dumps(trial.params), {})
 
     def _mirrored(self) -> dict[int, FrozenTrial]:
-        """Give all trials: those that can't be compared as failed, so that each keeps its place.
+        """Give all trials, so that each keeps its place: those that can't be compared as pruned, with the worst value.
 
-        Samplers write which trials a generation comes from, by their places in the study.
+        Samplers write which trials a generation comes from, by their places in the study; rungs may leave some out.
         """
         from optuna.trial import TrialState, create_trial
 
         seen = super()._mirrored()
-        if not seen:
-            return {}
-        numbers = [*range(-self._past, 0), *sorted(self._written)]
-        return {number: seen.get(number) or create_trial(state=TrialState.FAIL) for number in numbers}
+        values = [trial.value for trial in seen.values() if trial.value is not None]
+        if not values:
+            return seen
+        worst = max(values) if self._problem.objective.metric.goal == "minimize" else min(values)
+        points = dict.fromkeys(range(-self._past, 0)) | self._points
+        return {
+            trial: seen.get(trial)
+            or create_trial(
+                state=TrialState.PRUNED,
+                value=worst,
+                params=point,
+                distributions=self._space.distributions if point else {},
+                system_attrs=self._attributes(trial),
+            )
+            for trial, point in sorted(points.items())
+        }
 
     def _attributes(self, trial: int) -> dict[str, Any]:
         return self._written.get(trial, {})

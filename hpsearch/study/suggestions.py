@@ -129,7 +129,10 @@ class Suggestions:
         if key in self._answers:
             return self._answers[key].suggestion
         if stand_in and self._stands_in and self._has_answered:
-            return self._first.stand_in(trial, self._tried)
+            other = self._first.stand_in(trial, self._tried)
+            # Where every point was tried, a searcher that remembers is still waited for: a replay asks it, too.
+            if other is not None or not self._remembers:
+                return other
         self.working = True
         return NotYet()
 

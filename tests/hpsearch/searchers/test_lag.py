@@ -1,0 +1,191 @@
+"""With `search.lag`, what a suggestion knows follows from its number, and so does the table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpsearch
+from hpsearch.errors import SweepError
+from hpsearch.events import Failed, Finished, Started
+from hpsearch.schedulers.asha import ASHA
+from hpsearch.schedulers.hyperband import Hyperband
+from hpsearch.schedulers.median import MedianStopping
+from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.searchers import Search, Searcher
+from hpsearch.searchers.calls import DirectCalls
+from hpsearch.study.state import StudyState
+from hpsearch.sweep.sweep import Resources, Sweep
+from tests.hpsearch.support.climbing import Climbing
+from tests.hpsearch.support.family import Family
+from tests.hpsearch.support.population import Population
+from tests.hpsearch.support.steady import SteadyLife, sweep_over, table
+
+SWEEPS: dict[str, dict[str, Any]] = {
+    "full length": {"early_terminate": None, "max_iter": 3, "run_cap": 22},
+    "hyperband": {"early_terminate": Hyperband(4, eta=2, brackets=7)},
+    "hyperband, thirds": {"early_terminate": Hyperband(9, brackets=5)},
+    "halving": {"early_terminate": SuccessiveHalving(9, trials=9), "run_cap": 30},
+}
+METHODS = [Climbing.kind, "tpe", "cmaes", "optuna.samplers:NSGAIISampler"]
+
+
+def lagging(method: str, sweep: str, lag: int) -> Sweep:
+    options = {"population_size": 6} if "NSGA" in method else None
+    search = Search(lag=lag, startup=None if method == Climbing.kind else 3, options=options)
+    return sweep_over(method, search=search, **SWEEPS[sweep])
+
+
+@pytest.mark.parametrize("sweep", SWEEPS)
+@pytest.mark.parametrize("method", METHODS)
+def test_with_a_lag_the_table_is_the_same_on_any_number_of_workers_and_in_any_order(method, sweep):
+    for lag in (1, 4):
+        one = SteadyLife(lagging(method, sweep, lag), 1, 0, trouble=0.0).run()
+        assert method in {row.origin for row in one.state.rows()} or method == Climbing.kind
+        for workers, seed in [(1, 1), (lag, 2), (lag, 3), (max(lag - 1, 1), 4), (lag + 3, 5)]:
+            other = SteadyLife(lagging(method, sweep, lag), workers, seed).run()
+            assert table(other.state) == table(one.state)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("sweep", SWEEPS)
+@pytest.mark.parametrize("method", [*METHODS, "bohb", "optuna.samplers:QMCSampler"])
+def test_with_any_lag_the_table_is_the_same_in_a_hundred_orders(method, sweep):
+    if method == "bohb" and SWEEPS[sweep]["early_terminate"] is None:
+        pytest.skip("it takes asha")
+    for lag in (1, 2, 3, 5, 8):
+        one = table(SteadyLife(lagging(method, sweep, lag), 1, 0).run().state)
+        for seed in range(20):
+            assert table(SteadyLife(lagging(method, sweep, lag), 1 + seed % lag, seed).run().state) == one
+
+
+class Listening(DirectCalls):
+    """Writes down what the searcher had been told when it was asked."""
+
+    def __init__(self, searcher: Searcher) -> None:
+        super().__init__(searcher)
+        self.started: list[int] = []
+        self.observed: list[tuple[int, int]] = []
+        self.known: dict[int, tuple[list[int], list[tuple[int, int]]]] = {}
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        if method == "started":
+            self.started.append(arguments[0].number)
+        else:
+            assert method == "observe"
+            assert arguments[0].ended
+            self.observed.append((arguments[0].trial.number, arguments[0].iteration))
+        super().tell(method, *arguments)
+
+    def ask(self, method: str, *arguments: Any) -> None:
+        self.known[arguments[0]] = list(self.started), sorted(self.observed)
+        super().ask(method, *arguments)
+
+
+@pytest.mark.parametrize("sweep", SWEEPS)
+@pytest.mark.parametrize("lag", [1, 3])
+def test_a_suggestion_knows_just_what_its_number_says(sweep, lag):
+    """All trials before it, first results up to n - lag, and all results of brackets two or more before its own."""
+    made: list[Listening] = []
+
+    def calls_of(_: Sweep, searcher: Searcher) -> Listening:
+        made.append(Listening(searcher))
+        return made[-1]
+
+    for seed in range(4):
+        life = SteadyLife(lagging(Climbing.kind, sweep, lag), lag, seed, calls_of=calls_of).run()
+        ends: dict[int, list[int]] = {}
+        for event in life.events:
+            if isinstance(event, Finished):
+                ends.setdefault(event.trial, []).append(event.iteration)
+            elif isinstance(event, Failed) and not event.retry:
+                ends.setdefault(event.trial, []).append(event.reports[-1].iteration)
+        of = {e.new.number: e.bracket or 0 for e in life.events if isinstance(e, Started) and e.new is not None}
+        for number, (started, observed) in made[-1].known.items():
+            bracket = of.get(number)
+            if bracket is None:  # it was asked for, and there was no trial left
+                continue
+            former = [trial for trial in range(number) if of[trial] <= bracket - 2]
+            first = [trial for trial in range(number - lag + 1) if trial not in former]
+            expected = [(t, end) for t in former for end in ends[t]] + [(t, ends[t][0]) for t in first]
+            assert started == list(range(number))
+            assert observed == sorted(expected)
+
+
+class Uneven(hpsearch.Curves):
+    """Some trials take a hundred times as long as others, and some fail."""
+
+    def curve(self, params: dict[str, Any], seed: int) -> hpsearch.Curve:
+        rng = np.random.default_rng(seed)
+        found = [abs(params["x"] - 0.3) + 1.0 / (i + 1) + 0.1 * rng.random() for i in range(9)]
+        seconds = float(rng.choice([0.01, 0.1, 1.0]))
+        if rng.random() < 0.1:
+            return hpsearch.Curve({"loss": found[:2]}, seconds, "ValueError: no luck")
+        return hpsearch.Curve({"loss": found}, seconds)
+
+
+SIMULATED: dict[str, dict[str, Any]] = {
+    "full length": {"max_iter": 9, "run_cap": 16},
+    "hyperband": {"early_terminate": Hyperband(9), "run_cap": 24},
+    "halving": {"early_terminate": SuccessiveHalving(9, trials=9), "run_cap": 20, "max_retries": 1},
+}
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_a_simulated_sweep_with_a_lag_gives_the_same_table_on_any_number_of_workers(name):
+    def found(workers: int) -> list[Any]:
+        study = hpsearch.search(
+            Uneven,
+            parameters={"x": hpsearch.Uniform(0.0, 1.0), "c": ["a", "b"]},
+            metric="loss",
+            method="tpe",
+            suggestions={"lag": 4, "startup": 4},
+            backend="simulated",
+            directory=":memory:",
+            workers=workers,
+            max_failures="none",
+            tensorboard=False,
+            progress=False,
+            **SIMULATED[name],
+        )
+        assert study.state == "finished"
+        return [(row.number, row.params, row.origin, repr(row.value), row.state) for row in study.trials]
+
+    one = found(1)
+    assert {origin for _, _, origin, _, _ in one} == {"random", "tpe"}
+    assert all(found(workers) == one for workers in (2, 4))
+
+
+def test_a_lag_is_refused_where_it_could_not_be_kept():
+    x = {"parameters": sweep_over("tpe").parameters, "search": Search(lag=2), "run_cap": 9}
+    for early, told in (
+        (ASHA(9), r"search\.lag: must not stand beside early_terminate of type asha, which decides in the order"),
+        (MedianStopping(9), r"search\.lag: must not stand beside early_terminate of type median"),
+    ):
+        with pytest.raises(SweepError, match=told):
+            sweep_over("tpe", early_terminate=early, **x)
+    with pytest.raises(SweepError, match=r"search\.lag: must not be given where trials may be widened"):
+        sweep_over("tpe", resources=Resources(max_workers_per_trial=4), **x)
+    for method, population in ((Family.kind, None), (Family.kind, Population(9, members=3, interval=3))):
+        with pytest.raises(SweepError, match=r"search\.lag: must not"):
+            sweep_over(method, early_terminate=population, max_iter=None if population else 3, **x)
+    with pytest.raises(SweepError, match=r"search: must not stand beside method random, which doesn't learn"):
+        sweep_over("random", **x)
+    with pytest.raises(SweepError, match=r"search\.lag: must not stand .* asha"):
+        sweep_over("bohb", early_terminate=None, max_iter=9, **x)
+
+
+def test_a_state_with_a_lag_is_resumed_from_any_event():
+    sweep = lagging("tpe", "hyperband", 3)
+    life = SteadyLife(sweep, 3, 1).run()
+    for cut in range(1, len(life.events), 9):
+        resumed = StudyState(sweep)
+        list(resumed.replay(life.events[:cut]))
+        resumed.prepare()
+        for event in life.events[cut:]:
+            if isinstance(event, Started):
+                assert resumed.next() == event
+            resumed.apply(event)
+        assert table(resumed) == table(life.state)

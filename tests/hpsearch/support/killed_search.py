@@ -1,0 +1,42 @@
+"""A sweep that learns, on the inline backend or on Ray, that a test may kill; called in child processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import hpsearch
+from hpsearch.searchers import Search
+from hpsearch.space import Uniform
+
+__all__ = ["begin", "train"]
+
+
+def train(trial: hpsearch.RunningTrial) -> None:
+    """A bowl, with a checkpoint at each iteration."""
+    for iteration in trial.iterations():
+        trial.report({"loss": (trial.params["x"] - 0.3) ** 2 + 1.0 / iteration}, checkpoint={"at": iteration})
+
+
+def begin(study: str, backend: Any = "inline") -> None:
+    """Run the sweep, or go on with it."""
+    hpsearch.search(
+        train,
+        parameters={"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)},
+        metric="loss",
+        method="tpe",
+        suggestions=Search(startup=3, lag=1),
+        early_terminate=hpsearch.SuccessiveHalving(4, eta=2, trials=4),
+        run_cap=12,
+        directory=study,
+        backend=backend,
+        tensorboard=False,
+        progress=False,
+        name="killed",
+    )
+
+
+if __name__ == "__main__":
+    print(os.getpid(), flush=True)
+    begin(*sys.argv[1:])
