@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from hpsearch.decision import Decision
-from hpsearch.events import Asked, Dropped, Event, Failed, Finished, Reverted, Saved, Started
+from hpsearch.events import Asked, Dropped, Event, Failed, Finished, Retried, Reverted, Saved, Started
 from hpsearch.searchers import Observation, Searcher, Suggestion
 from hpsearch.searchers.calls import Answer, Calls, DirectCalls
 from hpsearch.searchers.points import STAND_IN, FirstTrials
@@ -207,7 +207,8 @@ class Suggestions:
         """
         if isinstance(event, Asked):
             self.asked(event)
-        if not self.learns or not isinstance(event, Started | Saved | Finished | Failed | Reverted | Dropped):
+        kinds = Started | Saved | Finished | Failed | Retried | Reverted | Dropped
+        if not self.learns or not isinstance(event, kinds):
             return
         record = self._journaled.records.of(event.segment.trial if isinstance(event, Started) else event.trial)
         trial, iteration = record.trial, record.result.iterations
@@ -224,7 +225,9 @@ class Suggestions:
                 self._observe(
                     Observation(trial, iteration, record.until, event.reports, True, event.failure, decisions)
                 )
-            case Reverted():
+            case Retried() if not decisions:  # its params are those of another trial
+                pass
+            case Reverted() | Retried():
                 self._hear("reverted", StateAt(trial.number, iteration), trial, iteration)
             case Dropped():
                 self._hear("dropped", StateAt(trial.number, trial.start), trial)
