@@ -173,7 +173,7 @@ class Searcher(ABC):
         """Learn from what a trial gave."""
 
     def reverted(self, trial: Trial, iteration: int) -> None:
-        """What a trial reported after this iteration counts no more; it goes on from there."""
+        """What a trial reported after this iteration counts no more, nor that it failed; it goes on from there."""
 
     def dropped(self, trial: Trial) -> None:
         """A trial's checkpoint is gone: it starts anew, a fork from its parent's, and reports again what it did."""

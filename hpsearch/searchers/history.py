@@ -70,8 +70,9 @@ class History:
             known.ends[math.inf if observation.until is None else observation.until] = observation.iteration
 
     def reverted(self, trial: Trial, iteration: int) -> None:
-        """Forget what a trial reported after an iteration."""
+        """Forget what a trial reported after an iteration, and that it failed."""
         known = self._trials[trial.number]
+        known.failed = False
         known.values = {at: value for at, value in known.values.items() if at <= iteration}
         known.ends = {until: last for until, last in known.ends.items() if last <= iteration}
 

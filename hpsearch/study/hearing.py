@@ -163,11 +163,11 @@ class Lagging(Hearing):
         self._reported[trial] = []
 
     def _forget(self, trial: int, iteration: int) -> None:
-        """Take what a trial reported after an iteration for never heard, but for what the searcher was told."""
+        """Take a trial's failure, and what it reported after an iteration, for never heard, but for what was told."""
         self._reported[trial] = [part for part in self._reported[trial] if part.iteration <= iteration]
         heard = self._segments[trial][: self._heard[trial]]
         later = self._segments[trial][self._heard[trial] :]
-        self._segments[trial] = heard + [part for part in later if part.iteration <= iteration]
+        self._segments[trial] = heard + [part for part in later if part.iteration <= iteration and part.failure is None]
 
     def _is_over(self, trial: int) -> bool:
         state = self._records.of(trial).state

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from hpsearch.decision import Decision
-from hpsearch.events import Asked, Dropped, Event, Failed, Finished, Reverted, Saved, Started
+from hpsearch.events import Asked, Dropped, Event, Failed, Finished, Retried, Reverted, Saved, Started
 from hpsearch.searchers import Observation, Past, Searcher, Suggestion
 from hpsearch.searchers.calls import Answer, Calls, DirectCalls
 from hpsearch.searchers.points import STAND_IN, FirstTrials
@@ -127,7 +127,7 @@ class Suggestions:
             return Asked(key[0], key[1], bracket) if settled else NotYet()
         self._collect()
         if key in self._answers:
-            return self._answers[key].suggestion
+            return self._untried(self._answers[key].suggestion, trial)
         if stand_in and self._stands_in and self._has_answered:
             other = self._first.stand_in(trial, self._tried)
             # Where every point was tried, a searcher that remembers is still waited for: a replay asks it, too.
@@ -135,6 +135,16 @@ class Suggestions:
                 return other
         self.working = True
         return NotYet()
+
+    def _untried(self, suggestion: Suggestion | None, trial: int) -> Suggestion | None:
+        """Give a suggestion, or a random point in its place where a stand-in has tried that point meanwhile.
+
+        A searcher that remembers what it suggested is held to it by the journal.
+        """
+        if suggestion is None or self._remembers or suggestion.params not in self._tried:
+            return suggestion
+        other = self._first.stand_in(trial, self._tried)
+        return None if other is None else Suggestion(other.params, "random")
 
     def request(self, number: int, bracket: int) -> Asked | None:
         """Give the request for a suggestion that will be needed; None where it needn't or can't be made yet."""
@@ -214,7 +224,8 @@ class Suggestions:
         """
         if isinstance(event, Asked):
             self.asked(event)
-        if not self.learns or not isinstance(event, Started | Saved | Finished | Failed | Reverted | Dropped):
+        kinds = Started | Saved | Finished | Failed | Retried | Reverted | Dropped
+        if not self.learns or not isinstance(event, kinds):
             return
         record = self._journaled.records.of(event.segment.trial if isinstance(event, Started) else event.trial)
         trial, iteration = record.trial, record.result.iterations
@@ -231,7 +242,9 @@ class Suggestions:
                 self._observe(
                     Observation(trial, iteration, record.until, event.reports, True, event.failure, decisions)
                 )
-            case Reverted():
+            case Retried() if not decisions:  # its params are those of another trial
+                pass
+            case Reverted() | Retried():
                 self._hear("reverted", StateAt(trial.number, iteration), trial, iteration)
             case Dropped():
                 self._hear("dropped", StateAt(trial.number, trial.start), trial)

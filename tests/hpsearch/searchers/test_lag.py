@@ -9,7 +9,7 @@ import pytest
 
 import hpsearch
 from hpsearch.errors import SweepError
-from hpsearch.events import Failed, Finished, Started
+from hpsearch.events import Failed, Finished, Retried, Started
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.median import MedianStopping
@@ -18,6 +18,7 @@ from hpsearch.searchers import Search, Searcher
 from hpsearch.searchers.calls import DirectCalls
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Resources, Sweep
+from hpsearch.trial import Failure, Report
 from tests.hpsearch.support.climbing import Climbing
 from tests.hpsearch.support.family import Family
 from tests.hpsearch.support.population import Population
@@ -175,6 +176,40 @@ def test_a_lag_is_refused_where_it_could_not_be_kept():
         sweep_over("random", **x)
     with pytest.raises(SweepError, match=r"search\.lag: must not stand .* asha"):
         sweep_over("bohb", early_terminate=None, max_iter=9, **x)
+
+
+@pytest.mark.parametrize("lag", [None, 1])
+def test_a_failed_trial_that_runs_again_is_not_taken_for_a_failed_one(lag):
+    told: list[tuple[str, Any]] = []
+
+    class Hearing(DirectCalls):
+        def tell(self, method: str, *arguments: Any) -> None:
+            told.append((method, arguments[0].failure if method == "observe" else None))
+            super().tell(method, *arguments)
+
+    search = Search(lag=lag, startup=0)
+    sweep = sweep_over("tpe", early_terminate=SuccessiveHalving(4, eta=2, trials=4), run_cap=8, search=search)
+    life = SteadyLife(sweep, 1, 0, calls_of=lambda _, searcher: Hearing(searcher))
+    while not life.state.running():
+        life.step()
+    (segment,) = life.state.running()
+    life.take(Failed(0, segment.attempt, Failure("raised", "no", ""), False, ()))
+    assert life.state.may_run_again(0)
+    life.take(Retried(0))
+    again = life.state.next()
+    assert isinstance(again, Started)
+    life.take(again)
+    reports = (Report(0, 1, {"loss": 0.5}, 0.1),)
+    life.take(Finished(0, again.segment.attempt, 1, "c", reports, False, 1.0))
+    while len(life.asked) < 2:
+        life.take(life.state.next())  # type: ignore[arg-type]
+    expected = [("started", None), ("observe", None)]
+    if lag is None:  # it is told of all, in its order
+        assert [method for method, _ in told] == ["started", "observe", "reverted", "observe"]
+        assert told[-1] == ("observe", None)
+    else:
+        assert told == expected
+    list(StudyState(sweep).replay(life.events))
 
 
 def test_a_state_with_a_lag_is_resumed_from_any_event():

@@ -250,6 +250,40 @@ def test_where_no_suggestion_is_ready_a_trial_takes_a_random_point_and_the_sugge
         assert resumed.rows() == study_state.rows()
 
 
+def test_a_point_that_a_stand_in_took_meanwhile_is_not_suggested_again():
+    class Slow(DirectCalls):
+        works = False
+
+        def ready(self):
+            return not self.works
+
+    calls: list[Slow] = []
+
+    def calls_of(sweep, searcher):
+        calls.append(Slow(searcher))
+        return calls[-1]
+
+    sweep = sweep_of(
+        method="tpe",
+        parameters=Space.from_parameters({"x": [1, 2, 3, 4]}),
+        search=Search(startup=1),
+        early_terminate=None,
+        max_iter=1,
+        run_cap=9,
+    )
+    study_state = begun_with(sweep, calls_of)
+    events: list[Event] = []
+    while not isinstance(answer := next(study_state.upcoming(stand_in=True)), Exhausted):
+        assert isinstance(answer, Asked | Started)
+        study_state.apply(answer)
+        events.append(answer)
+        if calls:
+            calls[0].works = len(study_state.rows()) == 2  # two stand-ins while the third is being worked out
+    tried = [row.params["x"] for row in study_state.rows()]
+    assert sorted(tried) == [1, 2, 3, 4]
+    assert list(StudyState(sweep).replay([OPENED, *events]))
+
+
 def begun_with(sweep: Sweep, calls_of) -> StudyState:
     study_state = StudyState(sweep, calls_of)
     study_state.apply(OPENED)

@@ -32,7 +32,11 @@ SPACE = Space.from_parameters(
     }
 )
 
-pytestmark = pytest.mark.parametrize("method", METHODS)
+# bayes is tpe by another word, and gp takes its time.
+RARELY = ("bayes", "gp")
+pytestmark = pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=pytest.mark.exhaustive) if name in RARELY else name for name in METHODS]
+)
 
 
 def examples(method: str, count: int) -> settings:
