@@ -201,10 +201,14 @@ def _go_on(
     enough = Enough(sweep, study_state.value)
     observers = _observers(place, sweep, record, run)
     replayed = []
-    for told in _records(study_state.resume(history)):
-        widths.observe(told.event, told.decisions)  # in step: it asks the state where trials stand
-        enough.observe(told.event, told.decisions)
-        replayed.append(told)
+    try:
+        for told in _records(study_state.resume(history)):
+            widths.observe(told.event, told.decisions)  # in step: it asks the state where trials stand
+            enough.observe(told.event, told.decisions)
+            replayed.append(told)
+    except BaseException:
+        study_state.close()  # one that remembers was asked again, in its process
+        raise
     study_state.obsolete()
     with Interrupts() as interrupts:  # before Ray is imported, which takes seconds
         backend = run.backend(sweep)
