@@ -191,9 +191,10 @@ class Orchestrator:
             if full:
                 # Also without a worker: all may have gone with the last trial, and nobody has to wait for new ones.
                 return not waiting and isinstance(self._study_state.next(), Done)
-            if not isinstance(answer, Asked | Exhausted):
+            if isinstance(answer, Asked | Exhausted):
+                self._note(answer)
+            elif not starts:  # else there may be more to start, now that these have
                 return isinstance(answer, Done)
-            self._note(answer)
 
     def _note_starts(self, starts: Sequence[Started], free: int, waiting: bool) -> int:
         """Give segments their widths, and note them; answer how many workers they take."""

@@ -11,7 +11,10 @@ from hpsearch.seeds import stand_in_seed
 from hpsearch.space import Space
 from hpsearch.trial import Params
 
-__all__ = ["STAND_IN", "FirstTrials"]
+__all__ = ["RETRY", "STAND_IN", "FirstTrials"]
+
+RETRY = "retry"
+"""Origin of a failed trial's point that is run once more, as another trial."""
 
 STAND_IN = "stand_in"
 """Origin of a random point that was taken because no suggestion was ready."""
@@ -63,6 +66,10 @@ class FirstTrials:
     def stand_in(self, trial: int, tried: Tried) -> Suggestion | None:
         """Give what a trial takes where no suggestion is ready: a draw from a stream of its own."""
         return _drawn(tried.draw(stand_in_seed(self._seed), trial), STAND_IN)
+
+    def instead(self, number: int, tried: Tried) -> Suggestion | None:
+        """Give what stands in the place of a suggestion that was tried while it was worked out."""
+        return _drawn(tried.draw(self._seed, number), "random")
 
 
 def _drawn(params: Params | None, origin: str) -> Suggestion | None:

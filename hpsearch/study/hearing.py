@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hpsearch.searchers import Observation
+from hpsearch.searchers.points import RETRY
 from hpsearch.study.trial_record import DECIDED
 from hpsearch.study.trial_records import TrialRecords
 from hpsearch.trial import StateAt, Trial, TrialState
@@ -86,6 +87,8 @@ class Lagging(Hearing):
         self._lag = lag
         self._records = records
         self._trials: list[Trial] = []
+        self._suggested: list[int] = []
+        """Of each suggestion, the trial that took it: those that are run once more as other trials took none."""
         self._segments: list[list[Observation]] = []
         """Of each trial, what came of its segments that have ended."""
         self._reported: list[list[Observation]] = []
@@ -96,6 +99,8 @@ class Lagging(Hearing):
         """Trials that it was told of."""
         self._first = 0
         """Those of which it was told the first segment."""
+        self._anew: dict[int, Told] = {}
+        """Trials that run again of which it was told that they failed, to the call that takes that back."""
         self._whole = 0
         """Those of which it was told all: the trials of a bracket have numbers next to each other."""
 
@@ -104,6 +109,8 @@ class Lagging(Hearing):
         match told.method, told.arguments:
             case "started", (trial,):
                 self._trials.append(trial)
+                if trial.origin != RETRY:
+                    self._suggested.append(trial.number)
                 self._segments.append([])
                 self._reported.append([])
                 self._heard.append(0)
@@ -111,28 +118,38 @@ class Lagging(Hearing):
                 self._observe(observation)
             case "reverted" | "dropped", (trial, *rest):
                 self._forget(trial.number, rest[0] if rest else 0)
+                self._take_back(told, trial.number)
 
     def settled(self, number: int, bracket: int) -> bool:
         """Say whether the trials and brackets have ended that the suggestion is to know."""
-        if len(self._trials) < number:
+        if len(self._suggested) < number:
             return False
-        first = range(self._first, number - self._lag + 1)
-        return all(self._segments[trial] for trial in first) and all(map(self._is_over, self._former(number, bracket)))
+        first = range(self._first, self._until(number - self._lag))
+        ended = all(self._segments[trial] for trial in (*first, *self._anew))
+        return ended and all(map(self._is_over, self._former(number, bracket)))
 
     def before(self, number: int, bracket: int) -> list[Told]:
         """Give what is new of what the suggestion is to know."""
+        introduced = self._until(number - 1)
         out = [
             Told("started", (trial,), StateAt(trial.number, trial.start))
-            for trial in self._trials[self._introduced : number]
+            for trial in self._trials[self._introduced : introduced]
         ]
-        self._introduced = number
-        for trial in range(self._first, number - self._lag + 1):
+        self._introduced = introduced
+        for trial, told in sorted(self._anew.items()):
+            out += [told, *self._tell(trial, len(self._segments[trial]) if trial < self._whole else 1)]
+        self._anew.clear()
+        for trial in range(self._first, self._until(number - self._lag)):
             out += self._tell(trial, 1)
             self._first = trial + 1
         for trial in list(self._former(number, bracket)):
             out += self._tell(trial, len(self._segments[trial]))
             self._whole = trial + 1
         return out
+
+    def _until(self, number: int) -> int:
+        """Count the trials up to the one that took a suggestion."""
+        return self._suggested[number] + 1 if number >= 0 else 0
 
     def _tell(self, trial: int, most: int) -> list[Told]:
         """Give what came of a trial's first segments, but for those that were told."""
@@ -142,7 +159,7 @@ class Lagging(Hearing):
 
     def _former(self, number: int, bracket: int) -> Iterator[int]:
         """Give the trials of brackets two or more before this one, but for those of which all was told."""
-        for trial in range(self._whole, number):
+        for trial in range(self._whole, self._until(number - 1)):
             if (self._records.of(trial).bracket or 0) > bracket - 2:
                 return
             yield trial
@@ -163,11 +180,20 @@ class Lagging(Hearing):
         self._reported[trial] = []
 
     def _forget(self, trial: int, iteration: int) -> None:
-        """Take a trial's failure, and what it reported after an iteration, for never heard, but for what was told."""
+        """Take what a trial reported after an iteration for never heard, but for the segments that have ended.
+
+        They were decided on. Which of them the searcher was told by then hangs on the order of arrival.
+        """
         self._reported[trial] = [part for part in self._reported[trial] if part.iteration <= iteration]
-        heard = self._segments[trial][: self._heard[trial]]
-        later = self._segments[trial][self._heard[trial] :]
-        self._segments[trial] = heard + [part for part in later if part.iteration <= iteration and part.failure is None]
+
+    def _take_back(self, told: Told, trial: int) -> None:
+        """Take back that a trial failed, where it runs again."""
+        segments = self._segments[trial]
+        if segments and segments[-1].failure is not None:
+            segments.pop()
+            if self._heard[trial] > len(segments):
+                self._heard[trial] = len(segments)
+                self._anew[trial] = told
 
     def _is_over(self, trial: int) -> bool:
         state = self._records.of(trial).state

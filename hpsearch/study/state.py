@@ -17,7 +17,7 @@ from hpsearch.errors import JournalError
 from hpsearch.events import Asked, Event, Exhausted, Extended, Failed, Finished, Retried, Started
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, RungView, Wait
 from hpsearch.searchers import Past, Suggestion
-from hpsearch.searchers.points import STAND_IN
+from hpsearch.searchers.points import RETRY, STAND_IN
 from hpsearch.seeds import trial_seed
 from hpsearch.study.build import build_scheduler
 from hpsearch.study.failure_limit import Tally
@@ -274,6 +274,7 @@ class StudyState:
                 return
             yield self._first(answer, suggestion)
             if suggestion.origin == STAND_IN:
+                yield Wait()  # for the next one, the searcher is asked once this one has started
                 return
         yield Done() if idle and not self._scheduler.busy else Wait()
 
@@ -372,7 +373,7 @@ class StudyState:
 
 def _once_more(trial: Trial) -> Suggestion:
     """Give a trial's params to another one; its weights too, where it inherited some at its own beginning."""
-    return Suggestion(trial.params, "retry", _state_of(trial.parent) if trial.start == 0 else None)
+    return Suggestion(trial.params, RETRY, _state_of(trial.parent) if trial.start == 0 else None)
 
 
 def _state_of(parent: Parent | None) -> StateAt | None:

@@ -27,9 +27,6 @@ _Key = tuple[int, int | None]
 """What is suggested: a number in the searcher's own order; of a trial that the scheduler forks, its own and its
 parent's."""
 
-_NOBODYS: _Key = (-1, None)
-"""A suggestion that nobody waits for any more."""
-
 
 def direct_calls(sweep: Sweep, searcher: Searcher) -> Calls:
     """Call the searcher here."""
@@ -75,6 +72,8 @@ class Suggestions:
         self._calls: Calls | None = None
         self._first = FirstTrials(searcher, sweep.points_to_try, sweep.parameters, sweep.seed)
         self._tried = Tried(sweep.parameters)
+        self._taken = Tried(sweep.parameters)
+        """Of these, what stood in for the suggestion that was asked for last."""
         lag = sweep.search.lag
         self._hearing: Hearing = AsItComes() if lag is None else Lagging(lag, journaled.records)
         self._ahead = sweep.search.ahead or lag is not None
@@ -127,24 +126,13 @@ class Suggestions:
             return Asked(key[0], key[1], bracket) if settled else NotYet()
         self._collect()
         if key in self._answers:
-            return self._untried(self._answers[key].suggestion, trial)
+            return self._answered(key)
         if stand_in and self._stands_in and self._has_answered:
             other = self._first.stand_in(trial, self._tried)
-            # Where every point was tried, a searcher that remembers is still waited for: a replay asks it, too.
-            if other is not None or not self._remembers:
+            if other is not None:
                 return other
         self.working = True
         return NotYet()
-
-    def _untried(self, suggestion: Suggestion | None, trial: int) -> Suggestion | None:
-        """Give a suggestion, or a random point in its place where a stand-in has tried that point meanwhile.
-
-        A searcher that remembers what it suggested is held to it by the journal.
-        """
-        if suggestion is None or self._remembers or suggestion.params not in self._tried:
-            return suggestion
-        other = self._first.stand_in(trial, self._tried)
-        return None if other is None else Suggestion(other.params, "random")
 
     def request(self, number: int, bracket: int) -> Asked | None:
         """Give the request for a suggestion that will be needed; None where it needn't or can't be made yet."""
@@ -172,7 +160,7 @@ class Suggestions:
                 self._flush()
                 while key not in self._answers:
                     self._take()
-                return self._answers[key].suggestion
+                return self._answered(key)
         if trial is None:
             return None
         source = trial.parent
@@ -189,6 +177,7 @@ class Suggestions:
             if self._searcher.forks:
                 self._states.append((self._told, told.state))
         key = (event.number, event.parent)
+        self._taken = Tried(self._sweep.parameters)
         self._asked[key] = self._told
         self._queue.append((key, parent))
         if not self.replaying:
@@ -209,8 +198,6 @@ class Suggestions:
                 self._needs = self._answers.pop(key).needs
                 while self._states and self._states[0][0] <= before:
                     self._states.popleft()
-            elif key in self._called:  # every point was tried while it was being worked out
-                self._called[self._called.index(key)] = _NOBODYS
             else:  # a replay, which has it from the journal
                 self._unqueue(key)
         return parent is None
@@ -224,14 +211,15 @@ class Suggestions:
         """
         if isinstance(event, Asked):
             self.asked(event)
-        kinds = Started | Saved | Finished | Failed | Retried | Reverted | Dropped
-        if not self.learns or not isinstance(event, kinds):
+        if not self.learns or not isinstance(event, Started | Saved | Finished | Failed | Retried | Reverted | Dropped):
             return
         record = self._journaled.records.of(event.segment.trial if isinstance(event, Started) else event.trial)
         trial, iteration = record.trial, record.result.iterations
         match event:
             case Started(new=Trial() as new):
                 self._tried.add(new.params)
+                if new.origin == STAND_IN:
+                    self._taken.add(new.params)
                 self._hear("started", StateAt(new.number, new.start), new)
             case Saved():
                 self._observe(Observation(trial, iteration, record.until, event.reports, False))
@@ -242,9 +230,9 @@ class Suggestions:
                 self._observe(
                     Observation(trial, iteration, record.until, event.reports, True, event.failure, decisions)
                 )
-            case Retried() if not decisions:  # its params are those of another trial
-                pass
-            case Reverted() | Retried():
+            case Retried() if not decisions:
+                pass  # another trial takes its point
+            case Retried() | Reverted():
                 self._hear("reverted", StateAt(trial.number, iteration), trial, iteration)
             case Dropped():
                 self._hear("dropped", StateAt(trial.number, trial.start), trial)
@@ -266,6 +254,13 @@ class Suggestions:
         """Let go of the searcher."""
         if self._calls is not None:
             self._calls.close()
+
+    def _answered(self, key: _Key) -> Suggestion | None:
+        """Give an answer, or another point where a stand-in took that one while it was worked out."""
+        suggestion = self._answers[key].suggestion
+        if suggestion is None or suggestion.params not in self._taken:
+            return suggestion
+        return self._first.instead(key[0], self._tried)
 
     def _is_asked(self, number: int, parent: Trial | None, trial: Trial | None) -> bool:
         """Say whether the searcher itself was asked for it."""
@@ -313,5 +308,4 @@ class Suggestions:
         assert self._calls is not None
         answer = self._calls.answer()
         self._answers[self._called.popleft()] = answer
-        self._answers.pop(_NOBODYS, None)
         self._has_answered = True
