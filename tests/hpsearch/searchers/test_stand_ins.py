@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from hpsearch.errors import JournalError
 from hpsearch.events import Asked, Event, Exhausted, Failed, Finished, Opened, Retried, Started
 from hpsearch.run import study_run
 from hpsearch.schedulers.base import Done, Wait
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import Search, Searcher
-from hpsearch.searchers.calls import DirectCalls
+from hpsearch.searchers.calls import Answer, DirectCalls
 from hpsearch.space import IntUniform, Space
 from hpsearch.study.build import build_searcher
 from hpsearch.study.state import StudyState
@@ -170,3 +172,23 @@ def test_a_failure_counts_no_more_once_the_trial_runs_again(lag):
     assert isinstance(searcher, Climbing)
     calls = [call for call in searcher.calls if call.split()[1] == "1"]
     assert calls == ["started 1", "observe 1 0 True", "reverted 1 0", "observe 1 1 True"]
+
+
+def test_a_searcher_that_says_otherwise_than_the_journal_is_let_go(tmp_path, monkeypatch):
+    closed: list[DirectCalls] = []
+
+    class Changing(DirectCalls):
+        def answer(self) -> Answer:
+            answer = super().answer()
+            assert answer.suggestion is not None
+            return replace(answer, suggestion=replace(answer.suggestion, params={"x": 0.1 * (1 + len(closed))}))
+
+        def close(self) -> None:
+            closed.append(self)
+
+    monkeypatch.setattr(study_run, "ProcessCalls", lambda sweep, past: Changing(build_searcher(sweep, past)))
+    sweep = sweep_of(method=Climbing.kind, early_terminate=None, max_iter=1, run_cap=3)
+    run_scripted(tmp_path, sweep, ScriptedBackend(lambda task: [done(task)]))
+    with pytest.raises(JournalError, match="doesn't replay"):
+        run_scripted(tmp_path, replace(sweep, run_cap=4), ScriptedBackend(lambda task: [done(task)]))
+    assert len(closed) == 2
