@@ -13,7 +13,8 @@ from hpsearch.errors import SweepError
 from hpsearch.imports import import_object
 from hpsearch.searchers.base import Observation, Past, Problem, Searcher, Suggestion
 from hpsearch.searchers.grid import GridSearcher
-from hpsearch.searchers.optuna_searchers import BOHB, GP, TPE, Bayes, CmaEs, through_optuna
+from hpsearch.searchers.models import BOHB, GP, TPE, Bayes
+from hpsearch.searchers.optuna_samplers import CmaEs, through_optuna
 from hpsearch.searchers.qmc import QMC
 from hpsearch.searchers.random import RandomSearcher
 from hpsearch.searchers.settings import Search

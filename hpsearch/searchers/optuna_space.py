@@ -23,6 +23,9 @@ __all__ = ["OptunaSpace"]
 _MOST_STEPS = 1_000_000
 """Optuna's gp lists the integers of a range: of more of them it has but the place."""
 
+_NARROW = 1e-9
+"""Below, logarithms of a range's ends are too near to each other for Optuna's samplers."""
+
 _LARGEST = 1e30
 """Beyond, differences and squares overflow in Optuna's samplers."""
 
@@ -218,7 +221,7 @@ def _codec(ours: Distribution) -> _Codec:
             return _LogInteger(ours)
         case Uniform(steps=steps) if steps is not None and steps.count <= _MOST_STEPS:
             return _Multiple(ours)
-        case LogUniform():
+        case LogUniform() if math.log(ours.max) - math.log(ours.min) > _NARROW:
             return _Range(ours)
         case Uniform() if max(-ours.min, ours.max) < _LARGEST:
             return _Range(ours)

@@ -1,0 +1,77 @@
+"""Searchers that fit a model to all that is known, anew for each suggestion; through Optuna."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from hpsearch.searchers.base import Suggestion
+from hpsearch.searchers.optuna_searcher import REDRAWS, OptunaSearcher, quiet
+from hpsearch.seeds import suggestion_seed
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
+__all__ = ["BOHB", "GP", "TPE", "Bayes"]
+
+
+class TPE(OptunaSearcher):
+    """Tree-structured Parzen estimator: densities of the good and of the other points, and the best of their ratios.
+
+    Bergstra et al., "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011, section 4; over all parameters at once
+    as in Falkner et al., "BOHB", ICML 2018. Trials that are under way count among the others (a constant liar).
+    """
+
+    kind: ClassVar[str] = "tpe"
+
+    def _sampler(self, seed: int) -> BaseSampler:
+        from optuna.samplers import TPESampler
+
+        own = {"multivariate": True, "group": True, "constant_liar": True, "n_startup_trials": 0}
+        with quiet():
+            return TPESampler(seed=seed, **{**own, **self._options})
+
+
+class Bayes(TPE):
+    """W&B's word; the model is `tpe`."""
+
+    kind: ClassVar[str] = "bayes"
+    known_as: ClassVar[str | None] = TPE.kind
+
+    @property
+    def origin(self) -> str:
+        """That of the method that it is."""
+        return TPE.kind
+
+
+class BOHB(TPE):
+    """Successive halving whose trials are suggested by TPE, but for every third, which is random.
+
+    Falkner et al., "BOHB: Robust and Efficient Hyperparameter Optimization at Scale", ICML 2018. Over ASHA where the
+    sweep names no `early_terminate`.
+    """
+
+    kind: ClassVar[str] = "bohb"
+    over: ClassVar[str | None] = "asha"
+
+    random_share: ClassVar[float] = 1 / 3
+
+    def suggest(self, number: int) -> Suggestion | None:
+        """Give a point that wasn't tried yet; None where none is left."""
+        if suggestion_seed(self._problem.seed, number, REDRAWS) < self.random_share * 2**32:
+            drawn = self._tried.draw(self._problem.seed, number)
+            return None if drawn is None else Suggestion(drawn, "random")
+        return super().suggest(number)
+
+
+class GP(OptunaSearcher):
+    """A Gaussian process with a Matern-5/2 kernel, and the point of the largest expected improvement by it.
+
+    Jones et al., "Efficient Global Optimization of Expensive Black-Box Functions", Journal of Global Optimization 1998.
+    """
+
+    kind: ClassVar[str] = "gp"
+
+    def _sampler(self, seed: int) -> BaseSampler:
+        from optuna.samplers import GPSampler
+
+        return GPSampler(seed=seed, **{"n_startup_trials": 0, **self._options})

@@ -1,0 +1,169 @@
+"""Samplers of Optuna's that remember what they suggested."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hpsearch.checks import InvalidKey
+from hpsearch.searchers.base import Past, Problem, Suggestion
+from hpsearch.searchers.optuna_searcher import OptunaSearcher, quiet
+from hpsearch.searchers.optuna_space import OptunaSpace
+from hpsearch.trial import Params, Trial
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+    from optuna.storages import InMemoryStorage
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial
+
+__all__ = ["CmaEs", "through_optuna"]
+
+_WHOSE_TENTH = 10
+"""Trials of which a tenth is at least one."""
+
+
+class _Remembering(OptunaSearcher):
+    """A sampler that writes to trials and study what it needs later."""
+
+    remembers: ClassVar[bool] = True
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self._study_attributes: dict[str, Any] = {}
+        self._suggested: dict[str, dict[str, Any]] = {}
+        """What was written to suggestions that haven't started, by their points."""
+        self._written: dict[int, dict[str, Any]] = {}
+        """And to trials."""
+        self._points: dict[int, dict[str, Any]] = {}
+        """Those of all trials, as Optuna has them."""
+
+    def started(self, trial: Trial) -> None:
+        """Take a new trial."""
+        super().started(trial)
+        self._points[trial.number] = self._space.encode(trial.params) or {}
+        self._written[trial.number] = self._suggested.pop(json.dumps(trial.params), {})
+
+    def _mirrored(self) -> dict[int, FrozenTrial]:
+        """Give all trials, so that each keeps its place: those that can't be compared as pruned, with the worst value.
+
+        Samplers write which trials a generation comes from, by their places in the study; rungs may leave some out.
+        """
+        from optuna.trial import TrialState, create_trial
+
+        seen = super()._mirrored()
+        values = [trial.value for trial in seen.values() if trial.value is not None]
+        if not values:
+            return seen
+        worst = max(values) if self._problem.objective.metric.goal == "minimize" else min(values)
+        points = dict.fromkeys(range(-self._past, 0)) | self._points
+        return {
+            trial: seen.get(trial)
+            or create_trial(
+                state=TrialState.PRUNED,
+                value=worst,
+                params=point,
+                distributions=self._space.distributions if point else {},
+                system_attrs=self._attributes(trial),
+            )
+            for trial, point in sorted(points.items())
+        }
+
+    def _attributes(self, trial: int) -> dict[str, Any]:
+        return self._written.get(trial, {})
+
+    def _study(self, seed: int) -> tuple[Study, InMemoryStorage]:
+        study, storage = super()._study(seed)
+        for name, value in self._study_attributes.items():
+            storage.set_study_system_attr(study._study_id, name, value)
+        return study, storage
+
+    def _asked(self, params: Params, study: Study, storage: InMemoryStorage) -> None:
+        self._study_attributes = storage.get_study_system_attrs(study._study_id)
+        self._suggested[json.dumps(params)] = study.get_trials(deepcopy=False)[-1].system_attrs
+
+
+class CmaEs(_Remembering):
+    """Covariance matrix adaptation: a normal distribution that moves towards the better half of each generation.
+
+    Hansen and Ostermeier, "Completely Derandomized Self-Adaptation in Evolution Strategies", Evolutionary Computation
+    2001. It moves numbers; choices are drawn at random. Where it begins with trials of other searches, the first normal
+    distribution is that of the best tenth of them (Nomura et al., "Warm Starting CMA-ES for Hyperparameter
+    Optimization", AAAI 2021); of fewer than ten it begins at the best.
+    """
+
+    kind: ClassVar[str] = "cmaes"
+    startup: ClassVar[int] = 1
+
+    @classmethod
+    def check(cls, problem: Problem) -> None:
+        """Check that there are numbers to move."""
+        if len(OptunaSpace(problem.space).numbers) < 2:
+            raise InvalidKey(
+                ("method",),
+                "must be another one where fewer than two parameters are numbers, got cmaes",
+                "take tpe or gp",
+            )
+        super().check(problem)
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self._beginning: dict[str, Any] = {}
+        """What the sampler takes from the trials of other searches."""
+
+    def recall(self, past: Sequence[Past]) -> None:
+        """Take the trials of other searches."""
+        super().recall(past)
+        numbers = self._space.numbers
+        trials = []
+        for known in self._mirrored().values():  # nothing else is known yet
+            if known.state.is_finished() and known.value is not None:
+                trial = copy.copy(known)
+                trial.params = {name: value for name, value in known.params.items() if name in numbers}
+                trial.distributions = numbers
+                trials.append(trial)
+        if len(trials) >= _WHOSE_TENTH:
+            self._beginning = {"source_trials": trials}
+        elif trials:
+            place = self._problem.objective.place
+            self._beginning = {"x0": min(trials, key=lambda trial: place(trial.value)).params}
+
+    def _sampler(self, seed: int) -> BaseSampler:
+        from optuna.samplers import CmaEsSampler
+
+        own: dict[str, Any] = {"n_startup_trials": 0, "warn_independent_sampling": False}
+        if not {"x0", "sigma0", "source_trials", "use_separable_cma"} & self._options.keys():
+            own |= self._beginning
+        with quiet():
+            return CmaEsSampler(seed=seed, **{**own, **self._options})
+
+
+class _Foreign(_Remembering):
+    """Any sampler of Optuna's kind, which may keep a state of its own: one for the whole sweep."""
+
+    sampler: ClassVar[type[BaseSampler]]
+    startup: ClassVar[int] = 0
+    _made: BaseSampler | None = None
+
+    def suggest(self, number: int) -> Suggestion | None:
+        """Give what the sampler suggests, from the first trial on."""
+        params = self._ask(list(self._mirrored().values()), 0)
+        if params in self._tried:
+            return super().suggest(number)
+        return Suggestion(params, self.origin)
+
+    def _sampler(self, seed: int) -> BaseSampler:
+        if self._made is None:
+            takes_seed = "seed" in inspect.signature(self.sampler).parameters
+            own = {"seed": self._problem.seed} if takes_seed else {}
+            with quiet():
+                self._made = self.sampler(**{**own, **self._options})
+        return self._made
+
+
+def through_optuna(method: str, sampler: type[BaseSampler]) -> type[OptunaSearcher]:
+    """Give the searcher that asks a class of samplers, which a sweep names by `method`."""
+    return type(sampler.__name__, (_Foreign,), {"kind": method, "sampler": sampler, "__doc__": sampler.__doc__})
