@@ -256,7 +256,7 @@ def rerun(
     if workers is not None:
         sweep = replace(sweep, resources=replace(sweep.resources, workers=workers))
     if trainable is not None:
-        if sweep.trainable is None:
+        if sweep.program is not None or sweep.command is not None:
             raise SweepError(
                 f"rerun: {former.directory} runs a script, which can't be given as trainable; leave it out"
             )

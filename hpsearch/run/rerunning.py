@@ -59,8 +59,17 @@ class Rerunning:
             directory: Where; None: the next free `runs/<name>-<n>`.
 
         Raises:
+            SweepError: Nothing says what runs a trial.
             JournalError: The directory is taken by something else, another rerun among it.
         """
+        try:
+            self.sweep.check_runs()
+        except InvalidKey:
+            former = self.origin["directory"]
+            raise SweepError(
+                f"{former}: expected a sweep that says what runs a trial, but its trials were asked for and told of. "
+                f"Say it in Python: hpsearch.rerun({former!r}, trainable=...)"
+            ) from None
         place = None if directory is None else StudyDirectory(directory)
         if place is None or not place.exists():
             return create_study(self.sweep, directory, folder=self.folder, more={"rerun": self.origin})

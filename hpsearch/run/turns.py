@@ -10,6 +10,7 @@ from dataclasses import replace
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError
 from hpsearch.events import ASK_TELL, Asked, Ended, Event, Exhausted, Extended, Opened, Saved, Started
+from hpsearch.objective import Metric
 from hpsearch.report.study import stored_sweep
 from hpsearch.run.study_run import create_study, storage_errors, sweep_to_run
 from hpsearch.schedulers.base import Done
@@ -18,6 +19,7 @@ from hpsearch.study.enough import Enough
 from hpsearch.study.journal import Journal
 from hpsearch.study.provenance import command_line, process_name
 from hpsearch.study.state import Next, StudyState
+from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.sweep.parts import Limits
 from hpsearch.sweep.sweep import Sweep
 
@@ -97,6 +99,7 @@ class Turns:
         self._lock = threading.Lock()
         self._state: Turn | None = None
         self._end: tuple[int, int] | None = None  # of the journal, as far as the state goes
+        self._metric: Metric | None = None if sweep is None else sweep.metric
         self._limits: Limits | None = None if sweep is None else sweep.limits
         if not place.exists():
             make_study(place, sweep, text)
@@ -157,11 +160,12 @@ class Turns:
                 f"{self._place.path}: workers have run the trials of this study, so they can't be asked for. Go on "
                 f"with `hpsearch resume {self._place.path}`, or ask for those of a study in a directory of its own."
             )
-        stored = stored_sweep(journal.study())
+        record = journal.study()
+        stored, warm_start = stored_sweep(record), stored_warm_start(record)
         sweep, more = sweep_to_run(stored, history, asked)
-        if self._limits is not None:
-            sweep = replace(sweep, limits=self._limits, read_back=True)
-        study_state = StudyState(stored)
+        if self._metric is not None and self._limits is not None:
+            sweep = replace(sweep, metric=self._metric, limits=self._limits, read_back=True)
+        study_state = StudyState(stored, past=() if warm_start is None else warm_start.past)
         enough = Enough(sweep, study_state.value)
         self.since.clear()
         for entry in study_state.resume(history):

@@ -16,13 +16,15 @@ import hpsearch
 from hpsearch.errors import SweepError
 from hpsearch.events import Asked
 from hpsearch.report.tables import rows_to_csv
+from hpsearch.run.study_run import create_study
+from hpsearch.run.warm_start import recorded, warm_start_of
 from hpsearch.searchers import Search, Searcher
 from hpsearch.study.journal import Journal
 from hpsearch.study.warm_start import stored_warm_start
 from tests.hpsearch.support.climbing import Climbing
 from tests.hpsearch.support.command_line import Call, call, environment, write_sweep
 from tests.hpsearch.support.scripted import events_of
-from tests.hpsearch.support.warm import Recalling, search_bowl
+from tests.hpsearch.support.warm import Recalling, search_bowl, warm_sweep
 
 SOURCE = "trials.csv"
 TRAIN = "tests.hpsearch.support.warm:bowl"
@@ -208,3 +210,15 @@ def test_the_command_says_what_it_takes_and_goes_on_without(source, tmp_path, mo
     refused = run("--dir", "new", "--from", "none.csv")
     assert (refused.code, (tmp_path / "new").exists()) == (1, False)
     assert "there is nothing of this name" in refused.err
+
+
+def test_trials_that_are_asked_for_begin_with_them_where_no_worker_ran_one(tmp_path):
+    former = search_bowl(tmp_path / "former", run_cap=10)
+    sweep = warm_sweep(run_cap=1)
+    place = create_study(sweep, tmp_path / "study", more=recorded(warm_start_of((former,), sweep, None)))
+    with hpsearch.AskTell(directory=place.path) as lab:
+        given = lab.ask()
+        assert given is not None
+    begun = warm(tmp_path / "begun", former, run_cap=1)
+    assert given.params == begun.trials[0].params
+    assert given.params != warm(tmp_path / "cold", None, run_cap=1).trials[0].params

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hpsearch.objective import Metric
 from hpsearch.run.ask_tell import AskTell
 from hpsearch.sweep.sweep import Limits
@@ -35,3 +37,19 @@ def test_nothing_is_given_out_where_patience_is_used_up(tmp_path):
             lab.tell(trial, {"loss": loss})
         assert lab.ask() is None
         assert lab.reason.startswith("2 trials in a row ended without a better loss")
+
+
+def test_a_loosened_target_holds_while_other_processes_write(tmp_path):
+    sweep = sweep_of(early_terminate=None, max_iter=1, run_cap=9, metric=Metric("loss", target=0.5))
+    loosened = replace(sweep, metric=Metric("loss"))
+    with AskTell(sweep, directory=tmp_path / "study") as lab:
+        first = lab.ask()
+        assert first is not None
+        lab.tell(first, {"loss": 0.25})
+    with (
+        AskTell(loosened, directory=tmp_path / "study") as lab,
+        AskTell(loosened, directory=tmp_path / "study") as other,
+    ):
+        assert other.ask() is not None
+        assert lab.ask() is not None
+        assert (lab.finished, lab.reason) == (False, "")

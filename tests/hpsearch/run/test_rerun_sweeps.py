@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 import hpsearch
 from hpsearch.run.rerunning import plan_rerun
+from tests.hpsearch.support.scripted import sweep_of
 
 
 def test_a_rerun_runs_all_of_a_search_that_learned_and_ended_at_its_target(tmp_path):
@@ -41,3 +44,39 @@ def test_a_rerun_runs_all_of_a_search_that_learned_and_ended_at_its_target(tmp_p
     )
     study = hpsearch.load(tmp_path / "rerun")
     assert (study.state, len(study.trials)) == ("finished", 6)
+
+
+def _asked(directory) -> hpsearch.Study:
+    """Ask for three trials of a sweep that doesn't say what runs them, and tell them."""
+    with hpsearch.AskTell(
+        sweep_of(trainable=None, early_terminate=None, max_iter=1, run_cap=3), directory=directory
+    ) as lab:
+        while (trial := lab.ask()) is not None:
+            lab.tell(trial, {"loss": float(trial.number)})
+    return hpsearch.load(directory)
+
+
+def test_a_rerun_of_trials_that_ran_elsewhere_is_refused_before_anything_is_made(tmp_path):
+    former = _asked(tmp_path / "study")
+    with pytest.raises(hpsearch.SweepError, match=r"asked for and told of.*hpsearch\.rerun\('.*study', trainable="):
+        hpsearch.rerun(former.directory, directory=tmp_path / "rerun", backend="inline", progress=False)
+    assert not (tmp_path / "rerun").exists()
+
+
+def test_trials_that_ran_elsewhere_run_again_by_what_is_given_in_python(tmp_path):
+    def train(trial):
+        for _ in trial.iterations():
+            trial.report({"loss": 2.0})
+
+    former = _asked(tmp_path / "study")
+    rerun = hpsearch.rerun(
+        former.directory,
+        top=2,
+        seeds=2,
+        trainable=train,
+        directory=tmp_path / "rerun",
+        backend="inline",
+        tensorboard=False,
+        progress=False,
+    )
+    assert [(one.trial, one.mean) for one in rerun.configurations] == [(0, 2.0), (1, 2.0)]
