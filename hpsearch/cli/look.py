@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def export(given: argparse.Namespace) -> int:
         ) from error
     for path in written:
         print(path)
-    print(f"look at it with: optuna-dashboard sqlite:///{directory / 'optuna.db'}")
+    print(f"look at it with: optuna-dashboard {shlex.quote(f'sqlite:///{directory}/optuna.db')}")
     return 0
 
 

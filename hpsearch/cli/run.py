@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -89,7 +90,8 @@ def go_on(given: argparse.Namespace) -> int:
     if study.is_told and given.failed is not None:
         with AskTell(sweep, directory=place.path) as asking:
             asking.retry(*given.failed)
-        print(f"they will be asked for again: hpsearch ask {_shown(place.path)}")
+        ended = f", once the sweep goes on: {asking.reason}" if asking.reason else ""
+        print(f"they will be asked for again{ended or f': hpsearch ask {shlex.quote(_shown(place.path))}'}")
         return 0
     call = "rerun(..., trainable=..., directory=...)" if "rerun" in record else "search(..., directory=...)"
     _check_importable(place.path, sweep, f"the same call of hpsearch.{call}")
@@ -100,7 +102,7 @@ def go_on(given: argparse.Namespace) -> int:
 
 def plan(given: argparse.Namespace) -> int:
     """Show what a sweep would run."""
-    sweep = _with_workers(load_sweep(given.sweep, given.overrides), given.workers)
+    sweep = _with_workers(load_sweep(given.sweep, given.overrides, runs=False), given.workers)
     print(plan_text(make_plan(sweep, sweep.resources.workers)), end="")
     return 0
 
@@ -132,7 +134,7 @@ def _run(place: StudyDirectory, sweep: Sweep, given: argparse.Namespace, source:
     try:
         return _report(run_study(place, sweep, run, given.failed))
     except TrainableError as error:
-        mend = f"mend it, then go on with: hpsearch resume {_shown(place.path)}"
+        mend = f"mend it, then go on with: hpsearch resume {shlex.quote(_shown(place.path))}"
         raise TrainableError(f"{_blame(source, str(error))}{error}\n{mend}") from error
 
 
@@ -155,13 +157,14 @@ def _has_program(path: Path) -> bool:
 def _report(study: Study) -> int:
     """Say what came out, where it lies and what to do next."""
     where = _shown(study.directory)
+    pasted = shlex.quote(where)
     if study.state not in ("finished", *ENOUGH):
         print(f"{study.state}; {way_on(study.state, where)}")
         return _EXIT_CODES.get(study.state, 1)
     leaders = _leaders(study)
     if not leaders:
         told = ", ".join(f"{count} {state}" for state, count in Counter(row.state for row in study.trials).items())
-        print(f"{study.state}, but no trial has a value ({told}); hpsearch status {where} shows why")
+        print(f"{study.state}, but no trial has a value ({told}); hpsearch status {pasted} shows why")
         return 4
     best = study.best_trial
     if study.rerun is not None:
@@ -169,11 +172,11 @@ def _report(study: Study) -> int:
     else:
         print(rows_to_table(leaders, study.sweep.parameters.names, study.sweep.metric.name), end="")
         print(f"best:        trial {best.number}, {study.sweep.metric.name} {best.value:.6g}")
-    print(f"trials:      hpsearch trials {where}")
+    print(f"trials:      hpsearch trials {pasted}")
     if best.checkpoint is not None and study.rerun is None:
         print(f"checkpoint:  {_shown(best.checkpoint)}")
     if (study.directory / "tensorboard").is_dir():
-        print(f"TensorBoard: hpsearch tensorboard {where}")
+        print(f"TensorBoard: hpsearch tensorboard {pasted}")
     if study.state in ENOUGH:
         print(f"{study.state + ':':<12} {study.message}")
         print(f"             {way_on(study.state, where)}")

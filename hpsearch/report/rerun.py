@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -132,7 +133,7 @@ class Rerun:
         if not is_valid(first.mean):
             raise HpsearchError(
                 f"{self.study.directory}: no configuration has a mean of {self.study.sweep.metric.name!r} yet. "
-                f"`hpsearch trials {self.study.directory}` shows what became of each run."
+                f"`hpsearch trials {shlex.quote(str(self.study.directory))}` shows what became of each run."
             )
         return first
 
@@ -193,7 +194,9 @@ class Rerun:
                     lines.append(f"no value:     {which}: {self.study.sweep.metric.name} is NaN")
         if len(lines) > _MOST_NAMED:
             more = counted(len(lines) - _MOST_NAMED, "more run")
-            lines[_MOST_NAMED:] = [f"              and {more}: hpsearch trials {self.study.directory}"]
+            lines[_MOST_NAMED:] = [
+                f"              and {more}: hpsearch trials {shlex.quote(str(self.study.directory))}"
+            ]
         if unended:
             total = sum(one.asked for one in self.former)
             lines.append(f"not ended:    {unended} of {counted(total, 'run')}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from pathlib import Path
 
@@ -61,12 +62,12 @@ def _open(study: Study) -> str:
     named = ", ".join(map(str, numbers[:_MOST_NAMED]))
     more = f" and {len(numbers) - _MOST_NAMED} more" if len(numbers) > _MOST_NAMED else ""
     waits = f"{'trial' if len(numbers) == 1 else 'trials'} {named}{more} to be told; " if numbers else ""
-    return f"open: {waits}ask with: hpsearch ask {study.directory}"
+    return f"open: {waits}ask with: hpsearch ask {shlex.quote(str(study.directory))}"
 
 
 def way_on(state: str, directory: Path | str) -> str:
     """Say how a study that has ended before it was finished goes on."""
-    command = f"go on with: hpsearch resume {directory}"
+    command = f"go on with: hpsearch resume {shlex.quote(str(directory))}"
     if state == "max_time":
         return f"its limits.max_time is used up; {command} --set limits.max_time=TIME (over all runs)"
     if state in ENOUGH:
@@ -121,7 +122,9 @@ def _reverted(study: Study) -> list[str]:
     rows = [row for row in study.trials if row.reverted]
     lines = [f"taken back  trial {row.number}: {shortened(row.reverted, _WIDTH)}" for row in rows[:_MOST_REVERTED]]
     if len(rows) > _MOST_REVERTED:
-        lines.append(f"            and {len(rows) - _MOST_REVERTED} more: hpsearch trials {study.directory}")
+        lines.append(
+            f"            and {len(rows) - _MOST_REVERTED} more: hpsearch trials {shlex.quote(str(study.directory))}"
+        )
     return lines
 
 
@@ -140,7 +143,7 @@ def _failures(study: Study) -> list[str]:
         lines += [f"            | {line}" for line in first.traceback.strip().splitlines()]
     if len(kinds) > _MOST_FAILURES:
         more = counted(len(kinds) - _MOST_FAILURES, "more kind")
-        lines.append(f"            and {more}: hpsearch trials {study.directory}")
+        lines.append(f"            and {more}: hpsearch trials {shlex.quote(str(study.directory))}")
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ class Study:
             failed = self._journaled.counts().get(TrialState.FAILED, 0)
             raise HpsearchError(
                 f"{self.directory}: no trial has a value of {self.sweep.metric.name!r} yet ({failed} failed). "
-                f"`hpsearch trials {self.directory}` shows what became of each."
+                f"`hpsearch trials {shlex.quote(str(self.directory))}` shows what became of each."
             )
         return BestTrial(row.number, row.value, self.sweep.parameters.nest(row.params), self.checkpoint_path(row))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,7 +105,7 @@ def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None
     if holder is not None:
         raise StudyInUseError(
             f"{study.directory}: a study must have ended to be rerun, as its best trials may still be others, but "
-            f"{holder} runs it now. Wait for it, or end it with `hpsearch stop {study.directory}`."
+            f"{holder} runs it now. Wait for it, or end it with `hpsearch stop {shlex.quote(str(study.directory))}`."
         )
     rows = _best(study, top)
     space = Space(study.sweep.parameters.parameters)  # nothing is drawn, so today's law does

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -169,8 +170,8 @@ def _check_workers_may(place: StudyDirectory, sweep: Sweep, history: Sequence[En
     if any(isinstance(entry.event, Opened) and entry.event.backend == ASK_TELL for entry in history):
         raise JournalError(
             f"{place.path}: the trials of this study are asked for and told of, and whoever asked may still run them, "
-            f"so no workers can go on with it. Go on with `hpsearch ask {place.path}` and `hpsearch tell`, or run the "
-            "sweep in a directory of its own."
+            f"so no workers can go on with it. Go on with `hpsearch ask {shlex.quote(str(place.path))}` and "
+            "`hpsearch tell`, or run the sweep in a directory of its own."
         )
     sweep.check_runs()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -158,7 +159,8 @@ class Turns:
         if opened is not None and opened.backend != ASK_TELL:
             raise JournalError(
                 f"{self._place.path}: workers have run the trials of this study, so they can't be asked for. Go on "
-                f"with `hpsearch resume {self._place.path}`, or ask for those of a study in a directory of its own."
+                f"with `hpsearch resume {shlex.quote(str(self._place.path))}`, or ask for those of a study in a "
+                "directory of its own."
             )
         record = journal.study()
         stored, warm_start = stored_sweep(record), stored_warm_start(record)

@@ -14,6 +14,7 @@ import math
 import os
 import re
 import secrets
+import shlex
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
@@ -139,7 +140,8 @@ class StudyDirectory:
                 if not lock.take(patience) or not _taken_where_possible(place):
                     raise StudyInUseError(
                         f"{self.path}: {lock.read() or 'another process'} runs this study now. Watch it with "
-                        f"`hpsearch status {self.path}`, or end it with `hpsearch stop {self.path}` and resume."
+                        f"`hpsearch status {shlex.quote(str(self.path))}`, or end it with "
+                        f"`hpsearch stop {shlex.quote(str(self.path))}` and resume."
                     )
                 lock.write(who)
 
@@ -147,7 +149,8 @@ class StudyDirectory:
                 if not lock.in_place():
                     raise StudyInUseError(
                         f"{lock.path}: this lock was deleted while its process ran the study, so another one may run "
-                        f"it now, and this one ends. See `hpsearch status {self.path}`, and resume when nobody runs it."
+                        f"it now, and this one ends. See `hpsearch status {shlex.quote(str(self.path))}`, and resume "
+                        "when nobody runs it."
                     )
 
             try:

@@ -173,3 +173,27 @@ def test_tensorboard_shows_what_was_told_since_it_was_shown_last(lab, hpsearch_c
         hpsearch_command("tell", "study", number, "loss=1")
         hpsearch_command("tensorboard", "study")
     assert written == [{"study", "trial-00000"}, {"study", "trial-00000", "trial-00001"}]
+
+
+def test_a_retry_doesnt_send_to_ask_where_the_sweep_has_what_it_came_for(lab, hpsearch_command):
+    lines(hpsearch_command("ask", "lab.yaml", "--dir", "study", "--count", 2, "--set", "metric.target=0.5"))
+    hpsearch_command("tell", "study", 0, "--failed", "no power")
+    hpsearch_command("tell", "study", 1, "loss=0.25")
+    assert hpsearch_command("ask", "study").code == 6
+    told = hpsearch_command("retry", "study").out
+    assert told.startswith("they will be asked for again, once the sweep goes on: trial 1 reached loss 0.25")
+    (again,) = lines(hpsearch_command("ask", "study", "--set", "metric.target=null"))
+    assert again["trial"] == 0
+
+
+def test_what_is_asked_for_can_be_planned(lab, hpsearch_command):
+    answer = hpsearch_command("plan", "lab.yaml", "--workers", 1)
+    assert answer.code == 0
+    assert "trials       6\n" in answer.out
+
+
+def test_the_commands_that_it_names_are_read_by_a_shell(lab, hpsearch_command):
+    lines(hpsearch_command("ask", "lab.yaml", "--dir", "my study"))
+    named = f"hpsearch ask '{lab / 'my study'}'"
+    assert named in hpsearch_command("status", "my study").out
+    assert named in hpsearch_command("resume", "my study", "--set", "run_cap=7").err
