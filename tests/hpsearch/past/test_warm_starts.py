@@ -222,3 +222,12 @@ def test_trials_that_are_asked_for_begin_with_them_where_no_worker_ran_one(tmp_p
     begun = warm(tmp_path / "begun", former, run_cap=1)
     assert given.params == begun.trials[0].params
     assert given.params != warm(tmp_path / "cold", None, run_cap=1).trials[0].params
+
+
+@pytest.mark.parametrize(("points", "origins"), [([], ["tpe", "tpe"]), ([{}], ["points_to_try", "tpe"])])
+def test_where_they_save_every_draw_priors_are_tried_as_a_point_alone(tmp_path, points, origins):
+    former = search_bowl(tmp_path / "former", run_cap=10)
+    space = {"lr": hpsearch.LogUniform(1e-4, 1.0, prior=0.5), "width": hpsearch.IntUniform(1, 64, prior=3)}
+    study = warm(tmp_path / "study", former, parameters=space, points_to_try=points, run_cap=2)
+    assert [row.origin for row in study.trials] == origins
+    assert (study.trials[0].params == {"lr": 0.5, "width": 3}) is bool(points)
