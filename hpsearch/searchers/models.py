@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from hpsearch.searchers.base import Suggestion
-from hpsearch.searchers.optuna_searcher import REDRAWS, OptunaSearcher, quiet
+from hpsearch.searchers.learning import REDRAWS
+from hpsearch.searchers.optuna_searcher import OptunaSearcher, quiet
 from hpsearch.seeds import suggestion_seed
 
 if TYPE_CHECKING:

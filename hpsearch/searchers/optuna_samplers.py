@@ -39,7 +39,12 @@ class _Remembering(OptunaSearcher):
         self._written: dict[int, dict[str, Any]] = {}
         """And to trials."""
         self._points: dict[int, dict[str, Any]] = {}
-        """Those of all trials, as Optuna has them."""
+        """Those of all trials, as Optuna has them; below 0 the trials of other searches."""
+
+    def recall(self, past: Sequence[Past]) -> None:
+        """Take the trials of other searches."""
+        super().recall(past)
+        self._points = {number: {} for number in range(-len(past), 0)}
 
     def started(self, trial: Trial) -> None:
         """Take a new trial."""
@@ -59,7 +64,6 @@ class _Remembering(OptunaSearcher):
         if not values:
             return seen
         worst = max(values) if self._problem.objective.metric.goal == "minimize" else min(values)
-        points = dict.fromkeys(range(-self._past, 0)) | self._points
         return {
             trial: seen.get(trial)
             or create_trial(
@@ -69,7 +73,7 @@ class _Remembering(OptunaSearcher):
                 distributions=self._space.distributions if point else {},
                 system_attrs=self._attributes(trial),
             )
-            for trial, point in sorted(points.items())
+            for trial, point in sorted(self._points.items())
         }
 
     def _attributes(self, trial: int) -> dict[str, Any]:

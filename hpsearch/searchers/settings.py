@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from hpsearch.settings import AtLeast, Count, Settings
+from hpsearch.checks import InvalidKey, nearest
+from hpsearch.settings import AtLeast, Count, Settings, settings_fields
 
-__all__ = ["Search"]
+__all__ = ["Search", "options_as"]
 
 
 @dataclass(frozen=True)
@@ -25,4 +26,29 @@ class Search(Settings):
     startup: Annotated[int, AtLeast(0)] | None = None
     """Trials that are drawn before the model is asked, points to try included; left out: as the method has it."""
     options: Mapping[str, Any] | None = None
-    """Passed to Optuna's sampler by these names."""
+    """What the method takes by these names: of a sampler of Optuna's, its arguments."""
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def options_as(settings: type[S], search: Search, method: str) -> S:
+    """Give the options of a method that names them.
+
+    Args:
+        settings: Its fields are the options that there are; each has a default.
+        search: What the sweep says.
+        method: Who takes them, for messages.
+
+    Raises:
+        InvalidKey: There is another, or one has a value that can't be.
+    """
+    known, given = settings_fields(settings), search.options or {}
+    for name in given:
+        if name not in known:
+            problem = f"isn't an option of {method}, which takes {', '.join(known)}"
+            raise InvalidKey(("search", "options", name), problem, nearest(name, known))
+    try:
+        return settings(**given)
+    except InvalidKey as error:
+        raise error.under(("search", "options")) from None

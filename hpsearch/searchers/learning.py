@@ -1,0 +1,117 @@
+"""What searchers that learn share: what they were told, what was tried, and how they begin."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from hpsearch.searchers.base import Observation, Past, Problem, Searcher, Suggestion
+from hpsearch.searchers.history import Evidence, History
+from hpsearch.searchers.tried import Tried
+from hpsearch.trial import Trial, Value
+
+__all__ = ["REDRAWS", "LearningSearcher"]
+
+REDRAWS = 10
+"""Proposals of points that were tried already, before an untried one is drawn."""
+
+
+class LearningSearcher(Searcher):
+    """Proposes points by the trials that can be compared; the derived class says how.
+
+    A suggestion follows from the seed, its number, and what was observed, in the order of the trials. The first trials
+    are drawn. A point that was tried already isn't suggested again: the next proposal is taken, and in the end an
+    untried point is drawn. Trials of other searches that it begins with stand first; each that it sees saves one of the
+    first draws.
+    """
+
+    learns: ClassVar[bool] = True
+    remembers: ClassVar[bool] = False
+    recalls: ClassVar[bool] = True
+    startup: ClassVar[int] = 10
+    """Trials that are drawn first, where the sweep doesn't say."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._history = History(problem.objective)
+        self._tried = Tried(problem.space)
+        self._recalled = 0
+        """Trials of other searches that it sees at first."""
+
+    @classmethod
+    def build(cls, problem: Problem) -> Searcher:
+        """Build it."""
+        return cls(problem)
+
+    @property
+    def draws_first(self) -> int:
+        """Those of the sweep, or as many as the method has; fewer by the trials that it began with."""
+        given = self._problem.settings.startup
+        return max((self.startup if given is None else given) - self._recalled, 0)
+
+    @property
+    def size(self) -> None:
+        """There is no end of suggestions, unless every point of a finite space was tried."""
+        return None
+
+    @property
+    def origin(self) -> str:
+        """What its suggestions are called."""
+        return self.kind
+
+    def suggest(self, number: int) -> Suggestion | None:
+        """Give a point that wasn't tried yet; None where none is left."""
+        for params in self._proposals(number):
+            if params not in self._tried:
+                return Suggestion(params, self.origin)
+        drawn = self._tried.draw(self._problem.seed, number)
+        return None if drawn is None else Suggestion(drawn, "random")
+
+    @abstractmethod
+    def _proposals(self, number: int) -> Iterator[dict[str, Value]]:
+        """Give points for suggestion `number`, which may have been tried, up to `REDRAWS`; none where nothing is known.
+
+        They are asked for one by one, until one wasn't tried.
+        """
+
+    def _evidence(self) -> list[Evidence]:
+        """Give the trials that can be compared, and those that are under way, by number; none where nothing is known.
+
+        Infinities, to which no model is fitted, are moved to the worst or the best of the finite values.
+        """
+        evidence = self._history.evidence()
+        finite = [known.value for known in evidence if known.value is not None and math.isfinite(known.value)]
+        if not finite:
+            return []
+        low, high = min(finite), max(finite)
+        return [
+            known
+            if known.value is None or low <= known.value <= high
+            else replace(known, value=min(max(known.value, low), high))
+            for known in evidence
+        ]
+
+    def recall(self, past: Sequence[Past]) -> None:
+        """Take the trials of other searches."""
+        self._history.recall(past)
+        self._recalled = len(self._history.evidence())
+
+    def started(self, trial: Trial) -> None:
+        """Take a new trial."""
+        self._history.started(trial)
+        self._tried.add(trial.params)
+
+    def observe(self, observation: Observation) -> None:
+        """Learn from what a trial gave."""
+        self._history.observe(observation)
+
+    def reverted(self, trial: Trial, iteration: int) -> None:
+        """Forget what a trial reported after an iteration."""
+        self._history.reverted(trial, iteration)
+
+    def dropped(self, trial: Trial) -> None:
+        """Forget all that a trial reported."""
+        self._history.dropped(trial)
