@@ -220,3 +220,31 @@ def test_a_target_means_what_it_means_there(load):
     sweep = load(WANDB.replace("  goal: minimize", "  goal: minimize\n  target: 1"))
     assert sweep.metric.target == 1.0
     assert load(WANDB).metric.target is None
+
+
+WANDB_BAYES = textwrap.dedent("""\
+    # After the first example of W&B's documentation, "Define a sweep configuration".
+    program: train.py
+    name: sweepdemo
+    method: bayes
+    metric:
+      goal: minimize
+      name: validation_loss
+    parameters:
+      learning_rate:
+        min: 0.0001
+        max: 0.1
+      batch_size:
+        values: [16, 32, 64]
+      epochs:
+        values: [5, 10, 15]
+      optimizer:
+        values: ["adam", "sgd"]
+    """)
+
+
+def test_wandbs_bayes_runs_once_it_is_said_when_it_ends(load):
+    assert load(WANDB_BAYES).startswith("sweep.yaml:2: run_cap: is required where method is bayes")
+    sweep = load(f"{WANDB_BAYES}run_cap: 30\n")
+    assert (sweep.method, sweep.searcher.known_as, sweep.run_cap) == ("bayes", "tpe", 30)
+    assert sweep.parameters.names == ("learning_rate", "batch_size", "epochs", "optimizer")
