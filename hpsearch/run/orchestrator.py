@@ -160,9 +160,13 @@ class Orchestrator:
 
     def _ask_ahead(self) -> None:
         """Ask for the suggestion that comes next, where the sweep wants it made ahead."""
-        request = None if self._ending is not None else self._study_state.request()
-        if request is not None:
-            self._note(request)
+        if self._ending is not None:
+            return
+        try:
+            if (request := self._study_state.request()) is not None:
+                self._note(request)
+        except SearcherError as error:
+            self._end_for(error)
 
     def _has_waited(self) -> bool:
         """Say whether a worker has waited for a suggestion for longer than that is worth.

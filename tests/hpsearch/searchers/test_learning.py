@@ -28,6 +28,7 @@ from tests.hpsearch.support.climbing import Climbing, Failing, Limited
 from tests.hpsearch.support.family import Family
 from tests.hpsearch.support.population import Population
 from tests.hpsearch.support.scripted import sweep_of
+from tests.hpsearch.support.simulations import Bowl
 
 OPENED = Opened("inline", 1, "me@here:1", "test")
 
@@ -337,6 +338,26 @@ def test_what_goes_wrong_with_it_ends_the_sweep_which_can_be_resumed(tmp_path, m
     assert len(left.trials) == 3
     monkeypatch.setenv("TEST_SEARCHER_FAILS", "")
     assert search(tmp_path / "study", Failing.kind, 8) == search(tmp_path / "whole", Climbing.kind, 8)
+
+
+def test_what_goes_wrong_with_it_ends_a_simulated_sweep_with_an_error_in_its_journal(tmp_path, monkeypatch):
+    monkeypatch.setenv("TEST_SEARCHER_FAILS", "raises")
+    with pytest.raises(SearcherError, match=r"Failing\.suggest raised RuntimeError: no model"):
+        hpsearch.search(
+            Bowl,
+            parameters={"x": Uniform(0.0, 1.0)},
+            metric="loss",
+            method=Failing.kind,
+            max_iter=2,
+            run_cap=8,
+            max_failures="none",
+            directory=tmp_path / "study",
+            backend="simulated",
+            workers=1,
+            tensorboard=False,
+            progress=False,
+        )
+    assert hpsearch.load(tmp_path / "study").state == "error"
 
 
 def test_a_searcher_is_found_by_its_word_or_import_path():
