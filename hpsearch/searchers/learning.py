@@ -18,6 +18,12 @@ __all__ = ["REDRAWS", "LearningSearcher"]
 REDRAWS = 10
 """Proposals of points that were tried already, before an untried one is drawn."""
 
+_MOST = 1e100
+"""A magnitude whose square is far from overflow, also summed over many trials."""
+
+_SHIFT = 700
+"""Powers of two that bring the largest float below that."""
+
 
 class LearningSearcher(Searcher):
     """Proposes points by the trials that can be compared; the derived class says how.
@@ -80,19 +86,21 @@ class LearningSearcher(Searcher):
     def _evidence(self) -> list[Evidence]:
         """Give the trials that can be compared, and those that are under way, by number; none where nothing is known.
 
-        Infinities, to which no model is fitted, are moved to the worst or the best of the finite values.
+        Infinities, to which no model is fitted, are moved to the worst or the best of the finite values. Where the square
+        of a value would overflow, all are scaled by one power of two, which changes no order and no ratio.
         """
         evidence = self._history.evidence()
         finite = [known.value for known in evidence if known.value is not None and math.isfinite(known.value)]
         if not finite:
             return []
         low, high = min(finite), max(finite)
-        return [
-            known
-            if known.value is None or low <= known.value <= high
-            else replace(known, value=min(max(known.value, low), high))
-            for known in evidence
-        ]
+        scaled = max(-low, high) > _MOST
+
+        def seen(value: float) -> float:
+            value = min(max(value, low), high)
+            return math.ldexp(value, -_SHIFT) if scaled else value
+
+        return [known if known.value is None else replace(known, value=seen(known.value)) for known in evidence]
 
     def recall(self, past: Sequence[Past]) -> None:
         """Take the trials of other searches."""

@@ -170,3 +170,19 @@ def test_before_anything_valid_is_known_it_draws_or_suggests_from_the_space(meth
     asking = Asking(method, problem_of(SPACE, 7), 7, value=lambda _: math.nan)
     given = asking.run(8)
     assert all(s is not None and SPACE.check(s.params) == s.params for s in given)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("largest", [1e308, -1e308])
+def test_values_as_large_as_floats_go_are_learnt_from(method, largest):
+    asked = []
+    for scale in (largest, largest / 2.0**900):
+        problem = problem_of(Space.from_parameters({"x": Uniform(0, 1)}), 3, "minimize")
+        searcher = searcher_named(method).build(problem)
+        for number in range(12):
+            trial = Trial(number, {"x": number / 12}, 0, "random")
+            searcher.started(trial)
+            report = Report(number, 1, {problem.objective.metric.name: scale * ((number - 5) ** 2 / 49)}, 0.0)
+            searcher.observe(Observation(trial, 1, 1, (report,), True))
+        asked.append(key(searcher.suggest(12)))
+    assert asked[0] == asked[1]
