@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Union
 from hpsearch.errors import SweepError
 from hpsearch.past.found import Source, take
 from hpsearch.past.other_study import from_study
-from hpsearch.past.table import dataframe_name, from_csv, from_dataframe
+from hpsearch.past.table import dataframe_name, from_csv, from_dataframe, from_parquet
 from hpsearch.report.study import Study, load
 from hpsearch.searchers import KNOWN, Past
 from hpsearch.study.journal_format import APPLICATION
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["Given", "read_warm_start", "source_name"]
 
 Given = Union[str, Path, Study, "optuna.Study", "pd.DataFrame"]
-"""A study's directory, a CSV file, a storage of Optuna's, or what is at hand in Python."""
+"""A study's directory, a CSV or Parquet file, a storage of Optuna's, or what is at hand in Python."""
 
 _SQLITE = b"SQLite format 3\0"
+_PARQUET = b"PAR1"
 
 
 def read_warm_start(given: Sequence[Given], sweep: Sweep) -> WarmStart:
@@ -39,9 +40,7 @@ def read_warm_start(given: Sequence[Given], sweep: Sweep) -> WarmStart:
     """
     _check_method(sweep)
     names = [source_name(one) for one in given]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise SweepError(f"--from {twice}: expected each source once, but it was given twice")
+    _check_once(names)
     past: list[Past] = []
     told = []
     for one in given:
@@ -101,6 +100,22 @@ def _check_method(sweep: Sweep) -> None:
     )
 
 
+def _check_once(names: Sequence[str]) -> None:
+    """See that no source is given twice, also by two names."""
+    known: dict[str, str] = {}
+    for name in names:
+        first = known.setdefault(_trials_of(name), name)
+        if first is not name:
+            other = "it was given twice" if first == name else f"these are the trials of {first}, too"
+            raise SweepError(f"--from {name}: expected each source once, but {other}")
+
+
+def _trials_of(name: str) -> str:
+    """Give the one name of a source that may have several: a study's journal is its directory, a URL its file."""
+    path = Path(name.removeprefix("sqlite:///"))
+    return str(path.parent if path.is_file() and _is_ours(path) else path)
+
+
 def _read(given: Given, sweep: Sweep) -> Source:
     match given:
         case Study():
@@ -119,7 +134,7 @@ def _read(given: Given, sweep: Sweep) -> Source:
 
 def _nothing_known(given: object) -> SweepError:
     return SweepError(
-        "warm_start: expected a study's directory, a CSV file, a storage of Optuna's as URL#study, a Study of hpsearch "
+        "warm_start: expected a study's directory, a CSV or Parquet file, a storage of Optuna's as URL#study, a Study of hpsearch "
         f"or Optuna, or a DataFrame, got {type(given).__name__}"
     )
 
@@ -142,7 +157,7 @@ def _read_named(given: str, sweep: Sweep) -> Source:
         return from_study(load(path), sweep)
     if not path.is_file():
         raise SweepError(
-            f"--from {given}: expected a study's directory, a CSV file, or a storage of Optuna's as "
+            f"--from {given}: expected a study's directory, a CSV or Parquet file, or a storage of Optuna's as "
             "sqlite:///study.db#name, but there is nothing of this name"
         )
     return _read_file(path, study, sweep)
@@ -153,10 +168,11 @@ def _read_file(path: Path, study: str | None, sweep: Sweep) -> Source:
 
     try:
         with path.open("rb") as file:
-            is_sqlite = file.read(len(_SQLITE)) == _SQLITE
+            head = file.read(len(_SQLITE))
         is_journal = is_journal_file(path)
     except OSError as error:
         raise SweepError(f"--from {path}: expected a file that can be read, got: {error.strerror}") from error
+    is_sqlite, is_parquet = head == _SQLITE, head.startswith(_PARQUET)
     if is_sqlite and _is_ours(path):
         return from_study(load(path.parent), sweep)
     if is_sqlite:
@@ -165,6 +181,8 @@ def _read_file(path: Path, study: str | None, sweep: Sweep) -> Source:
         return from_database(str(URL.create("sqlite", database=str(path))), study, sweep)
     if is_journal:
         return from_journal_file(path, study, sweep)
+    if is_parquet and study is None:
+        return from_parquet(path, sweep)
     if study is not None:
         raise SweepError(f"--from {path}#{study}: expected a storage of Optuna's in front of the #, got another file")
     return from_csv(path, sweep)

@@ -1,8 +1,9 @@
-"""Trials from a table: a CSV file, as `hpsearch trials` writes it or of any other program, or a DataFrame."""
+"""Trials from a table: a CSV or Parquet file, as hpsearch writes it or of any other program, or a DataFrame."""
 
 from __future__ import annotations
 
 import csv
+import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from hpsearch.trial import TrialState
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["dataframe_name", "from_csv", "from_dataframe"]
+__all__ = ["dataframe_name", "from_csv", "from_dataframe", "from_parquet"]
 
 _PARAMS = "params."
 _METRICS = "metrics."
@@ -49,6 +50,28 @@ def from_csv(path: Path, sweep: Sweep) -> Source:
                 f"--from {path}: expected {len(head)} cells in each row, as in the head; row {line} has {len(row)}"
             )
     return _read(head, [row for row in rows if row], sweep, str(path), is_text=True)
+
+
+def from_parquet(path: Path, sweep: Sweep) -> Source:
+    """Read a Parquet file, whose columns are those of a CSV file.
+
+    Null is an empty cell; NaN is what was reported. Text is read as in a CSV file: so hpsearch writes columns that hold
+    values of several kinds.
+
+    Raises:
+        SweepError: It isn't one, or has no column for the metric.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            table = file.read()
+    except (OSError, pa.ArrowException) as error:
+        raise SweepError(f"--from {path}: expected a table in Parquet, got: {error}") from error
+    rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    told = [["nan" if isinstance(cell, float) and math.isnan(cell) else cell for cell in row] for row in rows]
+    return _read(table.column_names, told, sweep, str(path), is_text=True)
 
 
 def from_dataframe(frame: pd.DataFrame, sweep: Sweep) -> Source:

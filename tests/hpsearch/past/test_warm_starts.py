@@ -16,6 +16,7 @@ import hpsearch
 from hpsearch.errors import SweepError
 from hpsearch.events import Asked
 from hpsearch.report.tables import rows_to_csv
+from hpsearch.past.read import read_warm_start
 from hpsearch.run.study_run import create_study
 from hpsearch.run.warm_start import recorded, warm_start_of
 from hpsearch.searchers import Search, Searcher
@@ -120,6 +121,26 @@ def test_several_sources_are_told_one_after_the_other(source, tmp_path):
     with pytest.raises(SweepError, match="each source once"):
         warm(tmp_path / "twice", [source, str(source)])
     assert not (tmp_path / "twice").exists()
+
+
+def test_one_study_by_two_names_is_no_two_sources(tmp_path):
+    study = search_bowl(tmp_path / "source", run_cap=2)
+    with pytest.raises(SweepError, match=r"these are the trials of .*source, too"):
+        warm(tmp_path / "twice", [study.directory, study.directory / "study.db"])
+    with pytest.raises(SweepError, match=r"these are the trials of .*study\.db, too"):
+        warm(tmp_path / "twice", [study.directory / "study.db", study])
+    assert not (tmp_path / "twice").exists()
+
+
+def test_a_study_that_was_exported_is_read_from_parquet_as_from_csv(tmp_path, capsys):
+    study = search_bowl(tmp_path / "source", run_cap=6)
+    assert call(capsys, "export", study.directory, "--to", tmp_path / "out").code == 0
+    known = [read_warm_start([tmp_path / "out" / f"trials.{kind}"], warm_sweep()).past for kind in ("csv", "parquet")]
+    assert known[0] == known[1]
+    assert len(known[0]) == 6
+    (tmp_path / "cut.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(SweepError, match="expected a table in Parquet, got"):
+        warm(tmp_path / "twice", tmp_path / "cut.parquet")
 
 
 @pytest.mark.parametrize("method", ["random", "grid", "qmc"])
