@@ -53,4 +53,6 @@ def run_missing(
                 told(done, len(keys))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()  # a run may take minutes more; what it has found is kept nowhere yet
             raise

@@ -134,8 +134,8 @@ def _read(given: Given, sweep: Sweep) -> Source:
 
 def _nothing_known(given: object) -> SweepError:
     return SweepError(
-        "warm_start: expected a study's directory, a CSV or Parquet file, a storage of Optuna's as URL#study, a Study of hpsearch "
-        f"or Optuna, or a DataFrame, got {type(given).__name__}"
+        "warm_start: expected a study's directory, a CSV or Parquet file, a storage of Optuna's as URL#study, a Study "
+        f"of hpsearch or Optuna, or a DataFrame, got {type(given).__name__}"
     )
 
 

@@ -86,8 +86,8 @@ class LearningSearcher(Searcher):
     def _evidence(self) -> list[Evidence]:
         """Give the trials that can be compared, and those that are under way, by number; none where nothing is known.
 
-        Infinities, to which no model is fitted, are moved to the worst or the best of the finite values. Where the square
-        of a value would overflow, all are scaled by one power of two, which changes no order and no ratio.
+        Infinities, to which no model is fitted, are moved to the worst or the best of the finite values. Where the
+        square of a value would overflow, all are scaled by one power of two, which changes no order and no ratio.
         """
         evidence = self._history.evidence()
         finite = [known.value for known in evidence if known.value is not None and math.isfinite(known.value)]

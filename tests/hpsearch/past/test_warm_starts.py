@@ -15,8 +15,8 @@ import pytest
 import hpsearch
 from hpsearch.errors import SweepError
 from hpsearch.events import Asked
-from hpsearch.report.tables import rows_to_csv
 from hpsearch.past.read import read_warm_start
+from hpsearch.report.tables import rows_to_csv
 from hpsearch.run.study_run import create_study
 from hpsearch.run.warm_start import recorded, warm_start_of
 from hpsearch.searchers import Search, Searcher

@@ -224,3 +224,29 @@ def test_a_state_with_a_lag_is_resumed_from_any_event():
                 assert resumed.next() == event
             resumed.apply(event)
         assert table(resumed) == table(life.state)
+
+
+@pytest.mark.parametrize("method", [Climbing.kind, "tpe", "cmaes"])
+def test_a_sweep_that_is_extended_gives_the_table_of_one_that_was_as_long_from_the_start(method, tmp_path):
+    def found(name: str, run_cap: int, workers: int) -> list[Any]:
+        study = hpsearch.search(
+            Uneven,
+            parameters={"x": hpsearch.Uniform(0.0, 1.0), "y": hpsearch.Uniform(0.0, 1.0)},
+            metric="loss",
+            method=method,
+            suggestions={"lag": 3},
+            max_iter=4,
+            run_cap=run_cap,
+            backend="simulated",
+            directory=tmp_path / name,
+            workers=workers,
+            max_failures="none",
+            tensorboard=False,
+            progress=False,
+        )
+        assert study.state == "finished"
+        return [(row.number, row.params, row.origin, repr(row.value), row.state) for row in study.trials]
+
+    whole = found("whole", 24, 2)
+    assert whole[:13] == found("grown", 13, 3)
+    assert found("grown", 24, 3) == whole
