@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 import hpsearch
 from tests.hpsearch.support.cli_trainables import GATE, OPEN, REACHED
+from tests.hpsearch.support.climbing import Failing
 from tests.hpsearch.support.command_line import Answer, Call, begin, wait_for, write_sweep
 
 INLINE = ("--backend", "inline")
@@ -183,3 +185,22 @@ def test_a_table_doesnt_depend_on_how_often_the_sweep_was_interrupted(here, hpse
     assert answer.code == 0
     assert runs > 9  # 69 iterations, and a signal at each seventh
     assert csv_of("study", hpsearch_command) == table
+
+
+def test_130_ctrl_c_while_a_worker_waits_for_a_suggestion_leaves_no_process_and_the_same_one_comes_next(
+    here, hpsearch_command
+):
+    write_sweep(here / "learning.yaml", method=Failing.kind, search={"ahead": False}, run_cap=6)
+    whole = table_of("learning.yaml", "whole", hpsearch_command)
+    thinking = here / "thinking"
+    told = {"TEST_SEARCHER_FAILS": str(thinking)}
+    with begin("run", "learning.yaml", *INLINE, "--dir", "study", cwd=here, **told) as process:
+        wait_for(lambda: thinking.exists() and thinking.read_text() != "", process)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")
+    assert "interrupted; go on with: hpsearch resume study" in out
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(thinking.read_text()), 0)
+    assert hpsearch_command("resume", "study", *INLINE).code == 0
+    assert csv_of("study", hpsearch_command) == whole

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from pathlib import Path
 from typing import ClassVar
 
 from hpsearch.searchers.base import Observation, Problem, Searcher, Suggestion
@@ -73,7 +75,7 @@ class Limited(Climbing):
 
 
 class Failing(Climbing):
-    """Goes wrong at its fourth suggestion where the environment says so."""
+    """Goes wrong at its fourth suggestion where the environment says so, or writes its process's id where it says."""
 
     kind: ClassVar[str] = "tests.hpsearch.support.climbing:Failing"
 
@@ -84,4 +86,7 @@ class Failing(Climbing):
         if number >= 3 and how == "dies":
             print("no more", file=sys.stderr, flush=True)
             os._exit(7)
+        if number >= 3 and how:
+            Path(how).write_text(str(os.getpid()))
+            threading.Event().wait()
         return super().suggest(number)
