@@ -11,6 +11,7 @@ __all__ = [
     "draw_bits",
     "explore_seed",
     "is_near_prior",
+    "mutation_bits",
     "redraw_seed",
     "stand_in_seed",
     "suggestion_seed",
@@ -63,6 +64,16 @@ def draw_bits(sweep_seed: int, number: int, path: Sequence[str]) -> int:
     # NUL, which no name holds, keeps ("a.b",) and ("a", "b") apart; the words before have a fixed length.
     words = _words(sweep_seed, number) + "\0".join(path).encode()
     return _hashed(words, DRAW_BITS // 8, b"hpsearch draw")
+
+
+def mutation_bits(seed: int, path: Sequence[str]) -> tuple[int, int]:
+    """Give what a parameter is mutated by: its turn, below 2**64, and the bits of its value, below 2**`DRAW_BITS`.
+
+    The parameter of the least turn is the one that changes. Both depend on its own path and on no other parameter.
+    """
+    words = seed.to_bytes(8, "little") + "\0".join(path).encode()
+    hashed = _hashed(words, DRAW_BITS // 8 + 8, b"hpsearch mutate")
+    return hashed >> DRAW_BITS, hashed & ((1 << DRAW_BITS) - 1)
 
 
 def is_near_prior(sweep_seed: int, number: int) -> bool:

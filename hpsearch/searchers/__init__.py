@@ -12,6 +12,7 @@ from hpsearch.checks import InvalidKey, nearest
 from hpsearch.errors import SweepError
 from hpsearch.imports import import_object
 from hpsearch.searchers.base import Observation, Past, Problem, Searcher, Suggestion
+from hpsearch.searchers.evolution import Evolution
 from hpsearch.searchers.grid import GridSearcher
 from hpsearch.searchers.models import BOHB, GP, TPE, Bayes
 from hpsearch.searchers.optuna_samplers import CmaEs, through_optuna
@@ -22,6 +23,7 @@ from hpsearch.searchers.settings import Search
 __all__ = [
     "BOHB",
     "KNOWN",
+    "Evolution",
     "GridSearcher",
     "Observation",
     "Past",
@@ -34,7 +36,7 @@ __all__ = [
 ]
 
 KNOWN: Mapping[str, type[Searcher]] = {
-    cls.kind: cls for cls in (RandomSearcher, GridSearcher, QMC, TPE, Bayes, BOHB, GP, CmaEs)
+    cls.kind: cls for cls in (RandomSearcher, GridSearcher, QMC, TPE, Bayes, BOHB, GP, CmaEs, Evolution)
 }
 """The `method` of a sweep to its searcher."""
 

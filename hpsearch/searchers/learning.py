@@ -37,7 +37,7 @@ class LearningSearcher(Searcher):
     learns: ClassVar[bool] = True
     remembers: ClassVar[bool] = False
     recalls: ClassVar[bool] = True
-    startup: ClassVar[int] = 10
+    startup: int = 10
     """Trials that are drawn first, where the sweep doesn't say."""
 
     def __init__(self, problem: Problem) -> None:

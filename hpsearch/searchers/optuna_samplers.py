@@ -100,7 +100,7 @@ class CmaEs(_Remembering):
     """
 
     kind: ClassVar[str] = "cmaes"
-    startup: ClassVar[int] = 1
+    startup = 1
 
     @classmethod
     def check(cls, problem: Problem) -> None:
@@ -149,7 +149,7 @@ class _Foreign(_Remembering):
     """Any sampler of Optuna's kind, which may keep a state of its own: one for the whole sweep."""
 
     sampler: ClassVar[type[BaseSampler]]
-    startup: ClassVar[int] = 0
+    startup = 0
     _made: BaseSampler | None = None
 
     def suggest(self, number: int) -> Suggestion | None:

@@ -55,6 +55,12 @@ class Steps:
             return multiple * self.size
         return float(_PRECISE.multiply(self._exact_size, Decimal(multiple)))
 
+    def multiple(self, value: float) -> int:
+        """Give which multiple a value is, or the one nearest to it."""
+        if isinstance(value, int) and isinstance(self.size, int):
+            return (2 * value + self.size) // (2 * self.size)  # exact beyond 2**53
+        return round(value / self.size)
+
     def snap(self, value: float) -> int | float:
         """Give the multiple nearest to a value, among those in the range."""
         if isinstance(value, int) and isinstance(self.size, int):

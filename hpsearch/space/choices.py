@@ -97,6 +97,25 @@ class Categorical(Distribution):
         possible = [value for value, share in zip(self.values, self.probabilities, strict=True) if share > 0]
         return Categorical(possible).grid()
 
+    def mutable(self, value: Value) -> bool:
+        """Say whether another value has a probability."""
+        return bool(self._others(value))
+
+    def mutate(self, value: Value, bits: int) -> Value:
+        """Give another value, by the probabilities that the others have beside each other."""
+        others = self._others(value)
+        if not others:
+            return super().mutate(value, bits)
+        values, shares = zip(*others, strict=True)
+        whole = sum(shares)
+        return Categorical(values, [share / whole for share in shares]).at(share_of(bits))
+
+    def _others(self, value: Value) -> list[tuple[Value, float]]:
+        """Give the values but this one that have a probability, each with it."""
+        shares = self.probabilities or [1.0] * len(self.values)
+        pairs = zip(self.values, shares, strict=True)
+        return [(item, share) for item, share in pairs if share > 0 and _identity(item) != _identity(value)]
+
     def accept(self, value: object) -> Value:
         """Give the listed value that this one equals."""
         same = _equal(value, self.values)

@@ -49,6 +49,10 @@ class _Normal(Numeric):
         most = int(min(MOST_STEPS, largest // self.step))
         return Steps(self.step, -most, most)
 
+    @cached_property
+    def ends(self) -> tuple[int | float, int | float]:
+        return self.draw(0), self.draw(2**DRAW_BITS - 1)
+
     def at_deviations(self, deviations: float) -> int | float:
         """Give the value so many sigmas above mu, on the distribution's own scale."""
         return self.snap(self._from_scale(min(max(self.mu + self.sigma * deviations, -_LARGEST), _LARGEST)))
@@ -81,7 +85,7 @@ class _Normal(Numeric):
         steps = self.steps
         if steps is None:
             return None
-        least, greatest = (round(self.draw(bits) / steps.size) for bits in (0, 2**DRAW_BITS - 1))
+        least, greatest = map(steps.multiple, self.ends)
         if greatest - least >= GRID_LIMIT:
             return None
         return [steps.value(multiple) for multiple in range(least, greatest + 1)]

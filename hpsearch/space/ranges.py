@@ -65,20 +65,25 @@ class _Range(Numeric):
             return Steps.between(self.step, self.min, self.max)
         return Steps(1, int(self.min), int(self.max)) if self.whole else None
 
+    @property
+    def ends(self) -> tuple[int | float, int | float]:
+        steps = self.steps
+        return (self.min, self.max) if steps is None else (steps.value(steps.first), steps.value(steps.last))
+
     @cached_property
-    def _ends(self) -> tuple[float, float]:
+    def _scale_ends(self) -> tuple[float, float]:
         return (math.log(self.min), math.log(self.max)) if self.logarithmic else (self.min, self.max)
 
     def at(self, share: float) -> float:
         """Give the value at this share of the way from min to max, on the range's own scale."""
-        low, high = self._ends
+        low, high = self._scale_ends
         # Not low + share * (high - low): the difference of two large floats may overflow.
         place = low * (1.0 - share) + high * share
         value = math.exp(min(place, high)) if self.logarithmic else place
         return min(max(value, self.min), self.max)
 
     def place(self, value: float) -> float:
-        low, high = self._ends
+        low, high = self._scale_ends
         there = math.log(value) if self.logarithmic else value
         # Halves: the difference of two large floats may overflow.
         width = high / 2 - low / 2
@@ -106,13 +111,7 @@ class _Range(Numeric):
         return self.snap(self.at(share_of(bits)))
 
     def near(self, bits: int) -> int | float:
-        return self.draw(bits if self.prior is None else bits_near(self._prior_share, bits))
-
-    @cached_property
-    def _prior_share(self) -> float:
-        """The share, in [0, 1], of the draws around which those near the prior lie."""
-        assert self.prior is not None
-        return min(max(self.place(self.prior), 0.0), 1.0)
+        return self.draw(bits if self.prior is None else bits_near(self._share(self.prior), bits))
 
     def accept(self, value: object) -> int | float:
         got = integer(value, ()) if self.whole else number(value, ())
@@ -154,12 +153,10 @@ class _IntRange(_Range):
     def _place(self, bits: int, steps: Steps) -> int:
         """Say which multiple is drawn, counted from the first."""
 
-    @cached_property
-    def _prior_share(self) -> float:
+    def _share(self, value: float) -> float:
         steps = self.steps
         assert steps is not None
-        assert self.prior is not None
-        return self._middle(self.prior // int(steps.size) - steps.first, steps)
+        return self._middle(steps.multiple(value) - steps.first, steps)
 
     @abstractmethod
     def _middle(self, place: int, steps: Steps) -> float:

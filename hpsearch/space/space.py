@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from hpsearch.checks import InvalidKey, KeyPath, nearest, shown
 from hpsearch.errors import SweepError
-from hpsearch.seeds import draw_bits, is_near_prior
+from hpsearch.seeds import draw_bits, is_near_prior, mutation_bits
 from hpsearch.space.choices import Categorical, Constant, list_advice
 from hpsearch.space.distribution import Distribution, own_copy
 from hpsearch.space.normals import LogNormal, Normal
@@ -126,6 +126,33 @@ class Space:
             else:
                 out[name] = distribution.near(bits) if near else distribution.draw(bits)
         return out
+
+    def mutable(self, point: Params) -> tuple[Parameter, ...]:
+        """Give the parameters that another value may be drawn for than they have at this point."""
+        return tuple(known for known in self.parameters if known.distribution.mutable(point[known.name]))
+
+    def mutate(self, params: Params, seed: int) -> dict[str, Value]:
+        """Give a copy of a point in which one parameter has another value.
+
+        Each that may have another is equally likely to be the one, and `Distribution.mutate` gives its value: another
+        choice, or another number, mostly a near one. Real et al., "Regularized Evolution for Image Classifier
+        Architecture Search", AAAI 2019, Figure 2, mutate an architecture in one place so.
+
+        Args:
+            params: Flat names to values.
+            seed: Whoever mutates a point twice takes another; 0 <= seed < 2**64.
+
+        Raises:
+            InvalidKey: No parameter has another value, or the point doesn't lie in the space.
+        """
+        point = self.check(params)
+        mutable = self.mutable(point)
+        if not mutable:
+            raise InvalidKey((), "must hold a parameter with another value than the point has, or nothing can change")
+        by_turn = {known.name: (*mutation_bits(seed, known.path), known.distribution) for known in mutable}
+        name = min(by_turn, key=lambda known: by_turn[known][0])
+        _, bits, distribution = by_turn[name]
+        return {**point, name: distribution.mutate(point[name], bits)}
 
     @cached_property
     def _has_priors(self) -> bool:

@@ -17,23 +17,27 @@ from tests.hpsearch.support.command_line import ROOT, environment
 from tests.hpsearch.support.conditions import gone, wait_until
 from tests.hpsearch.support.scripted import events_of
 
-BACKENDS = ["inline", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.slow, pytest.mark.exhaustive])]
+SEARCHES = [
+    ("inline", "tpe"),
+    pytest.param("inline", "evolution", marks=pytest.mark.exhaustive),
+    pytest.param("ray", "tpe", marks=[pytest.mark.ray, pytest.mark.slow, pytest.mark.exhaustive]),
+]
 
 
-def start(study: Path, backend: str) -> subprocess.Popen[bytes]:
+def start(study: Path, backend: str, method: str) -> subprocess.Popen[bytes]:
     """Start a run whose temporary files are its own."""
     temporary = study.parent / "tmp"
     temporary.mkdir(exist_ok=True)
     env = {**os.environ, **environment()}
     if backend == "inline":  # Ray keeps its own there, in sockets whose paths must be short
         env["TMPDIR"] = str(temporary)
-    command = [sys.executable, "-m", "tests.hpsearch.support.killed_search", str(study), backend]
+    command = [sys.executable, "-m", "tests.hpsearch.support.killed_search", str(study), backend, method]
     with (study.parent / "said.txt").open("ab") as said:
         return subprocess.Popen(command, cwd=ROOT, env=env, stdout=said, stderr=said)
 
 
-def finish(study: Path, backend: str) -> str:
-    process = start(study, backend)
+def finish(study: Path, backend: str, method: str) -> str:
+    process = start(study, backend, method)
     assert process.wait() == 0, (study.parent / "said.txt").read_text()
     loaded = hpsearch.load(study)
     assert loaded.state == "finished"
@@ -46,17 +50,17 @@ def searchers_below(pid: int) -> list[int]:
     return [child.pid for child in children if "searcher_process" in " ".join(child.cmdline())]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_killed_while_it_searches_a_sweep_is_resumed_to_the_same_table(tmp_path, backend):
+@pytest.mark.parametrize(("backend", "method"), SEARCHES)
+def test_killed_while_it_searches_a_sweep_is_resumed_to_the_same_table(tmp_path, backend, method):
     whole = tmp_path / "whole" / "study"
     whole.parent.mkdir()
-    expected = finish(whole, backend)
-    assert {row.origin for row in hpsearch.load(whole).trials} == {"random", "tpe"}
+    expected = finish(whole, backend, method)
+    assert {row.origin for row in hpsearch.load(whole).trials} == {"random", method}
     study = tmp_path / "killed" / "study"
     study.parent.mkdir()
     known: list[tuple[int, object]] = []
     for count in (1, 4):
-        process = start(study, backend)
+        process = start(study, backend, method)
         wait_until(lambda: study.exists() and asked(study) >= count)  # noqa: B023 (called at once)
         left = searchers_below(process.pid)
         process.kill()
@@ -65,7 +69,7 @@ def test_killed_while_it_searches_a_sweep_is_resumed_to_the_same_table(tmp_path,
         before = params_by_trial(study)
         assert before[: len(known)] == known
         known = before
-    assert finish(study, backend) == expected
+    assert finish(study, backend, method) == expected
     assert params_by_trial(study)[: len(known)] == known
     budget = [hpsearch.load(path).total for path in (whole, study)]
     assert budget[0] == budget[1]

@@ -30,7 +30,7 @@ SWEEPS: dict[str, dict[str, Any]] = {
     "hyperband, thirds": {"early_terminate": Hyperband(9, brackets=5)},
     "halving": {"early_terminate": SuccessiveHalving(9, trials=9), "run_cap": 30},
 }
-METHODS = [Climbing.kind, "tpe", "cmaes", "optuna.samplers:NSGAIISampler"]
+METHODS = [Climbing.kind, "tpe", "cmaes", "evolution", "optuna.samplers:NSGAIISampler"]
 
 
 def lagging(method: str, sweep: str, lag: int) -> Sweep:

@@ -71,7 +71,7 @@ def test_values_of_another_scale_are_compared_as_they_are():
         assert statistics.mean(warm) < 15
 
 
-@pytest.mark.parametrize("method", ["tpe", "bayes", "gp", "cmaes", "bohb", "optuna.samplers:TPESampler"])
+@pytest.mark.parametrize("method", ["tpe", "bayes", "gp", "cmaes", "bohb", "evolution", "optuna.samplers:TPESampler"])
 def test_it_follows_from_what_was_recalled(method):
     changes = {"early_terminate": SuccessiveHalving(2, eta=2, min_iter=1), "max_iter": None} if method == "bohb" else {}
     sweep = warm_sweep(method=method, **changes)

@@ -29,7 +29,7 @@ EARLY: dict[str, dict[str, Any]] = {
     "median": {"early_terminate": MedianStopping(6, min_trials=2)},
     "halving": {"early_terminate": SuccessiveHalving(9, trials=9)},
 }
-METHODS = ["tpe", "bohb", "cmaes", "optuna.samplers:NSGAIISampler", Climbing.kind]
+METHODS = ["tpe", "bohb", "cmaes", "evolution", "optuna.samplers:NSGAIISampler", Climbing.kind]
 
 
 def sweep_of_kind(method: str, early: str, run_cap: int = 16) -> Sweep:
@@ -80,7 +80,12 @@ def test_cut_at_every_event_a_search_goes_on_as_the_undisturbed_one(method, earl
 
 @pytest.mark.parametrize(
     ("method", "early"),
-    [("tpe", "asha"), ("cmaes", "halving"), pytest.param("gp", "none", marks=pytest.mark.exhaustive)],
+    [
+        ("tpe", "asha"),
+        ("cmaes", "halving"),
+        ("evolution", "hyperband"),
+        pytest.param("gp", "none", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_in_a_process_of_its_own_a_search_goes_on_from_any_event_too(method, early):
     sweep = sweep_of_kind(method, early, 7 if method == "gp" else 12)
@@ -95,7 +100,7 @@ def test_in_a_process_of_its_own_a_search_goes_on_from_any_event_too(method, ear
         resumed.close()
 
 
-@pytest.mark.parametrize("method", ["tpe", "cmaes", "optuna.samplers:NSGAIISampler", "bohb"])
+@pytest.mark.parametrize("method", ["tpe", "cmaes", "evolution", "optuna.samplers:NSGAIISampler", "bohb"])
 def test_lives_with_losses_reverts_and_drops_replay_and_go_on(method):
     """Whatever happens to attempts, what is resumed gives the same next suggestions."""
     for seed, early in enumerate(["none", "asha", "hyperband", "median", "halving"]):
@@ -119,7 +124,7 @@ class Slow(DirectCalls):
         return not self.works
 
 
-@pytest.mark.parametrize("method", [Climbing.kind, "tpe", "optuna.samplers:RandomSampler"])
+@pytest.mark.parametrize("method", [Climbing.kind, "tpe", "evolution", "optuna.samplers:RandomSampler"])
 def test_where_stand_ins_take_every_point_that_was_left_the_journal_still_replays(method):
     """A suggestion is being worked out while other trials take all that is left, itself included."""
     made: list[Slow] = []

@@ -19,13 +19,13 @@ def train(trial: hpsearch.RunningTrial) -> None:
         trial.report({"loss": (trial.params["x"] - 0.3) ** 2 + 1.0 / iteration}, checkpoint={"at": iteration})
 
 
-def begin(study: str, backend: Any = "inline") -> None:
+def begin(study: str, backend: Any = "inline", method: str = "tpe") -> None:
     """Run the sweep, or go on with it."""
     hpsearch.search(
         train,
         parameters={"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)},
         metric="loss",
-        method="tpe",
+        method=method,
         suggestions=Search(startup=3, lag=1),
         early_terminate=hpsearch.SuccessiveHalving(4, eta=2, trials=4),
         run_cap=12,
