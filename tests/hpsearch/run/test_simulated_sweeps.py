@@ -44,6 +44,7 @@ SWEEPS: dict[str, dict[str, Any]] = {
 # With one worker the order in which trials end, which these two go by, is the same after a kill.
 IN_ORDER: dict[str, dict[str, Any]] = {
     "asha": {"early_terminate": hpsearch.ASHA(max_iter=LENGTH), "run_cap": 15, "workers": 1},
+    "pasha": {"early_terminate": hpsearch.PASHA(max_iter=LENGTH), "run_cap": 15, "workers": 1},
     "median": {"early_terminate": hpsearch.MedianStopping(max_iter=LENGTH, min_trials=2), "run_cap": 8, "workers": 1},
 }
 
