@@ -80,7 +80,11 @@ def test_cut_at_every_event_a_search_goes_on_as_the_undisturbed_one(method, earl
 
 @pytest.mark.parametrize(
     ("method", "early"),
-    [("tpe", "asha"), ("cmaes", "halving"), pytest.param("gp", "none", marks=pytest.mark.exhaustive)],
+    [
+        ("tpe", "asha"),
+        pytest.param("cmaes", "halving", marks=pytest.mark.exhaustive),
+        pytest.param("gp", "none", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_in_a_process_of_its_own_a_search_goes_on_from_any_event_too(method, early):
     sweep = sweep_of_kind(method, early, 7 if method == "gp" else 12)
