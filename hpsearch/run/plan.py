@@ -168,7 +168,7 @@ def plan_text(plan: Plan) -> str:
         return "\n".join(lines) + "\n"
     early = plan.sweep.early_terminate
     if early is not None and early.endless:
-        lines.append("             in one course of it: who goes on depends on values, and on who is first")
+        lines.append(f"             in {early.course}")
     lines.append(f"iterations   {plan.iterations:,} when each promotion resumes from its checkpoint")
     if plan.iterations_from_zero != plan.iterations:
         lines.append(

@@ -15,7 +15,7 @@ from hpsearch.objective import Objective
 from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
 from hpsearch.schedulers.brackets import hyperband_trials
 from hpsearch.schedulers.open_ended import OpenEnded
-from hpsearch.schedulers.reasons import passed_over, ran
+from hpsearch.schedulers.reasons import passed_over, ran, unopened
 from hpsearch.schedulers.running_rung import RunningRung
 from hpsearch.schedulers.successive_halving import Halving
 from hpsearch.settings import Count
@@ -95,7 +95,8 @@ class AsynchronousHalving(OpenEnded):
         self._judged = [[RunningRung(eta) for _ in bracket[:-1]] for bracket in ends]
         """Of each bracket, all rungs but the last."""
         places = [(bracket, rung) for bracket, rungs in enumerate(self._judged) for rung in range(len(rungs))]
-        self._highest_first = sorted(places, key=lambda place: (-ends[place[0]][place[1] + 1], place[0]))
+        self._promoting = sorted(places, key=lambda place: (-ends[place[0]][place[1] + 1], place[0]))
+        """(bracket, rung) of all rungs that trials may go on from, what runs the furthest first."""
 
     def upcoming(self) -> Iterator[NewTrial | Run]:
         """Give the promotions, from the highest rung to the lowest and the best first, and then the new trials."""
@@ -120,7 +121,7 @@ class AsynchronousHalving(OpenEnded):
         if outcome.value is None:
             return self._stop_at_the_end()
         if rung < len(self._judged[bracket]):
-            self._judged[bracket][rung].add(self._objective.place(outcome.value), outcome.trial)
+            self._judge(bracket, rung, outcome)
             return self._stop_at_the_end()
         complete = Decision(outcome.trial, "complete", f"last rung: {ran(outcome, self._until[bracket][rung])}")
         return [complete, *self._stop_at_the_end()]
@@ -142,8 +143,12 @@ class AsynchronousHalving(OpenEnded):
         if isinstance(answer, Run):
             self._judged[answer.bracket][answer.rung - 1].promote()
 
+    def _judge(self, bracket: int, rung: int, outcome: Outcome) -> None:
+        """Take a trial that has ended in a rung before the last."""
+        self._judged[bracket][rung].add(self._objective.place(outcome.value), outcome.trial)
+
     def _promotions(self) -> Iterator[Run]:
-        for bracket, rung in self._highest_first:
+        for bracket, rung in self._promoting:
             for trial in self._judged[bracket][rung].promotable():
                 yield Run(trial, self._until[bracket][rung + 1], bracket, rung + 1)
 
@@ -157,8 +162,14 @@ class AsynchronousHalving(OpenEnded):
         if self._running or self.ready():
             return ()
         return [
-            Decision(trial, "stop", passed_over(rung, place, size, judged.top, nan))
-            for rungs in self._judged
+            Decision(
+                trial,
+                "stop",
+                passed_over(rung, place, size, judged.top, nan)
+                if (bracket, rung) in self._promoting
+                else unopened(rung, place, size, nan),
+            )
+            for bracket, rungs in enumerate(self._judged)
             for rung, judged in enumerate(rungs)
             for trial, place, size, nan in judged.stop()
         ]

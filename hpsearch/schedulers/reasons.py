@@ -6,7 +6,7 @@ import math
 
 from hpsearch.schedulers.base import Outcome
 
-__all__ = ["ordinal", "passed_over", "ran", "ranked"]
+__all__ = ["ordinal", "passed_over", "ran", "ranked", "unopened"]
 
 
 def ordinal(number: int) -> str:
@@ -29,6 +29,12 @@ def passed_over(rung: int, place: int, size: int, top: int, nan: bool) -> str:
         return f"rung {rung}: NaN, which never goes on"
     verb = "goes" if top == 1 else "go"
     return f"rung {rung}: {ordinal(place)} of {size} at the end, top {top} {verb} on"
+
+
+def unopened(rung: int, place: int, size: int, nan: bool) -> str:
+    """Say where a trial came in the highest rung that was opened: `"rung 2: 7th of 9 at the end, no rung was ..."`."""
+    shown = " (NaN)" if nan else ""
+    return f"rung {rung}: {ordinal(place)} of {size}{shown} at the end, no rung was opened after it"
 
 
 def ran(outcome: Outcome, until: int | None) -> str:

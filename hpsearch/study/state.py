@@ -14,7 +14,7 @@ from itertools import islice, tee
 
 from hpsearch.decision import Decision, Followed, Plan
 from hpsearch.errors import JournalError
-from hpsearch.events import Asked, Event, Exhausted, Extended, Failed, Finished, Retried, Started
+from hpsearch.events import Asked, Event, Exhausted, Extended, Failed, Finished, Retried, Saved, Started
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, RungView, Wait
 from hpsearch.searchers import Past, Suggestion
 from hpsearch.searchers.points import RETRY, STAND_IN
@@ -23,6 +23,7 @@ from hpsearch.study.build import build_scheduler
 from hpsearch.study.failure_limit import Tally
 from hpsearch.study.followed_codec import encode_followed
 from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.study.segment_reports import SegmentReports
 from hpsearch.study.suggestions import CallsOf, NotYet, Suggestions, direct_calls
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.sweep.sweep import Sweep
@@ -50,6 +51,7 @@ class StudyState:
         self._journaled = JournaledState(sweep)
         self._suggestions = Suggestions(sweep, self._journaled, calls_of, past)
         self._records = self._journaled.records
+        self._reports = SegmentReports()
         self._requested: deque[int] = deque()  # failed trials whose params are those of the next new ones
         self._retaken: set[int] = set()  # failed trials of which there is, or will be, such another
         self._place = 0  # in the searcher's order, which has no gaps, of what it suggests next
@@ -325,10 +327,13 @@ class StudyState:
 
     def _decided(self, event: Event) -> Sequence[Decision]:
         """Tell the scheduler of an event that was applied; give its decisions."""
+        if isinstance(event, Saved | Finished):
+            self._reports.add(event.trial, event.reports)
         match event:
             case Finished() if event.trial not in self._journaled.requeued:
                 value = self._records.of(event.trial).result.value
-                outcome = Outcome(event.trial, event.iteration, float("nan") if value is None else value)
+                reports = self._reports.take(event.trial, event.iteration)
+                outcome = Outcome(event.trial, event.iteration, float("nan") if value is None else value, reports)
                 return self._scheduler.observe(outcome)
             case Failed(retry=False):
                 return self._scheduler.observe(

@@ -33,6 +33,7 @@ def _run(*words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.exhaustive
 def test_ours_and_gloo_take_turns() -> None:
     record = json.loads(_run("--ranks", "2", "--sizes", "1K", "--format", "json"))
     assert [turn["contender"] for turn in record["turns"]] == ["ours", "ours, zero-copy", "gloo"]
@@ -85,7 +86,7 @@ def _rest(process: subprocess.Popen[str]) -> str:
     return process.stderr.read()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive), signal.SIGKILL])
 def test_nothing_is_left_when_it_is_ended(tmp_path: Path, number: signal.Signals) -> None:
     temporary = tmp_path / ("long" * 30)  # a socket of that name couldn't be
     temporary.mkdir()

@@ -70,7 +70,9 @@ def test_it_goes_on_without_what_it_began_with(source, tmp_path):
         assert table(grown) == table(whole)
 
 
-@pytest.mark.parametrize("events", [1, 6, 11])
+@pytest.mark.parametrize(
+    "events", [pytest.param(1, marks=pytest.mark.exhaustive), 6, pytest.param(11, marks=pytest.mark.exhaustive)]
+)
 def test_killed_it_makes_the_same_suggestions_with_the_source_gone(source, tmp_path, events):
     call = f"from tests.hpsearch.past.test_warm_starts import die; die({str(tmp_path)!r}, {events})"
     dead = subprocess.run([sys.executable, "-c", call], env=environment(), capture_output=True, text=True)

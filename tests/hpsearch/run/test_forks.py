@@ -264,15 +264,21 @@ class Killed(BaseException):
     """Ends the process's part in the study as a kill would: nothing more is written."""
 
 
-@pytest.mark.parametrize("changes", [{}, {"method": Family.kind, "early_terminate": None, "max_iter": 3}])
-def test_killed_after_any_event_and_resumed_the_table_is_the_same(tmp_path, monkeypatch, changes):
+LEARNING = {"method": Family.kind, "early_terminate": None, "max_iter": 3}
+"""Each run of it starts a process for the searcher."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "step"), [({}, 3), (LEARNING, 9), pytest.param(LEARNING, 3, marks=pytest.mark.exhaustive)]
+)
+def test_killed_after_any_event_and_resumed_the_table_is_the_same(tmp_path, monkeypatch, changes, step):
     def table(study: hpsearch.Study) -> object:
         return [(row.params, row.parent, row.value, row.metrics, row.iterations, row.state) for row in study.trials]
 
     whole = search(tmp_path / "whole", training([]), **changes)
     assert any(row.parent is not None for row in whole.trials)
     append = Journal.append
-    for last in range(2, len(events_of(whole.directory)), 3):
+    for last in range(2, len(events_of(whole.directory)), step):
         written = 0
 
         def append_and_die(*args: Any, last: int = last) -> list[tuple[int, float]]:

@@ -106,9 +106,12 @@ def test_some_of_the_first_30_events_are_of_every_kind(whole):
     assert {kinds[number - 1] for number in SOME} == set(kinds)
 
 
-@pytest.mark.parametrize("every", [None, EVERY])
-def test_killed_inside_a_segment_only_what_counted_of_it_isnt_run_again(server, whole, tmp_path, every):
-    for epoch in range(1, whole[every].epochs.total(), 7):
+@pytest.mark.parametrize(
+    ("every", "step"),
+    [(None, 21), (EVERY, 21), *(pytest.param(every, 7, marks=pytest.mark.exhaustive) for every in (None, EVERY))],
+)
+def test_killed_inside_a_segment_only_what_counted_of_it_isnt_run_again(server, whole, tmp_path, every, step):
+    for epoch in range(1, whole[every].epochs.total(), step):
         study = tmp_path / str(epoch) / "study"
         assert server.call("begin_and_die_in_epoch", str(study), every, epoch) == -signal.SIGKILL
         events = events_of(study)

@@ -44,6 +44,7 @@ SWEEPS: dict[str, dict[str, Any]] = {
 # With one worker the order in which trials end, which these two go by, is the same after a kill.
 IN_ORDER: dict[str, dict[str, Any]] = {
     "asha": {"early_terminate": hpsearch.ASHA(max_iter=LENGTH), "run_cap": 15, "workers": 1},
+    "pasha": {"early_terminate": hpsearch.PASHA(max_iter=LENGTH), "run_cap": 15, "workers": 1},
     "median": {"early_terminate": hpsearch.MedianStopping(max_iter=LENGTH, min_trials=2), "run_cap": 8, "workers": 1},
 }
 
@@ -257,7 +258,10 @@ hpsearch.search(Walk, backend="simulated", directory={directory!r}, observers=[E
 """
 
 
-@pytest.mark.parametrize("name", ["hyperband", *IN_ORDER])
+@pytest.mark.parametrize(
+    "name",
+    ["hyperband", "pasha", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("asha", "median"))],
+)
 def test_a_simulated_sweep_that_is_killed_is_resumed_to_the_same_table(tmp_path, name):
     options = (SWEEPS | IN_ORDER)[name]
     expected = simulated(Walk, **options)

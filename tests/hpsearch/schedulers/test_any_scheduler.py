@@ -20,6 +20,7 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.full import FullLength
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.median import MedianStopping
+from hpsearch.schedulers.pasha import PASHA
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.study.extension import extended
 from hpsearch.study.state import StudyState
@@ -35,6 +36,7 @@ SETTINGS: st.SearchStrategy[EarlyTerminate | None] = st.one_of(
     st.builds(Hyperband, st.integers(2, 12), eta=st.integers(2, 4)),
     st.builds(SuccessiveHalving, st.integers(2, 12), eta=st.integers(2, 4), trials=st.integers(1, 12)),
     st.builds(ASHA, st.integers(3, 12), eta=st.integers(2, 4), brackets=st.integers(1, 2)),
+    st.builds(PASHA, st.integers(3, 30), st.integers(1, 2), eta=st.integers(2, 4)),
     st.builds(
         MedianStopping,
         st.integers(2, 12),

@@ -13,6 +13,7 @@ from hpsearch.events import Failed, Finished, Retried, Started
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.median import MedianStopping
+from hpsearch.schedulers.pasha import PASHA
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import Search, Searcher
 from hpsearch.searchers.calls import DirectCalls
@@ -40,7 +41,7 @@ def lagging(method: str, sweep: str, lag: int) -> Sweep:
 
 
 @pytest.mark.parametrize("sweep", SWEEPS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS[:-1], pytest.param(METHODS[-1], marks=pytest.mark.exhaustive)])
 def test_with_a_lag_the_table_is_the_same_on_any_number_of_workers_and_in_any_order(method, sweep):
     for lag in (1, 4):
         one = SteadyLife(lagging(method, sweep, lag), 1, 0, trouble=0.0).run()
@@ -163,6 +164,7 @@ def test_a_lag_is_refused_where_it_could_not_be_kept():
     x = {"parameters": sweep_over("tpe").parameters, "search": Search(lag=2), "run_cap": 9}
     for early, told in (
         (ASHA(9), r"search\.lag: must not stand beside early_terminate of type asha, which decides in the order"),
+        (PASHA(9), r"search\.lag: must not stand beside early_terminate of type pasha"),
         (MedianStopping(9), r"search\.lag: must not stand beside early_terminate of type median"),
     ):
         with pytest.raises(SweepError, match=told):

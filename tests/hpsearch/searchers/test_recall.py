@@ -56,7 +56,10 @@ def reached(of: list[float], good: float) -> int:
 SEEDS = range(6)
 
 
-@pytest.mark.parametrize("method", ["tpe", "gp", "cmaes"])
+GP = pytest.param("gp", marks=pytest.mark.exhaustive)  # a tenth of a second for each suggestion
+
+
+@pytest.mark.parametrize("method", ["tpe", GP, "cmaes"])
 def test_with_random_trials_of_the_same_function_a_good_one_comes_sooner(method):
     trials, seeds = (20, SEEDS) if method != "gp" else (14, SEEDS[:3])
     cold = [reached(losses(method, seed, trials), 0.1) for seed in seeds]
@@ -71,7 +74,7 @@ def test_values_of_another_scale_are_compared_as_they_are():
         assert statistics.mean(warm) < 15
 
 
-@pytest.mark.parametrize("method", ["tpe", "bayes", "gp", "cmaes", "bohb", "evolution", "optuna.samplers:TPESampler"])
+@pytest.mark.parametrize("method", ["tpe", "bayes", GP, "cmaes", "bohb", "evolution", "optuna.samplers:TPESampler"])
 def test_it_follows_from_what_was_recalled(method):
     changes = {"early_terminate": SuccessiveHalving(2, eta=2, min_iter=1), "max_iter": None} if method == "bohb" else {}
     sweep = warm_sweep(method=method, **changes)

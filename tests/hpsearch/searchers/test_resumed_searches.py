@@ -82,8 +82,8 @@ def test_cut_at_every_event_a_search_goes_on_as_the_undisturbed_one(method, earl
     ("method", "early"),
     [
         ("tpe", "asha"),
-        ("cmaes", "halving"),
         ("evolution", "hyperband"),
+        pytest.param("cmaes", "halving", marks=pytest.mark.exhaustive),
         pytest.param("gp", "none", marks=pytest.mark.exhaustive),
     ],
 )

@@ -509,6 +509,7 @@ DRAWS = """
 """
 
 
+@pytest.mark.exhaustive  # each script imports torch
 def test_a_library_that_a_script_imports_after_its_trial_is_seeded_as_one_before_it(script: Script) -> None:
     found = []
     for attempt, (first, then) in enumerate([("import torch", ""), ("", "import numpy"), ("", "import torch")]):
@@ -536,6 +537,7 @@ def test_a_script_that_needs_no_torch_doesnt_import_it(script: Script) -> None:
     assert result.reports[0].metrics == {"loss": 1.0, "torch": 0.0}
 
 
+@pytest.mark.exhaustive
 def test_a_script_with_a_loop_of_its_own_gives_the_same_bits_when_continued(script: Script) -> None:
     script.open(
         """
@@ -626,7 +628,7 @@ def test_a_python_script_that_ends_early_keeps_its_last_checkpoint(script: Scrip
         ("1 / 0", "raised", "the script exited with status 1: ZeroDivisionError: division by zero"),
     ],
 )
-@pytest.mark.parametrize("end", [1, None])
+@pytest.mark.parametrize("end", [1, pytest.param(None, marks=pytest.mark.exhaustive)])
 def test_a_mistake_in_a_python_script_is_a_clear_failure(
     script: Script, text: str, kind: str, message: str, end: int | None
 ) -> None:

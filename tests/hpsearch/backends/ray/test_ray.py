@@ -60,7 +60,7 @@ def expected(tmp_path: Path) -> str:
     return csv(search(trainables.total, tmp_path / "inline", backend="inline", workers=None))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_any_number_of_workers_gives_the_table_of_one_process(ray_cluster, tmp_path, expected, workers):
     assert csv(search(trainables.total, tmp_path / "ray", workers=workers)) == expected
 

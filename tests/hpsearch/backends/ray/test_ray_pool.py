@@ -159,7 +159,7 @@ class AsRecorded(SimulatedBackend):
         super().start(task)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_the_simulated_backend_takes_the_same_decisions_in_the_same_order(ray_cluster, tmp_path, workers):
     study = hpsearch.search(
         trainables.total,
