@@ -19,6 +19,7 @@ from hpsearch.searchers.optuna_samplers import CmaEs, through_optuna
 from hpsearch.searchers.qmc import QMC
 from hpsearch.searchers.random import RandomSearcher
 from hpsearch.searchers.settings import Search
+from hpsearch.searchers.spectral import Spectral
 
 __all__ = [
     "BOHB",
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 KNOWN: Mapping[str, type[Searcher]] = {
-    cls.kind: cls for cls in (RandomSearcher, GridSearcher, QMC, TPE, Bayes, BOHB, GP, CmaEs, Evolution)
+    cls.kind: cls for cls in (RandomSearcher, GridSearcher, QMC, TPE, Bayes, BOHB, GP, CmaEs, Evolution, Spectral)
 }
 """The `method` of a sweep to its searcher."""
 
