@@ -25,6 +25,7 @@ from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.median import MedianStopping
+from hpsearch.schedulers.pbt import PBT
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import Searcher
 from hpsearch.simulation import Curve, Curves, Steps
@@ -48,6 +49,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ASHA",
+    "PBT",
     "AskTell",
     "AskedTrial",
     "BackendError",
