@@ -264,7 +264,14 @@ class Killed(BaseException):
     """Ends the process's part in the study as a kill would: nothing more is written."""
 
 
-@pytest.mark.parametrize("changes", [{}, {"method": Family.kind, "early_terminate": None, "max_iter": 3}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"method": "pbt", "early_terminate": hpsearch.PBT(4, population=3, interval=1), "suggestions": None},
+        {"method": Family.kind, "early_terminate": None, "max_iter": 3},
+    ],
+)
 def test_killed_after_any_event_and_resumed_the_table_is_the_same(tmp_path, monkeypatch, changes):
     def table(study: hpsearch.Study) -> object:
         return [(row.params, row.parent, row.value, row.metrics, row.iterations, row.state) for row in study.trials]
