@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import hpsearch
+from hpsearch.errors import SweepError
 from hpsearch.trial import TrialState
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.trainer import Trainer
@@ -184,3 +185,24 @@ def test_a_crashed_member_is_replaced_by_a_fork_and_one_that_always_crashes_ends
         complete = sum(row.state is TrialState.COMPLETE for row in study.trials)
         assert complete == (0 if always else 3)
         assert len(study.trials) < 20
+
+
+class Bowl(hpsearch.Curves):
+    def curve(self, params: dict[str, Any], seed: int) -> hpsearch.Curve:
+        return hpsearch.Curve({"Q": [params["h0"]] * 9})
+
+
+def test_curves_that_know_no_other_params_than_their_own_are_not_forked():
+    with pytest.raises(
+        SweepError, match=r"type pbt forks trials, .*but Bowl only knows .*derive .* from hpsearch\.Steps"
+    ):
+        hpsearch.search(
+            Bowl,
+            parameters={"h0": hpsearch.Uniform(0.0, 1.0)},
+            metric="Q",
+            method="pbt",
+            max_iter=9,
+            backend="simulated",
+            workers=2,
+            directory=":memory:",
+        )
