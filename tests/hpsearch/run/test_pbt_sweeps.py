@@ -193,9 +193,7 @@ class Bowl(hpsearch.Curves):
 
 
 def test_curves_that_know_no_other_params_than_their_own_are_not_forked():
-    with pytest.raises(
-        SweepError, match=r"type pbt forks trials, .*but Bowl only knows .*derive .* from hpsearch\.Steps"
-    ):
+    with pytest.raises(SweepError, match=r"type pbt forks trials, .*but Bowl only knows .* from hpsearch\.Steps"):
         hpsearch.search(
             Bowl,
             parameters={"h0": hpsearch.Uniform(0.0, 1.0)},
