@@ -56,8 +56,10 @@ class PBT(EarlyTerminate):
         """Check that there is something to judge, and that nobody is best and worst at once."""
         if not 0 < self.quantile <= 0.5:
             raise InvalidKey(("quantile",), f"must be more than 0 and at most 0.5, got {self.quantile}")
-        if self.interval is not None and self.interval > self.max_iter:
-            raise InvalidKey(("interval",), f"must be at most max_iter ({self.max_iter}), got {self.interval}")
+        if len(self.ends) < 2:
+            given = ("max_iter", self.max_iter) if self.interval is None else ("interval", self.interval)
+            bound = "at least 2" if self.interval is None else f"less than max_iter ({self.max_iter})"
+            raise InvalidKey((given[0],), f"must be {bound}, so that members are judged on the way, got {given[1]}")
 
     @property
     def ends(self) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ SETTINGS: st.SearchStrategy[EarlyTerminate | None] = st.one_of(
         PBT,
         st.integers(4, 9),
         population=st.integers(2, 6),
-        interval=st.integers(1, 4) | st.none(),
+        interval=st.integers(1, 3) | st.none(),
         quantile=st.sampled_from([0.2, 0.34, 0.5]),
     ),
     st.builds(Doubling, st.integers(1, 9), trials=st.integers(1, 5)),

@@ -78,9 +78,9 @@ def in_step(values: random.Random, population: int, ends: Sequence[int], quantil
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.integers(2, 9), st.integers(1, 12), st.integers(1, 4), st.sampled_from([0.1, 0.2, 0.34, 0.5]), st.integers(0))
+@given(st.integers(2, 9), st.integers(2, 12), st.integers(1, 4), st.sampled_from([0.1, 0.2, 0.34, 0.5]), st.integers(0))
 def test_on_one_worker_each_interval_is_judged_as_a_whole(population, max_iter, interval, quantile, seed):
-    early = PBT(max_iter, population, min(interval, max_iter), quantile)
+    early = PBT(max_iter, population, min(interval, max_iter - 1), quantile)
     scheduler = early.scheduler(Objective(Metric("loss")), None)
     values = random.Random(seed)
     said: list[tuple[object, ...]] = []
@@ -100,7 +100,7 @@ def test_on_one_worker_each_interval_is_judged_as_a_whole(population, max_iter, 
 
 
 @settings(deadline=None, max_examples=100)
-@given(st.integers(2, 8), st.integers(1, 10), st.integers(1, 10), st.integers(0), st.integers(0, 20))
+@given(st.integers(2, 8), st.integers(2, 10), st.integers(1, 10), st.integers(0), st.integers(0, 20))
 def test_whatever_comes_the_budget_is_kept_and_what_is_forked_was_asked_for(population, max_iter, workers, seed, more):
     """Failures are the only thing beyond population * max_iter; and nobody fails for ever."""
     early, chance = PBT(max_iter, population, 1, 0.5), random.Random(seed)
@@ -218,13 +218,14 @@ def test_at_the_cap_members_go_on_to_the_end():
     [
         ({"quantile": 0.6}, "quantile"),
         ({"quantile": 0}, "quantile"),
-        ({"interval": 11}, "interval"),
+        ({"interval": 10}, "interval: must be less than max_iter"),
+        ({"max_iter": 1}, "max_iter: must be at least 2"),
         ({"population": 1}, "population"),
     ],
 )
 def test_settings_that_leave_nothing_to_judge_are_refused(wrong, key):
     with pytest.raises(InvalidKey, match=key):
-        PBT(10, **wrong)
+        PBT(**{"max_iter": 10, **wrong})
 
 
 def test_a_cap_below_the_population_is_refused():
