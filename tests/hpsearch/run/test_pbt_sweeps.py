@@ -53,6 +53,12 @@ def test_a_population_reaches_what_its_members_alone_can_not():
     assert together.iterations == alone.iterations == 2 * 200
 
 
+def test_with_a_worker_for_each_member_those_that_end_first_are_replaced_too():
+    study = toy(workers=6, early_terminate=hpsearch.PBT(100, population=6, interval=5))
+    assert len(study.trials) >= 6 + 10
+    assert study.iterations == 600
+
+
 def test_on_one_worker_and_simulated_the_table_is_the_same_each_time():
     for workers in (1, 3):
         one, other = (toy(workers=workers, early_terminate=hpsearch.PBT(40, population=5)) for _ in range(2))

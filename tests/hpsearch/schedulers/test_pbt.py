@@ -158,6 +158,21 @@ def test_who_came_further_is_compared_by_what_it_was_then():
     assert observe(scheduler, 1, {1: 4.0}) == []  # better than the other one at 1, if not at 2
 
 
+def test_who_is_to_be_replaced_waits_for_one_of_the_best_that_is_about_to_come_as_far():
+    scheduler = pbt(max_iter=4)
+    start(scheduler, 4)
+    for trial in (3, 2, 1, 0):
+        assert observe(scheduler, 1, {trial: 1.0 + trial}) == []
+        assert start(scheduler, 1) == [Run(trial, 2, 0, 1)]
+    assert observe(scheduler, 2, {3: 9.0}) == []  # the worst at 1, where all have been; and 0 is the best
+    assert scheduler.next() == Wait()
+    assert observe(scheduler, 2, {2: 2.0}) == []
+    assert start(scheduler, 1) == [Run(2, 3, 0, 2)]
+    (stopped,) = observe(scheduler, 2, {0: 0.5})
+    assert (stopped.trial, stopped.action) == (3, "stop")
+    assert start(scheduler, 2) == [Run(0, 3, 0, 2), NewTrial(4, 3, 0, 2, StateAt(0, 2), 2)]
+
+
 def test_those_who_are_copied_take_turns():
     scheduler = pbt(max_iter=2, population=6, quantile=0.5)
     fill(scheduler)
