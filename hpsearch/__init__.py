@@ -26,6 +26,7 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.pasha import PASHA
+from hpsearch.schedulers.pbt import PBT
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import Searcher
 from hpsearch.simulation import Curve, Curves, Steps
@@ -50,6 +51,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ASHA",
     "PASHA",
+    "PBT",
     "AskTell",
     "AskedTrial",
     "BackendError",

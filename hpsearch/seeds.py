@@ -12,6 +12,7 @@ __all__ = [
     "explore_seed",
     "is_near_prior",
     "mutation_bits",
+    "perturb_seed",
     "redraw_seed",
     "stand_in_seed",
     "suggestion_seed",
@@ -37,6 +38,11 @@ def trial_seed(sweep_seed: int, number: int) -> int:
 def explore_seed(sweep_seed: int) -> int:
     """Give the seed that params of forked trials are drawn with, in place of the sweep's; 0 <= seed < 2**32."""
     return _hashed(_words(sweep_seed, 0), 4, b"hpsearch explore")
+
+
+def perturb_seed(sweep_seed: int) -> int:
+    """Give the seed that says how the params of forked trials are changed; 0 <= seed < 2**32."""
+    return _hashed(_words(sweep_seed, 0), 4, b"hpsearch perturb")
 
 
 def stand_in_seed(sweep_seed: int) -> int:

@@ -1,7 +1,7 @@
 """A section of a sweep as a frozen dataclass: from its fields it is checked, read from a file, compared and described.
 
-A field is an int, a float, a bool, a str, a mapping or a `Literal` of words, a number or such words, or one
-of these or None;
+A field is an int, a float, a bool, a str, several of these (`tuple[str, ...]`), a mapping or a `Literal` of words, a
+number or such words, or one of these or None;
 `Annotated` adds its bound, and whether it is about how a sweep is run rather than about what.
 """
 
@@ -116,7 +116,8 @@ def _field(known: Field[Any], hint: Any) -> SettingsField:
         return SettingsField(word, word, {"enum": list(inside)}, known.default)
     if hint not in _PLAIN:
         raise TypeError(
-            f"a setting must be an int, float, bool, str, mapping or Literal, or None; {known.name} is {hint}"
+            "a setting must be an int, float, bool, str, tuple[str, ...], mapping or Literal, or None; "
+            f"{known.name} is {hint}"
         )
     check, kind = _PLAIN[hint]
     return SettingsField(check, check, {"type": kind}, known.default)
@@ -142,11 +143,18 @@ def _mapping(value: object, key: KeyPath) -> Mapping[str, Any]:
     return {name: plain(item, (*key, name)) for name, item in value.items()}
 
 
+def _texts(value: object, key: KeyPath) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise InvalidKey(key, f"must be a list, got {shown(value)}")
+    return tuple(text(item, (*key, place)) for place, item in enumerate(value))
+
+
 _PLAIN: Mapping[Any, tuple[_Check, str]] = {
     int: (integer, "integer"),
     float: (number, "number"),
     bool: (boolean, "boolean"),
     str: (text, "string"),
+    tuple[str, ...]: (_texts, "array"),
     Mapping[str, Any]: (_mapping, "object"),
 }
 

@@ -163,3 +163,7 @@ class TrialRow:
     """The iteration that reported `value`."""
     parent: int | None = None
     """The trial that it was forked from."""
+    inherited: int | None = None
+    """The parent's iteration whose state it took over; None where there was none to take over."""
+    start: int = 0
+    """Iterations that it counted as done when it began."""

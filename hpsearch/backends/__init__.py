@@ -75,5 +75,12 @@ def _simulated(
             "the simulated backend has as many workers as it is told, and none were: --workers 4, or resources.workers"
         )
     simulation = find_simulation(trainable or sweep.trainable, folders)
+    early = sweep.early_terminate
+    if early is not None and early.forks and not simulation.has_state:
+        raise SweepError(
+            f"early_terminate of type {early.kind} forks trials, whose params change while they train, but "
+            f"{type(simulation).__name__} only knows what a training gives with its own params from the beginning: "
+            "derive a simulation from hpsearch.Steps"
+        )
     simulation.open(sweep.parameters, sweep.metric.name)
     return SimulatedBackend(workers, simulation, epoch=time.time())

@@ -59,16 +59,18 @@ class Suite:
 
     @cached_property
     def known(self) -> Mapping[str, Mapping[str, Any]]:
-        """Every method by its name, none under two, and no grid.
+        """Every method by its name, none under two, and no grid, nor any that forks: tables don't hold such trainings.
 
         Searchers run trials to their end, or over the scheduler that belongs to them; schedulers judge random ones.
         """
+        judging = [name for name, early in SCHEDULERS.items() if not early.forks]
+        judging = [name for name, early in SCHEDULERS.items() if not early.forks]
         searchers = {
             name: {"method": name, "max_iter": self.max_iter}
             for name, searcher in SEARCHERS.items()
-            if name != "grid" and searcher.known_as is None
+            if name != "grid" and searcher.known_as is None and searcher.over in (None, *judging)
         }
-        schedulers = {name: {"early_terminate": {"type": name}} for name in SCHEDULERS}
+        schedulers = {name: {"early_terminate": {"type": name}} for name in judging}
         return {**searchers, **schedulers, **(self.methods or {})}
 
     @cached_property

@@ -16,7 +16,7 @@ from hpsearch.run.study_run import write_tensorboard
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 
-__all__ = ["best", "doctor", "export", "status", "stop", "tensorboard", "trials"]
+__all__ = ["best", "doctor", "export", "lineage", "status", "stop", "tensorboard", "trials"]
 
 
 def status(given: argparse.Namespace) -> int:
@@ -75,6 +75,22 @@ def best(given: argparse.Namespace) -> int:
     print(f"checkpoint  {checkpoint or 'none: none was saved, or it was deleted'}")
     if rerun is not None:
         print(rerun.text(), end="")
+    return 0
+
+
+def lineage(given: argparse.Namespace) -> int:
+    """Show what a trial was trained with, its ancestors' params and its own."""
+    from hpsearch.report.lineage import lineage_to_csv, lineage_to_json, lineage_to_table
+
+    study = _loaded(given.dir)
+    stages, names = study.lineage(given.trial), study.sweep.parameters.names
+    if given.format == "csv":
+        text = lineage_to_csv(stages, names)
+    elif given.format == "json":
+        text = lineage_to_json(stages, names) + "\n"
+    else:
+        text = lineage_to_table(stages, names, study.sweep.metric.name)
+    print(text, end="")
     return 0
 
 

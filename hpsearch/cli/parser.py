@@ -130,6 +130,12 @@ def _add_looking(commands: _Commands) -> None:
     command = _add_study_command(commands, "best", look.best, "show a study's best trial")
     command.add_argument("--format", choices=("table", "json"), default="table")
 
+    command = _add_study_command(
+        commands, "lineage", look.lineage, "show a forked trial's parameters over its training"
+    )
+    command.add_argument("trial", type=_number, nargs="?", metavar="TRIAL", help="default: the best one")
+    command.add_argument("--format", choices=("table", "csv", "json"), default="table")
+
     command = _add_study_command(commands, "export", look.export, "write CSV, Parquet and an Optuna storage")
     command.add_argument("--to", type=Path, help="where to (default: DIR/export)")
 

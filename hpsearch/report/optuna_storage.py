@@ -154,6 +154,8 @@ def _trial(
         "origin": row.origin,
         "iterations": row.iterations,
         "width": row.width,
+        "parent": row.parent,
+        "inherited": row.inherited,
         "checkpoint": row.checkpoint,
         "reason": row.reason,
         "reverted": row.reverted,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hpsearch.checks import nearest
 from hpsearch.errors import HpsearchError, UnreadableCheckpointError
 from hpsearch.events import Ended, Event, Extended, Failed, Finished, Lost, Opened, Reverted, Saved, Started
+from hpsearch.report.lineage import Stage, lineage
 from hpsearch.report.segments import SegmentRow, segment_rows
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.directory import StudyDirectory
@@ -184,6 +185,20 @@ class Study:
         if name not in known:
             raise HpsearchError(f"{self.directory}: no report holds a metric {name!r}; {nearest(name, known)}")
         return {trial: sorted(curve.items()) for trial, curve in points.items() if curve}
+
+    def lineage(self, trial: int | None = None) -> tuple[Stage, ...]:
+        """Give what a trial was trained with: its ancestors' params and its own, each with its iterations.
+
+        Args:
+            trial: Its number; None: the best one's.
+
+        Raises:
+            HpsearchError: There is no such trial.
+        """
+        rows, number = self.trials, self.best_trial.number if trial is None else trial
+        if not 0 <= number < len(rows):
+            raise HpsearchError(f"{self.directory}: expected the number of one of {len(rows)} trials, got {number}")
+        return lineage(rows, number, self.curves() if rows else {})
 
     def times(self) -> dict[int, tuple[float, float | None]]:
         """Give when each trial's first segment began and its last one ended, in seconds since the epoch.

@@ -1,8 +1,8 @@
 """The table of trials: as CSV and JSON for programs, for a terminal, and as a DataFrame.
 
 CSV and DataFrame have the columns `trial,state,iterations,value,params.<name>...,width`, and equal rows give equal
-bytes: no times unless they are asked for. A trial need not have every param. Behind them stand all that was reported,
-`metrics.<name>`, where asked for.
+bytes: no times unless they are asked for. Where trials were forked `parent` and `inherited` follow. A trial need not
+have every param. Behind them stand all that was reported, `metrics.<name>`, where asked for.
 
 JSON has no numbers for what isn't finite: there they are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`.
 """
@@ -108,6 +108,7 @@ def rows_to_json(rows: Sequence[TrialRow], names: Sequence[str], times: bool = F
         }
         if row.parent is not None:
             entry["parent"] = row.parent
+            entry["inherited"] = row.inherited
         if row.reverted:
             entry["reverted"] = row.reverted
         if row.failure is not None:
@@ -163,6 +164,8 @@ def rows_to_table(
     for name in _metric_names(rows) if metrics else []:
         if name != metric:
             columns.append(Column(name, [f"{row.metrics[name]:.6g}" if name in row.metrics else "" for row in rows]))
+    if any(row.parent is not None for row in rows):
+        columns.append(Column("parent", [_forked_from(row) for row in rows]))
     if any(row.width != 1 for row in rows):
         columns.append(Column("width", [str(row.width) for row in rows]))
     if times:
@@ -218,7 +221,7 @@ def frame_of(columns: Mapping[str, list[Any]]) -> pd.DataFrame:
 def _columns(
     rows: Sequence[TrialRow], names: Sequence[str], times: bool, metrics: bool, absent: Any = None
 ) -> dict[str, list[Value]]:
-    """Give the values of each column of the CSV; `absent` is that of a param which the trial doesn't have."""
+    """Give the values of each column of the CSV; `absent` is that of what the trial doesn't have."""
     columns: dict[str, list[Value]] = {
         "trial": [row.number for row in rows],
         "state": [str(row.state) for row in rows],
@@ -227,6 +230,9 @@ def _columns(
         **{f"params.{name}": [row.params.get(name, absent) for row in rows] for name in names},
         "width": [row.width for row in rows],
     }
+    if any(row.parent is not None for row in rows):
+        columns["parent"] = [absent if row.parent is None else row.parent for row in rows]
+        columns["inherited"] = [absent if row.inherited is None else row.inherited for row in rows]
     if times:
         columns["seconds"] = [row.seconds for row in rows]
     for name in _metric_names(rows) if metrics else []:
@@ -237,6 +243,13 @@ def _columns(
 def _metric_names(rows: Iterable[TrialRow]) -> list[str]:
     """Give the metrics that these trials reported, sorted: who reported first mustn't change the table."""
     return sorted({name for row in rows for name in row.metrics})
+
+
+def _forked_from(row: TrialRow) -> str:
+    """Say what a trial was forked from: `"3 at 20"`; without the iteration where nothing was taken over."""
+    if row.parent is None:
+        return ""
+    return str(row.parent) if row.inherited is None else f"{row.parent} at {row.inherited}"
 
 
 def _nan_of(row: TrialRow, metric: str) -> float | None:

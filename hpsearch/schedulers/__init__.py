@@ -20,12 +20,13 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.pasha import PASHA
+from hpsearch.schedulers.pbt import PBT
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 
 __all__ = ["KNOWN", "early_terminate_from_json", "settings_named"]
 
 KNOWN: Mapping[str, type[EarlyTerminate]] = {
-    cls.kind: cls for cls in (Hyperband, SuccessiveHalving, ASHA, PASHA, MedianStopping)
+    cls.kind: cls for cls in (Hyperband, SuccessiveHalving, ASHA, PASHA, MedianStopping, PBT)
 }
 """The `type` of `early_terminate` to its settings."""
 

@@ -24,6 +24,8 @@ class EarlyTerminate(Settings, ABC):
     """Fields that may be raised of a study that has begun."""
     forks: ClassVar[bool] = False
     """Its scheduler forks trials, so that the searcher must explore."""
+    newest: ClassVar[bool] = False
+    """It compares what trials reported newest, so that `metric.scope` must be `last`."""
     in_order: ClassVar[bool] = False
     """What it decides doesn't depend on the order in which outcomes come."""
     endless: ClassVar[bool] = False

@@ -16,6 +16,7 @@ from hpsearch.searchers.evolution import Evolution
 from hpsearch.searchers.grid import GridSearcher
 from hpsearch.searchers.models import BOHB, GP, TPE, Bayes
 from hpsearch.searchers.optuna_samplers import CmaEs, through_optuna
+from hpsearch.searchers.pbt import PBTSearcher
 from hpsearch.searchers.qmc import QMC
 from hpsearch.searchers.random import RandomSearcher
 from hpsearch.searchers.settings import Search
@@ -37,7 +38,20 @@ __all__ = [
 ]
 
 KNOWN: Mapping[str, type[Searcher]] = {
-    cls.kind: cls for cls in (RandomSearcher, GridSearcher, QMC, TPE, Bayes, BOHB, GP, CmaEs, Evolution, Spectral)
+    cls.kind: cls
+    for cls in (
+        RandomSearcher,
+        GridSearcher,
+        QMC,
+        TPE,
+        Bayes,
+        BOHB,
+        GP,
+        CmaEs,
+        Evolution,
+        Spectral,
+        PBTSearcher,
+    )
 }
 """The `method` of a sweep to its searcher."""
 

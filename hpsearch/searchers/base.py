@@ -97,6 +97,8 @@ class Searcher(ABC):
     """Points to try may leave parameters out, which are drawn."""
     explores: ClassVar[bool] = False
     """It has params for trials that the scheduler forks."""
+    has_options: ClassVar[bool] = False
+    """Of one that doesn't learn: it takes `search.options`."""
     over: ClassVar[str | None] = None
     """The `type` of `early_terminate` that it takes where the sweep names none; `max_iter` then stands at the top."""
     recalls: ClassVar[bool] = False

@@ -235,6 +235,7 @@ class TrialRecord:
 
     def row(self) -> TrialRow:
         """Give the trial as tables show it."""
+        parent = self.trial.parent
         return TrialRow(
             number=self.trial.number,
             state=self.state,
@@ -250,7 +251,9 @@ class TrialRecord:
             reverted=self.reverted,
             metrics=self.result.metrics,
             value_iteration=self.result.value_iteration,
-            parent=None if self.trial.parent is None else self.trial.parent.number,
+            parent=None if parent is None else parent.number,
+            inherited=parent.iteration if parent is not None and (parent.checkpoint or self.trial.start) else None,
+            start=self.trial.start,
         )
 
     def _know(self, iteration: int, checkpoint: str) -> None:

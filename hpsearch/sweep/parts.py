@@ -22,7 +22,7 @@ class Resources(Settings):
 
     workers: Annotated[Count | None, HOW] = None
     """Workers in all; none: as many as fit. Their number changes no result while each trial has one, but
-    under `asha`, `pasha` and `median`."""
+    under `asha`, `pasha`, `median` and `pbt`."""
     cpus_per_worker: Count = 1
     """CPUs that a worker reserves; also torch's threads, which change bits."""
     gpus_per_worker: Annotated[float, AtLeast(0)] = 0

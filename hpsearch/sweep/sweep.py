@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import InitVar, asdict, dataclass, field, fields
+from dataclasses import InitVar, asdict, dataclass, field, fields, replace
 from typing import Any
 
 from hpsearch.checks import InvalidKey, at_least, integer, plain, shown, text
@@ -183,7 +183,11 @@ class Sweep:
 
     def _check_search(self, searcher: type[Searcher]) -> None:
         """Check that the section says something, and that a lag can be kept."""
-        if not searcher.learns and self.search != Search():
+        said = replace(self.search, options=None) if searcher.has_options else self.search
+        if not searcher.learns and said != Search():
+            if searcher.has_options:
+                problem = f"must hold nothing but options beside method {self.method}, which doesn't learn from results"
+                raise InvalidKey(("search",), problem, "remove the rest")
             problem = f"must not stand beside method {self.method}, which doesn't learn from results"
             raise InvalidKey(("search",), problem, "remove it, or take a method such as tpe")
         early = self.early_terminate
@@ -203,13 +207,21 @@ class Sweep:
             raise InvalidKey(("search", "lag"), "must not be given where trials are forked", "remove it")
 
     def _check_forks(self, searcher: type[Searcher] | None) -> None:
-        forks = self.early_terminate is not None and self.early_terminate.forks
+        """Check that there are parameters for forks, and forks for a searcher that is made for them."""
+        early = self.early_terminate
+        forks = early is not None and early.forks
         if forks and searcher is not None and not searcher.explores:
             raise InvalidKey(
                 ("method",),
                 f"must be a searcher that explores, as early_terminate forks trials, got {self.method}",
-                "random does, or one of your own with explores = True",
+                "pbt and random do, or one of your own with explores = True",
             )
+        if searcher is not None and not forks and searcher.over and settings_named(searcher.over).forks:
+            problem = f"must be one that forks trials where method is {self.method}, got {early and early.kind}"
+            raise InvalidKey(("early_terminate", "type"), problem, f"{searcher.over} does; or take method random")
+        if early is not None and early.newest and self.metric.scope != "last":
+            problem = f"must be last where early_terminate is of type {early.kind}, got {self.metric.scope}"
+            raise InvalidKey(("metric", "scope"), f"{problem}: it compares the states that it copies", "remove it")
 
     def _check_how_long(self, searcher: type[Searcher] | None) -> None:
         if self.max_iter is not None:

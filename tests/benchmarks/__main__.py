@@ -16,6 +16,7 @@ _BENCHMARKS = (
     "elastic",
     "elastic_simulated",
     "gangs",
+    "pbt",
     "large_batch",
     "simulated",
     "scale",

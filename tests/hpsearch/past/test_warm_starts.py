@@ -148,7 +148,7 @@ def test_a_study_that_was_exported_is_read_from_parquet_as_from_csv(tmp_path, ca
 @pytest.mark.parametrize("method", ["random", "grid", "qmc"])
 def test_a_method_that_doesnt_learn_says_which_do(source, tmp_path, method):
     parameters = {"lr": [0.1, 0.01], "width": [1, 2]}
-    with pytest.raises(SweepError, match="learn from results; take one of bayes, bohb, cmaes, gp, tpe, or leave"):
+    with pytest.raises(SweepError, match=r"learn from results; take one of bayes, .*, tpe, or leave"):
         warm(tmp_path / "study", source, method=method, suggestions=None, parameters=parameters)
     assert not (tmp_path / "study").exists()
 

@@ -13,6 +13,7 @@ from hpsearch.run.telling import AskedTrial
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.median import MedianStopping
+from hpsearch.schedulers.pbt import PBT
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import KNOWN, Search
 from hpsearch.space import Space, Uniform
@@ -61,7 +62,9 @@ def test_every_searcher_goes_on_in_a_new_process_as_in_one_that_stays_open(tmp_p
         changes["parameters"] = Space.from_parameters({"x": [i / 10 for i in range(8)]})
     if KNOWN[method].learns:
         changes["search"] = Search(startup=4)
-    if KNOWN[method].over is not None:
+    if method == "pbt":
+        changes |= {"early_terminate": PBT(4, 3, 1), "max_iter": None}
+    elif KNOWN[method].over is not None:
         changes |= {"early_terminate": SuccessiveHalving(3, trials=6), "max_iter": None, "run_cap": None}
     if method == "cmaes":
         changes["parameters"] = Space.from_parameters({"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)})

@@ -266,10 +266,12 @@ class Killed(BaseException):
 
 LEARNING = {"method": Family.kind, "early_terminate": None, "max_iter": 3}
 """Each run of it starts a process for the searcher."""
+POPULATION = {"method": "pbt", "early_terminate": hpsearch.PBT(4, population=3, interval=1), "suggestions": None}
 
 
 @pytest.mark.parametrize(
-    ("changes", "step"), [({}, 3), (LEARNING, 9), pytest.param(LEARNING, 3, marks=pytest.mark.exhaustive)]
+    ("changes", "step"),
+    [({}, 3), (POPULATION, 3), (LEARNING, 9), pytest.param(LEARNING, 3, marks=pytest.mark.exhaustive)],
 )
 def test_killed_after_any_event_and_resumed_the_table_is_the_same(tmp_path, monkeypatch, changes, step):
     def table(study: hpsearch.Study) -> object:

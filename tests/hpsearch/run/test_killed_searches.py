@@ -24,7 +24,7 @@ SEARCHES = [
 ]
 
 
-def start(study: Path, backend: str, method: str) -> subprocess.Popen[bytes]:
+def start(study: Path, backend: str, method: str = "tpe") -> subprocess.Popen[bytes]:
     """Start a run whose temporary files are its own."""
     temporary = study.parent / "tmp"
     temporary.mkdir(exist_ok=True)
@@ -36,7 +36,7 @@ def start(study: Path, backend: str, method: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, cwd=ROOT, env=env, stdout=said, stderr=said)
 
 
-def finish(study: Path, backend: str, method: str) -> str:
+def finish(study: Path, backend: str, method: str = "tpe") -> str:
     process = start(study, backend, method)
     assert process.wait() == 0, (study.parent / "said.txt").read_text()
     loaded = hpsearch.load(study)
@@ -73,6 +73,23 @@ def test_killed_while_it_searches_a_sweep_is_resumed_to_the_same_table(tmp_path,
     assert params_by_trial(study)[: len(known)] == known
     budget = [hpsearch.load(path).total for path in (whole, study)]
     assert budget[0] == budget[1]
+
+
+@pytest.mark.exhaustive
+def test_a_population_that_is_killed_is_resumed_to_the_same_forks(tmp_path):
+    """Elsewhere it is cut at each event, in one process: `test_forks.py`."""
+    whole, study = tmp_path / "whole" / "study", tmp_path / "killed" / "study"
+    for path in (whole, study):
+        path.parent.mkdir()
+    expected = finish(whole, "inline", "pbt")
+    assert "parent" in expected
+    for count in (5, 7):
+        process = start(study, "inline", "pbt")
+        wait_until(lambda: study.exists() and len(params_by_trial(study)) >= count)  # noqa: B023 (called at once)
+        process.kill()
+        process.wait()
+    assert finish(study, "inline", "pbt") == expected
+    assert hpsearch.load(study).iterations == hpsearch.load(whole).iterations
 
 
 def asked(study: Path) -> int:

@@ -21,6 +21,7 @@ from hpsearch.schedulers.full import FullLength
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.pasha import PASHA
+from hpsearch.schedulers.pbt import PBT
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.study.extension import extended
 from hpsearch.study.state import StudyState
@@ -43,6 +44,13 @@ SETTINGS: st.SearchStrategy[EarlyTerminate | None] = st.one_of(
         min_iter=st.integers(1, 2) | st.none(),
         every=st.integers(1, 3) | st.none(),
         min_trials=st.integers(1, 6),
+    ),
+    st.builds(
+        PBT,
+        st.integers(4, 9),
+        population=st.integers(2, 6),
+        interval=st.integers(1, 3) | st.none(),
+        quantile=st.sampled_from([0.2, 0.34, 0.5]),
     ),
     st.builds(Doubling, st.integers(1, 9), trials=st.integers(1, 5)),
     st.builds(Eager, st.integers(1, 12), eta=st.integers(2, 4), trials=st.integers(1, 12)),

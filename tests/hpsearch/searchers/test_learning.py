@@ -16,6 +16,7 @@ from hpsearch.events import Asked, Event, Exhausted, Finished, Opened, Started
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.run.searcher_process import ProcessCalls
 from hpsearch.schedulers.base import Done, Wait
+from hpsearch.schedulers.pbt import PBT
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.searchers import KNOWN, Search, Searcher, searcher_named
 from hpsearch.searchers.calls import DirectCalls
@@ -148,7 +149,9 @@ def test_a_journal_that_another_search_wrote_is_refused(what):
         list(StudyState(learning()).replay(events))
 
 
-@pytest.mark.parametrize("early", [Population(9, members=3, interval=3), SuccessiveHalving(9, trials=12)])
+@pytest.mark.parametrize(
+    "early", [Population(9, members=3, interval=3), PBT(9, population=3, interval=3), SuccessiveHalving(9, trials=12)]
+)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_search_that_forks_is_resumed_and_goes_on_as_the_undisturbed_one(early, workers):
     sweep = learning(Family.kind, early_terminate=early, run_cap=14)

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from hpsearch.searchers import GridSearcher, RandomSearcher
+from hpsearch.objective import Objective
+from hpsearch.searchers import GridSearcher, Problem, RandomSearcher
+from hpsearch.searchers.pbt import PBTSearcher
 from hpsearch.space import Categorical, IntUniform, LogNormal, LogUniform, Space, Uniform
 from hpsearch.study.build import build_searcher
 from hpsearch.sweep.sweep import Metric, Sweep
@@ -33,6 +35,7 @@ def random_sweep(**changes: Any) -> Sweep:
 
 SEARCHERS = {
     "random": lambda: RandomSearcher(SPACE, 7),
+    "pbt": lambda: PBTSearcher(Problem(SPACE, Objective(Metric("loss")), 7)),
     "grid": lambda: GridSearcher(SPACE),
     "points, then random": lambda: FirstThen(RandomSearcher(SPACE, 7), [FULL, PARTIAL], SPACE, 7),
     "points, then grid": lambda: FirstThen(GridSearcher(SPACE), [FULL], SPACE, 7),

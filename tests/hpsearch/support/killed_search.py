@@ -1,4 +1,4 @@
-"""A sweep that learns, on the inline backend or on Ray, that a test may kill; called in child processes."""
+"""A sweep that learns, or forks, on the inline backend or on Ray, that a test may kill; called in child processes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,25 @@ import hpsearch
 from hpsearch.searchers import Search
 from hpsearch.space import Uniform
 
-__all__ = ["begin", "train"]
+__all__ = ["METHODS", "begin", "train"]
 
 
 def train(trial: hpsearch.RunningTrial) -> None:
     """A bowl, with a checkpoint at each iteration."""
     for iteration in trial.iterations():
         trial.report({"loss": (trial.params["x"] - 0.3) ** 2 + 1.0 / iteration}, checkpoint={"at": iteration})
+
+
+LEARNING: dict[str, Any] = {
+    "suggestions": Search(startup=3, lag=1),
+    "early_terminate": hpsearch.SuccessiveHalving(4, eta=2, trials=4),
+    "run_cap": 12,
+}
+METHODS: dict[str, dict[str, Any]] = {
+    "tpe": LEARNING,
+    "evolution": LEARNING,
+    "pbt": {"early_terminate": hpsearch.PBT(8, population=4, interval=1, quantile=0.25)},
+}
 
 
 def begin(study: str, backend: Any = "inline", method: str = "tpe") -> None:
@@ -26,9 +38,7 @@ def begin(study: str, backend: Any = "inline", method: str = "tpe") -> None:
         parameters={"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)},
         metric="loss",
         method=method,
-        suggestions=Search(startup=3, lag=1),
-        early_terminate=hpsearch.SuccessiveHalving(4, eta=2, trials=4),
-        run_cap=12,
+        **METHODS[method],
         directory=study,
         backend=backend,
         tensorboard=False,

@@ -17,6 +17,7 @@ from hpsearch.schedulers.base import Done, Wait
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.median import MedianStopping
+from hpsearch.schedulers.pbt import PBT
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
 from hpsearch.study.journaled_state import Entry
@@ -35,6 +36,8 @@ VALUES = (0.0, -0.0, 1.0, 1.0, 2.0, 3.0, math.nan, math.inf, -math.inf)
 
 POPULATIONS = st.builds(Population, st.integers(1, 6), members=st.integers(1, 5), interval=st.integers(1, 3))
 
+TRAINED = st.builds(PBT, st.integers(4, 9), population=st.integers(2, 4), interval=st.integers(1, 3))
+
 ASYNCHRONOUS = st.builds(ASHA, st.integers(3, 9), eta=st.integers(2, 3), brackets=st.integers(1, 2))
 
 MEDIANS = st.builds(MedianStopping, st.integers(2, 9), min_iter=st.integers(1, 2), min_trials=st.integers(1, 4))
@@ -51,17 +54,19 @@ def sweeps(draw, keep: str = "best", settled: bool = False) -> Sweep:
             st.none(),
             st.builds(SuccessiveHalving, st.integers(3, 9), eta=st.just(eta), trials=st.integers(1, 9) | st.none()),
             st.builds(Hyperband, st.integers(2, 9), eta=st.just(eta), brackets=st.integers(1, 4) | st.none()),
-            *([] if settled else [POPULATIONS, ASYNCHRONOUS, MEDIANS]),
+            *([] if settled else [POPULATIONS, TRAINED, ASYNCHRONOUS, MEDIANS]),
         )
     )
     forks = early is not None and early.forks
     learning = [] if settled else [Family.kind]
     method = draw(st.sampled_from(["random", *learning] if forks else ["random", "grid", *learning]))
     ends = not forks and (method == "grid" or (early is not None and not early.endless))
-    caps = st.integers(1, 20)
+    newest = early is not None and early.newest
+    caps = st.integers(4 if newest else 1, 20)
+    scopes = ["last"] if newest else ["last", "best"]
     return sweep_of(
         method=method,
-        metric=Metric("loss", draw(st.sampled_from(["minimize", "maximize"])), draw(st.sampled_from(["last", "best"]))),
+        metric=Metric("loss", draw(st.sampled_from(["minimize", "maximize"])), draw(st.sampled_from(scopes))),
         parameters=Space.from_parameters({"x": Uniform(0.0, 1.0, points=draw(st.integers(2, 12)))}),
         early_terminate=early,
         max_iter=draw(st.integers(1, 5)) if early is None else None,

@@ -1,0 +1,83 @@
+"""What a trial was trained with: its ancestors, from which to which iteration, and their params."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hpsearch.report.tables import Column, csv_text, json_text, param_cell, table_text
+from hpsearch.trial import Params, TrialRow
+
+__all__ = ["Stage", "lineage", "lineage_to_csv", "lineage_to_json", "lineage_to_table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of a training, with the params of one trial."""
+
+    trial: int
+    start: int
+    """Iterations that were done when it began."""
+    end: int
+    """Its last iteration: where its fork began, or as far as the trial came."""
+    value: float | None
+    """The metric at `end`, NaN where that was reported; None where nothing was."""
+    params: Params
+
+
+def lineage(
+    rows: Sequence[TrialRow], trial: int, curves: Mapping[int, Iterable[tuple[int, float]]]
+) -> tuple[Stage, ...]:
+    """Give the stages of a trial's training, the first ancestor's first.
+
+    Where nothing was taken over from a parent, since it had no checkpoint, training began with the fork itself. A child
+    that inherited weights counts its iterations from 0 again.
+
+    Args:
+        rows: All trials, by number.
+        trial: The last one's number.
+        curves: Trial to (iteration, metric) of what was reported.
+    """
+    stages: list[Stage] = []
+    row, end = rows[trial], rows[trial].iterations
+    while True:
+        value = dict(curves.get(row.number, ())).get(end)
+        stages.append(Stage(row.number, row.start, end, value, row.params))
+        if row.parent is None or row.inherited is None:
+            return tuple(reversed(stages))
+        end, row = row.inherited, rows[row.parent]
+
+
+def lineage_to_csv(stages: Sequence[Stage], names: Sequence[str]) -> str:
+    r"""Give the stages as CSV with `\n` line ends: `trial,start,end,value,params.<name>...`."""
+    columns = ["trial", "start", "end", "value", *(f"params.{name}" for name in names)]
+    return csv_text(columns, [[*_places(stage), *map(stage.params.get, names)] for stage in stages])
+
+
+def lineage_to_json(stages: Sequence[Stage], names: Sequence[str]) -> str:
+    """Give the stages as a JSON array of objects, one on a line."""
+    entries = []
+    for stage in stages:
+        params = {name: stage.params[name] for name in names if name in stage.params}
+        entries.append(
+            {"trial": stage.trial, "start": stage.start, "end": stage.end, "value": stage.value, "params": params}
+        )
+    return json_text(entries)
+
+
+def lineage_to_table(stages: Sequence[Stage], names: Sequence[str], metric: str) -> str:
+    """Give the stages for a terminal."""
+    columns = [
+        Column("trial", [str(stage.trial) for stage in stages]),
+        Column("start", [str(stage.start) for stage in stages]),
+        Column("end", [str(stage.end) for stage in stages]),
+        Column(metric, ["" if stage.value is None else f"{stage.value:.6g}" for stage in stages]),
+    ]
+    for name in names:
+        cells = [param_cell(stage.params[name]) if name in stage.params else "" for stage in stages]
+        columns.append(Column(name, cells, is_text=True))
+    return table_text(columns)
+
+
+def _places(stage: Stage) -> tuple[int, int, int, float | None]:
+    return stage.trial, stage.start, stage.end, stage.value

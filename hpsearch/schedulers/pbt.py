@@ -1,0 +1,74 @@
+"""Population based training as a sweep names it.
+
+Jaderberg et al., "Population Based Training of Neural Networks", 2017, arXiv:1711.09846.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from hpsearch.checks import InvalidKey
+from hpsearch.errors import SweepError
+from hpsearch.objective import Objective
+from hpsearch.schedulers.base import Scheduler
+from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.schedulers.population import PopulationBasedTraining
+from hpsearch.settings import AtLeast, Count
+
+__all__ = ["PBT"]
+
+_TURNS = 10
+"""Where nobody says how often a member is judged, its training has so many intervals."""
+
+
+@dataclass(frozen=True)
+class PBT(EarlyTerminate):
+    """A population trains side by side; at each `interval` the worst are replaced by forks of the best.
+
+    Jaderberg et al. 2017, arXiv:1711.09846.
+    """
+
+    kind: ClassVar[str] = "pbt"
+    forks: ClassVar[bool] = True
+    newest: ClassVar[bool] = True
+
+    population: Annotated[int, AtLeast(2)] = 20
+    """Members that train side by side. With more of them than workers they take turns."""
+    interval: Count | None = None
+    """Iterations between two looks at a member, each of which is a checkpoint; none: `max_iter` / 10, rounded up."""
+    quantile: float = 0.2
+    """The share of the population that is replaced, and the share that is copied; at least one member once all are
+    known. Up to 0.5."""
+
+    def check(self) -> None:
+        """Check that there is something to judge, and that nobody is best and worst at once."""
+        if not 0 < self.quantile <= 0.5:
+            raise InvalidKey(("quantile",), f"must be more than 0 and at most 0.5, got {self.quantile}")
+        if len(self.ends) < 2:
+            given = ("max_iter", self.max_iter) if self.interval is None else ("interval", self.interval)
+            bound = "at least 2" if self.interval is None else f"less than max_iter ({self.max_iter})"
+            raise InvalidKey((given[0],), f"must be {bound}, so that members are judged on the way, got {given[1]}")
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The iterations at which members are judged; the last one is their end."""
+        every = -(-self.max_iter // _TURNS) if self.interval is None else self.interval
+        return (*range(every, self.max_iter, every), self.max_iter)
+
+    def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
+        """Build the scheduler.
+
+        Raises:
+            SweepError: There may be fewer trials than members.
+        """
+        if run_cap is not None and run_cap < self.population:
+            problem = f"must be at least the population's {self.population} members, got {run_cap}"
+            raise SweepError(f"`run_cap` {problem}; forks count as well: raise it, leave it out, or lower `population`")
+        return PopulationBasedTraining(self.ends, self.population, self.quantile, objective, run_cap)
+
+    def summary(self) -> str:
+        """Say how many train, how far, and how often they are judged."""
+        first, *_ = self.ends
+        chosen = "" if self.interval is not None else f" (interval, not given: max_iter / {_TURNS})"
+        return f"a population of {self.population}, judged every {first}{chosen} of {self.max_iter} iterations"

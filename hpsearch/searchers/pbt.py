@@ -1,0 +1,180 @@
+"""Population based training: what changes in a copy of a good trial.
+
+Jaderberg et al., "Population Based Training of Neural Networks", 2017, arXiv:1711.09846: `perturb` and `resample`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from hpsearch.checks import InvalidKey, nearest
+from hpsearch.searchers.base import Problem, Searcher, Suggestion
+from hpsearch.searchers.settings import options_as
+from hpsearch.seeds import draw_bits, explore_seed, perturb_seed
+from hpsearch.settings import AtLeast, Settings
+from hpsearch.space import (
+    Constant,
+    Distribution,
+    IntUniform,
+    LogIntUniform,
+    LogNormal,
+    LogUniform,
+    Normal,
+    Parameter,
+    Uniform,
+)
+from hpsearch.space.distribution import Numeric, own_copy, share_of
+from hpsearch.trial import Trial, Value
+
+__all__ = ["Explore", "PBTSearcher"]
+
+_LEAST_MOVE = 0.1
+"""On a scale that isn't logarithmic a number moves at least as one of this share of the range's width would."""
+
+_DEVIATIONS = 4
+"""The width of a normal distribution, in standard deviations."""
+
+
+@dataclass(frozen=True)
+class Explore(Settings):
+    """How a fork's parameters differ from its parent's."""
+
+    shrink: Annotated[float, AtLeast(0)] = 0.8
+    """What a number is multiplied by, in one half of all cases."""
+    grow: Annotated[float, AtLeast(1)] = 1.2
+    """What it is multiplied by in the other half."""
+    resample: Annotated[float, AtLeast(0)] = 0.25
+    """The probability with which a parameter is drawn anew instead, each by itself."""
+    fixed: tuple[str, ...] = ()
+    """Parameters that a fork takes over as they are, by their flat names."""
+
+    def check(self) -> None:
+        """Check that numbers shrink, and that the probability is one."""
+        for name in ("shrink", "resample"):
+            given = getattr(self, name)
+            if given > 1:
+                raise InvalidKey((name,), f"must be at most 1, got {given}")
+
+
+class PBTSearcher(Searcher):
+    """Draws the first members, and perturbs the parameters of those that are copied; by (seed, number) alone.
+
+    Of a copy each parameter is drawn anew with a probability, and else moved: a number by one of two factors, and of
+    choices in rising or falling order to a neighbour. Other choices stay. Numbers stay in their ranges, and those of
+    steps move by a step at least. On a scale that isn't logarithmic, where a factor would leave 0 where it is and
+    numbers near it almost, they move by as much as a tenth of the range's width would, at least.
+    """
+
+    kind: ClassVar[str] = "pbt"
+    explores: ClassVar[bool] = True
+    over: ClassVar[str | None] = "pbt"
+    has_options: ClassVar[bool] = True
+
+    def __init__(self, problem: Problem) -> None:
+        self._space = problem.space
+        self._seed = problem.seed
+        self._explore = options_as(Explore, problem.settings, self.kind)
+
+    @classmethod
+    def build(cls, problem: Problem) -> Searcher:
+        """Build it."""
+        return cls(problem)
+
+    @classmethod
+    def check(cls, problem: Problem) -> None:
+        """Check the options, and that a fork differs from its parent in something.
+
+        Raises:
+            InvalidKey: An option is wrong.
+        """
+        explore = options_as(Explore, problem.settings, cls.kind)
+        for place, name in enumerate(explore.fixed):
+            if name not in problem.space.names:
+                key = ("search", "options", "fixed", place)
+                raise InvalidKey(key, f"must be a parameter, got {name!r}", nearest(name, problem.space.names))
+        free = [
+            parameter
+            for parameter in problem.space.parameters
+            if not isinstance(parameter.distribution, Constant) and parameter.name not in explore.fixed
+        ]
+        if not free:
+            raise InvalidKey(("search", "options", "fixed"), "must leave a parameter that a fork may change")
+
+    def suggest(self, number: int) -> Suggestion:
+        """Draw the params of a first member."""
+        return Suggestion(self._space.draw(self._seed, number), "random")
+
+    def explore(self, number: int, parent: Trial) -> Suggestion:
+        """Perturb the params of a parent."""
+        drawn = self._space.draw(explore_seed(self._seed), number)
+        changed = {
+            parameter.name: self._changed(number, parameter, parent.params[parameter.name], drawn)
+            for parameter in self._space.parameters
+        }
+        return Suggestion(self._space.check(changed), self.kind)
+
+    @property
+    def size(self) -> None:
+        """There is no end of draws."""
+        return None
+
+    def _changed(self, number: int, parameter: Parameter, value: Value, drawn: Mapping[str, Value]) -> Value:
+        if parameter.name in self._explore.fixed or isinstance(parameter.distribution, Constant):
+            return own_copy(value)
+        share = share_of(draw_bits(perturb_seed(self._seed), number, parameter.path))
+        resample = self._explore.resample
+        if share < resample:
+            return drawn[parameter.name]
+        up = share >= resample + (1 - resample) / 2
+        distribution = parameter.distribution
+        if isinstance(distribution, Numeric):
+            return _moved(distribution, value, self._explore.grow if up else self._explore.shrink)
+        return own_copy(_neighbour(distribution, value, 1 if up else -1))
+
+
+def _moved(distribution: Numeric, value: float, factor: float) -> int | float:
+    """Multiply a number, inside its range."""
+    if factor == 1:
+        return value
+    target = value * factor
+    if not isinstance(distribution, LogUniform | LogIntUniform | LogNormal):
+        by = max(abs(value), _LEAST_MOVE * _width(distribution)) * (factor - 1)
+        target = value + by
+    low, high = _bounds(distribution)
+    target = min(max(target, low), high)
+    steps = distribution.steps
+    if steps is None:
+        return target
+    at, to = round(value / steps.size), round(target / steps.size)
+    multiple = max(to, at + 1) if factor > 1 else min(to, at - 1)
+    first = 0 if isinstance(distribution, LogNormal) else steps.first
+    return steps.value(min(max(multiple, first), steps.last))
+
+
+def _width(distribution: Numeric) -> float:
+    if isinstance(distribution, Uniform | IntUniform):
+        return distribution.max - distribution.min
+    assert isinstance(distribution, Normal)
+    return _DEVIATIONS * distribution.sigma
+
+
+def _bounds(distribution: Numeric) -> tuple[float, float]:
+    if isinstance(distribution, Uniform | LogUniform | IntUniform | LogIntUniform):
+        return distribution.min, distribution.max
+    largest = sys.float_info.max
+    if isinstance(distribution, LogNormal):
+        return (sys.float_info.min if distribution.step is None else 0.0), largest
+    return -largest, largest
+
+
+def _neighbour(distribution: Distribution, value: Value, direction: int) -> Value:
+    """Give the choice beside one, where choices are numbers that rise or fall; else that one."""
+    values = distribution.every_value() or ()
+    numbers = all(isinstance(item, int | float) and not isinstance(item, bool) for item in values)
+    if not numbers or values not in (sorted(set(values)), sorted(set(values), reverse=True)):
+        return value
+    place = values.index(value) + direction
+    return values[min(max(place, 0), len(values) - 1)]
