@@ -14,7 +14,7 @@ from hpsearch.checks import InvalidKey
 from hpsearch.searchers.base import Problem
 from hpsearch.searchers.curve_model import CurveModel, Points, fitted, log_expected_improvement
 from hpsearch.searchers.history import Curve
-from hpsearch.searchers.learning import REDRAWS, LearningSearcher
+from hpsearch.searchers.learning import LearningSearcher
 from hpsearch.searchers.settings import options_as
 from hpsearch.searchers.unit_space import UnitSpace
 from hpsearch.seeds import suggestion_seed
@@ -78,7 +78,7 @@ class Curves(LearningSearcher):
         if not any(curve.values for curve in curves):
             return
         chance = np.random.default_rng(suggestion_seed(self._problem.seed, number))
-        for shares in self._most_promising(curves, chance)[:REDRAWS]:
+        for shares in self._most_promising(curves, chance):
             yield self._space.decode(shares)
 
     def _most_promising(self, curves: Sequence[Curve], chance: np.random.Generator) -> Floats:
