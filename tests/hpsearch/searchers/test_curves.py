@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -187,7 +188,13 @@ def test_a_trial_that_ended_by_itself_was_trained_whole():
 
 
 def test_it_is_over_asha_where_nothing_else_is_named():
-    given = {"name": "one", "metric": Metric("loss"), "parameters": PLANE, "method": "curves", "run_cap": 9}
+    given: dict[str, Any] = {
+        "name": "one",
+        "metric": Metric("loss"),
+        "parameters": PLANE,
+        "method": "curves",
+        "run_cap": 9,
+    }
     sweep = Sweep(max_iter=27, **given)
     assert sweep.early_terminate is not None
     assert (sweep.early_terminate.kind, sweep.early_terminate.max_iter) == ("asha", 27)
