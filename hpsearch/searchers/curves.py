@@ -29,6 +29,10 @@ Places = NDArray[np.int64]
 _WORST = 2.0
 """How far below the median a value counts, at most, against how far above it the best one is."""
 
+_MARGIN = 0.2
+"""By how much more than the best a point must promise, in standard deviations of the values: else one point is tried
+again and again beside itself, for what a smooth model hopes of its surroundings."""
+
 _EXPECTED = 40
 """Trials that might go on whose ends are taken as known; of more, those that promise most, and as many under way."""
 
@@ -90,7 +94,7 @@ class Curves(LearningSearcher):
         shares = np.array([self._shares_of(curve) for curve in curves])
 
         def improvement(points: Floats) -> Floats:
-            return log_expected_improvement(*model.predict(self._ends(points)), best)
+            return log_expected_improvement(*model.predict(self._ends(points)), best + _MARGIN)
 
         found = chance.random((_UNIFORM, shares.shape[1]))
         leaders = shares[np.argsort(-means, kind="stable")[:8]]

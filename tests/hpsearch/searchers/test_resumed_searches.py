@@ -29,7 +29,8 @@ EARLY: dict[str, dict[str, Any]] = {
     "median": {"early_terminate": MedianStopping(6, min_trials=2)},
     "halving": {"early_terminate": SuccessiveHalving(9, trials=9)},
 }
-METHODS = ["tpe", "bohb", "cmaes", "evolution", "curves", "optuna.samplers:NSGAIISampler", Climbing.kind]
+METHODS = ["tpe", "bohb", "cmaes", "evolution", "optuna.samplers:NSGAIISampler", Climbing.kind]
+SLOW = pytest.param("curves", marks=pytest.mark.exhaustive)
 
 
 def sweep_of_kind(method: str, early: str, run_cap: int = 16) -> Sweep:
@@ -53,7 +54,7 @@ def go_on(study_state: StudyState, events: list[Event]) -> None:
 
 
 @pytest.mark.parametrize("early", EARLY)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, SLOW])
 def test_cut_at_any_event_a_search_goes_on_as_the_undisturbed_one(method, early):
     sweep = sweep_of_kind(method, early)
     whole = SteadyLife(sweep, 3, 5).run()
@@ -66,7 +67,7 @@ def test_cut_at_any_event_a_search_goes_on_as_the_undisturbed_one(method, early)
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("early", EARLY)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, SLOW])
 def test_cut_at_every_event_a_search_goes_on_as_the_undisturbed_one(method, early):
     for seed in range(3):
         sweep = sweep_of_kind(method, early, 24)
@@ -101,7 +102,7 @@ def test_in_a_process_of_its_own_a_search_goes_on_from_any_event_too(method, ear
         resumed.close()
 
 
-@pytest.mark.parametrize("method", ["tpe", "cmaes", "curves", "evolution", "optuna.samplers:NSGAIISampler", "bohb"])
+@pytest.mark.parametrize("method", ["tpe", "cmaes", "evolution", "optuna.samplers:NSGAIISampler", "bohb", SLOW])
 def test_lives_with_losses_reverts_and_drops_replay_and_go_on(method):
     """Whatever happens to attempts, what is resumed gives the same next suggestions."""
     for seed, early in enumerate(["none", "asha", "hyperband", "median", "halving"]):
