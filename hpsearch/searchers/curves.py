@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,11 @@ class Curves(LearningSearcher):
 
     kind: ClassVar[str] = "curves"
     over: ClassVar[str | None] = "asha"
+
+    @classmethod
+    def over_settings(cls, max_iter: int) -> dict[str, Any]:
+        """Give a first rung of a ninth of a whole training: what shorter ones say misled it (docs/benchmarks.md)."""
+        return {"min_iter": math.ceil(max_iter / 9)}
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)

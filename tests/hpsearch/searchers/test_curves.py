@@ -11,6 +11,7 @@ import pytest
 from hpsearch.checks import InvalidKey
 from hpsearch.errors import SweepError
 from hpsearch.objective import Metric, Objective
+from hpsearch.schedulers.asha import ASHA
 from hpsearch.searchers import Observation, Search, searcher_named
 from hpsearch.searchers.base import Problem
 from hpsearch.searchers.curves import Curves
@@ -197,6 +198,7 @@ def test_it_is_over_asha_where_nothing_else_is_named():
     }
     sweep = Sweep(max_iter=27, **given)
     assert sweep.early_terminate is not None
-    assert (sweep.early_terminate.kind, sweep.early_terminate.max_iter) == ("asha", 27)
+    assert sweep.early_terminate == ASHA(27, min_iter=3)
+    assert Sweep.from_json(sweep.to_json()) == sweep
     with pytest.raises(SweepError, match="max_iter"):
         Sweep(**given)
