@@ -12,6 +12,7 @@ from hpsearch.checks import InvalidKey, nearest
 from hpsearch.errors import SweepError
 from hpsearch.imports import import_object
 from hpsearch.searchers.base import Observation, Past, Problem, Searcher, Suggestion
+from hpsearch.searchers.curves import Curves
 from hpsearch.searchers.evolution import Evolution
 from hpsearch.searchers.grid import GridSearcher
 from hpsearch.searchers.models import BOHB, GP, TPE, Bayes
@@ -37,7 +38,20 @@ __all__ = [
 ]
 
 KNOWN: Mapping[str, type[Searcher]] = {
-    cls.kind: cls for cls in (RandomSearcher, GridSearcher, QMC, TPE, Bayes, BOHB, GP, CmaEs, Evolution, PBTSearcher)
+    cls.kind: cls
+    for cls in (
+        RandomSearcher,
+        GridSearcher,
+        QMC,
+        TPE,
+        Bayes,
+        BOHB,
+        GP,
+        CmaEs,
+        Curves,
+        Evolution,
+        PBTSearcher,
+    )
 }
 """The `method` of a sweep to its searcher."""
 
