@@ -12,6 +12,7 @@ from hpsearch.checks import InvalidKey, nearest
 from hpsearch.errors import SweepError
 from hpsearch.imports import import_object
 from hpsearch.searchers.base import Observation, Past, Problem, Searcher, Suggestion
+from hpsearch.searchers.curves import Curves
 from hpsearch.searchers.evolution import Evolution
 from hpsearch.searchers.grid import GridSearcher
 from hpsearch.searchers.models import BOHB, GP, TPE, Bayes
@@ -48,6 +49,7 @@ KNOWN: Mapping[str, type[Searcher]] = {
         BOHB,
         GP,
         CmaEs,
+        Curves,
         Evolution,
         Spectral,
         PBTSearcher,

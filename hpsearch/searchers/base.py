@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from hpsearch.checks import InvalidKey
 from hpsearch.decision import Decision
@@ -105,6 +105,11 @@ class Searcher(ABC):
     """It can begin with trials of other searches. Only one that learns is asked to."""
     forks: ClassVar[bool] = False
     """It names parents, and by `needs` the checkpoints that are kept for that."""
+
+    @classmethod
+    def over_settings(cls, max_iter: int) -> dict[str, Any]:
+        """Give the settings that `over` has there, beside `max_iter`; its own defaults where none are given."""
+        return {}
 
     @classmethod
     @abstractmethod

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpsearch.objective import Objective, is_valid
 from hpsearch.searchers.base import Observation, Past
 from hpsearch.trial import Params, Trial
 
-__all__ = ["Evidence", "History"]
+__all__ = ["Curve", "Evidence", "History"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,19 @@ class Evidence:
     params: Params
     value: float | None
     """Never NaN: a trial that failed or has no valid value counts as the worst that there is. None: it is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What is known of one trial, at each length that it has got to."""
+
+    trial: int
+    """Its number; below 0: it is of another search."""
+    params: Params
+    values: Mapping[int, float]
+    """Iterations to the trial's value by then, which rise: where its segments ended, and the newest. Finite: a value
+    that isn't valid is the worst that there is, and so is that of a failed trial, at the longest length. Empty: it is
+    under way, and said nothing yet."""
 
 
 @dataclass(slots=True)
@@ -98,6 +111,49 @@ class History:
         worst = max(valid, key=lambda value: self._objective.place(value))
         return list(self._compared(found, length, worst))
 
+    def curves(self) -> list[Curve]:
+        """Give what is known of each trial at each length, by number; none where no value is finite.
+
+        A segment that the trial ended by itself counts as run to its end.
+        """
+        ends = {number: self._lengths(known) for number, known in sorted(self._trials.items())}
+        found = {
+            number: {length: self._by_then(self._trials[number], last) for length, last in lengths.items()}
+            for number, lengths in ends.items()
+        }
+        finite = [
+            value
+            for values in found.values()
+            for value in values.values()
+            if value is not None and math.isfinite(value)
+        ]
+        if not finite:
+            return []
+        low, high = min(finite), max(finite)
+        worst = max(low, high, key=lambda value: self._objective.place(value))
+        longest = max(length for values in found.values() for length in values)
+
+        def settled(value: float | None) -> float:
+            return min(max(value, low), high) if is_valid(value) else worst
+
+        return [
+            Curve(
+                number,
+                self._trials[number].params,
+                {length: settled(value) for length, value in values.items()}
+                | ({longest: worst} if self._trials[number].failed else {}),
+            )
+            for number, values in found.items()
+        ]
+
+    def _lengths(self, known: _Known) -> dict[int, int]:
+        """Give lengths of training, which rise, to the iterations by which their values are known."""
+        ends = {last if until == math.inf else int(until): last for until, last in known.ends.items()}
+        newest = max(known.values, default=0)
+        if newest and newest > max(ends.values(), default=0):
+            ends[newest] = newest
+        return dict(sorted(ends.items()))
+
     def _compared(
         self, found: list[tuple[int, _Known, float | None]], length: float, worst: float
     ) -> Iterator[Evidence]:
@@ -113,6 +169,10 @@ class History:
         """Give a trial's value at a length, as it had been by then; None where it failed, or hasn't got there."""
         if known.failed or not any(until >= length for until in known.ends):
             return None
+        return self._by_then(known, length)
+
+    def _by_then(self, known: _Known, length: float) -> float | None:
+        """Give a trial's value as it had been at a length; None where it had none."""
         value = None
         for iteration in sorted(known.values):
             if iteration <= length and self._objective.replaces(known.values[iteration], value):

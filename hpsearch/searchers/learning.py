@@ -80,9 +80,9 @@ class LearningSearcher(Searcher):
 
     @abstractmethod
     def _proposals(self, number: int) -> Iterator[dict[str, Value]]:
-        """Give points for suggestion `number`, which may have been tried, up to `REDRAWS`; none where nothing is known.
+        """Give points for suggestion `number`, which may have been tried; none where nothing is known.
 
-        They are asked for one by one, until one wasn't tried.
+        They are asked for one by one, until one wasn't tried: no more than `REDRAWS` where each asks a model.
         """
 
     def _evidence(self) -> list[Evidence]:

@@ -7,6 +7,7 @@ are -1 and 1. Pure: arrays in, arrays out.
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -17,6 +18,9 @@ __all__ = ["Monomial", "minimizer", "monomials", "sparse_polynomial"]
 
 Monomial = tuple[int, ...]
 """The booleans that are multiplied, by their places, which rise."""
+
+_NEGLIGIBLE = 1e-6
+"""Standard deviation, of values of 1, that is left when all is explained but for rounding."""
 
 
 def monomials(free: Sequence[int], degree: int, alternatives: Mapping[int, int]) -> list[Monomial]:
@@ -43,41 +47,61 @@ def _is_new(product: Monomial, alternatives: Mapping[int, int]) -> bool:
 def sparse_polynomial(
     samples: NDArray[np.int8], values: NDArray[np.float64], products: Sequence[Monomial], most: int
 ) -> dict[Monomial, float]:
-    """Give the monomials that explain the values best, with their coefficients.
+    """Give the monomials that explain the values, as far as that stands out of noise, with their coefficients.
 
-    The LASSO's path says which are worth a look, as its penalty falls (least angle regression, Efron et al., Annals of
-    Statistics 2004): the first that enter, three times as many as are wanted. Least squares over these say how much
-    each counts, which the penalty has shrunk.
+    The path of the LASSO says which are worth a look: its solutions as the penalty falls (least angle regression, Efron
+    et al., Annals of Statistics 2004). The penalty grows with the number of booleans in a monomial, since there are so
+    many more of the long ones. Least squares over those that stand out then say how much each counts, as the penalty
+    shrinks them. The paper takes the largest coefficients for one penalty that the user chooses, noise or not.
 
     Args:
-        samples: n by booleans.
-        values: n, finite.
+        samples: [n, booleans].
+        values: [n], finite.
         products: What may be in it; those that are the same in all samples can't be.
-        most: How many at most; fewer where fewer explain all.
+        most: How many at most.
     """
     columns = np.stack([samples[:, list(product)].prod(axis=1) for product in products], axis=1).astype(np.float64)
     columns -= columns.mean(axis=0)
-    scale = np.sqrt((columns**2).mean(axis=0))
-    moving = np.flatnonzero(scale > 0)
+    scales = np.sqrt((columns**2).mean(axis=0))
+    moving = [int(at) for at in np.flatnonzero(scales)]
     centered = values - values.mean()
     spread = float(np.sqrt((centered**2).mean()))
-    if not len(moving) or spread == 0:
+    if not moving or spread == 0:
         return {}
-    columns, scale = columns[:, moving] / scale[moving], scale[moving]
-    entered = _entered(columns, centered / spread, min(3 * most, len(values) // 2))
-    fitted = np.linalg.lstsq(columns[:, entered], centered / spread, rcond=None)[0]
+    columns = columns[:, moving] / scales[moving]
+    sizes = np.array([len(products[at]) for at in moving], dtype=np.float64)
+    found = _standing_out(columns, sizes, centered / spread)[: 3 * most]
+    fitted = np.linalg.lstsq(columns[:, found], centered, rcond=None)[0]
     largest = np.argsort(-np.abs(fitted), kind="stable")[:most]
-    return {products[moving[entered[at]]]: float(fitted[at] * spread / scale[entered[at]]) for at in largest}
+    chosen = [moving[found[at]] for at in largest]
+    return {products[at]: float(one / scales[at]) for at, one in zip(chosen, fitted[largest], strict=True)}
 
 
-def _entered(columns: NDArray[np.float64], values: NDArray[np.float64], most: int) -> NDArray[np.intp]:
-    """Give the columns in which the LASSO has coefficients once so many have entered."""
+def _standing_out(columns: NDArray[np.float64], sizes: NDArray[np.float64], values: NDArray[np.float64]) -> list[int]:
+    """Give the columns that enter the path with more correlation to what is left than chance would give, in order.
+
+    Of p columns of noise the largest correlation with n values is about sqrt(2 ln(p) / n).
+
+    Args:
+        columns: [n, p], of mean 0 and variance 1.
+        sizes: [p], what the penalty of each is multiplied by.
+        values: [n], of mean 0 and variance 1.
+    """
     from sklearn.linear_model import lars_path
 
+    count, scaled = len(values), columns / sizes
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that columns equal each other, or that all is explained
-        *_, path = lars_path(columns, values, method="lasso", max_iter=max(most, 1))
-    found: NDArray[np.intp] = np.flatnonzero(path[:, -1])
+        penalties, _, path = lars_path(scaled, values, method="lasso", max_iter=max(count // 4, 1))
+    chance = {size: math.sqrt(2 * math.log(max((sizes == size).sum(), 2)) / count) for size in set(sizes)}
+    found: list[int] = []
+    for step, penalty in enumerate(penalties[:-1]):
+        left = float((values - scaled @ path[:, step]).std())
+        if left < _NEGLIGIBLE:
+            break
+        entering = np.flatnonzero((path[:, step + 1] != 0) & (path[:, step] == 0))
+        # A column enters when its covariance with what is left is as large as its penalty.
+        found += [int(at) for at in entering if penalty * sizes[at] > chance[sizes[at]] * left and at not in found]
     return found
 
 

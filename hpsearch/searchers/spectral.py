@@ -70,7 +70,7 @@ class Spectral(LearningSearcher):
         self._booleans = BooleanSpace(problem.space)
         self._codes: dict[int, NDArray[np.int8] | None] = {}
         """Booleans by trial."""
-        self._learned: dict[int, tuple[object, dict[int, int]]] = {}
+        self._learned: dict[tuple[int, int], tuple[object, dict[int, int]]] = {}
         """Of each stage, what it learned from last, and what was settled then."""
 
     @classmethod
@@ -84,8 +84,8 @@ class Spectral(LearningSearcher):
         if count * options.samples > _MOST_NUMBERS:
             raise InvalidKey(
                 ("search", "options", "degree"),
-                f"must be less than {options.degree} where {booleans.size} booleans are sampled {options.samples} times: "
-                f"{count:,} products in each sample are more than {_MOST_NUMBERS:,} numbers",
+                f"must be less than {options.degree} where {booleans.size} booleans are sampled {options.samples} "
+                f"times: {count:,} products in each sample are more than {_MOST_NUMBERS:,} numbers",
                 "take a degree of 2, which sees pairs; a number is three booleans, a choice one for each value",
             )
 
@@ -105,11 +105,12 @@ class Spectral(LearningSearcher):
         settled: list[dict[int, int]] = []
         inside = np.arange(len(known))
         for stage in range(self._options.stages):
-            learned = inside[: self._options.samples]
             before = settled[-1] if settled else {}
-            if len(learned) < self._options.samples:
-                break
-            now = self._learn(stage, before, codes[learned], values[learned])
+            now = before
+            for count in range(self._options.samples, len(inside) + 1, self._options.samples):
+                now = self._learn((stage, count), before, codes[inside[:count]], values[inside[:count]])
+                if now != before:
+                    break
             if now == before:
                 break
             settled.append(now)
@@ -118,7 +119,7 @@ class Spectral(LearningSearcher):
         return settled
 
     def _learn(
-        self, stage: int, before: dict[int, int], codes: NDArray[np.int8], values: NDArray[np.float64]
+        self, stage: tuple[int, int], before: dict[int, int], codes: NDArray[np.int8], values: NDArray[np.float64]
     ) -> dict[int, int]:
         """Give what is settled after a stage; what it learned from last is looked up."""
         key = (sorted(before.items()), codes.tobytes(), values.tobytes())

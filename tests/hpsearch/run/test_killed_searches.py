@@ -20,6 +20,7 @@ from tests.hpsearch.support.scripted import events_of
 SEARCHES = [
     ("inline", "tpe"),
     pytest.param("inline", "evolution", marks=pytest.mark.exhaustive),
+    pytest.param("inline", "curves", marks=pytest.mark.exhaustive),
     pytest.param("ray", "tpe", marks=[pytest.mark.ray, pytest.mark.slow, pytest.mark.exhaustive]),
 ]
 

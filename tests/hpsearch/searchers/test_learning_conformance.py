@@ -34,6 +34,7 @@ SPACE = Space.from_parameters(
 
 # bayes is tpe by another word, and gp takes its time.
 RARELY = ("bayes", "gp")
+SLOW = ("gp", "curves")
 pytestmark = pytest.mark.parametrize(
     "method", [pytest.param(name, marks=pytest.mark.exhaustive) if name in RARELY else name for name in METHODS]
 )
@@ -41,7 +42,7 @@ pytestmark = pytest.mark.parametrize(
 
 def examples(method: str, count: int) -> settings:
     """A suggestion of gp takes a tenth of a second."""
-    return settings(deadline=None, max_examples=2 if method == "gp" else count)
+    return settings(deadline=None, max_examples=2 if method == "gp" else min(count, 4) if method in SLOW else count)
 
 
 def plain(value: object) -> bool:
@@ -83,7 +84,7 @@ def test_a_finite_space_is_tried_to_the_last_point_and_then_there_is_none(method
         points = space.every_point(60)
         if points is None:
             return
-        if method == "gp" and len(points) > 20:
+        if method in SLOW and len(points) > 20:
             return
         *given, last = Asking(method, problem_of(space, seed), seed, 0.3).run(len(points) + 1)
         assert last is None
@@ -98,7 +99,7 @@ def test_it_learns(method):
         pytest.skip("it draws")
     space = Space.from_parameters({"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)})
     options = {"population_size": 10} if "NSGA" in method else None
-    count = 25 if method == "gp" else 90
+    count = 25 if method in SLOW else 90
     less = Asking(method, problem_of(space, 3, options=options), 3, value=lambda params: distance(params))
     more = Asking(method, problem_of(space, 3, "maximize", options=options), 3, value=lambda params: -distance(params))
     for asking in (less, more):
@@ -136,7 +137,7 @@ def elsewhere() -> list[dict[str, list[object]]]:
 
 
 def count_of(method: str) -> int:
-    return 5 if method == "gp" else 25
+    return 5 if method == "gp" else 12 if method in SLOW else 25
 
 
 def test_it_suggests_the_same_in_any_process(method, elsewhere):

@@ -28,6 +28,7 @@ class Case:
 
 
 CASES = {
+    "curves": Case(Search(startup=1)),
     "evolution": Case(Search(startup=1)),
 }
 

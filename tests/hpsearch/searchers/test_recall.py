@@ -74,9 +74,15 @@ def test_values_of_another_scale_are_compared_as_they_are():
         assert statistics.mean(warm) < 15
 
 
-@pytest.mark.parametrize("method", ["tpe", "bayes", GP, "cmaes", "bohb", "evolution", "optuna.samplers:TPESampler"])
+@pytest.mark.parametrize(
+    "method", ["tpe", "bayes", GP, "cmaes", "bohb", "curves", "evolution", "optuna.samplers:TPESampler"]
+)
 def test_it_follows_from_what_was_recalled(method):
-    changes = {"early_terminate": SuccessiveHalving(2, eta=2, min_iter=1), "max_iter": None} if method == "bohb" else {}
+    changes = (
+        {"early_terminate": SuccessiveHalving(2, eta=2, min_iter=1), "max_iter": None}
+        if method in ("bohb", "curves")
+        else {}
+    )
     sweep = warm_sweep(method=method, **changes)
     one, same, other = (build_searcher(sweep, past_of(12, seed)) for seed in (1, 1, 2))
     numbers = range(3, 7)

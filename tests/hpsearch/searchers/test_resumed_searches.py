@@ -30,10 +30,11 @@ EARLY: dict[str, dict[str, Any]] = {
     "halving": {"early_terminate": SuccessiveHalving(9, trials=9)},
 }
 METHODS = ["tpe", "bohb", "cmaes", "evolution", "optuna.samplers:NSGAIISampler", Climbing.kind]
+SLOW = pytest.param("curves", marks=pytest.mark.exhaustive)
 
 
 def sweep_of_kind(method: str, early: str, run_cap: int = 16) -> Sweep:
-    changes = EARLY["asha"] if method == "bohb" and early == "none" else EARLY[early]
+    changes = EARLY["asha"] if method in ("bohb", "curves") and early == "none" else EARLY[early]
     options = {"population_size": 5} if "NSGA" in method else None
     search = Search(startup=None if method == Climbing.kind else 3, options=options)
     return sweep_over(method, run_cap=run_cap, search=search, **changes)
@@ -53,7 +54,7 @@ def go_on(study_state: StudyState, events: list[Event]) -> None:
 
 
 @pytest.mark.parametrize("early", EARLY)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, SLOW])
 def test_cut_at_any_event_a_search_goes_on_as_the_undisturbed_one(method, early):
     sweep = sweep_of_kind(method, early)
     whole = SteadyLife(sweep, 3, 5).run()
@@ -66,7 +67,7 @@ def test_cut_at_any_event_a_search_goes_on_as_the_undisturbed_one(method, early)
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("early", EARLY)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, SLOW])
 def test_cut_at_every_event_a_search_goes_on_as_the_undisturbed_one(method, early):
     for seed in range(3):
         sweep = sweep_of_kind(method, early, 24)
@@ -84,6 +85,7 @@ def test_cut_at_every_event_a_search_goes_on_as_the_undisturbed_one(method, earl
         ("tpe", "asha"),
         ("evolution", "hyperband"),
         pytest.param("cmaes", "halving", marks=pytest.mark.exhaustive),
+        pytest.param("curves", "asha", marks=pytest.mark.exhaustive),
         pytest.param("gp", "none", marks=pytest.mark.exhaustive),
     ],
 )
@@ -100,7 +102,7 @@ def test_in_a_process_of_its_own_a_search_goes_on_from_any_event_too(method, ear
         resumed.close()
 
 
-@pytest.mark.parametrize("method", ["tpe", "cmaes", "evolution", "optuna.samplers:NSGAIISampler", "bohb"])
+@pytest.mark.parametrize("method", ["tpe", "cmaes", "evolution", "optuna.samplers:NSGAIISampler", "bohb", SLOW])
 def test_lives_with_losses_reverts_and_drops_replay_and_go_on(method):
     """Whatever happens to attempts, what is resumed gives the same next suggestions."""
     for seed, early in enumerate(["none", "asha", "hyperband", "median", "halving"]):

@@ -1,0 +1,238 @@
+"""A Gaussian process over configurations and how long they were trained: the model of `curves`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
+from scipy.optimize import minimize
+from scipy.special import erfcx, ndtr
+
+__all__ = ["CurveModel", "Points", "fitted", "log_expected_improvement"]
+
+Floats = NDArray[np.float64]
+
+_JITTERS = (1e-8, 1e-6, 1e-4, 1e-2)
+"""Added to the diagonal, against values of variance 1, until it is positive definite."""
+
+_STEPS = 20
+"""Iterations of L-BFGS-B in a fit."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """Where values were seen, or are asked for."""
+
+    features: Floats
+    """[n, columns]: configurations in the unit cube."""
+    progress: Floats
+    """[n]: how long they were trained, 1 for a whole training."""
+    trials: NDArray[np.int64]
+    """[n]: whose they are. Points of unlike trials may have the same features."""
+
+    def at(self, places: NDArray[np.int64]) -> Points:
+        """Give some of them."""
+        return Points(self.features[places], self.progress[places], self.trials[places])
+
+    def and_also(self, others: Points) -> Points:
+        """Give these, and others behind them."""
+        return Points(
+            np.concatenate([self.features, others.features]),
+            np.concatenate([self.progress, others.progress]),
+            np.concatenate([self.trials, others.trials]),
+        )
+
+
+@dataclass(frozen=True)
+class _Scales:
+    """The hyperparameters: lengths of the kernels, and variances of the terms."""
+
+    of_axes: Floats
+    of_progress: float
+    whole: float
+    """What a configuration is worth at any length of training."""
+    shape: float
+    """How its curve is unlike the others'."""
+    mean: float
+    """The curve that all have in common."""
+    trial: float
+    """What is a trial's own, such as its seed."""
+    noise: float
+
+    @classmethod
+    def of(cls, logs: Floats) -> _Scales:
+        own = np.exp(logs)
+        return cls(own[:-6], *map(float, own[-6:]))
+
+    @property
+    def variance(self) -> float:
+        """Of a value without its trial's own share and noise."""
+        return self.whole + self.shape + self.mean
+
+
+_PRIOR_AXIS = (0.5, 1.0)
+_PRIOR_OTHERS = ((0.5, 1.0), (0.0, 1.0), (-1.0, 1.5), (-1.0, 1.5), (-3.0, 1.5), (-4.0, 1.5))
+"""Means and standard deviations of the normal priors on the logarithms of `_Scales`, in its order."""
+_BOUNDS_AXIS = (-3.0, 5.0)
+_BOUNDS_OTHERS = ((-2.5, 3.0), (-7.0, 3.0), (-7.0, 3.0), (-7.0, 3.0), (-9.0, 0.5), (-9.0, 0.0))
+
+
+class CurveModel:
+    """A Gaussian process over configurations x and their progress t.
+
+    Its covariance is M(x, x') (whole + shape M(t, t')) + mean M(t, t') + trial [same trial] + noise [same point], of
+    Matern-5/2 kernels M; that on x has a length for each axis. So what is seen early says something of the end, the
+    more so the less the shapes of curves differ: how much follows from the data. That curves are modelled jointly, with
+    a kernel on configurations and one on iterations, is of Swersky et al., "Freeze-Thaw Bayesian Optimization",
+    arXiv:1406.3896; the product of both of Klein et al., "Fast Bayesian Optimization of Machine Learning
+    Hyperparameters on Large Datasets", AISTATS 2017. The first's kernel of curves that decay exponentially gives way to
+    one that lets them rise and fall.
+
+    Args:
+        logs: Logarithms of the hyperparameters.
+        starts: The first column of each axis; those of a choice have one length in common.
+        points: Where values were seen; at least one.
+        values: [n], of mean 0 and variance 1 or less; the more, the better.
+    """
+
+    def __init__(self, logs: Floats, starts: NDArray[np.int64], points: Points, values: Floats) -> None:
+        self._logs = logs
+        self._starts = starts
+        self._points = points
+        self._values = values
+
+    def also(self, points: Points) -> CurveModel:
+        """Give the model that has seen the values which it expects at these points."""
+        if not len(points.trials):
+            return self
+        expected, _ = self.predict(points)
+        return CurveModel(
+            self._logs, self._starts, self._points.and_also(points), np.concatenate([self._values, expected])
+        )
+
+    def predict(self, points: Points) -> tuple[Floats, Floats]:
+        """Give the mean and the standard deviation at each point, without noise and what is a new trial's own."""
+        scales = _Scales.of(self._logs)
+        between, *_ = _covariance(scales, self._starts, points, self._points)
+        lower, weights = self._solved
+        explained = solve_triangular(lower, between.T, lower=True, check_finite=False)
+        variance = scales.variance - (explained**2).sum(axis=0)
+        return between @ weights, np.sqrt(np.maximum(variance, 1e-10))
+
+    @cached_property
+    def _solved(self) -> tuple[Floats, Floats]:
+        """The Cholesky factor of the covariance of what was seen, and its inverse times the values."""
+        scales = _Scales.of(self._logs)
+        covariance, *_ = _covariance(scales, self._starts, self._points, self._points)
+        lower = _factor(covariance, scales.noise)
+        return lower, cho_solve((lower, True), self._values, check_finite=False)
+
+
+def fitted(starts: NDArray[np.int64], points: Points, values: Floats) -> Floats:
+    """Give the logarithms of the hyperparameters of the largest posterior density, by the gradient.
+
+    It begins at the means of the priors, so that it depends on the data alone.
+    """
+    begin = np.array([_PRIOR_AXIS[0]] * len(starts) + [mean for mean, _ in _PRIOR_OTHERS])
+    bounds = [_BOUNDS_AXIS] * len(starts) + list(_BOUNDS_OTHERS)
+    given = (starts, points, values)
+    found = minimize(loss, begin, given, "L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": _STEPS})
+    return np.asarray(found.x, dtype=np.float64)
+
+
+def loss(logs: Floats, starts: NDArray[np.int64], points: Points, values: Floats) -> tuple[float, Floats]:
+    """Give the negative logarithm of the posterior density, but for a constant, and its gradient.
+
+    Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, equations 5.8 and 5.9.
+    """
+    scales = _Scales.of(logs)
+    covariance, near, slope, early, early_slope = _covariance(scales, starts, points, points)
+    lower = _factor(covariance, scales.noise)
+    weights = cho_solve((lower, True), values, check_finite=False)
+    inverse = cho_solve((lower, True), np.eye(len(values)), check_finite=False)
+    outer = np.outer(weights, weights) - inverse
+    apart = (points.progress[:, None] - points.progress[None, :]) / scales.of_progress
+    same = points.trials[:, None] == points.trials[None, :]
+    others = [
+        (outer * (scales.shape * near + scales.mean) * early_slope * apart**2).sum(),
+        scales.whole * (outer * near).sum(),
+        scales.shape * (outer * near * early).sum(),
+        scales.mean * (outer * early).sum(),
+        scales.trial * outer[same].sum(),
+        scales.noise * np.trace(outer),
+    ]
+    # The sum over i, j of pull_ij (z_i - z_j)^2, per column, without an array of [n, n, columns].
+    pull = outer * (scales.whole + scales.shape * early) * slope
+    scaled = points.features / _per_column(scales.of_axes, starts, points.features.shape[1])
+    per_column = 2 * (pull.sum(axis=1) @ scaled**2 - (scaled * (pull @ scaled)).sum(axis=0))
+    gradient = -0.5 * np.concatenate([np.add.reduceat(per_column, starts), others])
+    priors = np.array([_PRIOR_AXIS] * len(starts) + list(_PRIOR_OTHERS))
+    away = (logs - priors[:, 0]) / priors[:, 1]
+    value = 0.5 * values @ weights + np.log(np.diag(lower)).sum() + 0.5 * (away**2).sum()
+    return float(value), gradient + away / priors[:, 1]
+
+
+def _covariance(
+    scales: _Scales, starts: NDArray[np.int64], some: Points, others: Points
+) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Give the covariance without noise, and the kernels on configuration and progress, each with its slope."""
+    lengths = _per_column(scales.of_axes, starts, some.features.shape[1])
+    near, slope = _matern(_squared_distances(some.features / lengths, others.features / lengths))
+    early, early_slope = _matern(((some.progress[:, None] - others.progress[None, :]) / scales.of_progress) ** 2)
+    same = some.trials[:, None] == others.trials[None, :]
+    covariance = near * (scales.whole + scales.shape * early) + scales.mean * early + scales.trial * same
+    return covariance, near, slope, early, early_slope
+
+
+def _matern(squared: Floats) -> tuple[Floats, Floats]:
+    """Give the Matern-5/2 kernel of squared distances, and its slope: what a step of log length adds per square."""
+    distance = np.sqrt(5.0 * squared)
+    decay = np.exp(-distance)
+    return (1.0 + distance + distance**2 / 3.0) * decay, 5.0 / 3.0 * (1.0 + distance) * decay
+
+
+def _squared_distances(some: Floats, others: Floats) -> Floats:
+    squares: Floats = (some**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :] - 2.0 * some @ others.T
+    bounded: Floats = np.maximum(squares, 0.0)
+    return bounded
+
+
+def _per_column(of_axes: Floats, starts: NDArray[np.int64], columns: int) -> Floats:
+    lengths: Floats = np.repeat(of_axes, np.diff(np.append(starts, columns)))
+    return lengths
+
+
+def _factor(covariance: Floats, noise: float) -> Floats:
+    """Give the Cholesky factor of a covariance with noise.
+
+    Raises:
+        LinAlgError: It isn't one of finite numbers.
+    """
+    for jitter in _JITTERS:
+        try:
+            lower: Floats = cholesky(
+                covariance + (noise + jitter) * np.eye(len(covariance)), lower=True, check_finite=False
+            )
+        except LinAlgError:
+            continue
+        return lower
+    raise LinAlgError("a covariance must be positive definite")
+
+
+def log_expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
+    """Give the logarithm of the expected improvement over `best`, also where it is too small for a float.
+
+    Ament et al., "Unexpected Improvements to Expected Improvement for Bayesian Optimization", NeurIPS 2023.
+    """
+    above = (mean - best) / deviation
+    density = -0.5 * above**2 - 0.5 * np.log(2.0 * np.pi)
+    plain = np.exp(density) + above * ndtr(above)
+    below = np.maximum(-above, 1.0)
+    # Of far below there is no digit left of the difference, whose first term is then the square's inverse.
+    left = np.where(below < 1e4, 1.0 - np.sqrt(np.pi / 2.0) * below * erfcx(below / np.sqrt(2.0)), below**-2.0)
+    far = density + np.log(np.maximum(left, np.finfo(float).tiny))
+    near = np.log(np.maximum(plain, np.finfo(float).tiny))
+    return np.asarray(np.log(deviation) + np.where(above > -1.0, near, far), dtype=np.float64)

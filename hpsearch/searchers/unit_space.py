@@ -1,0 +1,166 @@
+"""A space as a model of ours has it: shares from 0 to 1, and features whose distances mean something."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpsearch.seeds import DRAW_BITS
+from hpsearch.space import Categorical, Constant, Space
+from hpsearch.space.distribution import Numeric, own_copy
+from hpsearch.trial import Params, Value
+
+__all__ = ["UnitSpace"]
+
+Floats = NDArray[np.float64]
+
+_FEW = 100
+"""Values of a number that are told apart by a model; of more, their places are enough."""
+
+
+class UnitSpace:
+    """A point is a share of each parameter that isn't constant.
+
+    A number's share is its place on its own scale, and so is its feature. A choice's share says which of the list it
+    is; its features are a column for each value, so that any two unlike ones are at distance 1.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        searched = ((p.name, p.distribution) for p in space.parameters if not isinstance(p.distribution, Constant))
+        self._axes: dict[str, _Axis] = {name: _axis_of(distribution) for name, distribution in searched}
+
+    @property
+    def searches(self) -> bool:
+        """Whether there is a parameter of more than one value."""
+        return any(axis.values is None or len(axis.values) > 1 for axis in self._axes.values())
+
+    @cached_property
+    def choices(self) -> NDArray[np.bool_]:
+        """[axes]: which are choices."""
+        return np.array([isinstance(axis, _Choice) for axis in self._axes.values()])
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """[axes]: the first column of each among the features."""
+        return np.cumsum([0, *(axis.columns for axis in self._axes.values())][:-1])
+
+    def encode(self, params: Params) -> Floats | None:
+        """Give the shares; None for a point that is never drawn: a choice of probability 0 was named."""
+        try:
+            return np.array([axis.share(params[name]) for name, axis in self._axes.items()], dtype=np.float64)
+        except LookupError:
+            return None
+
+    def decode(self, shares: Floats) -> dict[str, Value]:
+        """Give a point as the space would have drawn it."""
+        found = {name: axis.value(float(share)) for (name, axis), share in zip(self._axes.items(), shares, strict=True)}
+        return self._space.check(found)
+
+    def features(self, shares: Floats) -> Floats:
+        """Give [n, columns] of points [n, axes], as they are after they are decoded."""
+        return np.concatenate([axis.features(shares[:, place]) for place, axis in enumerate(self._axes.values())], 1)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One parameter."""
+
+    columns = 1
+
+    @cached_property
+    def values(self) -> list[Value] | None:
+        """All that there are, where they are few."""
+        return None
+
+    def share(self, value: Value) -> float:
+        raise NotImplementedError
+
+    def value(self, share: float) -> Value:
+        raise NotImplementedError
+
+    def features(self, shares: Floats) -> Floats:
+        return shares[:, None]
+
+
+@dataclass(frozen=True)
+class _Number(_Axis):
+    """A number, of more values than are told apart."""
+
+    ours: Numeric
+
+    def share(self, value: Value) -> float:
+        return min(max(self.ours.place(value), 0.0), 1.0)
+
+    def value(self, share: float) -> Value:
+        return self.ours.draw(min(int(share * 2**DRAW_BITS), 2**DRAW_BITS - 1))
+
+
+@dataclass(frozen=True)
+class _Few(_Number):
+    """A number of few values: the one whose place is the nearest."""
+
+    listed: tuple[Value, ...]
+
+    @cached_property
+    def values(self) -> list[Value]:
+        return list(self.listed)
+
+    @cached_property
+    def _places(self) -> Floats:
+        return np.array([self.share(value) for value in self.listed])
+
+    def value(self, share: float) -> Value:
+        return self.listed[int(np.abs(self._places - share).argmin())]
+
+    def features(self, shares: Floats) -> Floats:
+        nearest = np.abs(self._places[None, :] - shares[:, None]).argmin(axis=1)
+        columns: Floats = self._places[nearest][:, None]
+        return columns
+
+
+@dataclass(frozen=True)
+class _Choice(_Axis):
+    """One of a list."""
+
+    ours: Categorical
+
+    @cached_property
+    def values(self) -> list[Value]:
+        return self.ours.every_value()
+
+    @cached_property
+    def _order(self) -> Mapping[str, int]:
+        return {json.dumps(value, sort_keys=True): place for place, value in enumerate(self.values)}
+
+    @property
+    def columns(self) -> int:  # type: ignore[override]
+        return len(self.values)
+
+    def share(self, value: Value) -> float:
+        return (self._order[json.dumps(value, sort_keys=True)] + 0.5) / len(self.values)
+
+    def _places(self, shares: Floats) -> NDArray[np.int64]:
+        return np.minimum((shares * len(self.values)).astype(np.int64), len(self.values) - 1)
+
+    def value(self, share: float) -> Value:
+        return own_copy(self.values[int(self._places(np.array([share]))[0])])
+
+    def features(self, shares: Floats) -> Floats:
+        columns: Floats = np.eye(len(self.values))[self._places(shares)] / np.sqrt(2.0)
+        return columns
+
+
+def _axis_of(ours: object) -> _Axis:
+    if isinstance(ours, Categorical):
+        return _Choice(ours)
+    if not isinstance(ours, Numeric):
+        raise TypeError(f"a distribution must have a place in the unit cube, got {type(ours).__name__}")
+    few = ours.steps is not None and ours.steps.count <= _FEW
+    values = ours.every_value() if few else None
+    return _Number(ours) if values is None else _Few(ours, tuple(values))

@@ -1,0 +1,204 @@
+"""What `curves` takes into account, and what it stands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from hpsearch.checks import InvalidKey
+from hpsearch.errors import SweepError
+from hpsearch.objective import Metric, Objective
+from hpsearch.schedulers.asha import ASHA
+from hpsearch.searchers import Observation, Search, searcher_named
+from hpsearch.searchers.base import Problem
+from hpsearch.searchers.curves import Curves
+from hpsearch.searchers.history import History
+from hpsearch.space import Categorical, IntUniform, LogNormal, Normal, Space, Uniform
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.trial import Failure, Report, Trial
+
+PLANE = Space.from_parameters({"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)})
+
+
+def problem(space: Space = PLANE, goal: str = "minimize", scope: str = "last", **search: object) -> Problem:
+    metric = Metric("loss", goal, scope)  # type: ignore[arg-type]
+    return Problem(space, Objective(metric), 3, Search(**search))  # type: ignore[arg-type]
+
+
+def tell(
+    searcher: Curves | History, number: int, params: Mapping[str, object], losses: Mapping[int, float], until: int
+) -> Trial:
+    """A trial whose newest segment was to end at `until`, and did so where it reported it."""
+    trial = Trial(number, dict(params), 0, "random")
+    searcher.started(trial)
+    reports = [Report(number, at, {"loss": loss}, 0.1) for at, loss in losses.items()]
+    last = max(losses, default=0)
+    searcher.observe(Observation(trial, last, until, reports, last >= until))
+    return trial
+
+
+def drawn(searcher: Curves, count: int, value, until=lambda number: 9) -> None:
+    for number in range(count):
+        params = PLANE.draw(1, number)
+        length = until(number)
+        tell(searcher, number, params, {at: value(params, at) for at in range(1, length + 1)}, length)
+
+
+@pytest.mark.parametrize("goal", ["minimize", "maximize"])
+def test_it_goes_where_the_ends_are_best_though_the_beginnings_are_not(goal):
+    """Where x is large, curves begin well and end badly: of twenty trials half were seen to the end."""
+    searcher = Curves(problem(goal=goal))
+    sign = 1 if goal == "minimize" else -1
+    drawn(searcher, 20, lambda p, at: sign * (p["x"] * (at - 3) + 0.1 * p["y"]), lambda n: 9 if n % 2 else 1)
+    given = [searcher.suggest(number) for number in range(20, 26)]
+    assert all(found is not None and found.params["x"] < 0.3 for found in given)
+
+
+def test_short_trainings_tell_something():
+    """Four trials ran to the end, all at bad points; what is good is known from short ones alone."""
+    searcher = Curves(problem())
+    far = {n: {"x": 0.7 + 0.1 * (n % 2), "y": n / 4} for n in range(4)}
+    for number, params in far.items():
+        tell(searcher, number, params, {at: params["x"] + 1 / at for at in range(1, 10)}, 9)
+    for number in range(4, 24):
+        params = PLANE.draw(1, number)
+        tell(searcher, number, params, {1: abs(params["x"] - 0.2) + 1.0}, 1)
+    given = [searcher.suggest(number) for number in range(24, 28)]
+    assert all(found is not None and abs(found.params["x"] - 0.2) < 0.2 for found in given)
+
+
+def test_trials_that_wait_or_run_are_not_tried_anew_beside_themselves():
+    """Each suggestion is started and says nothing yet: the next one lies elsewhere."""
+    searcher = Curves(problem())
+    drawn(searcher, 12, lambda p, at: (p["x"] - 0.3) ** 2 + (p["y"] - 0.6) ** 2)
+    given = []
+    for number in range(12, 18):
+        found = searcher.suggest(number)
+        assert found is not None
+        searcher.started(Trial(number, found.params, 0, "curves"))
+        given.append((found.params["x"], found.params["y"]))
+    apart = [math.dist(one, other) for place, one in enumerate(given) for other in given[:place]]
+    assert min(apart) > 1e-3
+
+
+STRANGE = Space.from_parameters(
+    {
+        "normal": Normal(0.0, 1e-3, step=1),
+        "scale": LogNormal(0.0, 300.0),
+        "huge": IntUniform(-(2**62), 2**62),
+        "wide": Uniform(-1.7e308, 1.7e308),
+        "layers": Categorical([[64], None, {"a": [1]}, 1, 1.0, True], probabilities=[0.4, 0.2, 0.2, 0.1, 0.1, 0.0]),
+        "epochs": 3,
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [[1e308, -1e308, 0.0], [math.inf, -math.inf, 1.0], [math.nan, 1.0, math.nan], [5e-324, 0.0, 1e-323], [7.0]],
+)
+def test_any_values_of_any_parameters_are_stood(losses):
+    searcher = Curves(problem(STRANGE))
+    for number in range(9):
+        tell(searcher, number, STRANGE.draw(0, number), {1: losses[number % len(losses)]}, 1)
+    for number in range(9, 12):
+        found = searcher.suggest(number)
+        assert found is not None
+        assert STRANGE.check(found.params) == found.params
+        tell(searcher, number, found.params, {}, 1)
+
+
+def test_nothing_but_failures_says_nothing_and_a_failure_is_the_worst_end():
+    searcher = Curves(problem())
+    failed = Failure("raised", "no", "")
+    for number in range(8):
+        trial = Trial(number, {"x": number / 8, "y": 0.5}, 0, "random")
+        searcher.started(trial)
+        searcher.observe(Observation(trial, 0, 9, (), True, failed))
+    found = searcher.suggest(8)
+    assert found is not None
+    assert found.origin == "random"
+    for number in range(8, 16):
+        tell(searcher, number, {"x": 0.9 + number / 200, "y": number / 16}, {1: 1.0, 9: 1.0 + number / 99}, 9)
+    found = searcher.suggest(16)
+    assert found is not None
+    assert found.params["x"] > 0.6
+
+
+def test_of_many_values_it_sees_as_many_as_the_option_says(monkeypatch):
+    seen: list[int] = []
+    whole = Curves._model_of
+
+    def listening(self, curves):
+        model, trials = whole(self, curves)
+        seen.append(len(model._values))
+        return model, trials
+
+    monkeypatch.setattr(Curves, "_model_of", listening)
+    for most in (1, 7, 30):
+        searcher = Curves(problem(options={"values": most}))
+        drawn(searcher, 40, lambda p, at: p["x"] / at, lambda n: 9 if n % 3 == 0 else 1)
+        assert searcher.suggest(40) is not None
+    assert seen == [1, 7, 30]
+
+
+def test_its_options_are_checked():
+    with pytest.raises(InvalidKey, match="isn't an option of curves, which takes values"):
+        searcher_named("curves").check(problem(options={"value": 3}))
+    with pytest.raises(InvalidKey, match="at least 1"):
+        searcher_named("curves").check(problem(options={"values": 0}))
+    with pytest.raises(InvalidKey, match="must hold a parameter that isn't constant"):
+        searcher_named("curves").check(problem(Space.from_parameters({"a": 1, "b": [2]})))
+
+
+def test_curves_hold_ends_of_segments_and_what_is_newest():
+    history = History(Objective(Metric("loss", "minimize")))
+    tell(history, 0, {"x": 1}, {1: 5.0, 2: 4.0, 3: 3.0}, 3)
+    tell(history, 1, {"x": 2}, {1: 6.0, 2: math.nan}, 3)  # on its way
+    tell(history, 2, {"x": 3}, {}, 3)
+    history.observe(
+        Observation(Trial(0, {"x": 1}, 0, "random"), 5, 9, [Report(0, at, {"loss": -at}, 0.1) for at in (4, 5)], False)
+    )
+    trial = tell(history, 3, {"x": 4}, {1: 9.0}, 3)
+    history.observe(Observation(trial, 1, 3, (), True, Failure("raised", "no", "")))
+    assert [(curve.trial, dict(curve.values)) for curve in history.curves()] == [
+        (0, {3: 3.0, 5: -5.0}),
+        (1, {2: 9.0}),
+        (2, {}),
+        (3, {1: 9.0, 5: 9.0}),
+    ]
+    history.reverted(Trial(0, {"x": 1}, 0, "random"), 2)
+    assert dict(history.curves()[0].values) == {2: 4.0}
+
+
+def test_of_scope_best_a_curve_never_gets_worse():
+    history = History(Objective(Metric("loss", "minimize", "best")))
+    tell(history, 0, {"x": 1}, {1: 1.0, 2: 4.0, 3: 3.0}, 3)
+    assert dict(history.curves()[0].values) == {3: 1.0}
+
+
+def test_a_trial_that_ended_by_itself_was_trained_whole():
+    history = History(Objective(Metric("loss", "minimize")))
+    trial = Trial(0, {"x": 1}, 0, "random")
+    history.started(trial)
+    history.observe(Observation(trial, 4, 9, [Report(0, 4, {"loss": 2.0}, 0.1)], True))
+    assert dict(history.curves()[0].values) == {9: 2.0}
+
+
+def test_it_is_over_asha_where_nothing_else_is_named():
+    given: dict[str, Any] = {
+        "name": "one",
+        "metric": Metric("loss"),
+        "parameters": PLANE,
+        "method": "curves",
+        "run_cap": 9,
+    }
+    sweep = Sweep(max_iter=27, **given)
+    assert sweep.early_terminate is not None
+    assert sweep.early_terminate == ASHA(27, min_iter=3)
+    assert Sweep.from_json(sweep.to_json()) == sweep
+    with pytest.raises(SweepError, match="max_iter"):
+        Sweep(**given)
