@@ -19,6 +19,9 @@ __all__ = ["Monomial", "minimizer", "monomials", "sparse_polynomial"]
 Monomial = tuple[int, ...]
 """The booleans that are multiplied, by their places, which rise."""
 
+_MOST_STEPS = 60
+"""Of the path; each costs as much as a look at all samples of all products."""
+
 _NEGLIGIBLE = 1e-6
 """Standard deviation, of values of 1, that is left when all is explained but for rounding."""
 
@@ -60,6 +63,8 @@ def sparse_polynomial(
         products: What may be in it; those that are the same in all samples can't be.
         most: How many at most.
     """
+    if not products:
+        return {}
     columns = np.stack([samples[:, list(product)].prod(axis=1) for product in products], axis=1).astype(np.float64)
     columns -= columns.mean(axis=0)
     scales = np.sqrt((columns**2).mean(axis=0))
@@ -92,7 +97,7 @@ def _standing_out(columns: NDArray[np.float64], sizes: NDArray[np.float64], valu
     count, scaled = len(values), columns / sizes
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that columns equal each other, or that all is explained
-        penalties, _, path = lars_path(scaled, values, method="lasso", max_iter=max(count // 4, 1))
+        penalties, _, path = lars_path(scaled, values, method="lasso", max_iter=max(min(count // 4, _MOST_STEPS), 1))
     chance = {size: math.sqrt(2 * math.log(max((sizes == size).sum(), 2)) / count) for size in set(sizes)}
     found: list[int] = []
     for step, penalty in enumerate(penalties[:-1]):

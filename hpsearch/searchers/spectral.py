@@ -26,14 +26,17 @@ __all__ = ["Spectral"]
 _MOST_SETTLED = 20
 """Booleans that a stage may settle: all their values are looked at."""
 
+_MOST_SAMPLES = 300
+"""Trials by which a stage is over, or nothing will ever stand out: as many as the paper's have."""
+
 _MOST_NUMBERS = 20_000_000
 """Samples times monomials of a stage: some hundreds of megabytes."""
 
 
 @dataclass(frozen=True)
 class _Options(Settings):
-    samples: Annotated[int, AtLeast(10)] = 60
-    """Trials that a stage learns from."""
+    samples: Annotated[int, AtLeast(4)] = 10
+    """Trials after which a stage is looked at, again and again until something stands out."""
     stages: Count = 3
     degree: Count = 3
     """Booleans that a monomial multiplies, at most."""
@@ -50,9 +53,10 @@ class Spectral(LearningSearcher):
     """Finds a sparse polynomial of low degree in the space's booleans, settles those at its best, and looks on.
 
     Hazan, Klivans and Yuan, "Hyperparameter Optimization: A Spectral Approach", ICLR 2018, Algorithm 1 (Harmonica). A
-    stage learns from trials that were drawn from what the stages before it have left: the first `samples` of them by
-    number, at the shortest length of training where there are several. What is left after the last stage is drawn from
-    at random; an `early_terminate` says how these trials are run.
+    stage learns from the trials that lie in what the stages before it have left, by number, at the shortest length of
+    training where there are several. The paper's has a fixed number of samples; here it is looked at after every
+    `samples` of them, and over when a monomial stands out of what chance would show. What is left after the last stage
+    is drawn from at random; an `early_terminate` says how these trials are run.
 
     Of the assignments of a stage's booleans the best alone goes on (the paper's t is 1, as in the authors' program).
     What is much worse than the median tells no more than what is worse by as much as the best is better: otherwise a
@@ -81,10 +85,11 @@ class Spectral(LearningSearcher):
         if not booleans.size:
             raise InvalidKey(("parameters",), "must hold a parameter that isn't constant, or there is nothing to learn")
         count = sum(math.comb(booleans.size, size) for size in range(1, options.degree + 1))
-        if count * options.samples > _MOST_NUMBERS:
+        samples = max(options.samples, _MOST_SAMPLES)
+        if count * samples > _MOST_NUMBERS:
             raise InvalidKey(
                 ("search", "options", "degree"),
-                f"must be less than {options.degree} where {booleans.size} booleans are sampled {options.samples} "
+                f"must be less than {options.degree} where {booleans.size} booleans may be sampled {samples} "
                 f"times: {count:,} products in each sample are more than {_MOST_NUMBERS:,} numbers",
                 "take a degree of 2, which sees pairs; a number is three booleans, a choice one for each value",
             )
@@ -107,7 +112,8 @@ class Spectral(LearningSearcher):
         for stage in range(self._options.stages):
             before = settled[-1] if settled else {}
             now = before
-            for count in range(self._options.samples, len(inside) + 1, self._options.samples):
+            most = min(len(inside), max(self._options.samples, _MOST_SAMPLES))
+            for count in range(self._options.samples, most + 1, self._options.samples):
                 now = self._learn((stage, count), before, codes[inside[:count]], values[inside[:count]])
                 if now != before:
                     break
