@@ -30,6 +30,7 @@ COMMANDS = [
     "status",
     "trials",
     "best",
+    "lineage",
     "export",
     "tensorboard",
     "benchmark",

@@ -48,13 +48,15 @@ def value_of(life: Life, trial: int) -> float | None:
 
 
 def checkpoint_of(life: Life, row: TrialRow) -> str | None:
-    """The newest checkpoint of the iteration that gave the trial its value, where just this value was reported."""
-    value = life.study_state.record(row.number).result.value
+    """The checkpoint that the attempt that gave the trial its value wrote there; another may report the same."""
+    result = life.study_state.record(row.number).result
     found = None
     for event in life.events:
-        if isinstance(event, Saved | Finished) and (event.trial, event.iteration) == (row.number, row.value_iteration):
+        if not isinstance(event, Saved | Finished) or event.trial != row.number:
+            continue
+        if (event.attempt, event.iteration) == (result.value_attempt, row.value_iteration):
             (report,) = [report for report in event.reports if report.iteration == event.iteration]
-            found = event.checkpoint if report.metrics["loss"] in (value,) else None  # NaN is itself
+            found = event.checkpoint if report.metrics["loss"] in (result.value,) else None  # NaN is itself
     return found
 
 
