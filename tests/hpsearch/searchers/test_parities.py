@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.searchers.parities import Monomial, minimizer, monomials, sparse_polynomial
-
-BOOLEANS = 60
-PRODUCTS = monomials(range(BOOLEANS), 3, {})
+from tests.hpsearch.support.staged_polynomial import BOOLEANS, PRODUCTS, staged_polynomial
 
 
 def drawn(seed: int, count: int = 300, booleans: int = BOOLEANS) -> np.ndarray:
@@ -25,39 +23,14 @@ def value(polynomial: dict[Monomial, float], samples: np.ndarray) -> np.ndarray:
     return sum(parts, np.zeros(len(samples)))
 
 
-def of_stages(seed: int) -> tuple[dict[Monomial, float], np.ndarray, np.ndarray]:
-    """Give a polynomial of five monomials, samples, and its values at them with two smaller ones and noise on top.
-
-    As the second example of the authors' program has it: coefficients of 100 to 200, a quarter and a sixteenth of these
-    in the next stages, whose monomials hang on the signs of the ones before, and noise of up to 4.
-    """
-    chance = np.random.default_rng(seed)
-
-    def five(size: float) -> dict[Monomial, float]:
-        chosen = chance.choice(len(PRODUCTS), 5, replace=False)
-        return {PRODUCTS[at]: size * chance.uniform(100, 200) * chance.choice([-1, 1]) for at in chosen}
-
-    first = five(1.0)
-    samples = drawn(seed)
-    values = value(first, samples) + chance.uniform(0, 4, len(samples))
-    cells = np.zeros(len(samples), dtype=int)
-    before, of_cell = first, {0: first}
-    for size in (1 / 4, 1 / 16):
-        cells = cells * 32
-        for at in range(len(samples)):
-            before = of_cell[cells[at] // 32]
-            for bit, product in enumerate(before):
-                cells[at] += (before[product] * samples[at, list(product)].prod() > 0) << bit
-        of_cell = {int(cell): five(size) for cell in np.unique(cells)}
-        values += [float(value(of_cell[int(cell)], samples[at : at + 1])[0]) for at, cell in enumerate(cells)]
-    return first, samples, values
-
-
 def recovered(seeds: range) -> int:
-    """Count the seeds whose first stage is found, with its five monomials and no other."""
+    """Count the seeds whose first stage is found below two others and noise, with its five monomials and no other."""
     found = 0
     for seed in seeds:
-        first, samples, values = of_stages(seed)
+        first, of_row = staged_polynomial(seed)
+        samples = drawn(seed)
+        values = np.array([of_row(row) for row in samples.tolist()])
+        values += np.random.default_rng(seed).uniform(0, 4, len(samples))
         found += sparse_polynomial(samples, values, PRODUCTS, 5).keys() == first.keys()
     return found
 
