@@ -87,8 +87,8 @@ def search(
         goal: `"minimize"` or `"maximize"`.
         metric_scope: Which of a trial's reports gives its value: `"last"`, or `"best"` so far.
         metric_target: The sweep ends as soon as any trial reports a value as good as this one, or better.
-        method: `"random"`, `"grid"`, `"qmc"`, `"tpe"`, `"gp"`, `"cmaes"`, `"bohb"`, `"pbt"`, or the import path of a
-            searcher of your own or of one of Optuna's samplers.
+        method: `"random"`, `"grid"`, `"qmc"`, `"tpe"`, `"gp"`, `"cmaes"`, `"bohb"`, `"curves"`, `"evolution"`,
+            `"spectral"`, `"pbt"`, or the import path of a searcher of your own or of one of Optuna's samplers.
         suggestions: How a method that learns is asked: a `Search`, or a mapping of its keys; `search` in a sweep file.
         early_terminate: `Hyperband(...)`, `SuccessiveHalving(...)`, `ASHA(...)`, `PASHA(...)`, `MedianStopping(...)`,
             `PBT(...)` or None.

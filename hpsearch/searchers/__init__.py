@@ -21,6 +21,7 @@ from hpsearch.searchers.pbt import PBTSearcher
 from hpsearch.searchers.qmc import QMC
 from hpsearch.searchers.random import RandomSearcher
 from hpsearch.searchers.settings import Search
+from hpsearch.searchers.spectral import Spectral
 
 __all__ = [
     "BOHB",
@@ -50,6 +51,7 @@ KNOWN: Mapping[str, type[Searcher]] = {
         CmaEs,
         Curves,
         Evolution,
+        Spectral,
         PBTSearcher,
     )
 }

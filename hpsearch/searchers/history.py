@@ -57,10 +57,13 @@ class History:
 
     Args:
         objective: Says what of a report counts, and which of a trial's reports gives its value.
+        longest: False: at the shortest length instead, which all trials reach, whatever is decided on them: those that
+            got further are no fair sample of those that were drawn.
     """
 
-    def __init__(self, objective: Objective) -> None:
+    def __init__(self, objective: Objective, longest: bool = True) -> None:
         self._objective = objective
+        self._one_length = max if longest else min
         self._trials: dict[int, _Known] = {}
 
     def recall(self, past: Sequence[Past]) -> None:
@@ -98,7 +101,7 @@ class History:
 
         Those that ended before that length are left out: they are neither.
         """
-        length = max((until for known in self._trials.values() for until in known.ends), default=None)
+        length = self._one_length((until for known in self._trials.values() for until in known.ends), default=None)
         if length is None:
             return []
         found = [(trial, known, self._value(known, length)) for trial, known in sorted(self._trials.items())]

@@ -39,10 +39,12 @@ class LearningSearcher(Searcher):
     recalls: ClassVar[bool] = True
     startup: int = 10
     """Trials that are drawn first, where the sweep doesn't say."""
+    longest: ClassVar[bool] = True
+    """Under rungs trials are compared at the longest length that there is; see `History`."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._history = History(problem.objective)
+        self._history = History(problem.objective, self.longest)
         self._tried = Tried(problem.space)
         self._recalled = 0
         """Trials of other searches that it sees at first."""

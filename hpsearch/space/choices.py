@@ -42,13 +42,15 @@ class Categorical(Distribution):
             self._take("probabilities", _list_of(number))
             self._check_probabilities(self.probabilities)
         self._take_prior()
-        if self.prior is not None and not any(share > 0 for share in self._shares_of(self.prior)):
+        if self.prior is not None and not self.weight(self.prior):
             problem = f"must be a value that is drawn, but the probability of {shown(self.prior)} is 0"
             raise InvalidKey(("prior",), problem)
 
-    def _shares_of(self, value: Value) -> list[float]:
+    def weight(self, value: Value) -> float:
+        """Give how often a value is drawn, beside the weights of the others; 0 for one that isn't listed."""
         shares = [1.0] * len(self.values) if self.probabilities is None else self.probabilities
-        return [share for share, item in zip(shares, self.values, strict=True) if _identity(item) == _identity(value)]
+        pairs = zip(shares, self.values, strict=True)
+        return sum(share for share, item in pairs if _identity(item) == _identity(value))
 
     def _check_probabilities(self, shares: Sequence[float]) -> None:
         if len(shares) != len(self.values):

@@ -165,7 +165,7 @@ class Numeric(Distribution):
     def ends(self) -> tuple[int | float, int | float]:
         """The least and the greatest value that may be drawn."""
 
-    def _share(self, value: float) -> float:
+    def share(self, value: float) -> float:
         """Give the share, in [0, 1], of the draws around which those near a value lie."""
         return min(max(self.place(value), 0.0), 1.0)
 
@@ -188,7 +188,7 @@ class Numeric(Distribution):
         """
         if not self.mutable(value):
             return super().mutate(value, bits)
-        center = self._share(value)
+        center = self.share(value)
         taken = bits if bits % 4 == 0 else bits_near(center, bits, MOVE)
         drawn = self.draw(taken)
         return drawn if drawn != value else self._beside(value, share_of(taken) >= center)

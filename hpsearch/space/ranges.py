@@ -111,7 +111,7 @@ class _Range(Numeric):
         return self.snap(self.at(share_of(bits)))
 
     def near(self, bits: int) -> int | float:
-        return self.draw(bits if self.prior is None else bits_near(self._share(self.prior), bits))
+        return self.draw(bits if self.prior is None else bits_near(self.share(self.prior), bits))
 
     def accept(self, value: object) -> int | float:
         got = integer(value, ()) if self.whole else number(value, ())
@@ -153,7 +153,7 @@ class _IntRange(_Range):
     def _place(self, bits: int, steps: Steps) -> int:
         """Say which multiple is drawn, counted from the first."""
 
-    def _share(self, value: float) -> float:
+    def share(self, value: float) -> float:
         steps = self.steps
         assert steps is not None
         return self._middle(steps.multiple(value) - steps.first, steps)

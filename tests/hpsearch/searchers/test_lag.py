@@ -31,11 +31,11 @@ SWEEPS: dict[str, dict[str, Any]] = {
     "hyperband, thirds": {"early_terminate": Hyperband(9, brackets=5)},
     "halving": {"early_terminate": SuccessiveHalving(9, trials=9), "run_cap": 30},
 }
-METHODS = [Climbing.kind, "tpe", "cmaes", "evolution", "optuna.samplers:NSGAIISampler"]
+METHODS = [Climbing.kind, "tpe", "cmaes", "evolution", "spectral", "optuna.samplers:NSGAIISampler"]
 
 
 def lagging(method: str, sweep: str, lag: int) -> Sweep:
-    options = {"population_size": 6} if "NSGA" in method else None
+    options = {"samples": 4} if method == "spectral" else {"population_size": 6} if "NSGA" in method else None
     search = Search(lag=lag, startup=None if method == Climbing.kind else 3, options=options)
     return sweep_over(method, search=search, **SWEEPS[sweep])
 

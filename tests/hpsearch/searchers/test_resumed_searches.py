@@ -29,13 +29,13 @@ EARLY: dict[str, dict[str, Any]] = {
     "median": {"early_terminate": MedianStopping(6, min_trials=2)},
     "halving": {"early_terminate": SuccessiveHalving(9, trials=9)},
 }
-METHODS = ["tpe", "bohb", "cmaes", "evolution", "optuna.samplers:NSGAIISampler", Climbing.kind]
+METHODS = ["tpe", "bohb", "cmaes", "evolution", "spectral", "optuna.samplers:NSGAIISampler", Climbing.kind]
 SLOW = pytest.param("curves", marks=pytest.mark.exhaustive)
 
 
 def sweep_of_kind(method: str, early: str, run_cap: int = 16) -> Sweep:
     changes = EARLY["asha"] if method in ("bohb", "curves") and early == "none" else EARLY[early]
-    options = {"population_size": 5} if "NSGA" in method else None
+    options = {"samples": 4} if method == "spectral" else {"population_size": 5} if "NSGA" in method else None
     search = Search(startup=None if method == Climbing.kind else 3, options=options)
     return sweep_over(method, run_cap=run_cap, search=search, **changes)
 

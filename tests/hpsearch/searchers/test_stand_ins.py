@@ -34,7 +34,7 @@ class Slow(DirectCalls):
         return not self.works
 
 
-@pytest.mark.parametrize("method", ["tpe", "evolution", "optuna.samplers:RandomSampler"])
+@pytest.mark.parametrize("method", ["tpe", "evolution", "spectral", "optuna.samplers:RandomSampler"])
 def test_what_a_stand_in_took_is_tried_no_second_time(method):
     sweep = sweep_of(
         method=method,

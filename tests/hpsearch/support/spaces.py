@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 from hypothesis import strategies as st
@@ -37,7 +38,9 @@ def _stepped(draw) -> Uniform:
     step = draw(st.sampled_from([0.1, 0.25, 0.7, 1e-3, 3]))
     first, count = draw(st.integers(-(10**7), 10**7)), draw(st.integers(0, 40))
     before, after = draw(st.floats(0.0, 0.9)), draw(st.floats(0.01, 0.9))
-    return Uniform((first - before) * step, (first + count + after) * step, step=step)
+    least = (first - before) * step
+    # Dust above the first multiple would leave it out.
+    return Uniform(min(least, float(Decimal(str(step)) * first)), (first + count + after) * step, step=step)
 
 
 @st.composite
