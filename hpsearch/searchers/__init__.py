@@ -5,23 +5,20 @@ A searcher is added in two files: its own, and a line in `KNOWN` below, which sw
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 
 from hpsearch.checks import InvalidKey, nearest
 from hpsearch.errors import SweepError
 from hpsearch.imports import import_object
 from hpsearch.searchers.base import Observation, Past, Problem, Searcher, Suggestion
-from hpsearch.searchers.curves import Curves
 from hpsearch.searchers.evolution import Evolution
 from hpsearch.searchers.grid import GridSearcher
-from hpsearch.searchers.models import BOHB, GP, TPE, Bayes
-from hpsearch.searchers.optuna_samplers import CmaEs, through_optuna
-from hpsearch.searchers.pbt import PBTSearcher
-from hpsearch.searchers.qmc import QMC
+from hpsearch.searchers.models import BOHB
+from hpsearch.searchers.optuna_samplers import through_optuna
 from hpsearch.searchers.random import RandomSearcher
 from hpsearch.searchers.settings import Search
-from hpsearch.searchers.spectral import Spectral
 
 __all__ = [
     "BOHB",
@@ -38,23 +35,39 @@ __all__ = [
     "searcher_named",
 ]
 
-KNOWN: Mapping[str, type[Searcher]] = {
-    cls.kind: cls
-    for cls in (
-        RandomSearcher,
-        GridSearcher,
-        QMC,
-        TPE,
-        Bayes,
-        BOHB,
-        GP,
-        CmaEs,
-        Curves,
-        Evolution,
-        Spectral,
-        PBTSearcher,
-    )
-}
+
+class _Imported(Mapping[str, type[Searcher]]):
+    """Imports a searcher when it is asked for: SciPy alone takes longer than all of hpsearch, in every process."""
+
+    def __init__(self, **places: str) -> None:
+        self._places = places
+
+    def __getitem__(self, method: str) -> type[Searcher]:
+        module, _, name = self._places[method].partition(":")
+        found: type[Searcher] = getattr(import_module(f".{module}", __name__), name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+KNOWN: Mapping[str, type[Searcher]] = _Imported(
+    random="random:RandomSearcher",
+    grid="grid:GridSearcher",
+    qmc="qmc:QMC",
+    tpe="models:TPE",
+    bayes="models:Bayes",
+    bohb="models:BOHB",
+    gp="models:GP",
+    cmaes="optuna_samplers:CmaEs",
+    curves="curves:Curves",
+    evolution="evolution:Evolution",
+    spectral="spectral:Spectral",
+    pbt="pbt:PBTSearcher",
+)
 """The `method` of a sweep to its searcher."""
 
 

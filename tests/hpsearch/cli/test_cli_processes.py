@@ -31,7 +31,7 @@ def test_looking_at_a_study_loads_neither_torch_nor_ray(study, words):
     code = (
         "import sys, hpsearch, hpsearch.cli\n"
         f"assert not {words!r} or hpsearch.cli.main({words.split()!r}) == 0\n"
-        "loaded = {'torch', 'ray', 'pandas', 'tensorboard', 'optuna'} & set(sys.modules)\n"
+        "loaded = {'torch', 'ray', 'numpy', 'scipy', 'pandas', 'tensorboard', 'optuna'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"
     )
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
