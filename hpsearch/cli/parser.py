@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from hpsearch.cli import ask, look, run
-from hpsearch.cli.benchmark import benchmark
 
 __all__ = ["build_parser"]
 
@@ -143,7 +142,7 @@ def _add_looking(commands: _Commands) -> None:
     command.add_argument("--host", default="localhost")
     command.add_argument("--port", type=int, default=6006, help="0: any free port (default: %(default)s)")
 
-    command = _add_command(commands, "benchmark", benchmark, "compare search methods over recorded tables")
+    command = _add_command(commands, "benchmark", _benchmark, "compare search methods over recorded tables")
     command.add_argument("suite", type=Path, metavar="SUITE.yaml")
     _add_list(command, "--methods", str, "NAME", "which (default: all that there are); the first is compared with")
     command.add_argument("--seeds", type=_positive, metavar="N", help="runs of each method on each task")
@@ -218,3 +217,10 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number, at least 1, got {text!r}")
     return int(text)
+
+
+def _benchmark(given: argparse.Namespace) -> int:
+    # NumPy, which no other command needs, takes as long to import as all of hpsearch.
+    from hpsearch.cli.benchmark import benchmark
+
+    return benchmark(given)
