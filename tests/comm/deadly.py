@@ -216,6 +216,7 @@ def stuck(group: Group, rank: int, go: str) -> None:
         others = [Path(f"{go}-{other}") for other in range(group.size) if other != rank]
         while not all(other.exists() for other in others):
             signal.sigtimedwait([], 0.02)
+        group.allreduce(torch.ones(5))  # what they gave may still be there, before it has heard of them
         group.allreduce(torch.ones(5))
         return
     try:
