@@ -1,8 +1,8 @@
 """Runs the parts of the test suite side by side, and sums them up. `python -m tests.run_parts [PYTEST OPTION]...`.
 
-Much of their time tests wait for other processes: with more parts than cores, a core is seldom idle. Those on Ray wait
-most, and are cut so that all parts end at about the same time. Their lines come as they are written, each with its
-part's name. A mark in the environment shows at the end which processes they have left.
+Much of their time tests wait for other processes: with more parts than cores, a core is seldom idle. They are cut so
+that all end at about the same time. Their lines come as they are written, each with its part's name. A mark in the
+environment shows at the end which processes they have left.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ __all__ = ["PARTS", "Counts", "count", "left_behind", "run", "summary"]
 PLACES: dict[str, str] = {
     "ray": "tests/hpsearch/backends",
     "cli": "tests/hpsearch/cli",
-    "endings": "tests/hpsearch/cli/test_cli_ray_ends.py",
     "comm": "tests/comm",
-    "search": "tests",
+    "run": "tests/hpsearch/run",
+    "searchers": "tests/hpsearch/searchers",
+    "rest": "tests",
 }
 """Where the tests of each part are. What lies within, and is a part by itself, is left out."""
 

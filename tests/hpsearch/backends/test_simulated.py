@@ -302,6 +302,7 @@ def test_the_cost_per_trial_doesnt_grow_with_the_trials_or_the_workers():
     assert seconds_per_trial(2000, 2000) < 2 * small
 
 
+@pytest.mark.exhaustive
 def test_ten_thousand_workers_run_twenty_thousand_trials_at_a_rate_of_a_hundred_thousand_a_minute_on_one_core():
     """The whole hundred thousand is the benchmark's; that the cost per trial doesn't grow is the test above."""
     began = time.process_time()

@@ -147,6 +147,7 @@ def has_finished(study: Path, segments: int) -> bool:
     return finished(study) >= segments
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(540)
 def test_a_ray_that_is_lost_in_mid_sweep_is_one_message_and_resume_gives_the_same_table(
@@ -214,6 +215,7 @@ def test_a_terminal_that_is_closed_ends_the_sweep_and_leaves_nothing(tmp_path):
     assert hpsearch.load(tmp_path / "study").state == "interrupted"
 
 
+@pytest.mark.exhaustive
 def test_a_ctrl_c_while_ray_is_shut_down_ends_at_once_without_a_traceback(tmp_path):
     with begun(tmp_path, *RUN, "1", "--set", "early_terminate.max_iter=3") as run:
         run.wait_for(lambda: "best:        trial" in run.out)

@@ -37,6 +37,7 @@ def runs_one_of(node: Any, pids: set[int]) -> bool:
 
 
 @pytest.mark.ray
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_node_lost_in_the_middle_of_a_wide_segment_costs_an_attempt_and_no_trial(ray_cluster, tmp_path):
     """Three workers of two nodes train each trial; when one node is gone, the third takes its place."""
