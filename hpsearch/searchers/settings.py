@@ -26,8 +26,8 @@ class Search(Settings):
     startup: Annotated[int, AtLeast(0)] | None = None
     """Trials that are drawn before the model is asked, points to try included; left out: as the method has it."""
     options: Mapping[str, Any] | None = None
-    """What the method takes by these names: of a sampler of Optuna's, its arguments; of `pbt`, [what a
-    fork changes](methods.md#pbt)."""
+    """What the [method](methods.md) takes by these names: of a sampler of Optuna's, its arguments; of `pbt`, what a
+    fork changes."""
 
 
 S = TypeVar("S", bound=Settings)

@@ -40,9 +40,17 @@ def lagging(method: str, sweep: str, lag: int) -> Sweep:
     return sweep_over(method, search=search, **SWEEPS[sweep])
 
 
+def skip_without_rungs(method: str, sweep: str) -> None:
+    if method in ("bohb", "curves") and SWEEPS[sweep]["early_terminate"] is None:
+        pytest.skip("it takes asha, which refuses a lag")
+
+
 @pytest.mark.parametrize("sweep", SWEEPS)
-@pytest.mark.parametrize("method", [*METHODS[:-1], pytest.param(METHODS[-1], marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "method", [*METHODS[:-1], *(pytest.param(slow, marks=pytest.mark.exhaustive) for slow in (METHODS[-1], "curves"))]
+)
 def test_with_a_lag_the_table_is_the_same_on_any_number_of_workers_and_in_any_order(method, sweep):
+    skip_without_rungs(method, sweep)
     for lag in (1, 4):
         one = SteadyLife(lagging(method, sweep, lag), 1, 0, trouble=0.0).run()
         assert method in {row.origin for row in one.state.rows()} or method == Climbing.kind
@@ -55,8 +63,7 @@ def test_with_a_lag_the_table_is_the_same_on_any_number_of_workers_and_in_any_or
 @pytest.mark.parametrize("sweep", SWEEPS)
 @pytest.mark.parametrize("method", [*METHODS, "bohb", "optuna.samplers:QMCSampler"])
 def test_with_any_lag_the_table_is_the_same_in_a_hundred_orders(method, sweep):
-    if method == "bohb" and SWEEPS[sweep]["early_terminate"] is None:
-        pytest.skip("it takes asha")
+    skip_without_rungs(method, sweep)
     for lag in (1, 2, 3, 5, 8):
         one = table(SteadyLife(lagging(method, sweep, lag), 1, 0).run().state)
         for seed in range(20):
