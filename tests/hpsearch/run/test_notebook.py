@@ -24,6 +24,7 @@ def search(directory, **options):
 
 
 @pytest.mark.ray
+@pytest.mark.exhaustive
 def test_a_search_in_a_notebook_runs_on_ray_and_in_the_kernel_itself(tmp_path: Path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Jupyter's own

@@ -25,10 +25,11 @@ from tests.hpsearch.support.family import Family
 from tests.hpsearch.support.population import Population
 from tests.hpsearch.support.steady import SteadyLife, sweep_over, table
 
+THIRDS = "hyperband, thirds"
 SWEEPS: dict[str, dict[str, Any]] = {
     "full length": {"early_terminate": None, "max_iter": 3, "run_cap": 22},
     "hyperband": {"early_terminate": Hyperband(4, eta=2, brackets=7)},
-    "hyperband, thirds": {"early_terminate": Hyperband(9, brackets=5)},
+    THIRDS: {"early_terminate": Hyperband(9, brackets=5)},
     "halving": {"early_terminate": SuccessiveHalving(9, trials=9), "run_cap": 30},
 }
 METHODS = [Climbing.kind, "tpe", "cmaes", "evolution", "spectral", "optuna.samplers:NSGAIISampler"]
@@ -45,7 +46,9 @@ def skip_without_rungs(method: str, sweep: str) -> None:
         pytest.skip("it takes asha, which refuses a lag")
 
 
-@pytest.mark.parametrize("sweep", SWEEPS)
+@pytest.mark.parametrize(
+    "sweep", [pytest.param(THIRDS, marks=pytest.mark.exhaustive), *(sweep for sweep in SWEEPS if sweep != THIRDS)]
+)
 @pytest.mark.parametrize(
     "method", [*METHODS[:-1], *(pytest.param(slow, marks=pytest.mark.exhaustive) for slow in (METHODS[-1], "curves"))]
 )

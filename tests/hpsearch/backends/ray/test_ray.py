@@ -147,6 +147,7 @@ def test_no_worker_is_made_in_place_of_one_that_the_last_trial_cost(ray_cluster,
     assert sum(count for count in asked if count > 0) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_sweep_on_a_full_cluster_says_whose_workers_it_waits_for(ray_cluster, tmp_path):
     options = {"early_terminate": None, "run_cap": 2, "max_iter": 1}
     first = threading.Thread(target=lambda: search(trainables.waits, tmp_path / "first", **options), daemon=True)

@@ -135,6 +135,7 @@ def test_a_rank_that_stays_when_rank_0_is_done_is_killed(pair, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_gangs_stay_on_a_node_where_they_can_and_survive_the_loss_of_one(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(gangs, "GRACE_SECONDS", 2.0)  # Ray takes longer to miss a node
     node = ray_cluster.add_node(num_cpus=2, include_dashboard=False)
