@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
 import signal
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
 
 from hpsearch.benchmark.results import Results
 from hpsearch.benchmark.runs import RunKey, carry_out, task_of
 from hpsearch.benchmark.suite import Suite
+from hpsearch.threads import thread_environment
 
 __all__ = ["keys_of", "run_missing"]
 
@@ -44,7 +48,7 @@ def run_missing(
     done = len(keys) - len(missing)
     told(done, len(keys))
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+    with _one_thread_each(), ProcessPoolExecutor(jobs, context, _begin) as pool:
         pending = {pool.submit(carry_out, suite, key): key for key in missing}
         try:
             for future in as_completed(pending):
@@ -56,3 +60,31 @@ def run_missing(
             for child in multiprocessing.active_children():
                 child.terminate()  # a run may take minutes more; what it has found is kept nowhere yet
             raise
+
+
+def _begin() -> None:
+    """Begin a process of the pool: Ctrl-C is for the one that started it, and nothing is left where that is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Let processes that are started meanwhile have one thread: else those of all runs wait for each other."""
+    former = {name: os.environ.get(name) for name in thread_environment(1)}
+    os.environ.update(thread_environment(1))
+    try:
+        yield
+    finally:
+        for name, value in former.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -11,7 +11,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
@@ -21,13 +21,9 @@ from hpsearch.searchers import Past
 from hpsearch.searchers.calls import Answer, Calls, DirectCalls
 from hpsearch.study.build import build_searcher
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.threads import thread_environment
 
 __all__ = ["ProcessCalls", "serve"]
-
-_ONE_THREAD: Mapping[str, str] = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
-)
-"""Sums are then made in one order, and trials keep their cores."""
 
 _MOST_SAID = 2000
 """Bytes of what a process said before it died."""
@@ -55,7 +51,8 @@ class ProcessCalls(Calls):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
-            env={**os.environ, **_ONE_THREAD, "PYTHONPATH": path},
+            # With one thread sums are made in one order, and trials keep their cores.
+            env={**os.environ, **thread_environment(1), "PYTHONPATH": path},
             start_new_session=True,  # Ctrl-C is for the sweep, which ends it
         )
         self._thread = ThreadPoolExecutor(1, "hpsearch-searcher")

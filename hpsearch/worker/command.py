@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpsearch.errors import CheckpointError, StorageError, TrainableError, UnwritableError
+from hpsearch.threads import thread_environment
 from hpsearch.trainable import checkpoints
 from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.current import CUT_FILE
@@ -43,8 +44,6 @@ _LONGEST_NAP = 0.02
 """Seconds between two looks at a running script."""
 
 _FAILURES = (TrainableError, CheckpointError, UnwritableError, StorageError)
-
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 class CommandRunner:
@@ -153,7 +152,7 @@ class CommandRunner:
     def _environment(self, assignment: Assignment, lines: Path) -> dict[str, str]:
         environment = {
             **{name: value for name, value in os.environ.items() if name not in LAUNCHERS},
-            **dict.fromkeys(_THREADS, str(self._threads)),
+            **thread_environment(self._threads),
             "HPSEARCH_REPORTS": str(lines),
             "HPSEARCH_TRIAL": str(Path(assignment.directory) / "trial.json"),
             "HPSEARCH_PARAMS": json.dumps(assignment.params),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 import yaml
 
 import hpsearch
-from tests.hpsearch.support.command_line import ROOT
+from tests.hpsearch.support.command_line import ROOT, begin, wait_for
+from tests.run_parts import left_behind
 
 TABLE = {"table": "c.csv", "iteration": "epoch", "parameters": {"x": "x"}, "metrics": {"loss": "loss"}, "seconds": 60}
 
@@ -107,6 +109,17 @@ def test_methods_are_compared_over_a_suite(here, hpsearch_command):
     assert again.out == answer.out
     assert "8 of 8 runs are there already" in again.err
     assert (here / "b" / "runs.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_of_a_benchmark_that_is_killed_no_process_is_left(here, number):
+    suite, name = ROOT / "configs" / "benchmarks" / "digits.yaml", "HPSEARCH_TEST_BENCHMARK"
+    process = begin("benchmark", suite, "--seeds", 500, "--jobs", 2, "--dir", "b", cwd=here, **{name: str(here)})
+    wait_for(lambda: (here / "b" / "runs.jsonl").is_file() and (here / "b" / "runs.jsonl").read_text() != "", process)
+    assert len(left_behind(f"{name}={here}")) > 2
+    process.send_signal(number)
+    process.communicate()
+    wait_for(lambda: not left_behind(f"{name}={here}"))
 
 
 def test_quick_is_three_seeds_on_the_first_number_of_workers(here, hpsearch_command):
