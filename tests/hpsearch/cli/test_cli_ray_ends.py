@@ -192,6 +192,7 @@ def test_two_signals_while_ray_starts_end_it_at_once(tmp_path):
         assert run.err == ""
 
 
+@pytest.mark.exhaustive
 def test_a_sigterm_to_the_whole_process_group_ends_the_sweep_as_interrupted(tmp_path):
     with begun(tmp_path, *RUN, "1") as run:
         run.wait_for(lambda: finished(tmp_path / "study") >= 1)

@@ -176,6 +176,7 @@ def test_a_worker_that_no_node_can_hold_is_one_clear_error(ray_cluster, tmp_path
         search(trainables.total, tmp_path / "ray", cpus_per_worker=64)
 
 
+@pytest.mark.exhaustive
 def test_three_nodes_one_blind_one_lost_give_the_same_table(ray_cluster, tmp_path, expected, blind_node, one_more_node):
     # On a busy machine one worker could run it all before the others come: the search is to find all of them warm.
     driver = Driver(RayBackend(Resources(workers=4)), tmp_path / "warm", "total")
