@@ -64,7 +64,6 @@ needs_mpi = pytest.mark.skipif(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.exhaustive
 @needs_mpi
 def test_open_mpi_lives_in_the_same_processes() -> None:
     outcome = measure(Plan(ranks=2, sizes=(1024,), against=("gloo", "mpi"), rounds=1, seconds=0.01))
@@ -122,7 +121,6 @@ _FAILS_ON_SIGNAL = """
 """
 
 
-@pytest.mark.exhaustive
 @pytest.mark.exhaustive
 @needs_mpi
 def test_a_rank_that_fails_under_mpirun_ends_the_benchmark(tmp_path: Path) -> None:

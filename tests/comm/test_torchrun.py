@@ -65,7 +65,6 @@ def test_ranks_of_one_host_need_nothing_but_torchrun_and_may_be_restarted(tmp_pa
 
 
 @pytest.mark.exhaustive
-@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_agents_that_count_restarts_differently_still_bring_their_ranks_together(tmp_path):
     # One agent counts the restart that its own rank has caused, the other doesn't count that of its neighbour.
