@@ -66,6 +66,10 @@ class Backend(ABC):
     def wait(self, timeout: float | None) -> Sequence[Message]:
         """Give the messages that came; wait for one up to `timeout` seconds (None: until one comes)."""
 
+    def wake(self, when: float) -> None:
+        """Let a `wait` end at `now() == when`, also without a message; whoever wakes at each timeout needs no more."""
+        return
+
     def now(self) -> float:
         """Seconds since some fixed moment; they never go back."""
         return time.monotonic()

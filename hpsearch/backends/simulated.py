@@ -51,6 +51,7 @@ class SimulatedBackend(Backend):
         self._clock = 0.0
         self._live = live
         self._epoch = epoch
+        self._alarm = math.inf
         self._due: list[tuple[float, int, int, _Attempt]] = []
         """Heap: when it is heard of next, which it is in the order of starting, how many were noted before."""
         self._started = self._noted = 0
@@ -96,9 +97,16 @@ class SimulatedBackend(Backend):
         if running is not None and running.cut(self._clock):
             self._note(running)  # for another time than it was noted for
 
+    def wake(self, when: float) -> None:
+        """Let the clock stop there once, on its way to what is due later."""
+        self._alarm = when
+
     def wait(self, timeout: float | None) -> Sequence[Message]:
         """Jump to the next end of an iteration, or of a segment, and give all that end there."""
         messages: list[Message] = []
+        if self._due and self._clock < self._alarm < self._due[0][0]:
+            self._clock = self._alarm
+            return messages
         while self._due and (not messages or self._due[0][0] == self._clock):
             when, _, _, running = heapq.heappop(self._due)
             if running.ended or when != running.due:

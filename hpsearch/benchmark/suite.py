@@ -64,7 +64,6 @@ class Suite:
         Searchers run trials to their end, or over the scheduler that belongs to them; schedulers judge random ones.
         """
         judging = [name for name, early in SCHEDULERS.items() if not early.forks]
-        judging = [name for name, early in SCHEDULERS.items() if not early.forks]
         searchers = {
             name: {"method": name, "max_iter": self.max_iter}
             for name, searcher in SEARCHERS.items()

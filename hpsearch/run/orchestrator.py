@@ -81,6 +81,7 @@ class Orchestrator:
         self._failing = False  # the sweep ends because too many trials have failed
         self._next_check = self._next_look = -math.inf
         self._began = 0.0
+        self._until = math.inf  # by the backend's clock
         self._segment_seconds = (0, 0.0)  # of how many segments in this run, and of all together
         self._searching_since: float | None = None
         self._stand_ins = 0
@@ -100,6 +101,9 @@ class Orchestrator:
             if state is None:
                 self._backend.open(job, self._deliver)
                 self._began = self._backend.now()
+                if (limit := self._sweep.limits.max_time) is not None:
+                    self._until = self._began + limit - self._spent
+                    self._backend.wake(self._until)
                 state = self._loop()
                 self._look(last=True)
                 self._tell_of_stand_ins()
@@ -329,8 +333,7 @@ class Orchestrator:
             self._end(state)
             return
         now = self._backend.now()
-        limit = self._sweep.limits.max_time
-        if limit is not None and self._spent + now - self._began >= limit:
+        if now >= self._until:
             self._end("max_time")
         if now >= self._next_check:
             self._next_check = now + self._backend.tick

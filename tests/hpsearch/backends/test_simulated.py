@@ -205,13 +205,14 @@ def test_one_worker_and_many_give_the_same_table_however_long_segments_take(swee
     assert table(1) == table(workers) == table(1000)
 
 
-def journaled(path: Path, sweep: Sweep, workers: int) -> list[tuple[float, Event]]:
+def journaled(path: Path, sweep: Sweep, workers: int, live: bool = True) -> list[tuple[float, Event]]:
     """Run a sweep whose iterations take ten virtual seconds; give what its journal says."""
     Journal.create(path, {"sweep": sweep.to_json()})
     simulated = simulated_backend(
         workers,
         metric=lambda trial, iteration: trial.seed % 5 / iteration,
         seconds=lambda trial, segment: 10.0 * ((segment.end or 1) - segment.start),
+        live=live,
     )
     simulate(sweep, simulated, journal=Journal.open(path))
     with Journal.read(path) as journal:
@@ -234,6 +235,14 @@ def test_max_time_counts_the_virtual_time_of_a_simulated_run(tmp_path):
     sweep = sweep_of(early_terminate=None, max_iter=1, run_cap=1000, limits=Limits(max_time=105.0))
     when, ended = journaled(tmp_path / "journal", sweep, 1)[-1]
     assert (when, ended) == (110.0, Ended("max_time"))
+
+
+@pytest.mark.parametrize(("limit", "end"), [(45.0, 50.0), (40.0, 50.0), (95.0, 100.0)])
+@pytest.mark.parametrize("live", [True, False])
+def test_a_trial_ends_at_its_first_report_after_max_time(tmp_path, live, limit, end):
+    sweep = sweep_of(early_terminate=None, max_iter=10, run_cap=2, limits=Limits(max_time=limit))
+    when, ended = journaled(tmp_path / "journal", sweep, 1, live)[-1]
+    assert (when, ended) == (end, Ended("max_time"))
 
 
 class Onlooker:
