@@ -202,7 +202,7 @@ def test_curves_that_cross_and_cross_back_say_how_near_values_count_as_equal(fir
 
 
 def test_a_nan_that_is_reported_in_place_of_a_number_leaves_no_crossing_behind():
-    """Trials 0 and 1 cross at 2 and cross back, until 1 begins anew, and has NaN there; in the end they change places."""
+    """Trials 0 and 1 cross and cross back; once 1 begins anew with NaN they do not, and change places."""
     for anew, rungs in ((), 2), (((1, 0.2), (2, math.nan)), 3):
         scheduler = PASHA(18, 2, 3).scheduler(Objective(Metric("loss")), 6)
         curves = {0: [0.3, 0.1], 1: [0.2, 0.11]} | {t: [0.9, 0.9] for t in range(2, 6)}
