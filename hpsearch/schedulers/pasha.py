@@ -5,7 +5,7 @@ Bohdal et al., "PASHA: Efficient HPO and NAS with Progressive Resource Allocatio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -89,15 +89,19 @@ class ProgressiveHalving(AsynchronousHalving):
         super()._judge(bracket, rung, outcome)
         trial, place = outcome.trial, self._objective.place(outcome.value)
         before, self._places[trial] = self._places.get(trial, place), place
-        self._curves.setdefault(trial, {}).update(self._points(outcome))
+        self._take_reports(outcome)
         if rung == self._highest:
             self._ranking.add(before, place, self._curves[trial])
             if not self._ranking.agrees():
                 self._promoting.insert(0, (bracket, rung))
                 self._ranking = SoftRanking(self._ranking.epsilon)
 
-    def _points(self, outcome: Outcome) -> Iterator[tuple[int, float]]:
+    def _take_reports(self, outcome: Outcome) -> None:
+        """Take what a trial has reported; what it reports anew, NaN as well, replaces what it did before."""
+        curve = self._curves.setdefault(outcome.trial, {})
         for report in outcome.reports:
             value = self._objective.reported(report.metrics)
             if is_valid(value):
-                yield report.iteration, self._objective.place(value)[1]
+                curve[report.iteration] = self._objective.place(value)[1]
+            else:
+                curve.pop(report.iteration, None)

@@ -26,8 +26,9 @@ _FEW = 100
 class UnitSpace:
     """A point is a share of each parameter that isn't constant.
 
-    A number's share is its place on its own scale, and so is its feature. A choice's share says which of the list it
-    is; its features are a column for each value, so that any two unlike ones are at distance 1.
+    A number's share is that of the draws which give it, and so is its feature; of few values it is the place on their
+    own scale. A choice's share says which of the list it is; its features are a column for each value, so that any two
+    unlike ones are at distance 1.
     """
 
     def __init__(self, space: Space) -> None:
@@ -95,7 +96,7 @@ class _Number(_Axis):
     ours: Numeric
 
     def share(self, value: Value) -> float:
-        return min(max(self.ours.place(value), 0.0), 1.0)
+        return self.ours.share(value)
 
     def value(self, share: float) -> Value:
         return self.ours.draw(min(int(share * 2**DRAW_BITS), 2**DRAW_BITS - 1))
@@ -110,6 +111,9 @@ class _Few(_Number):
     @cached_property
     def values(self) -> list[Value]:
         return list(self.listed)
+
+    def share(self, value: Value) -> float:
+        return min(max(self.ours.place(value), 0.0), 1.0)
 
     @cached_property
     def _places(self) -> Floats:
@@ -152,7 +156,8 @@ class _Choice(_Axis):
         return own_copy(self.values[int(self._places(np.array([share]))[0])])
 
     def features(self, shares: Floats) -> Floats:
-        columns: Floats = np.eye(len(self.values))[self._places(shares)] / np.sqrt(2.0)
+        columns: Floats = np.zeros((len(shares), len(self.values)))
+        columns[np.arange(len(shares)), self._places(shares)] = 1 / np.sqrt(2.0)
         return columns
 
 

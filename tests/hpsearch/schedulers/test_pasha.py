@@ -201,6 +201,21 @@ def test_curves_that_cross_and_cross_back_say_how_near_values_count_as_equal(fir
     assert len(scheduler.rungs()) == rungs
 
 
+def test_a_nan_that_is_reported_in_place_of_a_number_leaves_no_crossing_behind():
+    """Trials 0 and 1 cross and cross back; once 1 begins anew with NaN they do not, and change places."""
+    for anew, rungs in ((), 2), (((1, 0.2), (2, math.nan)), 3):
+        scheduler = PASHA(18, 2, 3).scheduler(Objective(Metric("loss")), 6)
+        curves = {0: [0.3, 0.1], 1: [0.2, 0.11]} | {t: [0.9, 0.9] for t in range(2, 6)}
+        for _ in curves:
+            scheduler.next()
+        for trial, curve in curves.items():
+            scheduler.observe(Outcome(trial, 2, curve[-1], reported(trial, dict(enumerate(curve, 1)))))
+        assert [scheduler.next(), scheduler.next()] == [Run(0, 6, 0, 1), Run(1, 6, 0, 1)]
+        scheduler.observe(Outcome(0, 6, 0.06, reported(0, {6: 0.06})))
+        scheduler.observe(Outcome(1, 6, 0.05, reported(1, dict(anew) | {6: 0.05})))
+        assert len(scheduler.rungs()) == rungs
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.integers(4, 12), st.integers(0, 2**32), st.integers(1, 6), st.sampled_from([0.2, 0.6]), st.booleans())
 def test_an_outcome_has_all_reports_of_its_segment_however_often_that_was_cut_saved_or_lost(

@@ -26,6 +26,7 @@ LEARNING: dict[str, Any] = {
 }
 METHODS: dict[str, dict[str, Any]] = {
     "tpe": LEARNING,
+    "curves": LEARNING,
     "evolution": LEARNING,
     "pbt": {"early_terminate": hpsearch.PBT(8, population=4, interval=1, quantile=0.25)},
 }
