@@ -21,6 +21,7 @@ SEARCHES = [
     ("inline", "tpe"),
     pytest.param("inline", "evolution", marks=pytest.mark.exhaustive),
     pytest.param("inline", "curves", marks=pytest.mark.exhaustive),
+    pytest.param("inline", "spectral", marks=pytest.mark.exhaustive),
     pytest.param("ray", "tpe", marks=[pytest.mark.ray, pytest.mark.slow, pytest.mark.exhaustive]),
 ]
 

@@ -28,6 +28,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "tpe": LEARNING,
     "curves": LEARNING,
     "evolution": LEARNING,
+    "spectral": {**LEARNING, "suggestions": Search(startup=3, lag=1, options={"samples": 4})},
     "pbt": {"early_terminate": hpsearch.PBT(8, population=4, interval=1, quantile=0.25)},
 }
 
