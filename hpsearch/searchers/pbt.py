@@ -148,9 +148,10 @@ def _moved(distribution: Numeric, value: float, factor: float) -> int | float:
     steps = distribution.steps
     if steps is None:
         return target
-    at, to = round(value / steps.size), round(target / steps.size)
-    multiple = max(to, at + 1) if factor > 1 else min(to, at - 1)
     first = 0 if isinstance(distribution, LogNormal) else steps.first
+    at = steps.multiple(value)  # exact beyond 2**53, where a quotient of floats may lie on the other side
+    to = round(min(max(target / steps.size, first), steps.last))
+    multiple = max(to, at + 1) if factor > 1 else min(to, at - 1)
     return steps.value(min(max(multiple, first), steps.last))
 
 

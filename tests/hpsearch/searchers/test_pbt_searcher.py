@@ -74,6 +74,20 @@ def test_a_parameter_moves_on_its_own_range(distribution, value, moved):
     assert found == (moved if isinstance(value, str | bool) else pytest.approx(sorted(moved), rel=1e-12))
 
 
+@pytest.mark.parametrize(
+    ("distribution", "value", "moved"),
+    [
+        (IntUniform(-(2**60), -(2**60) + 4), -(2**60) + 1, {-(2**60), -(2**60) + 2}),
+        (LogIntUniform(2**60, 2**60 + 100), 2**60 + 98, {2**60, 2**60 + 99, 2**60 + 100}),
+        (Normal(0.0, 1e302, step=1e-9), 1e-9, {-(2**40) * 1e-9, 2**40 * 1e-9}),
+    ],
+)
+def test_a_number_moves_the_right_way_where_floats_cannot_tell_neighbours_apart(distribution, value, moved):
+    found = explored(distribution, value)
+    assert found <= moved
+    assert min(found) < value < max(found)
+
+
 def test_factors_and_the_share_that_is_drawn_anew_are_told():
     assert explored(LogUniform(1e-4, 1.0), 0.01, shrink=0.5, grow=2) == {0.005, 0.02}
     assert explored(LogUniform(1e-4, 1.0), 0.01, shrink=1, grow=1) == {0.01}
