@@ -38,6 +38,11 @@ class EarlyTerminate(Settings, ABC):
     max_iter: Count
     """Iterations that the best trials get."""
 
+    @property
+    def least_trials(self) -> int:
+        """How many trials `run_cap` must leave it."""
+        return 1
+
     @abstractmethod
     def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
         """Build the scheduler.

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from hpsearch.checks import InvalidKey
-from hpsearch.errors import SweepError
 from hpsearch.objective import Objective
 from hpsearch.schedulers.base import Scheduler
 from hpsearch.schedulers.early_terminate import EarlyTerminate
@@ -56,15 +55,13 @@ class PBT(EarlyTerminate):
         every = -(-self.max_iter // _TURNS) if self.interval is None else self.interval
         return (*range(every, self.max_iter, every), self.max_iter)
 
-    def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
-        """Build the scheduler.
+    @property
+    def least_trials(self) -> int:
+        """The members; forks count as well."""
+        return self.population
 
-        Raises:
-            SweepError: There may be fewer trials than members.
-        """
-        if run_cap is not None and run_cap < self.population:
-            problem = f"must be at least the population's {self.population} members, got {run_cap}"
-            raise SweepError(f"`run_cap` {problem}; forks count as well: raise it, leave it out, or lower `population`")
+    def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
+        """Build the scheduler."""
         return PopulationBasedTraining(self.ends, self.population, self.quantile, objective, run_cap)
 
     def summary(self) -> str:

@@ -233,10 +233,13 @@ class Sweep:
                     f"got {self.max_iter} here and {self.early_terminate.max_iter} there",
                     "remove this one",
                 )
+        early = self.early_terminate
         if self.run_cap is not None:
             object.__setattr__(self, "run_cap", at_least(1, integer, self.run_cap, ("run_cap",)))
+            if early is not None and self.run_cap < early.least_trials:
+                problem = f"must be at least the {early.least_trials} trials that {early.kind} begins with"
+                raise InvalidKey(("run_cap",), f"{problem}, got {self.run_cap}", "raise it, or leave it out")
         elif searcher is not None and not searcher.finite:
-            early = self.early_terminate
             if early is None:
                 problem = f"is required where method is {self.method} and nothing terminates early: it would never end"
                 raise InvalidKey(("run_cap",), problem, add=((), "run_cap: 100"))

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from hpsearch.checks import InvalidKey
 from hpsearch.decision import Decision
-from hpsearch.errors import SweepError
 from hpsearch.objective import Metric, Objective
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, Scheduler, Wait
 from hpsearch.schedulers.pbt import PBT
@@ -244,8 +243,8 @@ def test_settings_that_leave_nothing_to_judge_are_refused(wrong, key):
 
 
 def test_a_cap_below_the_population_is_refused():
-    with pytest.raises(SweepError, match=r"`run_cap` must be at least the population's 4 members, got 3"):
-        pbt(run_cap=3)
+    with pytest.raises(InvalidKey, match=r"run_cap: must be at least the 4 trials that pbt begins with, got 3"):
+        sweep_of(early_terminate=PBT(6, 4, 2), method="pbt", run_cap=3)
 
 
 @settings(deadline=None, max_examples=25)
