@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 
 from hpsearch.searchers.unit_space import UnitSpace
-from hpsearch.space import Categorical, Distribution, IntUniform, LogIntUniform, LogNormal, LogUniform, Normal, Space, Uniform
+from hpsearch.space import (
+    Categorical,
+    Distribution,
+    IntUniform,
+    LogIntUniform,
+    LogNormal,
+    LogUniform,
+    Normal,
+    Space,
+    Uniform,
+)
 
 STEPPED = [
     IntUniform(1, 1000),
