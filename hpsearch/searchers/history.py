@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpsearch.objective import Objective, is_valid
@@ -32,9 +32,9 @@ class Curve:
     """Its number; below 0: it is of another search."""
     params: Params
     values: Mapping[int, float]
-    """Iterations to the trial's value by then, which rise: where its segments ended, and the newest. Finite: a value
-    that isn't valid is the worst that there is, and so is that of a failed trial, at the longest length. Empty: it is
-    under way, and said nothing yet."""
+    """Iterations to the trial's value by then, which rise: where its segments ended, or one of another search passed
+    such an end, and the newest. Finite: a value that isn't valid is the worst that there is, and so is that of a failed
+    trial, at the longest length. Empty: it is under way, and said nothing yet."""
 
 
 @dataclass(slots=True)
@@ -114,9 +114,15 @@ class History:
     def curves(self) -> list[Curve]:
         """Give what is known of each trial at each length, by number; none where no value is finite.
 
-        A segment that the trial ended by itself counts as run to its end.
+        A segment that the trial ended by itself counts as run to its end. A trial of another search, whose segments are
+        not known, has a value wherever a segment of this one ended on its way.
         """
-        ends = {number: self._lengths(known) for number, known in sorted(self._trials.items())}
+        own = (known for number, known in self._trials.items() if number >= 0)
+        rungs = {int(until) for known in own for until in known.ends if until < math.inf}
+        ends = {
+            number: self._lengths(known) if number >= 0 else self._passed(known, rungs)
+            for number, known in sorted(self._trials.items())
+        }
         found = {
             number: {length: self._by_then(self._trials[number], last) for length, last in lengths.items()}
             for number, lengths in ends.items()
@@ -153,6 +159,12 @@ class History:
         if newest and newest > max(ends.values(), default=0):
             ends[newest] = newest
         return dict(sorted(ends.items()))
+
+    def _passed(self, known: _Known, rungs: Collection[int]) -> dict[int, int]:
+        """Give the lengths of a trial of another search likewise, those on its way among them."""
+        ends = self._lengths(known)
+        first, last = min(known.values), max(ends)
+        return dict(sorted(({rung: rung for rung in rungs if first <= rung < last} | ends).items()))
 
     def _compared(
         self, found: list[tuple[int, _Known, float | None]], length: float, worst: float

@@ -166,6 +166,13 @@ def _axis_of(ours: object) -> _Axis:
         return _Choice(ours)
     if not isinstance(ours, Numeric):
         raise TypeError(f"a distribution must have a place in the unit cube, got {type(ours).__name__}")
-    few = ours.steps is not None and ours.steps.count <= _FEW
-    values = ours.every_value() if few else None
+    values = ours.every_value() if _is_of_few(ours) else None
     return _Number(ours) if values is None else _Few(ours, tuple(values))
+
+
+def _is_of_few(ours: Numeric) -> bool:
+    if ours.steps is None:
+        return False
+    # Not their count: a normal's multiples go on far beyond those that are ever drawn.
+    least, greatest = map(ours.steps.multiple, ours.ends)
+    return greatest - least < _FEW

@@ -12,7 +12,7 @@ from hpsearch.checks import InvalidKey
 from hpsearch.errors import SweepError
 from hpsearch.objective import Metric, Objective
 from hpsearch.schedulers.asha import ASHA
-from hpsearch.searchers import Observation, Search, searcher_named
+from hpsearch.searchers import Observation, Past, Search, searcher_named
 from hpsearch.searchers.base import Problem
 from hpsearch.searchers.curves import Curves
 from hpsearch.searchers.history import History
@@ -172,6 +172,22 @@ def test_curves_hold_ends_of_segments_and_what_is_newest():
     ]
     history.reverted(Trial(0, {"x": 1}, 0, "random"), 2)
     assert dict(history.curves()[0].values) == {2: 4.0}
+
+
+def test_a_curve_of_another_search_counts_wherever_a_segment_ended_on_its_way():
+    history = History(Objective(Metric("loss", "minimize")))
+    whole, short = {at: 1.0 / at for at in range(1, 10)}, {5: 0.5, 7: 0.6}
+    history.recall([Past({"x": 1}, whole, 9), Past({"x": 2}, short, 8), Past({"x": 3}, {9: 0.25}, 9)])
+    assert [dict(curve.values) for curve in history.curves()] == [{9: 1 / 9}, {8: 0.6}, {9: 0.25}]
+    tell(history, 0, {"x": 4}, {1: 5.0, 2: 4.0, 3: 3.0}, 3)
+    tell(history, 1, {"x": 5}, {at: 1.0 for at in range(1, 7)}, 6)
+    assert [dict(curve.values) for curve in history.curves()] == [
+        {3: 1 / 3, 6: 1 / 6, 9: 1 / 9},
+        {6: 0.5, 8: 0.6},
+        {9: 0.25},
+        {3: 3.0},
+        {6: 1.0},
+    ]
 
 
 def test_of_scope_best_a_curve_never_gets_worse():

@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 
 from hpsearch.searchers.unit_space import UnitSpace
-from hpsearch.space import Categorical, Distribution, IntUniform, LogIntUniform, LogNormal, LogUniform, Space, Uniform
+from hpsearch.space import (
+    Categorical,
+    Distribution,
+    IntUniform,
+    LogIntUniform,
+    LogNormal,
+    LogUniform,
+    Normal,
+    Space,
+    Uniform,
+)
 
 STEPPED = [
     IntUniform(1, 1000),
@@ -29,6 +39,7 @@ FEW = [
     LogIntUniform(1, 9),
     LogIntUniform(17, 500, step=16),
     Uniform(-0.3, 0.7, step=0.1),
+    Normal(0.0, 0.5, step=1),
     LogNormal(0.0, 0.3, step=1),
     Categorical([True, 1, 1.0, "1", None, [1], [1, 2.0], {"a": [1]}, [1]]),
     Categorical(["a", "b", "c"], [0.6, 0.0, 0.4]),
@@ -54,6 +65,9 @@ def test_each_of_few_values_is_decoded_to_itself_and_has_features_of_its_own(dis
     shares = np.array([unit.encode({"a": value}) for value in values])
     assert [json.dumps(unit.decode(share)) for share in shares] == [json.dumps({"a": value}) for value in values]
     assert len(np.unique(unit.features(shares), axis=0)) == len(values)
+    anywhere = np.linspace(0.0, 1.0, 99)[:, None]
+    decoded = np.array([unit.encode(unit.decode(share)) for share in anywhere])
+    assert np.array_equal(unit.features(anywhere), unit.features(decoded))
 
 
 def test_choices_of_very_many_values_take_the_memory_of_the_points_that_are_asked_for() -> None:
