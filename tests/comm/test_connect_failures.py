@@ -79,7 +79,8 @@ def test_a_second_process_of_the_same_rank_is_refused():
     with forming(3, hosts="abc") as group, Listener(LOOPBACK, host="d") as second:
         group.start(0)
         group.start(1)
-        wait_until(lambda: is_taken(group, Hello(1, 0, Kind.CONTROL, 2)))
+        streams = [Hello(1, 0, Kind.STREAM, stream) for stream in range(2)]
+        wait_until(lambda: all(is_taken(group, hello) for hello in [Hello(1, 0, Kind.CONTROL, 2), *streams]))
         addresses = [group.addresses[0], second.address, group.addresses[2]]
         with pytest.raises(
             RefusedError, match=r"rank 0 refused.*two processes may have been started with the same rank"
