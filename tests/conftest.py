@@ -8,7 +8,12 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+import hypothesis
 import pytest
+
+# No test asserts on time: on a busy machine an example takes as long as it takes.
+hypothesis.settings.register_profile("without a deadline", deadline=None)
+hypothesis.settings.load_profile("without a deadline")
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 # Between two operations torch's threads would spin, on the very cores that other parts and other ranks wait for.

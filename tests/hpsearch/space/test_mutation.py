@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpsearch.checks import InvalidKey
@@ -83,7 +83,6 @@ def test_one_parameter_changes_and_all_are_as_drawn(space, drawn, seed):
     assert json.dumps(point) == before
 
 
-@settings(max_examples=300)
 @given(distributions(), BITS, BITS)
 def test_every_number_and_choice_becomes_another_wherever_there_is_one(distribution, drawn, bits):
     value = distribution.draw(drawn)
