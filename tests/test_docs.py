@@ -36,7 +36,7 @@ _SWEEP = {
     "trainable": "package.module:name",
     "metric": {"name": "loss"},
     "method": "random",
-    "run_cap": 10,
+    "run_cap": 20,
     "parameters": {"x": {"value": 1}},
 }
 """What a fragment of a sweep file is put into."""

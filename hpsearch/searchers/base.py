@@ -98,7 +98,7 @@ class Searcher(ABC):
     explores: ClassVar[bool] = False
     """It has params for trials that the scheduler forks."""
     has_options: ClassVar[bool] = False
-    """Of one that doesn't learn: it takes `search.options`."""
+    """It takes `search.options`, and checks them; else they are refused."""
     over: ClassVar[str | None] = None
     """The `type` of `early_terminate` that it takes where the sweep names none; `max_iter` then stands at the top."""
     recalls: ClassVar[bool] = False

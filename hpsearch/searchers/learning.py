@@ -35,6 +35,7 @@ class LearningSearcher(Searcher):
     """
 
     learns: ClassVar[bool] = True
+    has_options: ClassVar[bool] = True
     remembers: ClassVar[bool] = False
     recalls: ClassVar[bool] = True
     startup: int = 10

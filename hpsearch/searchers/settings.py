@@ -26,8 +26,7 @@ class Search(Settings):
     startup: Annotated[int, AtLeast(0)] | None = None
     """Trials that are drawn before the model is asked, points to try included; left out: as the method has it."""
     options: Mapping[str, Any] | None = None
-    """What the [method](methods.md) takes by these names: of a sampler of Optuna's, its arguments; of `pbt`, what a
-    fork changes."""
+    """What the [method](methods.md) takes by these names; one through Optuna takes the arguments of its sampler."""
 
 
 S = TypeVar("S", bound=Settings)

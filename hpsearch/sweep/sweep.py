@@ -94,6 +94,7 @@ class Sweep:
         if searcher is not None:
             self._check_search(searcher)
             if not read_back:
+                self._check_options(searcher)
                 searcher.check(self.problem)
         observers = [check_observer(name, ("observers", i)) for i, name in enumerate(self.observers)]
         object.__setattr__(self, "observers", tuple(observers))
@@ -205,6 +206,15 @@ class Sweep:
             )
         if searcher.forks or (early is not None and early.forks):
             raise InvalidKey(("search", "lag"), "must not be given where trials are forked", "remove it")
+
+    def _check_options(self, searcher: type[Searcher]) -> None:
+        """Check that somebody reads the options, and so finds the mistakes in them."""
+        if self.search.options and not searcher.has_options:
+            raise InvalidKey(
+                ("search", "options"),
+                f"must not be given beside method {self.method}, which takes none",
+                "remove them; a searcher of your own takes them by has_options = True",
+            )
 
     def _check_forks(self, searcher: type[Searcher] | None) -> None:
         """Check that there are parameters for forks, and forks for a searcher that is made for them."""

@@ -11,6 +11,7 @@ from hpsearch.errors import SweepError
 from hpsearch.searchers import Search
 from hpsearch.space import Categorical, IntUniform, Space, Uniform
 from hpsearch.sweep.sweep import Sweep
+from tests.hpsearch.support.climbing import Climbing
 from tests.hpsearch.support.steady import sweep_over
 
 NUMBERS = Space.from_parameters({"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)})
@@ -30,6 +31,13 @@ def learning(method: str = "tpe", space: Space = NUMBERS, options: object = None
     [
         (lambda: learning("random", search=Search(ahead=False)), r"search: must not stand beside method random"),
         (lambda: learning("qmc", search=Search(startup=3)), r"search: must not stand beside method qmc"),
+        (lambda: learning("random", options={"gamma": 1}), r"search: must not stand beside method random"),
+        (lambda: learning("grid", options={"gamma": 1}), r"search: must not stand beside method grid"),
+        (lambda: learning("qmc", options={"gamma": 1}), r"search: must not stand beside method qmc"),
+        (
+            lambda: learning(Climbing.kind, options={"step": 1}),
+            r"search\.options: must not be given beside method \S+Climbing, which takes none",
+        ),
         (lambda: learning(options={"gama": 1}), r"search\.options: must be arguments .* sampler of tpe .*gama"),
         (lambda: learning(options={"seed": 1}), r"search\.options: must be arguments .*seed"),
         (lambda: learning(options={"n_ei_candidates": "many"}), r"search\.options: must be arguments .*many"),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpsearch.checks import InvalidKey
 from hpsearch.errors import JournalError, SweepError
 from hpsearch.events import Ended, Event, Exhausted, Extended, Failed, Finished, Lost, Retried, Saved, Started
 from hpsearch.schedulers.base import Done
@@ -259,13 +260,13 @@ def test_an_extension_that_the_sweep_accepts_is_one_that_its_course_can_take_at_
     early, wanted = first.early_terminate, wish.early_terminate
     if isinstance(early, Hyperband) and isinstance(wanted, Hyperband):
         early = replace(early, brackets=wanted.brackets)
-    asked = replace(life.sweep, run_cap=wish.run_cap or life.sweep.run_cap, early_terminate=early)
     for _ in range(steps):
         if not life.step():
             break
     try:
+        asked = replace(life.sweep, run_cap=wish.run_cap or life.sweep.run_cap, early_terminate=early)
         more = extension(life.sweep, asked)
-    except SweepError:
+    except (SweepError, InvalidKey):
         return
     before = len(life.study_state.rows())
     if more is None:

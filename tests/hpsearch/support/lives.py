@@ -17,6 +17,7 @@ from hpsearch.schedulers.base import Done, Wait
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.median import MedianStopping
+from hpsearch.schedulers.pasha import PASHA
 from hpsearch.schedulers.pbt import PBT
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Space, Uniform
@@ -38,7 +39,10 @@ POPULATIONS = st.builds(Population, st.integers(1, 6), members=st.integers(1, 5)
 
 TRAINED = st.builds(PBT, st.integers(4, 9), population=st.integers(2, 4), interval=st.integers(1, 3))
 
-ASYNCHRONOUS = st.builds(ASHA, st.integers(3, 9), eta=st.integers(2, 3), brackets=st.integers(1, 2))
+ASYNCHRONOUS = st.one_of(
+    st.builds(ASHA, st.integers(3, 9), eta=st.integers(2, 3), brackets=st.integers(1, 2)),
+    st.builds(PASHA, st.integers(3, 9), eta=st.integers(2, 3)),
+)
 
 MEDIANS = st.builds(MedianStopping, st.integers(2, 9), min_iter=st.integers(1, 2), min_trials=st.integers(1, 4))
 
