@@ -13,7 +13,6 @@ from dataclasses import replace
 from itertools import islice, tee
 
 from hpsearch.decision import Decision, Followed, Plan
-from hpsearch.errors import JournalError
 from hpsearch.events import Asked, Event, Exhausted, Extended, Failed, Finished, Retried, Saved, Started
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, RungView, Wait
 from hpsearch.searchers import Past, Suggestion
@@ -21,6 +20,7 @@ from hpsearch.searchers.points import RETRY, STAND_IN
 from hpsearch.seeds import trial_seed
 from hpsearch.study.build import build_scheduler
 from hpsearch.study.failure_limit import Tally
+from hpsearch.study.fit import as_then, misfit
 from hpsearch.study.followed_codec import encode_followed
 from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.study.segment_reports import SegmentReports
@@ -119,17 +119,17 @@ class StudyState:
                 try:
                     expected = next(self._upcoming(functools.partial(self._suggested, event)))
                 except ValueError as error:
-                    raise _misfit(event, f"this sweep says: {error}") from error
+                    raise misfit(event, f"this sweep says: {error}") from error
                 if isinstance(event, Started) and isinstance(expected, Started):
-                    expected = _as_then(expected, event)
+                    expected = as_then(expected, event)
                     if event.bracket is None:  # a journal of a former version
                         event = replace(event, bracket=expected.bracket, rung=expected.rung)
                 if expected != event:
-                    raise _misfit(event, f"this sweep gives {expected}")
+                    raise misfit(event, f"this sweep gives {expected}")
             try:
                 followed = self.apply(event)
             except ValueError as error:
-                raise _misfit(event, f"this sweep says: {error}") from error
+                raise misfit(event, f"this sweep says: {error}") from error
             yield event, followed
         self._suggestions.replaying = False
 
@@ -142,7 +142,7 @@ class StudyState:
         entries, told = tee(entries)
         for (event, followed), entry in zip(self.replay(entry.event for entry in entries), told, strict=True):
             if encode_followed(followed) != encode_followed(entry.followed):
-                raise _misfit(event, f"{entry.followed} followed, this sweep gives {followed}")
+                raise misfit(event, f"{entry.followed} followed, this sweep gives {followed}")
             yield entry
 
     def record(self, trial: int) -> TrialRecord:
@@ -383,21 +383,3 @@ def _once_more(trial: Trial) -> Suggestion:
 
 def _state_of(parent: Parent | None) -> StateAt | None:
     return None if parent is None else StateAt(parent.number, parent.iteration)
-
-
-def _as_then(expected: Started, event: Started) -> Started:
-    """Give an expected start what was decided by who was free then, and by which checkpoints there were."""
-    segment = replace(expected.segment, width=event.segment.width)
-    new, old = expected.new, event.new
-    if new is not None and old is not None and new.parent is not None and old.parent is not None:
-        parent = replace(old.parent, number=new.parent.number)
-        new = replace(new, parent=parent, start=old.start)
-        segment = replace(segment, start=old.start, checkpoint=parent.checkpoint)
-    return replace(expected, segment=segment, new=new, reason=event.reason)
-
-
-def _misfit(event: Event, instead: str) -> JournalError:
-    return JournalError(
-        f"the journal doesn't replay: it holds {event}, where {instead}. "
-        "It was written by a version of hpsearch that decides otherwise; resume with that one."
-    )
