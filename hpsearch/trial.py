@@ -70,6 +70,12 @@ class Trial:
     """Iterations that it counts as done when it begins: a fork goes on from there. Its parent's checkpoint has done as
     many or more."""
 
+    @property
+    def inherited(self) -> int | None:
+        """The iteration of its parent whose state it took over; None where it took over nothing."""
+        parent = self.parent
+        return parent.iteration if parent is not None and (parent.checkpoint or self.start) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:

@@ -21,9 +21,12 @@ from hpsearch.space import (
     Space,
     Uniform,
 )
-from hpsearch.trial import Params, Value
+from hpsearch.trial import Trial, Value
 
 __all__ = ["HParams"]
+
+_PARENT, _INHERITED = "parent trial", "inherited iteration"
+"""No parameter should be called so."""
 
 _TYPES = {bool: api_pb2.DATA_TYPE_BOOL, float: api_pb2.DATA_TYPE_FLOAT64, str: api_pb2.DATA_TYPE_STRING}
 
@@ -34,10 +37,18 @@ class HParams:
     The dashboard knows numbers, booleans and strings, one of them per parameter. A parameter whose values are
     of several kinds, or lists, mappings or None, is shown as strings (JSON for what is no string), in its
     domain and in every trial alike, so that the dashboard's filters match.
+
+    Where trials are forked there are two columns more, which those show that were: the parent, and the iteration whose
+    state was taken over.
+
+    Args:
+        space: What is searched.
+        forks: Trials may be forked from others.
     """
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, forks: bool) -> None:
         self._space = space
+        self._lineage = (_PARENT, _INHERITED) if forks else ()
         self._kinds = {parameter.name: _kind(_values(parameter.distribution)) for parameter in space.parameters}
 
     def experiment(self, name: str, metrics: Mapping[str, str], created: float) -> Summary.Value:
@@ -45,7 +56,8 @@ class HParams:
         experiment = api_pb2.Experiment(
             name=name,
             time_created_secs=created,
-            hparam_infos=[self._parameter(parameter) for parameter in self._space.parameters],
+            hparam_infos=[self._parameter(parameter) for parameter in self._space.parameters]
+            + [api_pb2.HParamInfo(name=name, type=_TYPES[float], differs=True) for name in self._lineage],
             metric_infos=[
                 api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=display_name)
                 for tag, display_name in metrics.items()
@@ -53,10 +65,14 @@ class HParams:
         )
         return _summary(metadata.EXPERIMENT_TAG, HParamsPluginData(experiment=experiment))
 
-    def session_start(self, params: Params, started: float) -> Summary.Value:
-        """Say with which params a trial began."""
+    def session_start(self, trial: Trial, started: float) -> Summary.Value:
+        """Say with which params a trial began, and from which other one."""
         info = SessionStartInfo(start_time_secs=started)
-        for name, value in params.items():
+        if trial.parent is not None:
+            info.hparams[_PARENT].number_value = trial.parent.number
+        if trial.inherited is not None:
+            info.hparams[_INHERITED].number_value = trial.inherited
+        for name, value in trial.params.items():
             # A searcher of one's own may suggest what is no point of the space.
             kind = self._kinds.get(name, _kind([value]))
             if kind is bool and isinstance(value, bool):

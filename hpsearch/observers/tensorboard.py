@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from hpsearch.checks import InvalidKey
 from hpsearch.events import Failed, Finished, Lost, Reverted, Saved, Started
 from hpsearch.objective import is_valid
 from hpsearch.observers.base import Observed, Observer, Record
@@ -14,6 +15,7 @@ from hpsearch.observers.event_file import EventFiles
 from hpsearch.observers.hparams import HParams
 from hpsearch.report.wording import counted
 from hpsearch.schedulers.base import RungView
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Segment, Trial
 
 __all__ = ["STUDY_RUN", "WIDTH_TAG", "TensorBoardObserver", "best_tag", "rung_tag", "study_best_tag", "trial_run"]
@@ -89,7 +91,7 @@ class TensorBoardObserver(Observer):
 
     In the HParams dashboard a trial shows `success` when it ran to its end or was stopped by the scheduler,
     and `failure` when it failed. Until then its status is unknown and not `running`, because TensorBoard
-    keeps the first status that it reads and would never show another.
+    keeps the first status that it reads and would never show another. Of a trial that was forked it shows the parent.
 
     Times are the journal's: a report's is that of its segment's start and the iterations since, so that what is
     written live and what replay writes say the same.
@@ -106,7 +108,7 @@ class TensorBoardObserver(Observer):
         self._objective = self._sweep.objective
         self._metric = self._sweep.metric.name
         self._best_tag = best_tag(self._metric)
-        self._hparams = HParams(self._sweep.parameters)
+        self._hparams = HParams(self._sweep.parameters, _may_fork(self._sweep))
         self._files = EventFiles(observed.directory / "tensorboard")
         self._curves: dict[int, _Curve] = {}
         self._failed: set[int] = set()
@@ -186,7 +188,7 @@ class TensorBoardObserver(Observer):
         if new is not None:
             run = trial_run(new.number)
             self._files.create(run, self._now)
-            self._files.summary(run, self._now, self._hparams.session_start(new.params, self._now))
+            self._files.summary(run, self._now, self._hparams.session_start(new, self._now))
         curve = self._curves.setdefault(segment.trial, _Curve(segment.start))
         self._take_back(segment.trial, segment.start)
         self._failed.discard(segment.trial)
@@ -242,3 +244,10 @@ class TensorBoardObserver(Observer):
         # The scheduler may still rank, and so stop, a trial that has failed: the first end stands.
         if self._curves.pop(trial, None) is not None:
             self._files.summary(trial_run(trial), self._now, self._hparams.session_end(succeeded, self._now))
+
+
+def _may_fork(sweep: Sweep) -> bool:
+    try:
+        return sweep.forks
+    except InvalidKey:  # a finished study is shown where the code of its searcher is gone, too
+        return True

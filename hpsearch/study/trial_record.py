@@ -252,7 +252,7 @@ class TrialRecord:
             metrics=self.result.metrics,
             value_iteration=self.result.value_iteration,
             parent=None if parent is None else parent.number,
-            inherited=parent.iteration if parent is not None and (parent.checkpoint or self.trial.start) else None,
+            inherited=self.trial.inherited,
             start=self.trial.start,
         )
 

@@ -108,6 +108,11 @@ class Sweep:
         return searcher_named(self.method)
 
     @property
+    def forks(self) -> bool:
+        """Whether trials may be forked from others."""
+        return self.searcher.forks or (self.early_terminate is not None and self.early_terminate.forks)
+
+    @property
     def problem(self) -> Problem:
         """What its searcher is built for."""
         return Problem(self.parameters, self.objective, self.seed, self.search)
@@ -204,7 +209,7 @@ class Sweep:
             raise InvalidKey(
                 ("search", "lag"), "must not be given where trials may be widened", "remove max_workers_per_trial"
             )
-        if searcher.forks or (early is not None and early.forks):
+        if self.forks:
             raise InvalidKey(("search", "lag"), "must not be given where trials are forked", "remove it")
 
     def _check_options(self, searcher: type[Searcher]) -> None:

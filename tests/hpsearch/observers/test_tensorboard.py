@@ -33,6 +33,7 @@ from hpsearch.observers.tensorboard import (
     trial_run,
 )
 from hpsearch.schedulers.base import RungView
+from hpsearch.schedulers.pbt import PBT
 from hpsearch.space import (
     Categorical,
     Constant,
@@ -44,7 +45,7 @@ from hpsearch.space import (
     Space,
     Uniform,
 )
-from hpsearch.trial import Failure, Params, Report, Segment, Trial
+from hpsearch.trial import Failure, Params, Parent, Report, Segment, Trial
 from tests.hpsearch.support.scripted import sweep_of
 
 SPACE = Space.from_parameters(
@@ -180,6 +181,27 @@ def test_dashboard_shows_no_param_that_a_trial_lacks(tmp_path):
     assert {info.name for info in experiment.hparam_infos} == set(SPACE.names)
     shown = {name: set(group.hparams) for name, group in groups.items()}
     assert shown == {"trial-00000": set(some), "trial-00001": set(), "trial-00002": set(PARAMS)}
+
+
+def test_dashboard_shows_what_a_trial_was_forked_from(tmp_path):
+    sweep = sweep_of(early_terminate=PBT(6, 2, 2), method="pbt", parameters=SPACE)
+    tensorboard = TensorBoardObserver(Observed(tmp_path, sweep, created=500.0))
+    tensorboard.seen()
+    whole, bare = Parent(0, 2, "trials/00000/1/hpsearch-checkpoint-2"), Parent(0, 2, None)
+    for number, parent, start in ((0, None, 0), (1, whole, 2), (2, bare, 0)):
+        trial = Trial(number, PARAMS, 0, "pbt", parent, start)
+        tell(tensorboard, Started(Segment(number, start, 4, None, 1, 1), trial, ""), ())
+    tensorboard.close()
+    experiment, groups = dashboard(tmp_path)
+    assert {info.name for info in experiment.hparam_infos} == {*SPACE.names, "parent trial", "inherited iteration"}
+    shown = {name: set(group.hparams) - set(PARAMS) for name, group in groups.items()}
+    assert shown == {
+        trial_run(0): set(),
+        trial_run(1): {"parent trial", "inherited iteration"},
+        trial_run(2): {"parent trial"},
+    }
+    hparams = groups[trial_run(1)].hparams
+    assert [hparams[name].number_value for name in ("parent trial", "inherited iteration")] == [0, 2]
 
 
 def test_dashboard_shows_params_that_are_no_point_of_the_space(tmp_path):
