@@ -27,6 +27,7 @@ from hpsearch.sweep.sweep import Limits, Resources
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.functions import simulated_backend
 from tests.hpsearch.support.lives import Life
+from tests.hpsearch.support.papers import jobs_of_both
 from tests.hpsearch.support.scripted import sweep_of
 
 NUMBERS = (0.0, -0.0, 1.0, 1.0, 2.0, 3.0, math.inf, -math.inf)
@@ -75,19 +76,7 @@ def test_the_jobs_are_those_of_algorithm_2_for_any_order_of_outcomes(longer, min
     given_ = ASHA(min_iter - 1 + longer, min_iter, eta)
     scheduler = given_.scheduler(Objective(Metric("loss")), run_cap)
     paper, chance = Algorithm2(given_.ends, eta, run_cap), random.Random(seed)
-    running: list[NewTrial | Run] = []
-    while True:
-        while len(running) < chance.randint(1, workers):
-            wanted, answer = paper.get_job(), scheduler.next()
-            if wanted is None:
-                assert answer == (Wait() if running else Done())
-                break
-            assert answer == wanted
-            running.append(wanted)
-        if not running:
-            break
-        job = running.pop(chance.randrange(len(running)))
-        trial = job.number if isinstance(job, NewTrial) else job.trial
+    for job, trial in jobs_of_both(scheduler, paper, workers, chance):
         value = chance.choice(VALUES)
         if value is not None:
             paper.rungs[job.rung].append((trial, value))

@@ -26,6 +26,7 @@ from hpsearch.sweep.sweep import Limits
 from hpsearch.trial import Report, TrialState
 from tests.hpsearch.support.functions import simulated_backend
 from tests.hpsearch.support.lives import Life
+from tests.hpsearch.support.papers import jobs_of_both
 from tests.hpsearch.support.scripted import sweep_of
 
 VALUES = (0.0, -0.0, 0.125, 0.25, 1.0, 1.0, 1.5, 2.0, 3.0, math.inf, -math.inf, math.nan, None)
@@ -118,19 +119,7 @@ def test_the_jobs_are_those_of_algorithm_1_for_any_order_of_outcomes(
     given_ = PASHA(min_iter + longer, min_iter, eta)
     scheduler = given_.scheduler(Objective(Metric("loss")), run_cap)
     paper, chance = Algorithm1(given_.ends, eta, run_cap), random.Random(seed)
-    running: list[NewTrial | Run] = []
-    while True:
-        while len(running) < chance.randint(1, workers):
-            wanted, answer = paper.get_job(), scheduler.next()
-            if wanted is None:
-                assert answer == (Wait() if running else Done())
-                break
-            assert answer == wanted
-            running.append(wanted)
-        if not running:
-            break
-        job = running.pop(chance.randrange(len(running)))
-        trial = job.number if isinstance(job, NewTrial) else job.trial
+    for job, trial in jobs_of_both(scheduler, paper, workers, chance):
         started = paper.ends[job.rung - 1] if job.rung else 0
         curve = {
             at: random.Random(f"{seed} {trial}").random() + chance.gauss(0.0, noise)

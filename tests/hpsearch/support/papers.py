@@ -1,0 +1,37 @@
+"""A scheduler beside the algorithm of its paper."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Protocol
+
+from hpsearch.schedulers.base import Done, NewTrial, Run, Scheduler, Wait
+
+__all__ = ["Paper", "jobs_of_both"]
+
+
+class Paper(Protocol):
+    """An algorithm as its paper has it."""
+
+    def get_job(self) -> NewTrial | Run | None:
+        """Give what a free worker does; None where it waits."""
+
+
+def jobs_of_both(
+    scheduler: Scheduler, paper: Paper, workers: int, chance: random.Random
+) -> Iterator[tuple[NewTrial | Run, int]]:
+    """Give each job and its trial, in any order, to be told of to both; fail where they start unlike ones."""
+    running: list[NewTrial | Run] = []
+    while True:
+        while len(running) < chance.randint(1, workers):
+            wanted, answer = paper.get_job(), scheduler.next()
+            if wanted is None:
+                assert answer == (Wait() if running else Done())
+                break
+            assert answer == wanted
+            running.append(wanted)
+        if not running:
+            return
+        job = running.pop(chance.randrange(len(running)))
+        yield job, job.number if isinstance(job, NewTrial) else job.trial
