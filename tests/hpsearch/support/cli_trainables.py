@@ -7,16 +7,19 @@ import random
 import signal
 import time
 from pathlib import Path
+from types import FrameType
 
 from hpsearch.trainable.running_trial import RunningTrial
 
-__all__ = ["GATE", "OPEN", "REACHED", "fails", "gated", "interrupted", "misnamed", "moody", "nan", "steps"]
+__all__ = ["GATE", "HEARD", "OPEN", "REACHED", "fails", "gated", "interrupted", "misnamed", "moody", "nan", "steps"]
 
 GATE = "HPSEARCH_TEST_GATE"
 """Environment variable: a folder in which `gated` says that it waits, and waits for `open`."""
 
 REACHED = "reached"
 OPEN = "open"
+HEARD = "heard"
+"""What `gated` leaves there when a first Ctrl-C was taken while it waited."""
 
 
 def steps(trial: RunningTrial) -> None:
@@ -31,9 +34,20 @@ def gated(trial: RunningTrial) -> None:
     """Walk likewise, and stand still in trial 2 until the gate is open."""
     if trial.number == 2:
         gate = Path(os.environ[GATE])
-        (gate / REACHED).touch()
-        while not (gate / OPEN).exists():
-            time.sleep(0.002)
+        take = signal.getsignal(signal.SIGINT)
+        assert callable(take)
+
+        def heard(number: int, frame: FrameType | None) -> None:
+            take(number, frame)
+            (gate / HEARD).touch()
+
+        signal.signal(signal.SIGINT, heard)
+        try:
+            (gate / REACHED).touch()
+            while not (gate / OPEN).exists():
+                time.sleep(0.002)
+        finally:
+            signal.signal(signal.SIGINT, take)
     steps(trial)
 
 
