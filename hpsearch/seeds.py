@@ -8,6 +8,7 @@ from hashlib import blake2b
 __all__ = [
     "DRAW_BITS",
     "SEED_LIMIT",
+    "crossover_bits",
     "draw_bits",
     "explore_seed",
     "is_near_prior",
@@ -60,8 +61,10 @@ def suggestion_seed(sweep_seed: int, number: int, attempt: int = 0) -> int:
     return _hashed(_words(sweep_seed, number) + attempt.to_bytes(4, "little"), 4, b"hpsearch suggest")
 
 
-def draw_bits(sweep_seed: int, number: int, path: Sequence[str]) -> int:
+def draw_bits(sweep_seed: int, number: int, path: Sequence[str], attempt: int = 0) -> int:
     """Give the random bits that a trial's parameter is drawn with; 0 <= bits < 2**`DRAW_BITS`.
+
+    A point that breaks a constraint is drawn again, as another `attempt`, from bits of its own.
 
     They depend on the parameter's own path and on no other parameter, so that a space can gain, lose and reorder
     parameters while the others keep their draws. As a keyed hash they are a stream that no generator of a user's
@@ -69,6 +72,8 @@ def draw_bits(sweep_seed: int, number: int, path: Sequence[str]) -> int:
     """
     # NUL, which no name holds, keeps ("a.b",) and ("a", "b") apart; the words before have a fixed length.
     words = _words(sweep_seed, number) + "\0".join(path).encode()
+    if attempt:
+        return _hashed(attempt.to_bytes(4, "little") + words, DRAW_BITS // 8, b"hpsearch again")
     return _hashed(words, DRAW_BITS // 8, b"hpsearch draw")
 
 
@@ -80,6 +85,12 @@ def mutation_bits(seed: int, path: Sequence[str]) -> tuple[int, int]:
     words = seed.to_bytes(8, "little") + "\0".join(path).encode()
     hashed = _hashed(words, DRAW_BITS // 8 + 8, b"hpsearch mutate")
     return hashed >> DRAW_BITS, hashed & ((1 << DRAW_BITS) - 1)
+
+
+def crossover_bits(seed: int, path: Sequence[str]) -> int:
+    """Give the random bits that say from which parent a parameter is taken; 0 <= bits < 2**`DRAW_BITS`."""
+    words = seed.to_bytes(8, "little") + "\0".join(path).encode()
+    return _hashed(words, DRAW_BITS // 8, b"hpsearch cross")
 
 
 def is_near_prior(sweep_seed: int, number: int) -> bool:

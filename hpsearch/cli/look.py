@@ -38,7 +38,7 @@ def trials(given: argparse.Namespace) -> int:
         render = {"csv": segments_to_csv, "json": segments_to_json, "table": segments_to_table}[given.format]
         text = render(study.segments())
     else:
-        rows, names, metric = study.trials, study.sweep.parameters.names, study.sweep.metric.name
+        rows, names, metric = study.trials, study.names, study.sweep.metric.name
         if given.format == "csv":
             text = rows_to_csv(rows, names, given.times, given.metrics)
         elif given.format == "json":
@@ -83,7 +83,7 @@ def lineage(given: argparse.Namespace) -> int:
     from hpsearch.report.lineage import lineage_to_csv, lineage_to_json, lineage_to_table
 
     study = _loaded(given.dir)
-    stages, names = study.lineage(given.trial), study.sweep.parameters.names
+    stages, names = study.lineage(given.trial), study.names
     if given.format == "csv":
         text = lineage_to_csv(stages, names)
     elif given.format == "json":

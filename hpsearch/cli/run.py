@@ -170,7 +170,7 @@ def _report(study: Study) -> int:
     if study.rerun is not None:
         print(study.rerun.text(), end="")
     else:
-        print(rows_to_table(leaders, study.sweep.parameters.names, study.sweep.metric.name), end="")
+        print(rows_to_table(leaders, study.names, study.sweep.metric.name), end="")
         print(f"best:        trial {best.number}, {study.sweep.metric.name} {best.value:.6g}")
     print(f"trials:      hpsearch trials {pasted}")
     if best.checkpoint is not None and study.rerun is None:

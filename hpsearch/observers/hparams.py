@@ -47,16 +47,17 @@ class HParams:
     """
 
     def __init__(self, space: Space, forks: bool) -> None:
-        self._space = space
         self._lineage = (_PARENT, _INHERITED) if forks else ()
-        self._kinds = {parameter.name: _kind(_values(parameter.distribution)) for parameter in space.parameters}
+        # Of blocks without a bound the first copies alone: the columns are said once, at the beginning.
+        self._parameters = [found for name in space.some_names() if (found := space.find(name)) is not None]
+        self._kinds = {parameter.name: _kind(_values(parameter.distribution)) for parameter in self._parameters}
 
     def experiment(self, name: str, metrics: Mapping[str, str], created: float) -> Summary.Value:
         """Describe the study: its parameters, and its metrics as tag → name in the table."""
         experiment = api_pb2.Experiment(
             name=name,
             time_created_secs=created,
-            hparam_infos=[self._parameter(parameter) for parameter in self._space.parameters]
+            hparam_infos=[self._parameter(parameter) for parameter in self._parameters]
             + [api_pb2.HParamInfo(name=name, type=_TYPES[float], differs=True) for name in self._lineage],
             metric_infos=[
                 api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=display_name)

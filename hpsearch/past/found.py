@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from hpsearch.checks import InvalidKey, key_text
 from hpsearch.past.cells import same_value
 from hpsearch.searchers import Past
-from hpsearch.space import Categorical
-from hpsearch.space.space import Parameter
+from hpsearch.space import Broken, Categorical, Derived, Missing, Parameter
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Params, Value
 
@@ -100,18 +99,28 @@ def _past(trial: Found, sweep: Sweep) -> Past | LeftOut:
 
 def _params(given: Mapping[str, object], sweep: Sweep) -> Params | LeftOut:
     space = sweep.parameters
-    unknown = next((name for name in given if name not in space.names), None)
+    unknown = next((name for name in given if space.find(name) is None), None)
     if unknown is not None:
         return LeftOut(f"have {unknown}, which isn't a parameter here")
-    missing = next((name for name in space.names if name not in given), None)
-    if missing is not None:
-        return LeftOut(f"have no {missing}")
     try:
         params = space.check(given)
+    except Missing as error:
+        return LeftOut(f"have no {'.'.join(map(str, error.key))}")
+    except Broken as error:
+        return LeftOut("break a constraint", error.problem)
     except InvalidKey as error:
         return LeftOut(f"have another {key_text(error.key)}", error.problem)
-    never = next((one.name for one in space.parameters if not _is_drawn(one, params[one.name])), None)
+    parameters = [known for name in params if (known := space.find(name)) is not None]
+    missing = next((known.name for known in parameters if known.name not in given and not _follows(known)), None)
+    if missing is not None:
+        return LeftOut(f"have no {missing}")
+    never = next((one.name for one in parameters if not _is_drawn(one, params[one.name])), None)
     return params if never is None else LeftOut(f"have a {never} whose probability is 0 here")
+
+
+def _follows(parameter: Parameter) -> bool:
+    """Say whether nobody needs to name a value: it is derived, or how many copies there always are."""
+    return isinstance(parameter.distribution, Derived) or parameter.holder is not None
 
 
 def _is_drawn(parameter: Parameter, value: Value) -> bool:

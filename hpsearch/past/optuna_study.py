@@ -15,7 +15,7 @@ from hpsearch.past.cells import param
 from hpsearch.past.found import Found, LeftOut, Source
 from hpsearch.report.optuna_distributions import optuna_parameter
 from hpsearch.report.optuna_storage import MARK
-from hpsearch.space import Distribution
+from hpsearch.space import Space
 from hpsearch.sweep.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -164,13 +164,13 @@ def _read(study: Study, sweep: Sweep, shown: str) -> Source:
     trials = study.get_trials(deepcopy=False)
     # Optuna leaves open from which step on one counts; our iterations count from 1.
     shift = 1 if any(0 in trial.intermediate_values for trial in trials) else 0
-    known = {one.name: one.distribution for one in sweep.parameters.parameters}
+    known = sweep.parameters
     ours = MARK in study.user_attrs
     found = [_found(trial, shift, known, ours) for trial in trials]
     return Source(shown, found, () if named else (f"its values are taken as {metric.name}",))
 
 
-def _found(trial: FrozenTrial, shift: int, known: dict[str, Distribution], ours: bool) -> Found:
+def _found(trial: FrozenTrial, shift: int, known: Space, ours: bool) -> Found:
     from optuna.trial import TrialState
 
     if trial.state == TrialState.FAIL:
@@ -186,9 +186,10 @@ def _found(trial: FrozenTrial, shift: int, known: dict[str, Distribution], ours:
     return Found(dict(_params(trial, known, ours)), values, reached, whole)
 
 
-def _params(trial: FrozenTrial, known: dict[str, Distribution], ours: bool) -> Iterator[tuple[str, Any]]:
+def _params(trial: FrozenTrial, known: Space, ours: bool) -> Iterator[tuple[str, Any]]:
     for name, value in trial.params.items():
-        distribution = known.get(name)
+        parameter = known.find(name)
+        distribution = None if parameter is None else parameter.distribution
         if distribution is not None and isinstance(value, str) and ours:
             theirs = optuna_parameter(distribution, [])
             yield name, json.loads(value) if theirs is not None and theirs.as_json else value

@@ -117,7 +117,7 @@ def _columns(head: Sequence[str], sweep: Sweep, shown: str) -> _Columns:
     if twice:
         raise SweepError(f"--from {shown}: expected each column once, but {', '.join(twice)} stands there twice")
     places = {column: place for place, column in enumerate(head)}
-    metric, names = sweep.metric.name, sweep.parameters.names
+    metric, space = sweep.metric.name, sweep.parameters
     ours = any(column.startswith(_PARAMS) for column in head)
     if ours:
         params = {c.removeprefix(_PARAMS): place for c, place in places.items() if c.startswith(_PARAMS)}
@@ -127,7 +127,7 @@ def _columns(head: Sequence[str], sweep: Sweep, shown: str) -> _Columns:
             value = "value"
         metrics = [c.removeprefix(_METRICS) for c in reported]
     else:
-        params = {name: places[name] for name in names if name in places}
+        params = {name: place for name, place in places.items() if space.find(name) is not None}
         value = metric if metric in places else None
         metrics = [c for c in head if c not in params]
         if metric in params:
@@ -176,9 +176,9 @@ def _left_out(reason: str, example: str = "") -> Found:
 
 
 def _params(row: Sequence[Any], columns: _Columns, sweep: Sweep, is_text: bool) -> Iterable[tuple[str, object]]:
-    known = {parameter.name: parameter.distribution for parameter in sweep.parameters.parameters}
     for name, place in columns.params.items():
-        distribution = known.get(name)
+        parameter = sweep.parameters.find(name)
+        distribution = None if parameter is None else parameter.distribution
         if cells.is_empty(row[place]) and (distribution is None or not cells.allows_empty(distribution)):
             continue  # it has no such parameter
         yield name, row[place] if distribution is None else cells.param(row[place], distribution, name, is_text)

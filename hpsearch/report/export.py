@@ -49,7 +49,7 @@ def export_study(
     check_replaceable(directory / OPTUNA_NAME, identity)
     directory.mkdir(parents=True, exist_ok=True)
     # Built elsewhere and copied: SQLite over a network is slow, and a study's directory may be on one.
-    names = sweep.parameters.names
+    names = sweep.parameters.columns(row.params for row in rows)
     with tempfile.TemporaryDirectory(prefix="hpsearch-export-") as scratch:
         built = [Path(scratch) / name for name in (CSV_NAME, PARQUET_NAME, OPTUNA_NAME)]
         built[0].write_text(rows_to_csv(rows, names), encoding="utf-8", newline="\n")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hpsearch.space import (
     Categorical,
     Constant,
+    Derived,
     Distribution,
     IntUniform,
     LogIntUniform,
@@ -18,6 +19,7 @@ from hpsearch.space import (
     Normal,
     Uniform,
 )
+from hpsearch.space.structures import Copies
 from hpsearch.trial import Value
 
 if TYPE_CHECKING:
@@ -51,8 +53,9 @@ class OptunaParameter:
 def optuna_parameter(distribution: Distribution, values: Sequence[Value]) -> OptunaParameter | None:
     """Give Optuna's counterpart of a distribution; None where Optuna would give back other values.
 
-    That is so of ranges with integers beyond 2**53. A logarithmic range loses its step (Optuna has one or the other),
-    and so does one with very many. A normal distribution is bounded by four sigmas, or as far out as the values go.
+    That is so of ranges with integers beyond 2**53, and of derived values, which aren't searched. A logarithmic range
+    loses its step (Optuna has one or the other), and so does one with very many. A normal distribution is bounded by
+    four sigmas, or as far out as the values go.
 
     Args:
         distribution: Ours.
@@ -82,6 +85,10 @@ def optuna_parameter(distribution: Distribution, values: Sequence[Value]) -> Opt
             # A step may round a value down to zero, where no logarithmic range reaches.
             is_log = isinstance(distribution, LogNormal) and low > 0
             return OptunaParameter(FloatDistribution(low, high, log=is_log))
+        case Copies(min=low):
+            return OptunaParameter(IntDistribution(low, max(low, *values)))
+        case Derived():
+            return None
         case Categorical(values=choices):
             return _choices(choices)
         case Constant(value=value):

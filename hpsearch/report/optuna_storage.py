@@ -72,11 +72,9 @@ def write_optuna_storage(
             study.set_metric_names([sweep.metric.name])
             study.set_user_attr(MARK, identity)
             parameters = {
-                parameter.name: optuna_parameter(
-                    parameter.distribution,
-                    [row.params[parameter.name] for row in rows if parameter.name in row.params],
-                )
-                for parameter in sweep.parameters.parameters
+                name: optuna_parameter(parameter.distribution, [row.params[name] for row in rows if name in row.params])
+                for name in sweep.parameters.columns(row.params for row in rows)
+                if (parameter := sweep.parameters.find(name)) is not None
             }
             trials = [_trial(row, parameters, curves.get(row.number, ()), times.get(row.number)) for row in rows]
             if storage.get_current_version() == KNOWN_SCHEMA:

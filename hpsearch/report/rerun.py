@@ -14,7 +14,6 @@ from hpsearch.errors import HpsearchError
 from hpsearch.objective import is_valid
 from hpsearch.report.tables import LONGEST_CELL, Column, frame_of, param_cell, table_text
 from hpsearch.report.wording import counted, shortened
-from hpsearch.space import Constant
 from hpsearch.trial import Params, TrialRow, TrialState
 
 if TYPE_CHECKING:
@@ -140,8 +139,9 @@ class Rerun:
     @property
     def varying(self) -> tuple[str, ...]:
         """The params that the sweep varies: all but its constants."""
-        parameters = self.study.sweep.parameters.parameters
-        return tuple(known.name for known in parameters if not isinstance(known.distribution, Constant))
+        space = self.study.sweep.parameters
+        known = ((name, space.find(name)) for name in self.study.names)
+        return tuple(name for name, parameter in known if parameter is not None and parameter.distribution.searched)
 
     def records(self) -> list[dict[str, Any]]:
         """Give the rows of `dataframe` as objects, with all params, groups nested, as an object in each."""

@@ -116,6 +116,11 @@ class Study:
         return BestTrial(row.number, row.value, self.sweep.parameters.nest(row.params), self.checkpoint_path(row))
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Flat names of the params, in order: those that every trial has, and those that any has."""
+        return self.sweep.parameters.columns(row.params for row in self.trials)
+
+    @property
     def best_params(self) -> dict[str, Any]:
         """The best trial's params."""
         return self.best_trial.params
@@ -141,7 +146,7 @@ class Study:
         """
         from hpsearch.report.tables import trials_dataframe
 
-        return trials_dataframe(self.trials, self.sweep.parameters.names, times, metrics)
+        return trials_dataframe(self.trials, self.names, times, metrics)
 
     def checkpoint_path(self, row: TrialRow) -> Path | None:
         """Give a trial's checkpoint as the user reads it; None where there is none, or it was deleted or is damaged."""

@@ -38,6 +38,7 @@ def search(
     sweep: Sweep | None = None,
     *,
     parameters: Mapping[str, Any] | None = None,
+    constraints: Sequence[str] = (),
     metric: str | None = None,
     goal: Goal = "minimize",
     metric_scope: Literal["last", "best"] = "last",
@@ -82,7 +83,9 @@ def search(
     Args:
         trainable: A function or class, its import path, or a whole `Sweep`.
         sweep: A whole sweep for `trainable`, instead of the arguments from `parameters` to `name`.
-        parameters: Names to distributions; a plain value is a constant, a list a choice, a mapping a group.
+        parameters: Names to distributions and structures; a plain value is a constant, a list a choice, a mapping a
+            group.
+        constraints: Expressions over parameters that every trial makes true.
         metric: Which of the reported metrics decides.
         goal: `"minimize"` or `"maximize"`.
         metric_scope: Which of a trial's reports gives its value: `"last"`, or `"best"` so far.
@@ -160,7 +163,7 @@ def search(
             metric=Metric(metric, goal, metric_scope, metric_target),
             method=method,
             search=suggestions if isinstance(suggestions, Search) else search_from_mapping(suggestions or {}),
-            parameters=Space.from_parameters(parameters),
+            parameters=Space.from_parameters(parameters, constraints),
             early_terminate=early_terminate,
             max_iter=max_iter,
             run_cap=run_cap,

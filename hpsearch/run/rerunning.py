@@ -108,7 +108,9 @@ def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None
             f"{holder} runs it now. Wait for it, or end it with `hpsearch stop {shlex.quote(str(study.directory))}`."
         )
     rows = _best(study, top)
-    space = Space(study.sweep.parameters.parameters)  # nothing is drawn, so today's law does
+    space = Space(
+        study.sweep.parameters.declared, study.sweep.parameters.constraints
+    )  # nothing is drawn, so today's law does
     points = [_fitting(study, space, row) for row in rows]
     count = len(points) * seeds
     name = study.sweep.name.removesuffix(_SUFFIX)[: _LONGEST_NAME - len(_SUFFIX)]

@@ -107,7 +107,6 @@ def _job(sweep: Sweep) -> Job:
         metric=sweep.metric.name,
         save_every=None,
         threads=1,
-        paths={},
         widest=sweep.resources.widest,
         goal=sweep.metric.goal,
         target=sweep.metric.target,

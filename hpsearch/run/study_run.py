@@ -302,7 +302,7 @@ def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str) -> Job:
         metric=sweep.metric.name,
         save_every=sweep.checkpoints.every,
         threads=sweep.resources.cpus_per_worker,
-        paths={parameter.name: parameter.path for parameter in sweep.parameters.parameters},
+        parameters=sweep.parameters,
         scaling=sweep.scaling.for_trainers(),
         widest=sweep.resources.widest,
         goal=sweep.metric.goal,

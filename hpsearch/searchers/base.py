@@ -15,10 +15,20 @@ from hpsearch.checks import InvalidKey
 from hpsearch.decision import Decision
 from hpsearch.objective import Objective
 from hpsearch.searchers.settings import Search
-from hpsearch.space import Space
+from hpsearch.space import Parameter, Space
 from hpsearch.trial import Failure, Params, Report, StateAt, Trial
 
-__all__ = ["Observation", "Past", "Problem", "Searcher", "Suggestion", "refuse_priors"]
+__all__ = [
+    "Observation",
+    "Past",
+    "Problem",
+    "Searcher",
+    "Suggestion",
+    "listed",
+    "refuse_conditions",
+    "refuse_constraints",
+    "refuse_priors",
+]
 
 
 @dataclass(frozen=True)
@@ -202,3 +212,38 @@ def refuse_priors(problem: Problem, by: str) -> None:
                 f"has no effect on {by}",
                 "remove it; points_to_try says what is tried first",
             )
+
+
+def refuse_constraints(problem: Problem, who: str) -> None:
+    """Refuse constraints for a searcher whose points may not keep them.
+
+    Raises:
+        InvalidKey: There is one.
+    """
+    if problem.space.constraints:
+        raise InvalidKey(("constraints",), f"must not be given for {who}", "take random, tpe or evolution")
+
+
+def refuse_conditions(problem: Problem, who: str) -> None:
+    """Refuse a space some of whose parameters don't always apply.
+
+    Raises:
+        InvalidKey: It is one.
+    """
+    space = problem.space
+    if space.conditional:
+        some = next(name for name in space.some_names() if name not in space.columns([]))
+        text = f"must be parameters that every trial has for {who}, but {some} doesn't always apply"
+        raise InvalidKey(("parameters",), text, "take tpe, gp or evolution")
+
+
+def listed(problem: Problem, who: str) -> tuple[Parameter, ...]:
+    """Give all parameters that a point of the space may have.
+
+    Raises:
+        InvalidKey: They have no end.
+    """
+    if not problem.space.bounded:
+        text = f"must have a max for each repeated block where the method is {who}"
+        raise InvalidKey(("parameters",), text, "give each a max, or take random, tpe or evolution")
+    return problem.space.parameters

@@ -44,6 +44,8 @@ class BooleanSpace:
         self.size = 0
         """Number of booleans."""
         for parameter in space.parameters:
+            if not parameter.distribution.searched:
+                continue
             cells = _cells(parameter.name, parameter.distribution, self.size)
             if cells is None:
                 self._singles[parameter.name] = parameter.distribution.draw(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpsearch.checks import InvalidKey
-from hpsearch.searchers.base import Problem
+from hpsearch.searchers.base import Problem, listed
 from hpsearch.searchers.curve_model import CurveModel, Points, fitted, log_expected_improvement
 from hpsearch.searchers.history import Curve
 from hpsearch.searchers.learning import LearningSearcher
@@ -19,6 +20,7 @@ from hpsearch.searchers.settings import options_as
 from hpsearch.searchers.unit_space import UnitSpace
 from hpsearch.seeds import suggestion_seed
 from hpsearch.settings import Count, Settings
+from hpsearch.space import Broken
 from hpsearch.trial import Value
 
 __all__ = ["Curves"]
@@ -79,6 +81,7 @@ class Curves(LearningSearcher):
     def check(cls, problem: Problem) -> None:
         """Check that there is something to search, and the options."""
         options_as(CurvesOptions, problem.settings, cls.kind)
+        listed(problem, cls.kind)
         if not UnitSpace(problem.space).searches:
             raise InvalidKey(("parameters",), "must hold a parameter that isn't constant, or there is nothing to learn")
 
@@ -88,7 +91,8 @@ class Curves(LearningSearcher):
             return
         chance = np.random.default_rng(suggestion_seed(self._problem.seed, number))
         for shares in self._most_promising(curves, chance):
-            yield self._space.decode(shares)
+            with suppress(Broken):
+                yield self._space.decode(shares)
 
     def _most_promising(self, curves: Sequence[Curve], chance: np.random.Generator) -> Floats:
         """Give points, of the largest expected improvement first."""

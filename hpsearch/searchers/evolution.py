@@ -14,6 +14,7 @@ from hpsearch.searchers.learning import REDRAWS, LearningSearcher
 from hpsearch.searchers.settings import options_as
 from hpsearch.seeds import suggestion_seed
 from hpsearch.settings import Count, Settings
+from hpsearch.space import Broken
 from hpsearch.trial import Value
 
 __all__ = ["Evolution"]
@@ -70,8 +71,11 @@ class Evolution(LearningSearcher):
         child: dict[str, Value] = {}
         for attempt in range(REDRAWS if population else 0):
             seed = suggestion_seed(self._problem.seed, number, attempt)
-            parent = self._parent(population, seed).params if attempt < _TOURNAMENTS else child
-            child = self._problem.space.mutate(parent, seed)
+            parent = child if child and attempt >= _TOURNAMENTS else self._parent(population, seed).params
+            try:
+                child = self._problem.space.mutate(parent, seed)
+            except Broken:
+                continue  # nothing near this parent keeps the constraints
             yield child
 
     def _parent(self, population: Sequence[Evidence], seed: int) -> Evidence:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from hpsearch.checks import InvalidKey
-from hpsearch.searchers.base import Problem, Searcher, Suggestion, refuse_priors
+from hpsearch.searchers.base import Problem, Searcher, Suggestion, listed, refuse_priors
 from hpsearch.space import Space
 
 __all__ = ["GridSearcher"]
@@ -34,6 +34,7 @@ class GridSearcher(Searcher):
     @classmethod
     def check(cls, problem: Problem) -> None:
         """Check that every parameter has a grid, and none a prior, which would change nothing."""
+        listed(problem, "grid, which tries every point")
         try:
             _ = problem.space.grid_size
         except InvalidKey as error:

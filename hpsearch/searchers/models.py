@@ -19,15 +19,18 @@ class TPE(OptunaSearcher):
     """Tree-structured Parzen estimator: densities of the good and of the other points, and the best of their ratios.
 
     Bergstra et al., "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011, section 4; over all parameters at once
-    as in Falkner et al., "BOHB", ICML 2018. Trials that are under way count among the others (a constant liar).
+    as in Falkner et al., "BOHB", ICML 2018. Trials that are under way count among the others (a constant liar). Where
+    parameters don't always apply, those that apply together have densities of their own.
     """
 
     kind: ClassVar[str] = "tpe"
+    whole: ClassVar[bool] = False
 
     def _sampler(self, seed: int) -> BaseSampler:
         from optuna.samplers import TPESampler
 
         own = {"multivariate": True, "group": True, "constant_liar": True, "n_startup_trials": 0}
+        own["warn_independent_sampling"] = False
         with quiet():
             return TPESampler(seed=seed, **{**own, **self._options})
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpsearch.checks import InvalidKey
-from hpsearch.searchers.base import Past, Problem, Suggestion
+from hpsearch.searchers.base import Past, Problem, Suggestion, listed
 from hpsearch.searchers.optuna_searcher import OptunaSearcher, quiet
 from hpsearch.searchers.optuna_space import OptunaSpace
 from hpsearch.trial import Params, Trial
@@ -94,8 +94,8 @@ class CmaEs(_Remembering):
     """Covariance matrix adaptation: a normal distribution that moves towards the better half of each generation.
 
     Hansen and Ostermeier, "Completely Derandomized Self-Adaptation in Evolution Strategies", Evolutionary Computation
-    2001. It moves numbers; choices are drawn at random. Where it begins with trials of other searches, the first normal
-    distribution is that of the best tenth of them (Nomura et al., "Warm Starting CMA-ES for Hyperparameter
+    2001. It moves numbers, and places in ordered choices. Where it begins with trials of other searches, the first
+    normal distribution is that of the best tenth of them (Nomura et al., "Warm Starting CMA-ES for Hyperparameter
     Optimization", AAAI 2021); of fewer than ten it begins at the best.
     """
 
@@ -105,7 +105,13 @@ class CmaEs(_Remembering):
     @classmethod
     def check(cls, problem: Problem) -> None:
         """Check that there are numbers to move."""
-        if len(OptunaSpace(problem.space).numbers) < 2:
+        listed(problem, cls.kind)
+        space = OptunaSpace(problem.space)
+        if space.choices:
+            text = f"must be another one than cmaes, which moves numbers, where {space.choices[0]} is a choice"
+            advice = "take tpe, gp or evolution; or say of values that rise or fall that they are ordered"
+            raise InvalidKey(("method",), text, advice)
+        if len(space.numbers) < 2:
             raise InvalidKey(
                 ("method",),
                 "must be another one where fewer than two parameters are numbers, got cmaes",

@@ -5,22 +5,26 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpsearch.checks import InvalidKey, shown
-from hpsearch.searchers.base import Observation, Problem
+from hpsearch.searchers.base import Observation, Problem, listed
 from hpsearch.searchers.history import Evidence
 from hpsearch.searchers.learning import REDRAWS, LearningSearcher
 from hpsearch.searchers.optuna_space import OptunaSpace
 from hpsearch.seeds import suggestion_seed
+from hpsearch.space import Broken
 from hpsearch.trial import Params, Report, Trial, Value
 
 if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
     from optuna.storages import InMemoryStorage
     from optuna.study import Study
     from optuna.trial import FrozenTrial
+    from optuna.trial import Trial as OptunaTrial
 
 __all__ = ["OptunaSearcher", "quiet"]
 
@@ -33,15 +37,20 @@ class OptunaSearcher(LearningSearcher):
     begins with stand first, as complete.
     """
 
+    whole: ClassVar[bool] = True
+    """The sampler sees only what all points have; see `OptunaSpace`."""
+
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        self._space = OptunaSpace(problem.space)
+        self._space = OptunaSpace(problem.space, self.whole)
         self._trials: dict[int, tuple[float | None, FrozenTrial]] = {}
         """As Optuna has them, by number, with the values that they have there."""
 
     @classmethod
     def check(cls, problem: Problem) -> None:
         """Check that there is something to search, and the sampler's options."""
+        if cls.whole:
+            listed(problem, cls.kind)
         if not OptunaSpace(problem.space).dimensions:
             raise InvalidKey(("parameters",), "must hold a parameter that isn't constant, or there is nothing to learn")
         try:
@@ -60,12 +69,14 @@ class OptunaSearcher(LearningSearcher):
             self.started(trial)
             report = Report(number, 1, {self._problem.objective.metric.name: float(number)}, 0.0)
             self.observe(Observation(trial, 1, 1, (report,), True))
-        self._ask(list(self._mirrored().values()), 0)
+        with suppress(Broken):
+            self._ask(list(self._mirrored().values()), 0)
 
     def _proposals(self, number: int) -> Iterator[dict[str, Value]]:
         study = list(self._mirrored().values())
         for attempt in range(REDRAWS if study else 0):
-            yield self._ask(study, suggestion_seed(self._problem.seed, number, attempt))
+            with suppress(Broken):
+                yield self._ask(study, suggestion_seed(self._problem.seed, number, attempt))
 
     def _sampler(self, seed: int) -> BaseSampler:
         """Make the sampler of one suggestion.
@@ -93,7 +104,8 @@ class OptunaSearcher(LearningSearcher):
             point = self._space.encode(known.params)
             if point is None:
                 return None
-            made = mirrored(point, known.value, self._space.distributions, self._attributes(known.trial))
+            theirs = {name: theirs for name, theirs in self._space.distributions.items() if name in point}
+            made = mirrored(point, known.value, theirs, self._attributes(known.trial))
             kept = self._trials[known.trial] = known.value, made
         return kept[1]
 
@@ -105,8 +117,9 @@ class OptunaSearcher(LearningSearcher):
         study, storage = self._study(seed)
         with quiet():
             study.add_trials(trials)
-            point = study.ask(self._space.distributions).params
-        params = self._space.decode(point)
+            # What a sampler relates to each other it suggests as the trial begins; of a whole point that is everything.
+            trial = study.ask(self._space.distributions if self.whole else None)
+            params = self._space.asked(partial(_suggested, trial))
         self._asked(params, study, storage)
         return params
 
@@ -120,6 +133,20 @@ class OptunaSearcher(LearningSearcher):
 
     def _asked(self, params: Params, study: Study, storage: InMemoryStorage) -> None:
         """Take what the sampler may have written."""
+
+
+def _suggested(trial: OptunaTrial, name: str, theirs: BaseDistribution) -> Any:
+    """Ask a trial of Optuna's for one parameter."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    match theirs:
+        case FloatDistribution(low=low, high=high, log=log, step=step):
+            return trial.suggest_float(name, low, high, step=step, log=log)
+        case IntDistribution(low=low, high=high, log=log, step=step):
+            return trial.suggest_int(name, low, high, step=step, log=log)
+        case CategoricalDistribution(choices=choices):
+            return trial.suggest_categorical(name, choices)
+    raise TypeError(f"a distribution must be one of numbers or choices, got {theirs!r}")
 
 
 @contextmanager

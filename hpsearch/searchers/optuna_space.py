@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hpsearch.seeds import DRAW_BITS
-from hpsearch.space import Categorical, Constant, Distribution, IntUniform, LogIntUniform, LogUniform, Space, Uniform
+from hpsearch.space import (
+    Categorical,
+    Distribution,
+    IntUniform,
+    LogIntUniform,
+    LogUniform,
+    Ordinal,
+    Parameter,
+    Space,
+    Uniform,
+)
 from hpsearch.space._decimals import Steps
 from hpsearch.space.distribution import Numeric, own_copy
 from hpsearch.trial import Params, Value
@@ -36,20 +46,36 @@ class OptunaSpace:
     Ranges become ranges of Optuna's, with their integers and logarithms, where there is a step of their multiples; a
     choice becomes its place in the list, so that lists, mappings and equal values stay what they are. What Optuna has
     no distribution for (normals, long ranges of integers, vast ones of floats) becomes its place on the parameter's own
-    scale, from 0 to 1. Constants aren't searched.
+    scale, from 0 to 1. Constants and derived values aren't searched.
+
+    Args:
+        space: The space.
+        whole: Every point has all parameters, those that don't apply with the value in the middle of their draws: for
+            samplers that see only what all points have. False: a point has those that apply.
     """
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, whole: bool = True) -> None:
         self._space = space
-        searched = ((p.name, p.distribution) for p in space.parameters if not isinstance(p.distribution, Constant))
-        self._codecs: dict[str, _Codec] = {name: _codec(distribution) for name, distribution in searched}
+        self._whole = whole
+        self._codecs: dict[str, _Codec] = {}
+        for parameter in space.parameters if space.bounded else ():
+            if parameter.distribution.searched:
+                self._codec(parameter)
+
+    def _codec(self, parameter: Parameter) -> _Codec:
+        name = parameter.name
+        if name not in self._codecs:
+            self._codecs[name] = _codec(parameter.distribution)
+        return self._codecs[name]
 
     @property
     def dimensions(self) -> int:
-        """Number of parameters that are searched: those with more than one value."""
+        """Number of parameters that are searched: those with more than one value; 1 where they have no end."""
+        if not self._space.bounded:
+            return 1
         return sum(not _is_single(codec.ours) for codec in self._codecs.values())
 
-    @cached_property
+    @property
     def distributions(self) -> dict[str, BaseDistribution]:
         """Optuna's, by flat name."""
         return {name: codec.theirs for name, codec in self._codecs.items()}
@@ -61,19 +87,50 @@ class OptunaSpace:
         return {
             name: theirs
             for name, theirs in self.distributions.items()
-            if not isinstance(codecs[name], _Choice) and not theirs.single()
+            if (not isinstance(codecs[name], _Choice) or isinstance(codecs[name], _Rank)) and not theirs.single()
         }
+
+    @property
+    def choices(self) -> list[str]:
+        """Names of the choices without an order that have more than one value."""
+        numbers = self.numbers
+        return [name for name, theirs in self.distributions.items() if name not in numbers and not theirs.single()]
 
     def encode(self, params: Params) -> dict[str, Any] | None:
         """Give a point as Optuna has it; None for one that is never drawn: a choice of probability 0 was named."""
         try:
-            return {name: codec.encode(params[name]) for name, codec in self._codecs.items()}
+            if self._whole:
+                return {name: codec.encode(params.get(name, codec.middle)) for name, codec in self._codecs.items()}
+            known = [known for name in params if (known := self._space.find(name)) is not None]
+            return {one.name: self._codec(one).encode(params[one.name]) for one in known if one.distribution.searched}
         except LookupError:
             return None
 
     def decode(self, point: Mapping[str, Any]) -> dict[str, Value]:
-        """Give a point of Optuna's as the space would have drawn it."""
-        return self._space.check({name: codec.decode(point[name]) for name, codec in self._codecs.items()})
+        """Give a point of Optuna's as the space would have drawn it.
+
+        Raises:
+            Broken: It breaks a constraint.
+        """
+        return self.asked(lambda name, _: point[name])
+
+    def asked(self, value: Callable[[str, BaseDistribution], Any]) -> dict[str, Value]:
+        """Give the point whose values are asked for one by one.
+
+        Args:
+            value: Gives the value of a parameter that applies, given its name and Optuna's distribution.
+
+        Raises:
+            Broken: It breaks a constraint.
+        """
+
+        def choose(parameter: Parameter) -> Value:
+            if not parameter.distribution.searched:
+                return parameter.distribution.draw(0)
+            codec = self._codec(parameter)
+            return parameter.distribution.accept(codec.decode(value(parameter.name, codec.theirs)))
+
+        return self._space.build(choose)
 
 
 @dataclass(frozen=True)
@@ -81,6 +138,11 @@ class _Codec:
     """One parameter: Optuna's distribution, and values from one to the other."""
 
     ours: Any
+
+    @cached_property
+    def middle(self) -> Value:
+        """The value in the middle of the draws."""
+        return self.ours.draw(1 << (DRAW_BITS - 1))
 
     @cached_property
     def theirs(self) -> Any:
@@ -211,8 +273,20 @@ class _Choice(_Codec):
         return own_copy(self._values[value])
 
 
+class _Rank(_Choice):
+    """A place in a list of choices in order."""
+
+    @cached_property
+    def theirs(self) -> Any:
+        from optuna.distributions import IntDistribution
+
+        return IntDistribution(0, len(self._values) - 1)
+
+
 def _codec(ours: Distribution) -> _Codec:
     match ours:
+        case Ordinal():
+            return _Rank(ours)
         case Categorical():
             return _Choice(ours)
         case IntUniform() if _steps_of(ours).count <= _MOST_STEPS:

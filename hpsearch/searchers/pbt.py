@@ -6,8 +6,9 @@ Jaderberg et al., "Population Based Training of Neural Networks", 2017, arXiv:17
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar
 
 from hpsearch.checks import InvalidKey, nearest
@@ -16,7 +17,7 @@ from hpsearch.searchers.settings import options_as
 from hpsearch.seeds import draw_bits, explore_seed, perturb_seed
 from hpsearch.settings import AtLeast, Settings
 from hpsearch.space import (
-    Constant,
+    Broken,
     Distribution,
     IntUniform,
     LogIntUniform,
@@ -27,9 +28,12 @@ from hpsearch.space import (
     Uniform,
 )
 from hpsearch.space.distribution import Numeric, own_copy, share_of
-from hpsearch.trial import Trial, Value
+from hpsearch.trial import Params, Trial, Value
 
 __all__ = ["Explore", "PBTSearcher"]
+
+_ATTEMPTS = 100
+"""Changes that break a constraint, before a fork takes its parent's parameters as they are."""
 
 _LEAST_MOVE = 0.1
 """On a scale that isn't logarithmic a number moves at least as one of this share of the range's width would."""
@@ -49,7 +53,7 @@ class Explore(Settings):
     resample: Annotated[float, AtLeast(0)] = 0.25
     """The probability with which a parameter is drawn anew instead, each by itself."""
     fixed: tuple[str, ...] = ()
-    """Parameters that a fork takes over as they are, by their flat names."""
+    """Parameters that a fork takes over as they are, by their flat names, or the names of groups that hold them."""
 
     def check(self) -> None:
         """Check that numbers shrink, and that the probability is one."""
@@ -65,7 +69,8 @@ class PBTSearcher(Searcher):
     Of a copy each parameter is drawn anew with a probability, and else moved: a number by one of two factors, and of
     choices in rising or falling order to a neighbour. Other choices stay. Numbers stay in their ranges, and those of
     steps move by a step at least. On a scale that isn't logarithmic, where a factor would leave 0 where it is and
-    numbers near it almost, they move by as much as a tenth of the range's width would, at least.
+    numbers near it almost, they move by as much as a tenth of the range's width would, at least. Which branch of a
+    choice is taken and how many copies of a block there are stays as it is.
     """
 
     kind: ClassVar[str] = "pbt"
@@ -91,16 +96,13 @@ class PBTSearcher(Searcher):
             InvalidKey: An option is wrong.
         """
         explore = options_as(Explore, problem.settings, cls.kind)
+        names = problem.space.some_names()
         for place, name in enumerate(explore.fixed):
-            if name not in problem.space.names:
+            if problem.space.find(name) is None and not any(known.startswith(f"{name}.") for known in names):
                 key = ("search", "options", "fixed", place)
-                raise InvalidKey(key, f"must be a parameter, got {name!r}", nearest(name, problem.space.names))
-        free = [
-            parameter
-            for parameter in problem.space.parameters
-            if not isinstance(parameter.distribution, Constant) and parameter.name not in explore.fixed
-        ]
-        if not free:
+                raise InvalidKey(key, f"must be a parameter, or hold some, got {name!r}", nearest(name, names))
+        searcher = cls(problem)
+        if not any(searcher._may_change(known) for name in names if (known := problem.space.find(name)) is not None):
             raise InvalidKey(("search", "options", "fixed"), "must leave a parameter that a fork may change")
 
     def suggest(self, number: int) -> Suggestion:
@@ -110,29 +112,46 @@ class PBTSearcher(Searcher):
     def explore(self, number: int, parent: Trial) -> Suggestion:
         """Perturb the params of a parent."""
         drawn = self._space.draw(explore_seed(self._seed), number)
-        changed = {
-            parameter.name: self._changed(number, parameter, parent.params[parameter.name], drawn)
-            for parameter in self._space.parameters
-        }
-        return Suggestion(self._space.check(changed), self.kind)
+        for attempt in range(_ATTEMPTS):
+            with suppress(Broken):
+                params = self._space.build(
+                    partial(self._changed, number, parent.params, {} if attempt else drawn, attempt)
+                )
+                return Suggestion(params, self.kind)
+        return Suggestion(own_copy(dict(parent.params)), self.kind)
 
     @property
     def size(self) -> None:
         """There is no end of draws."""
         return None
 
-    def _changed(self, number: int, parameter: Parameter, value: Value, drawn: Mapping[str, Value]) -> Value:
-        if parameter.name in self._explore.fixed or isinstance(parameter.distribution, Constant):
+    def _changed(self, number: int, parent: Params, drawn: Params, attempt: int, parameter: Parameter) -> Value:
+        name, distribution, path = parameter.name, parameter.distribution, parameter.path
+
+        def anew() -> Value:
+            if name in drawn:
+                return drawn[name]
+            return distribution.draw(draw_bits(explore_seed(self._seed), number, path, attempt))
+
+        if name not in parent:
+            return anew()
+        value = parent[name]
+        if not self._may_change(parameter):
             return own_copy(value)
-        share = share_of(draw_bits(perturb_seed(self._seed), number, parameter.path))
+        share = share_of(draw_bits(perturb_seed(self._seed), number, path, attempt))
         resample = self._explore.resample
         if share < resample:
-            return drawn[parameter.name]
+            return anew()
         up = share >= resample + (1 - resample) / 2
-        distribution = parameter.distribution
         if isinstance(distribution, Numeric):
             return _moved(distribution, value, self._explore.grow if up else self._explore.shrink)
         return own_copy(_neighbour(distribution, value, 1 if up else -1))
+
+    def _may_change(self, parameter: Parameter) -> bool:
+        name = parameter.name
+        fixed = any(name == one or name.startswith(f"{one}.") for one in self._explore.fixed)
+        # What says which parameters there are is part of the model whose weights are taken over.
+        return parameter.distribution.searched and parameter.holder is None and not fixed
 
 
 def _moved(distribution: Numeric, value: float, factor: float) -> int | float:

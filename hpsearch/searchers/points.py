@@ -49,8 +49,7 @@ class FirstTrials:
         return _drawn(copy.deepcopy(self._draws[number - len(self._points)]), "random")
 
     def _point(self, number: int) -> Suggestion:
-        drawn = self._space.draw(self._seed, number)
-        return Suggestion(drawn | copy.deepcopy(self._points[number]), "points_to_try")
+        return Suggestion(self._space.complete(self._points[number], self._seed, number), "points_to_try")
 
     def _drawn_first(self, count: int) -> list[Params | None]:
         """Draw those behind the points, each unlike those before it."""

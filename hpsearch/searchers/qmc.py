@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from hpsearch.checks import InvalidKey
-from hpsearch.searchers.base import Problem, Searcher, Suggestion, refuse_priors
+from hpsearch.searchers.base import Problem, Searcher, Suggestion, listed, refuse_constraints, refuse_priors
 from hpsearch.seeds import DRAW_BITS
-from hpsearch.space import Constant
 
 __all__ = ["QMC"]
 
@@ -22,6 +21,8 @@ _POINTS = 1 << _BITS
 
 class QMC(Searcher):
     """The points of a scrambled Sobol sequence, each coordinate by the distribution of its parameter.
+
+    Parameters that don't apply at a point have a coordinate that plays no part.
 
     Sobol 1967; Owen, "Scrambling Sobol and Niederreiter-Xing Points", Journal of Complexity 1998, through SciPy. Point
     n depends on (seed, n) and on which parameters the space has. The first 2**k points are the best balanced.
@@ -41,7 +42,8 @@ class QMC(Searcher):
     @classmethod
     def check(cls, problem: Problem) -> None:
         """Check that there is such a sequence."""
-        if len(problem.space.parameters) > _MOST_DIMENSIONS:
+        refuse_constraints(problem, "qmc, whose points are all or none")
+        if len(listed(problem, "qmc")) > _MOST_DIMENSIONS:
             raise InvalidKey(("parameters",), f"must be at most {_MOST_DIMENSIONS} for qmc")
         refuse_priors(problem, "qmc, which fills the whole space")
 
@@ -51,15 +53,16 @@ class QMC(Searcher):
 
         if number >= self.size:
             return None
-        moving = [p for p in self._space.parameters if not isinstance(p.distribution, Constant)]
+        moving = [p for p in self._space.parameters if p.distribution.searched]
         shares: list[float] = []
         if moving:
             sequence = Sobol(len(moving), scramble=True, bits=_BITS, rng=self._seed)
             if number:  # SciPy can't go on by nothing
                 sequence.fast_forward(number)
             shares = sequence.random(1)[0].tolist()
-        drawn = {p.name: p.distribution.draw(_bits(share)) for p, share in zip(moving, shares, strict=True)}
-        return Suggestion(self._space.check(drawn), self.kind)
+        bits = {p.name: _bits(share) for p, share in zip(moving, shares, strict=True)}
+        params = self._space.build(lambda parameter: parameter.distribution.draw(bits.get(parameter.name, 0)))
+        return Suggestion(params, self.kind)
 
     @property
     def size(self) -> int:

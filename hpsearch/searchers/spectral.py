@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpsearch.checks import InvalidKey
-from hpsearch.searchers.base import Problem
+from hpsearch.searchers.base import Problem, refuse_conditions, refuse_constraints
 from hpsearch.searchers.boolean_space import BooleanSpace
 from hpsearch.searchers.history import Evidence
 from hpsearch.searchers.learning import REDRAWS, LearningSearcher
@@ -81,6 +81,8 @@ class Spectral(LearningSearcher):
     def check(cls, problem: Problem) -> None:
         """Check the options, and that there is something to learn that fits into memory."""
         options = options_as(_Options, problem.settings, cls.kind)
+        refuse_conditions(problem, cls.kind)
+        refuse_constraints(problem, cls.kind)
         booleans = BooleanSpace(problem.space)
         if not booleans.size:
             raise InvalidKey(("parameters",), "must hold a parameter that isn't constant, or there is nothing to learn")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from hpsearch.seeds import redraw_seed
 from hpsearch.space import Space
 from hpsearch.trial import Params, Value
@@ -26,10 +24,10 @@ class Tried:
 
     def add(self, params: Params) -> None:
         """Count a point as tried."""
-        self._points.add(_key(params))
+        self._points.add(self._space.key(params))
 
     def __contains__(self, params: Params) -> bool:
-        return _key(params) in self._points
+        return self._space.key(params) in self._points
 
     def draw(self, seed: int, number: int) -> dict[str, Value] | None:
         """Draw a point that wasn't tried; it depends on (seed, number) and on what was. None where none is left."""
@@ -43,7 +41,3 @@ class Tried:
             return drawn  # of so many that were left, which never happens
         left = [point for point in points if point not in self]
         return left[number % len(left)] if left else None
-
-
-def _key(params: Params) -> str:
-    return json.dumps(dict(params), sort_keys=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpsearch.seeds import DRAW_BITS
-from hpsearch.space import Categorical, Constant, Space
+from hpsearch.space import Categorical, Ordinal, Parameter, Space
 from hpsearch.space.distribution import Numeric, own_copy
 from hpsearch.trial import Params, Value
 
@@ -28,12 +28,16 @@ class UnitSpace:
 
     A number's share is that of the draws which give it, and so is its feature; of few values it is the place on their
     own scale. A choice's share says which of the list it is; its features are a column for each value, so that any two
-    unlike ones are at distance 1.
+    unlike ones are at distance 1. A parameter that doesn't apply has the middle of its scale, or no choice, as its
+    features, so that points without it don't differ in it.
+
+    Raises:
+        InvalidKey: The space's parameters have no end.
     """
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        searched = ((p.name, p.distribution) for p in space.parameters if not isinstance(p.distribution, Constant))
+        searched = ((p.name, p.distribution) for p in space.parameters if p.distribution.searched)
         self._axes: dict[str, _Axis] = {name: _axis_of(distribution) for name, distribution in searched}
 
     @property
@@ -44,7 +48,7 @@ class UnitSpace:
     @cached_property
     def choices(self) -> NDArray[np.bool_]:
         """[axes]: which are choices."""
-        return np.array([isinstance(axis, _Choice) for axis in self._axes.values()])
+        return np.array([isinstance(axis, _Choice) for axis in self._axes.values()], dtype=np.bool_)
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
@@ -54,18 +58,39 @@ class UnitSpace:
     def encode(self, params: Params) -> Floats | None:
         """Give the shares; None for a point that is never drawn: a choice of probability 0 was named."""
         try:
-            return np.array([axis.share(params[name]) for name, axis in self._axes.items()], dtype=np.float64)
+            shares = [axis.share(params[name]) if name in params else 0.5 for name, axis in self._axes.items()]
+            return np.array(shares, dtype=np.float64)
         except LookupError:
             return None
 
     def decode(self, shares: Floats) -> dict[str, Value]:
-        """Give a point as the space would have drawn it."""
-        found = {name: axis.value(float(share)) for (name, axis), share in zip(self._axes.items(), shares, strict=True)}
-        return self._space.check(found)
+        """Give a point as the space would have drawn it.
+
+        Raises:
+            Broken: It breaks a constraint.
+        """
+        return self._space.build(self._values(shares))
+
+    def _values(self, shares: Floats) -> Callable[[Parameter], Value]:
+        share_of = dict(zip(self._axes, shares.tolist(), strict=True))
+
+        def value(parameter: Parameter) -> Value:
+            axis = self._axes.get(parameter.name)
+            return parameter.distribution.draw(0) if axis is None else axis.value(share_of[parameter.name])
+
+        return value
 
     def features(self, shares: Floats) -> Floats:
         """Give [n, columns] of points [n, axes], as they are after they are decoded."""
-        return np.concatenate([axis.features(shares[:, place]) for place, axis in enumerate(self._axes.values())], 1)
+        found = np.concatenate([axis.features(shares[:, place]) for place, axis in enumerate(self._axes.values())], 1)
+        if not self._space.conditional:
+            return found
+        points = [self._space.applied(self._values(row)) for row in shares]
+        applies = np.array([[name in point for name in self._axes] for point in points])
+        widths = [axis.columns for axis in self._axes.values()]
+        nothing = np.repeat(np.where(self.choices, 0.0, 0.5), widths)
+        seen: Floats = np.where(np.repeat(applies, widths, axis=1), found, nothing)
+        return seen
 
 
 @dataclass(frozen=True)
@@ -129,6 +154,30 @@ class _Few(_Number):
 
 
 @dataclass(frozen=True)
+class _Rank(_Axis):
+    """One of a list in order: its place there, from 0 to 1."""
+
+    ours: Ordinal
+
+    @cached_property
+    def values(self) -> list[Value]:
+        return self.ours.every_value()
+
+    def share(self, value: Value) -> float:
+        return self.ours.share(value)
+
+    def _places(self, shares: Floats) -> NDArray[np.int64]:
+        return np.minimum((shares * len(self.values)).astype(np.int64), len(self.values) - 1)
+
+    def value(self, share: float) -> Value:
+        return own_copy(self.values[int(self._places(np.array([share]))[0])])
+
+    def features(self, shares: Floats) -> Floats:
+        columns: Floats = (self._places(shares) / max(len(self.values) - 1, 1))[:, None]
+        return columns
+
+
+@dataclass(frozen=True)
 class _Choice(_Axis):
     """One of a list."""
 
@@ -162,6 +211,8 @@ class _Choice(_Axis):
 
 
 def _axis_of(ours: object) -> _Axis:
+    if isinstance(ours, Ordinal):
+        return _Rank(ours)
     if isinstance(ours, Categorical):
         return _Choice(ours)
     if not isinstance(ours, Numeric):

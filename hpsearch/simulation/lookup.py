@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hpsearch.checks import InvalidKey, nearest, shown
 from hpsearch.errors import SweepError, TrainableError
-from hpsearch.space import Space
+from hpsearch.space import Constant, Space
 from hpsearch.space.distribution import Distribution, Numeric
 from hpsearch.trial import Params, Value
 
@@ -30,7 +30,13 @@ def check_columns(columns: Columns, space: Space) -> None:
     Raises:
         SweepError: One lacks a parameter of the other.
     """
-    for name in space.names:
+    if space.conditional:
+        strange = next(name for name in space.some_names() if name not in space.columns([]))
+        raise SweepError(
+            f"the sweep of a table must have parameters that every trial has, but {strange} isn't part of each: "
+            "write a class derived from hpsearch.Curves, which is given the params as a trainable is"
+        )
+    for name in _looked_up(space):
         if name not in columns:
             raise SweepError(
                 f"the table must have a column for each parameter of the sweep, but has none for {name}: "
@@ -45,11 +51,20 @@ def check_columns(columns: Columns, space: Space) -> None:
         )
 
 
+def _looked_up(space: Space) -> list[str]:
+    """Give the parameters that a row is found by: all but those that follow from others, or never change."""
+    return [
+        parameter.name
+        for parameter in space.parameters
+        if parameter.distribution.searched or (isinstance(parameter.distribution, Constant) and not parameter.holder)
+    ]
+
+
 class ExactRows:
     """Rows by their values; 1 and 1.0 are the same."""
 
     def __init__(self, columns: Columns, space: Space) -> None:
-        self._names = space.names
+        self._names = _looked_up(space)
         self._rows: dict[tuple[object, ...], int] = {}
         for row, values in enumerate(zip(*(columns[name] for name in self._names), strict=True)):
             self._rows.setdefault(tuple(map(identity, values)), row)
@@ -82,8 +97,9 @@ class NearestRows:
         self._numeric: list[tuple[str, Numeric]] = []
         self._listed: list[tuple[str, Mapping[object, int]]] = []
         places, codes = [], []
-        for parameter in space.parameters:
-            name, distribution, column = parameter.name, parameter.distribution, columns[parameter.name]
+        looked_up = ((name, found) for name in _looked_up(space) if (found := space.find(name)) is not None)
+        for name, parameter in looked_up:
+            distribution, column = parameter.distribution, columns[name]
             if isinstance(distribution, Numeric):
                 self._numeric.append((name, distribution))
                 places.append(_places(name, distribution, column))

@@ -12,11 +12,11 @@ from itertools import accumulate
 from typing import ClassVar
 
 from hpsearch.checks import InvalidKey, KeyPath, number, plain, shown
-from hpsearch.space._near import bits_of_mixture
+from hpsearch.space._near import bits_near, bits_of_mixture
 from hpsearch.space.distribution import Distribution, own_copy, share_of
 from hpsearch.trial import Value
 
-__all__ = ["Categorical", "Constant", "list_advice"]
+__all__ = ["Categorical", "Constant", "Ordinal", "list_advice"]
 
 
 @dataclass(frozen=True)
@@ -112,11 +112,16 @@ class Categorical(Distribution):
         whole = sum(shares)
         return Categorical(values, [share / whole for share in shares]).at(share_of(bits))
 
+    def neighbours(self, value: Value) -> list[Value]:
+        """Give every other value that has a probability."""
+        return [own_copy(item) for item, _ in self._others(value)]
+
     def _others(self, value: Value) -> list[tuple[Value, float]]:
         """Give the values but this one that have a probability, each with it."""
+        own = _identity(value)
         shares = self.probabilities or [1.0] * len(self.values)
         pairs = zip(self.values, shares, strict=True)
-        return [(item, share) for item, share in pairs if share > 0 and _identity(item) != _identity(value)]
+        return [(item, share) for item, share in pairs if share > 0 and _identity(item) != own]
 
     def accept(self, value: object) -> Value:
         """Give the listed value that this one equals."""
@@ -128,10 +133,49 @@ class Categorical(Distribution):
 
 
 @dataclass(frozen=True)
+class Ordinal(Categorical):
+    """One of these values, each equally likely, which rise or fall in some sense: neighbours in the list are alike."""
+
+    kind: ClassVar[str] = "ordinal"
+
+    def _check(self) -> None:
+        super()._check()
+        if self.probabilities is not None:
+            raise InvalidKey(("probabilities",), "must not be given where the values are ordered", "remove them")
+        if len(self.grid()) < len(self.values):
+            raise InvalidKey(("values",), "must each stand there once where they are ordered")
+
+    def place(self, value: Value) -> int:
+        """Give where a value stands in the list, from 0."""
+        return [_identity(item) for item in self.values].index(_identity(value))
+
+    def share(self, value: Value) -> float:
+        """Give the middle of the draws that give a value."""
+        return (self.place(value) + 0.5) / len(self.values)
+
+    def near(self, bits: int) -> Value:
+        """Give a value near the prior, as a truncated normal around its place falls."""
+        return self.draw(bits if self.prior is None else bits_near(self.share(self.prior), bits))
+
+    def neighbours(self, value: Value) -> list[Value]:
+        """Give the values beside it."""
+        place = self.place(value)
+        return [own_copy(self.values[near]) for near in (place - 1, place + 1) if 0 <= near < len(self.values)]
+
+    def mutate(self, value: Value, bits: int) -> Value:
+        """Give another value: three times in four one beside it, else any."""
+        beside = self.neighbours(value)
+        if not beside or bits % 4 == 0:
+            return super().mutate(value, bits)
+        return beside[(bits >> 2) % len(beside)]
+
+
+@dataclass(frozen=True)
 class Constant(Distribution):
     """Always this value."""
 
     kind: ClassVar[str] = "constant"
+    searched: ClassVar[bool] = False
 
     value: Value
 
@@ -180,15 +224,16 @@ def _list_of(read: Callable[[object, KeyPath], Value]) -> Callable[[object, KeyP
 
 
 def _equal(value: object, known: Iterable[Value]) -> list[Value]:
-    """Give those of the known values that equal this one: the same in kind, then numbers of another kind."""
+    """Give those of the known values that equal this one: the same in kind, else numbers of another kind."""
     got = plain(value)
-    same = [item for item in known if _identity(item) == _identity(got)]
-    return same + [item for item in known if _is_number(item) and _is_number(got) and item == got]
+    own = _identity(got)
+    same = [item for item in known if _identity(item) == own]
+    return same or [item for item in known if _is_number(item) and _is_number(got) and item == got]
 
 
-def _identity(value: Value) -> str:
+def _identity(value: Value) -> object:
     """Tell True from 1 and 1 from 1.0, which Python's == doesn't."""
-    return json.dumps(value, sort_keys=True)
+    return (type(value), value) if isinstance(value, str | int) else json.dumps(value, sort_keys=True)
 
 
 def _is_number(value: object) -> bool:

@@ -41,6 +41,8 @@ class Distribution(ABC):
     """Name in JSON."""
     prior: Value = None
     """Where a good value is believed to be; None: nobody says."""
+    searched: ClassVar[bool] = True
+    """Its value is chosen; False: it is given, or follows from others."""
 
     def __post_init__(self) -> None:
         try:
@@ -118,6 +120,14 @@ class Distribution(ABC):
         """
         raise ValueError(f"{type(self).__name__} must have another value than {value!r} to be mutated")
 
+    def neighbours(self, value: Value) -> list[Value]:
+        """Give the values that are one step from this one: each other choice, the numbers beside it.
+
+        Args:
+            value: As `accept` gives it.
+        """
+        return []
+
     def to_json(self) -> dict[str, Value]:
         """Give the distribution as JSON; `distribution_from_json` reads it back."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
@@ -192,6 +202,15 @@ class Numeric(Distribution):
         taken = bits if bits % 4 == 0 else bits_near(center, bits, MOVE)
         drawn = self.draw(taken)
         return drawn if drawn != value else self._beside(value, share_of(taken) >= center)
+
+    def neighbours(self, value: Value) -> list[Value]:
+        """Give the multiples beside a number, or the numbers that lie `MOVE` of the draws below and above it."""
+        least, greatest = self.ends
+        if self.steps is not None:
+            return [self._beside(value, above) for above, end in ((False, least), (True, greatest)) if value != end]
+        shares = [self.share(value) + move for move in (-MOVE, MOVE)]
+        drawn = [self.draw(min(int(share * 2**DRAW_BITS), 2**DRAW_BITS - 1)) for share in shares if 0 <= share <= 1]
+        return [near for near in drawn if near != value]
 
     def _beside(self, value: float, above: bool) -> int | float:
         """Give the number next to one between the ends, on this side where there is one."""

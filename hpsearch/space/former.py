@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hpsearch.checks import InvalidKey
 from hpsearch.space.choices import Categorical
-from hpsearch.space.distribution import Distribution
+from hpsearch.space.distribution import Distribution, own_copy
 from hpsearch.space.normals import LogNormal, Normal
 from hpsearch.space.ranges import IntUniform, LogIntUniform, LogUniform, Uniform
 from hpsearch.space.space import Space
-from hpsearch.trial import Value
+from hpsearch.trial import Params, Value
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -34,12 +34,13 @@ class FormerSpace(Space):
             if parameter.distribution.prior is not None:
                 raise InvalidKey((*parameter.path, "prior"), "must not be given in a study that drew without priors")
 
-    def draw(self, seed: int, number: int) -> dict[str, Value]:
-        """Draw every parameter, in order."""
+    def complete(self, point: Params, seed: int, number: int) -> dict[str, Value]:
+        """Draw every parameter, in order, and take those of the point instead."""
         from numpy.random import PCG64, Generator, SeedSequence
 
         rng = Generator(PCG64(SeedSequence([seed, number])))
-        return {parameter.name: _drawn(parameter.distribution, rng) for parameter in self.parameters}
+        drawn = {parameter.name: _drawn(parameter.distribution, rng) for parameter in self.parameters}
+        return {**drawn, **own_copy(dict(point))}
 
     @staticmethod
     def _grid_of(distribution: Distribution) -> list[Value]:

@@ -1,172 +1,228 @@
-"""The search space: named parameters, perhaps in nested groups, each with its distribution."""
+"""The search space: what may be tried."""
 
 from __future__ import annotations
 
-import re
+import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
-from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from hpsearch.checks import InvalidKey, KeyPath, nearest, shown
-from hpsearch.errors import SweepError
-from hpsearch.seeds import draw_bits, is_near_prior, mutation_bits
-from hpsearch.space.choices import Categorical, Constant, list_advice
+from hpsearch.checks import InvalidKey, nearest, shown
+from hpsearch.seeds import draw_bits, is_near_prior
+from hpsearch.space import moves
+from hpsearch.space.cell import Cell
+from hpsearch.space.choices import Constant
+from hpsearch.space.declaring import declared
+from hpsearch.space.derived import Derived
 from hpsearch.space.distribution import Distribution, own_copy
-from hpsearch.space.normals import LogNormal, Normal
-from hpsearch.space.ranges import IntUniform, LogIntUniform, LogUniform, Uniform
+from hpsearch.space.enumeration import Enumeration
+from hpsearch.space.expressions import ABSENT, Expression
+from hpsearch.space.from_json import constraints_from_json, declared_from_json
+from hpsearch.space.nesting import nested, unnested
+from hpsearch.space.parameter import Declared, Parameter
+from hpsearch.space.structures import Choice
+from hpsearch.space.tree import Missing, Tree
+from hpsearch.space.walk import UNKNOWN, Broken, Choose, Walk
 from hpsearch.trial import Params, Value
 
-__all__ = ["Parameter", "Space", "distribution_from_json"]
+__all__ = ["MOST_DRAWS", "Space"]
 
-_KINDS: Mapping[str, type[Distribution]] = {
-    cls.kind: cls for cls in (Uniform, LogUniform, IntUniform, LogIntUniform, Normal, LogNormal, Categorical, Constant)
-}
-
-# Names become command-line options, columns and TensorBoard tags.
-_NAME = re.compile(r"[^\W\d][\w.-]*")
-
-_DEEPEST_GROUP = 20
-
-# Keys of a parameter in W&B's notation: in Python they would pass for the names of a group.
-_WANDB_KEYS = ("value", "values", "distribution", "min", "max", "parameters")
-
-
-def distribution_from_json(given: Mapping[str, Value]) -> Distribution:
-    """Read back what `Distribution.to_json` gave."""
-    fields = dict(given)
-    kind = fields.pop("distribution", None)
-    if kind not in _KINDS:
-        raise InvalidKey(("distribution",), f"must be a known distribution, got {shown(kind)}")
-    return _KINDS[kind](**fields)
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A leaf of the space."""
-
-    path: tuple[str, ...]
-    """Names of the groups around it, and its own. A name may hold dots and stays one name."""
-    distribution: Distribution
-
-    @property
-    def name(self) -> str:
-        """The flat name: `"optimizer.lr"`."""
-        return ".".join(self.path)
+MOST_DRAWS = 10_000
+"""Draws of one point, of which none keeps all constraints, before that is an error."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """Parameters in order. The order is part of the space: columns and grids depend on it, and no draw."""
+    """Parameters in order, some perhaps inside structures, and the constraints that a point must keep.
+
+    The order is part of the space: columns and grids depend on it, and no draw. A point is a mapping of flat names to
+    values, of the parameters that apply there and no others.
+    """
 
     law: ClassVar[int] = 2
     """Which draws and grids it gives; the sweep keeps it, so that a study ends by the law it began with."""
 
-    parameters: tuple[Parameter, ...]
+    declared: tuple[Declared, ...]
+    constraints: tuple[Expression, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.parameters:
+        if not self.declared:
             raise InvalidKey((), "must hold at least one parameter, got none")
-        seen: dict[str, Parameter] = {}
-        for parameter in self.parameters:
-            for name in parameter.path:
-                if not isinstance(name, str) or not _NAME.fullmatch(name):
-                    problem = "must be named with letters, digits, _, - and dots, a letter first"
-                    raise InvalidKey(parameter.path, problem)
-            other = seen.setdefault(parameter.name, parameter)
-            if other is not parameter:
-                raise InvalidKey(
-                    parameter.path,
-                    f"has the same flat name ({parameter.name}) as another parameter",
-                    "rename one: a dot in a name and a nested group can't be told apart in tables",
-                )
-        groups = {p.path[:depth] for p in self.parameters for depth in range(1, len(p.path))}
-        for parameter in self.parameters:
-            if parameter.path in groups:
-                raise InvalidKey(parameter.path, "can't be a parameter and a group at once")
+        _ = self._tree
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.declared, self.constraints)
 
     @classmethod
-    def from_parameters(cls, parameters: Mapping[str, object]) -> Space:
+    def from_parameters(cls, parameters: Mapping[str, object], constraints: Iterable[str] = ()) -> Space:
         """Build a space as Python writes it.
 
         Args:
-            parameters: Names to distributions. A list is a `Categorical`, a mapping a nested group, and any
-                other plain value a `Constant`.
+            parameters: Names to distributions or structures. A list is a `Categorical`, a mapping a nested group, and
+                any other plain value a `Constant`.
+            constraints: Expressions that every point must make true.
 
         Raises:
             InvalidKey: Something else, such as an array or a set: whether it is one value or a choice, and in which
                 order, it doesn't say.
         """
-        return cls(tuple(_leaves(parameters, ())))
+        return cls(declared(parameters, ()), tuple(map(Expression, constraints)))
+
+    @cached_property
+    def _tree(self) -> Tree:
+        return Tree(self.declared, self.constraints)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """All parameters that a point may have, in order: those of all branches and copies.
+
+        Raises:
+            InvalidKey: They have no end, as a block is repeated without a bound.
+        """
+        return self._tree.parameters
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Flat names, in order."""
+        """Their flat names.
+
+        Raises:
+            InvalidKey: They have no end.
+        """
         return tuple(parameter.name for parameter in self.parameters)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the parameters have an end."""
+        return self._tree.bounded
+
+    @property
+    def conditional(self) -> bool:
+        """Whether there are parameters that some points have and others don't."""
+        return self._tree.conditional
+
+    def everything(self) -> Iterator[Declared]:
+        """Give what was declared, and what is declared inside, each block once."""
+        return self._tree.everything()
+
+    def find(self, name: str) -> Parameter | None:
+        """Give the parameter of a flat name."""
+        return self._tree.find(name)
+
+    def some_names(self) -> list[str]:
+        """Give the flat names of up to 1,000 parameters; of a block without a bound those of its first copies."""
+        return self._tree.some_names()
+
+    def columns(self, points: Iterable[Params]) -> tuple[str, ...]:
+        """Give the names of the parameters that every point has, or one of these has, in order."""
+        seen = dict.fromkeys(name for point in points for name in point)
+        known = [name for name in seen if self.find(name) is not None]
+        return tuple(sorted({*self._tree.always, *known}, key=self._tree.place))
+
+    def build(self, choose: Choose) -> dict[str, Value]:
+        """Give the point that these values make.
+
+        Args:
+            choose: Gives the value of each parameter that applies, in order, as its distribution has it.
+
+        Raises:
+            Broken: It breaks a constraint.
+        """
+        walk = Walk(self._tree, choose)
+        walk.check(self.constraints)
+        return walk.point
+
+    def applied(self, choose: Choose) -> dict[str, Value]:
+        """Give what `build` gives, whether or not it breaks a constraint."""
+        return Walk(self._tree, choose).point
 
     def draw(self, seed: int, number: int) -> dict[str, Value]:
         """Draw the params of a trial; flat names to plain Python values.
 
         Each depends on the sweep's seed, the trial's number and the parameter's own path, and on no other parameter.
+        A point that breaks a constraint is drawn again, from bits of its own.
 
         Where parameters have a prior, trial 0 takes it, and of the others one half is drawn from near it, all of them
         at once; the other half is drawn as without, so that a wrong belief costs every second trial and no more. One
         half is what PriorBand (Mallik et al., NeurIPS 2023) gives the prior in a first rung; that it gives it more in
         later ones, and draws near the best trial as well, is nothing for draws that know of no other trial.
-        """
-        believed = self._has_priors
-        near = believed and is_near_prior(seed, number)
-        out: dict[str, Value] = {}
-        for name, parameter in zip(self.names, self.parameters, strict=True):
-            distribution, bits = parameter.distribution, draw_bits(seed, number, parameter.path)
-            if believed and number == 0 and distribution.prior is not None:
-                out[name] = own_copy(distribution.prior)
-            else:
-                out[name] = distribution.near(bits) if near else distribution.draw(bits)
-        return out
-
-    def mutable(self, point: Params) -> tuple[Parameter, ...]:
-        """Give the parameters that another value may be drawn for than they have at this point."""
-        return tuple(known for known in self.parameters if known.distribution.mutable(point[known.name]))
-
-    def mutate(self, params: Params, seed: int) -> dict[str, Value]:
-        """Give a copy of a point in which one parameter has another value.
-
-        Each that may have another is equally likely to be the one, and `Distribution.mutate` gives its value: another
-        choice, or another number, mostly a near one. Real et al., "Regularized Evolution for Image Classifier
-        Architecture Search", AAAI 2019, Figure 2, mutate an architecture in one place so.
-
-        Args:
-            params: Flat names to values.
-            seed: Whoever mutates a point twice takes another; 0 <= seed < 2**64.
 
         Raises:
-            InvalidKey: No parameter has another value, or the point doesn't lie in the space.
+            InvalidKey: None of `MOST_DRAWS` draws keeps the constraints.
         """
-        point = self.check(params)
-        mutable = self.mutable(point)
-        if not mutable:
-            raise InvalidKey((), "must hold a parameter with another value than the point has, or nothing can change")
-        by_turn = {known.name: (*mutation_bits(seed, known.path), known.distribution) for known in mutable}
-        name = min(by_turn, key=lambda known: by_turn[known][0])
-        _, bits, distribution = by_turn[name]
-        return {**point, name: distribution.mutate(point[name], bits)}
+        return self.complete({}, seed, number)
+
+    def complete(self, point: Params, seed: int, number: int) -> dict[str, Value]:
+        """Draw what a partial point, as `check` gives it, leaves out; see `draw`."""
+        problems: Counter[str] = Counter()
+        for attempt in range(MOST_DRAWS):
+            try:
+                return self._drawn(point, seed, number, attempt)
+            except Broken as error:
+                problems[self._said(error)] += 1
+        most, count = problems.most_common(1)[0]
+        raise InvalidKey(
+            ("constraints",),
+            f"must be kept by more points: of {MOST_DRAWS:,} draws none keeps them all, and {count:,} break {most}",
+            "loosen it, or narrow the parameters that it names",
+        )
+
+    def _said(self, error: Broken) -> str:
+        """Name what a draw broke."""
+        place = error.key[-1]
+        if error.key[:1] == ("constraints",) and isinstance(place, int):
+            return self.constraints[place].text
+        return ".".join(map(str, error.key))
+
+    def attempts(self, seed: int, number: int) -> int:
+        """Count the draws that a trial took: 1 where the first kept all constraints."""
+        for attempt in range(MOST_DRAWS):
+            try:
+                self._drawn({}, seed, number, attempt)
+            except Broken:
+                continue
+            return attempt + 1
+        return MOST_DRAWS
+
+    def _drawn(self, point: Params, seed: int, number: int, attempt: int) -> dict[str, Value]:
+        near = self._has_priors and is_near_prior(seed, number)
+
+        def choose(parameter: Parameter) -> Value:
+            name, distribution = parameter.name, parameter.distribution
+            if name in point:
+                return own_copy(point[name])
+            if number == 0 and distribution.prior is not None:
+                return own_copy(distribution.prior)
+            bits = draw_bits(seed, number, parameter.path, attempt)
+            return distribution.near(bits) if near else distribution.draw(bits)
+
+        return self.build(choose)
 
     @cached_property
     def _has_priors(self) -> bool:
-        return any(parameter.distribution.prior is not None for parameter in self.parameters)
+        return self._tree.has_priors
+
+    def mutable(self, point: Params) -> tuple[Parameter, ...]:
+        """Give the parameters that another value may be drawn for than they have at this point."""
+        known = [(parameter, point[name]) for name in point if (parameter := self.find(name)) is not None]
+        return tuple(parameter for parameter, value in known if parameter.distribution.mutable(value))
+
+    def mutate(self, params: Params, seed: int) -> dict[str, Value]:
+        """Give a copy of a point in which one parameter has another value; see `hpsearch.space.moves`."""
+        return moves.mutate(self, params, seed)
+
+    def neighbours(self, params: Params, seed: int = 0) -> list[dict[str, Value]]:
+        """Give the points that are one step from this one; see `hpsearch.space.moves`."""
+        return moves.neighbours(self, params, seed)
+
+    def crossover(self, one: Params, other: Params, seed: int) -> dict[str, Value]:
+        """Give a point between two others; see `hpsearch.space.moves`."""
+        return moves.crossover(self, one, other, seed)
 
     @cached_property
-    def _grids(self) -> tuple[list[Value], ...]:
-        out = []
-        for parameter in self.parameters:
-            try:
-                out.append(self._grid_of(parameter.distribution))
-            except InvalidKey as error:
-                raise error.under(parameter.path) from None
-        return tuple(out)
+    def _grid(self) -> Enumeration:
+        return Enumeration(self, self._grid_of)
 
     @staticmethod
     def _grid_of(distribution: Distribution) -> list[Value]:
@@ -177,142 +233,133 @@ class Space:
         """Number of points of the grid.
 
         Raises:
-            InvalidKey: A parameter is continuous and names no `points`.
+            InvalidKey: A parameter is continuous and names no `points`, or a block is repeated without a bound.
         """
-        return prod(len(values) for values in self._grids)
+        return self._grid.size
 
     def grid_point(self, index: int) -> dict[str, Value]:
         """Give one point of the grid; the first parameter varies slowest."""
-        if not 0 <= index < self.grid_size:
-            raise SweepError(f"a grid point must be between 0 and {self.grid_size - 1}, got {index}")
-        point = {}
-        for name, values in zip(reversed(self.names), reversed(self._grids), strict=True):
-            index, digit = divmod(index, len(values))
-            point[name] = own_copy(values[digit])
-        return {name: point[name] for name in self.names}
+        return self._grid.point(index)
+
+    @cached_property
+    def size(self) -> int | None:
+        """Number of points that may be drawn, as they are written; None: infinitely many, or too many to count.
+
+        Where conditions or constraints leave points out, they are counted one by one, and no more than 100,000.
+        """
+        return Enumeration.drawn(self).counted
 
     def every_point(self, most: int) -> list[dict[str, Value]] | None:
         """Give all points that may be drawn, each once; None where they are more than `most`."""
-        values = [parameter.distribution.every_value() for parameter in self.parameters]
-        listed = [one for one in values if one is not None]
-        if len(listed) < len(values) or prod(map(len, listed)) > most:
-            return None
-        return [dict(zip(self.names, map(own_copy, point), strict=True)) for point in product(*listed)]
+        found = Enumeration.drawn(self).points(most)
+        return None if found is None else list({self.key(point): point for point in found}.values())
+
+    def key(self, params: Params) -> str:
+        """Give what equal points share: their values, as JSON, where equal cells count as one."""
+        if not self._has_cells:
+            return json.dumps(dict(params), sort_keys=True)
+        return json.dumps([nested(self.declared, params, canonical=True), self._strange(params)], sort_keys=True)
+
+    @cached_property
+    def _has_cells(self) -> bool:
+        return any(isinstance(one.holds, Cell) and one.holds.each == "node" for one in self.everything())
 
     def nest(self, flat: Params) -> dict[str, Value]:
-        """Give the params as the trainable sees them: groups as mappings."""
-        out: dict[str, Value] = {}
-        for parameter in self.parameters:
-            if parameter.name not in flat:
-                continue
-            group = out
-            for name in parameter.path[:-1]:
-                group = group.setdefault(name, {})
-            group[parameter.path[-1]] = flat[parameter.name]
-        return out
+        """Give the params as the trainable sees them, to keep: groups as mappings, copies as lists.
+
+        What isn't a parameter, as a searcher of one's own may suggest it, stands at the top.
+        """
+        return {**nested(self.declared, flat), **self._strange(flat)}
+
+    def _strange(self, flat: Params) -> dict[str, Value]:
+        return {name: own_copy(value) for name, value in flat.items() if self.find(name) is None}
 
     def flatten(self, params: Mapping[str, object]) -> dict[str, Value]:
-        """Give params flat names, in the space's order; groups may be nested, or flat already.
+        """Give params flat names, in the space's order; groups and structures may be nested, or flat already.
 
         Raises:
             InvalidKey: A name isn't in the space, or stands there twice.
         """
         found: dict[str, Value] = {}
-        for path, name, value in self._named(params, ()):
+        for path, name, value in unnested(self._tree, params):
             if name in found:
                 raise InvalidKey(path, "stands there twice, flat and nested")
             found[name] = value
-        return {name: found[name] for name in self.names if name in found}
-
-    def _named(self, params: Mapping[str, object], path: tuple[str, ...]) -> Iterator[tuple[KeyPath, str, object]]:
-        for key, value in params.items():
-            here = (*path, str(key))
-            name = ".".join(here)
-            if name in self._known:
-                yield here, name, value
-            elif isinstance(value, Mapping) and any(known.startswith(f"{name}.") for known in self.names):
-                yield from self._named(value, here)
-            else:
-                raise InvalidKey(here, "isn't a parameter", nearest(name, self.names))
-
-    @cached_property
-    def _known(self) -> frozenset[str]:
-        return frozenset(self.names)
+        return {name: found[name] for name in sorted(found, key=self._tree.place)}
 
     def check(self, flat: Params, partial: bool = False) -> dict[str, Value]:
-        """Give the params as the space would have drawn them, constants filled in.
+        """Give the params as the space would have drawn them, constants and derived values filled in.
 
         Args:
             flat: Flat names to values.
-            partial: Parameters may be missing.
+            partial: Parameters may be missing. One inside a branch says which branch is taken.
 
         Raises:
-            InvalidKey: A value lies outside its distribution, or a parameter is missing.
+            InvalidKey: A value lies outside its distribution, or a parameter doesn't apply here.
+            Missing: A parameter is missing.
+            Broken: A constraint isn't kept.
         """
-        unknown = next((name for name in flat if name not in self._known), None)
-        if unknown is not None:
-            raise InvalidKey((unknown,), "isn't a parameter", nearest(unknown, self.names))
-        out = {}
-        for parameter in self.parameters:
+        given = dict(flat)
+        for name in flat:
+            if self.find(name) is None:
+                raise InvalidKey((name,), "isn't a parameter", self._nearest(name))
+        if partial:
+            self._take_branches(given)
+
+        def choose(parameter: Parameter) -> Value:
+            distribution = parameter.distribution
             try:
-                if parameter.name in flat:
-                    out[parameter.name] = parameter.distribution.accept(flat[parameter.name])
-                elif isinstance(parameter.distribution, Constant):
-                    out[parameter.name] = parameter.distribution.accept(parameter.distribution.value)
-                elif not partial:
-                    raise InvalidKey((), "is required")
+                if parameter.name in given:
+                    return distribution.accept(given[parameter.name])
+                if isinstance(distribution, Constant):
+                    return distribution.accept(distribution.value)
+                if partial:
+                    return UNKNOWN
             except InvalidKey as error:
                 raise error.under(parameter.path) from None
+            raise Missing(parameter.path, "is required")
+
+        out = self.build(choose)
+        self._check_used(given, out, partial)
         return out
+
+    def _take_branches(self, given: dict[str, Value]) -> None:
+        """Say which branches are taken where parameters inside them are given."""
+        for name in list(given):
+            parameter = self.find(name)
+            assert parameter is not None
+            for depth in range(1, len(parameter.path)):
+                above = ".".join(parameter.path[:depth])
+                if above not in given and isinstance(self._tree.structure(above), Choice):
+                    given[above] = parameter.path[depth]
+
+    def _check_used(self, given: Mapping[str, Value], point: Params, partial: bool) -> None:
+        """Refuse what is given and has no place in the point, and derived values that are others."""
+        for name, value in given.items():
+            parameter = self.find(name)
+            assert parameter is not None
+            if isinstance(parameter.distribution, Derived):
+                own = point.get(name, value if partial else ABSENT)
+                if own is ABSENT or own != value:
+                    expression = parameter.distribution.expression
+                    problem = f"must be what {expression} gives, {shown(own)}, got {shown(value)}"
+                    raise InvalidKey(parameter.path, problem, "leave it out: it follows from the others")
+            elif name not in point:
+                advice = "give what decides whether it applies, too" if partial else "leave it out"
+                problem = f"doesn't apply beside the other values, got {shown(value)}"
+                raise InvalidKey(parameter.path, problem, advice)
+
+    def _nearest(self, name: str) -> str:
+        return nearest(name, self.some_names())
 
     def to_json(self) -> list[dict[str, Value]]:
         """Give the space as JSON; `from_json` reads it back."""
-        return [{"path": list(p.path), **p.distribution.to_json()} for p in self.parameters]
+        return [
+            *(one.to_json() for one in self.declared),
+            *({"constraint": constraint.text} for constraint in self.constraints),
+        ]
 
     @classmethod
     def from_json(cls, given: Sequence[Mapping[str, Value]]) -> Space:
         """Read back what `to_json` gave."""
-        out = []
-        for item in given:
-            fields = dict(item)
-            path = tuple(fields.pop("path"))
-            out.append(Parameter(path, distribution_from_json(fields)))
-        return cls(tuple(out))
-
-
-def _leaves(given: object, path: tuple[str, ...]) -> Iterable[Parameter]:
-    if not isinstance(given, Mapping):
-        raise InvalidKey(path, f"must be a mapping of names to distributions, got {shown(given)}")
-    if not given:
-        raise InvalidKey(path, "must hold at least one parameter, got none")
-    if len(path) > _DEEPEST_GROUP:
-        raise InvalidKey(path, f"must not be nested deeper than {_DEEPEST_GROUP} groups")
-    for name, value in given.items():
-        if not isinstance(name, str):
-            raise InvalidKey(path, f"must have strings as names, got {shown(name)}")
-        here = (*path, name)
-        if isinstance(value, Distribution):
-            yield Parameter(here, value)
-        elif isinstance(value, Mapping):
-            if _looks_like_wandb(value):
-                raise InvalidKey(
-                    here,
-                    f"must be a distribution or a group, got W&B's notation ({', '.join(map(str, value))})",
-                    "write hpsearch.Uniform(min, max), hpsearch.Categorical(values), ...",
-                )
-            yield from _leaves(value, here)
-        elif isinstance(value, Iterable) and not isinstance(value, str | bytes | list | tuple):
-            problem = f"must be a distribution, a list of choices or a plain value, got a {type(value).__name__}"
-            raise InvalidKey(here, problem, list_advice(value))
-        else:
-            kind = Categorical if isinstance(value, list | tuple) else Constant
-            try:
-                yield Parameter(here, kind(value))
-            except InvalidKey as error:
-                raise error.under(here) from None
-
-
-def _looks_like_wandb(given: Mapping[object, object]) -> bool:
-    return any(key in given and not isinstance(given[key], Distribution) for key in _WANDB_KEYS) and not any(
-        isinstance(value, Distribution) for value in given.values()
-    )
+        return cls(declared_from_json(given), constraints_from_json(given))

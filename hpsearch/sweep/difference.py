@@ -34,7 +34,10 @@ def difference(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         for key, (one, other) in pairs.items()
         if not _same(one, other)
     ]
-    places = [{".".join(item["path"]): item["path"] for item in sweep["parameters"]} for sweep in (stored, new)]
+    places = [
+        {".".join(item["path"]): item["path"] for item in sweep["parameters"] if "path" in item}
+        for sweep in (stored, new)
+    ]
     lines += [
         f"parameters.{name}: {_placed(path)} in the study, {_placed(places[1][name])} here"
         for name, path in places[0].items()
@@ -60,9 +63,13 @@ def _leaves(sweep: Mapping[str, Any]) -> dict[KeyPath, Value]:
             else {(section,): given}
         )
         out |= {path: value for path, value in leaves.items() if value is not None and path[-1] not in how}
+    constraints = [item["constraint"] for item in sweep["parameters"] if "constraint" in item]
+    if constraints:
+        out[("constraints",)] = constraints
     for item in sweep["parameters"]:
-        name = ".".join(item["path"])
-        out |= {("parameters", name, key): value for key, value in item.items() if key != "path"}
+        if "path" in item:
+            name = ".".join(item["path"])
+            out |= {("parameters", name, key): value for key, value in item.items() if key != "path"}
     for place, point in enumerate(sweep["points_to_try"]):
         key: KeyPath = ("points_to_try", place)
         out |= {(*key, name): value for name, value in point.items()} if point else {key: {}}

@@ -19,9 +19,10 @@ from hpsearch.schedulers import KNOWN, settings_named
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.searchers import searcher_named
 from hpsearch.settings import settings_fields
+from hpsearch.space import Space
 from hpsearch.sweep.document import Document, read_document
 from hpsearch.sweep.overrides import Override, apply_overrides, dotted_path
-from hpsearch.sweep.parameters import read_parameters
+from hpsearch.sweep.parameters import read_constraints, read_parameters
 from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Resources, Scaling, Search
 from hpsearch.sweep.reader import Kind, Table, listed, section, words
 from hpsearch.sweep.sweep import Sweep
@@ -91,9 +92,18 @@ def sweep_from_mapping(value: object, source: str | None = None, name: str = "sw
     Raises:
         InvalidKey, InvalidKeys: Keys are wrong: a `SweepError` that knows which.
     """
-    table = Table(value, (), (*_READERS, "early_terminate", *IGNORED), HINTS[""])
-    kinds: dict[str, Kind[Any]] = {**_READERS, "early_terminate": functools.partial(_early_terminate, table)}
+    table = Table(value, (), ("metric", "method", *_TOGETHER, *_READERS, *IGNORED), HINTS[""])
+    kinds: dict[str, Kind[Any]] = {
+        **_READERS,
+        "early_terminate": functools.partial(_early_terminate, table),
+        "parameters": functools.partial(_parameters, table),
+    }
     return table.build(Sweep, **{"name": name, "source": source, **table.read(kinds, _REQUIRED)})
+
+
+def _parameters(top: Table, value: object, path: KeyPath) -> Space:
+    """Read the section, and the constraints that stand beside it."""
+    return read_parameters(value, path, top.get("constraints", read_constraints) if top.has("constraints") else ())
 
 
 def _import_path(value: object, path: KeyPath) -> str:
@@ -173,7 +183,6 @@ def search_from_mapping(value: object, path: KeyPath = ("search",)) -> Search:
 _READERS: Mapping[str, Kind[Any]] = {
     "metric": functools.partial(section, Metric, hints=HINTS["metric"], example=lambda key, table: "loss"),
     "method": _method,
-    "parameters": read_parameters,
     "name": text,
     "trainable": _import_path,
     "program": text,
@@ -189,7 +198,10 @@ _READERS: Mapping[str, Kind[Any]] = {
     "seed": integer,
     "observers": _observers,
 }
-"""How each key at the top is read; `early_terminate` hangs on others and is read by itself."""
+"""How each key at the top is read that says all by itself."""
+
+_TOGETHER = ("parameters", "constraints", "early_terminate")
+"""Those that hang on others."""
 
 
 def _default_name(path: Path) -> str:

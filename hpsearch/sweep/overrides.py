@@ -13,8 +13,8 @@ from typing import Any
 
 from hpsearch.checks import KeyPath, key_text, shown
 from hpsearch.errors import SweepError
+from hpsearch.sweep.distributions import RANGE_BOUNDS, is_whole_range
 from hpsearch.sweep.document import Document, parse_value
-from hpsearch.sweep.parameters import RANGE_BOUNDS, is_whole_range
 
 __all__ = ["Override", "apply_overrides", "dotted_path"]
 

@@ -17,7 +17,7 @@ from typing import Any
 from hpsearch.schedulers import KNOWN
 from hpsearch.searchers import KNOWN as SEARCHERS
 from hpsearch.settings import Settings, SettingsField, settings_fields
-from hpsearch.sweep.parameters import PARAMETER_FORMS
+from hpsearch.sweep.distributions import PARAMETER_FORMS
 from hpsearch.sweep.parts import SECTIONS
 from hpsearch.sweep.wandb import IGNORED
 

@@ -9,7 +9,7 @@ from typing import Any
 from hpsearch.objective import reaches
 from hpsearch.trial import Goal
 
-__all__ = ["Assignment", "nest"]
+__all__ = ["Assignment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,28 +59,3 @@ class Assignment:
     def due(self, iteration: int) -> bool:
         """Say whether a checkpoint inside the segment is due at this iteration."""
         return self.save_every is not None and iteration % self.save_every == 0
-
-
-def nest(params: Mapping[str, Any], paths: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
-    """Give flat parameters as the sweep's groups nest them; lists and mappings are copied.
-
-    Args:
-        params: Flat names to values.
-        paths: Flat names to where they stand; a name that is missing stands at the top.
-    """
-    nested: dict[str, Any] = {}
-    for name, value in params.items():
-        *groups, last = paths.get(name, (name,))
-        place = nested
-        for group in groups:
-            place = place.setdefault(group, {})
-        place[last] = _copied(value)
-    return nested
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copied(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_copied(entry) for entry in value]
-    return value

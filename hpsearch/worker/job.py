@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hpsearch.space import Space
 from hpsearch.trial import Goal, Report
 
 __all__ = ["Channel", "CommandLine", "Job"]
@@ -41,8 +42,8 @@ class Job:
     """Iterations between checkpoints inside a segment; None: only at its end."""
     threads: int
     """torch's intra-op threads: `cpus_per_worker`."""
-    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Flat parameter names to where the sweep's groups hold them; a name that is missing is at the top."""
+    parameters: Space | None = None
+    """Says how trainables see flat parameters; None: as they are."""
     scaling: Mapping[str, Any] = field(default_factory=dict)
     """How batch and rate follow the number of workers: `batch`, `lr`, `warmup_epochs`, `max_global_batch`."""
     widest: int = 1

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from hpsearch.errors import BackendError, StorageError, UnwritableError
 from hpsearch.task import SegmentResult
-from hpsearch.trainable.assignment import Assignment, nest
+from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.failures import bounded, failure_of
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Segment, Trial
@@ -137,6 +139,11 @@ class Worker:
         self._log.close()
         self._runner.close()
 
+    def _params(self, trial: Trial) -> dict[str, Any]:
+        """Give a trial's params as the trainable sees them, with nothing in them that is anybody else's."""
+        space = self._job.parameters
+        return copy.deepcopy(dict(trial.params)) if space is None else space.nest(trial.params)
+
     def _assignment(self, trial: Trial, segment: Segment, directory: str, rank: int) -> Assignment:
         path = None if segment.checkpoint is None else str(self._root / segment.checkpoint)
         parent = trial.parent
@@ -144,7 +151,7 @@ class Worker:
             parent = None  # there was nothing to take over, or it has a checkpoint of its own
         return Assignment(
             number=trial.number,
-            params=nest(trial.params, self._job.paths),
+            params=self._params(trial),
             seed=trial.seed,
             directory=directory,
             start=segment.start,

@@ -103,7 +103,7 @@ def test_an_old_study_takes_its_own_sweep_given_anew_and_keeps_to_its_own_draws(
     place = unpacked(form, name, tmp_path)
     trainable = trainables.train if name == "killed" else trainables.plain
     stored = hpsearch.load(place).sweep
-    anew = replace(stored, parameters=hpsearch.Space(stored.parameters.parameters))
+    anew = replace(stored, parameters=hpsearch.Space(stored.parameters.declared))
     assert (anew.to_json() != stored.to_json()) == (form == "format-1")
     study = hpsearch.search(trainable, anew, directory=place, backend="inline", tensorboard=False, progress=False)
     assert_as_told(study, form, f"{name}-then-resumed")

@@ -84,7 +84,7 @@ def test_of_a_study_that_failed_what_is_left_counts(tmp_path):
 @pytest.mark.parametrize(("form", "name"), STUDIES)
 def test_studies_of_former_versions_will_do(form, name, tmp_path):
     old = hpsearch.load(unpacked(form, name, tmp_path))
-    sweep = warm_sweep(parameters=Space(old.sweep.parameters.parameters), metric=old.sweep.metric, max_iter=27)
+    sweep = warm_sweep(parameters=Space(old.sweep.parameters.declared), metric=old.sweep.metric, max_iter=27)
     found = read_warm_start([old.directory], sweep)
     sound = [row for row in old.trials if row.number in old.curves() and row.state != "failed"]
     assert [one.params for one in found.past] == [row.params for row in sound]

@@ -10,7 +10,7 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.full import FullLength
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
-from hpsearch.space import Parameter, Space, Uniform
+from hpsearch.space import Declared, Space, Uniform
 from hpsearch.study.build import build_scheduler
 from hpsearch.sweep.sweep import Metric, Sweep
 from hpsearch.trial import Goal
@@ -27,7 +27,7 @@ def sweep(
         trainable="package.module:train",
         metric=Metric("score", goal),
         method="random",
-        parameters=Space((Parameter(("x",), Uniform(0.0, 1.0)),)),
+        parameters=Space((Declared(("x",), Uniform(0.0, 1.0)),)),
         early_terminate=early_terminate,
         max_iter=max_iter,
         run_cap=run_cap,

@@ -139,7 +139,10 @@ def test_over_pbt_max_iter_is_all_that_must_be_said():
             r"search: must not stand beside method random",
         ),
         ({"search": Search(options={"fix": ["x"]})}, r"search\.options\.fix: isn't an option of pbt"),
-        ({"search": Search(options={"fixed": ["y"]})}, r"search\.options\.fixed\[0\]: must be a parameter, got 'y'"),
+        (
+            {"search": Search(options={"fixed": ["y"]})},
+            r"search\.options\.fixed\[0\]: must be a parameter, or hold some, got 'y'",
+        ),
         ({"search": Search(options={"fixed": ["x"]})}, r"search\.options\.fixed: must leave a parameter"),
         ({"search": Search(options={"fixed": "x"})}, r"search\.options\.fixed: must be a list"),
         ({"search": Search(options={"resample": 1.5})}, r"search\.options\.resample: must be at most 1, got 1\.5"),

@@ -9,13 +9,14 @@ import pytest
 import hpsearch
 from hpsearch.errors import SweepError
 from hpsearch.searchers import Search
-from hpsearch.space import Categorical, IntUniform, Space, Uniform
+from hpsearch.space import Categorical, IntUniform, Ordinal, Space, Uniform
 from hpsearch.sweep.sweep import Sweep
 from tests.hpsearch.support.climbing import Climbing
 from tests.hpsearch.support.steady import sweep_over
 
 NUMBERS = Space.from_parameters({"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)})
 ONE_NUMBER = Space.from_parameters({"x": Uniform(0.0, 1.0), "y": IntUniform(1, 2, step=2), "c": ["a", "b"]})
+IN_ORDER = Space.from_parameters({"x": Uniform(0.0, 1.0), "y": IntUniform(1, 2, step=2), "c": Ordinal([[1]])})
 CONSTANT = Space.from_parameters({"a": 3, "b": {"c": "x"}})
 ONE_VALUED = Space.from_parameters({"a": Categorical([5, 5]), "b": IntUniform(1, 2, step=2)})
 
@@ -51,7 +52,11 @@ def learning(method: str = "tpe", space: Space = NUMBERS, options: object = None
         (lambda: Search(lag=0), r"lag: must be at least 1, got 0"),
         (lambda: Search(ahead="no"), r"ahead: must be"),  # type: ignore[arg-type]
         (lambda: learning("bohb", max_iter=None), r"max_iter: or early_terminate is required where method is bohb"),
-        (lambda: learning("cmaes", ONE_NUMBER), r"method: must be another one where fewer than two parameters are num"),
+        (
+            lambda: learning("cmaes", ONE_NUMBER),
+            r"method: must be another one than cmaes, which moves numbers, where c is a choi",
+        ),
+        (lambda: learning("cmaes", IN_ORDER), r"method: must be another one where fewer than two parameters"),
         (lambda: learning("tpe", CONSTANT), r"parameters: must hold a parameter that isn't constant"),
         (lambda: learning("tpe", ONE_VALUED), r"parameters: must hold a parameter that isn't constant"),
         (lambda: learning("optuna.samplers:BaseSampler"), r"search\.options: must be arguments"),

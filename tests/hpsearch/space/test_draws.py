@@ -21,7 +21,7 @@ from hpsearch.space import (
     LogNormal,
     LogUniform,
     Normal,
-    Parameter,
+    Declared,
     Space,
     Uniform,
 )
@@ -78,19 +78,21 @@ def assert_distributed(values: list, shares: dict) -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(
-    kept=st.permutations(SPACE.parameters).flatmap(lambda order: st.integers(1, len(order)).map(lambda n: order[:n])),
+    kept=st.permutations(SPACE.declared).flatmap(lambda order: st.integers(1, len(order)).map(lambda n: order[:n])),
     seed=st.integers(0, 2**32 - 1),
     number=st.integers(0, 10**9),
 )
 def test_a_parameters_draw_is_the_same_whatever_stands_beside_it(kept, seed, number):
     whole = RandomSearcher(SPACE, seed).suggest(number).params
-    some = RandomSearcher(Space((Parameter(("more",), Normal()), *kept)), seed).suggest(number).params
-    assert {name: some[name] for name in some if name != "more"} == {p.name: whole[p.name] for p in kept}
+    some = RandomSearcher(Space((Declared(("more",), Normal()), *kept)), seed).suggest(number).params
+    assert {name: some[name] for name in some if name != "more"} == {
+        name: whole[name] for name in map(".".join, (one.path for one in kept))
+    }
 
 
 def test_a_name_with_a_dot_and_a_nested_one_are_two_parameters():
-    dotted = Space((Parameter(("a.b",), Uniform(0, 1)),))
-    nested = Space((Parameter(("a", "b"), Uniform(0, 1)),))
+    dotted = Space((Declared(("a.b",), Uniform(0, 1)),))
+    nested = Space((Declared(("a", "b"), Uniform(0, 1)),))
     assert RandomSearcher(dotted, 0).suggest(0).params != RandomSearcher(nested, 0).suggest(0).params
 
 

@@ -116,6 +116,6 @@ def test_a_law_that_this_version_does_not_know_is_one_error():
 
 
 def test_today_and_former_spaces_differ_in_law_alone():
-    former = FormerSpace(Space.from_parameters({"n": IntUniform(1, 3)}).parameters)
+    former = FormerSpace(Space.from_parameters({"n": IntUniform(1, 3)}).declared)
     assert [values_of(GridSearcher(former), number) for number in range(3)] == [(1,), (2,), (3,)]
-    assert former.to_json() == Space(former.parameters).to_json()
+    assert former.to_json() == Space(former.declared).to_json()

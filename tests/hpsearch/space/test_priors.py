@@ -332,4 +332,4 @@ def test_a_grid_takes_no_prior_and_a_space_of_the_first_versions_neither():
         QMC.check(Problem(space, Objective(Metric("loss")), 0))
     assert GridSearcher(space).size == 3
     with pytest.raises(SweepError, match=r"group\.n\.prior: must not be given in a study that drew without priors"):
-        FormerSpace(space.parameters)
+        FormerSpace(space.declared)

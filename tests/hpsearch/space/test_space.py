@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.errors import SweepError
-from hpsearch.space import Categorical, Constant, IntUniform, LogUniform, Parameter, Space, Uniform
-from hpsearch.trainable.assignment import nest
+from hpsearch.space import Categorical, Constant, Declared, IntUniform, LogUniform, Space, Uniform
 
 NESTED = Space.from_parameters(
     {
@@ -174,7 +173,7 @@ def test_a_group_may_use_wandbs_words_for_its_parameters():
 
 def test_a_parameter_cannot_be_a_group_as_well():
     with pytest.raises(SweepError, match="a: can't be a parameter and a group at once"):
-        Space((Parameter(("a",), Constant(1)), Parameter(("a", "b"), Constant(1))))
+        Space((Declared(("a",), Constant(1)), Declared(("a", "b"), Constant(1))))
 
 
 def test_json_gives_the_same_space_back():
@@ -209,4 +208,13 @@ def test_parameters_may_be_absent_from_what_is_nested_flattened_and_checked(tree
     checked = space.check(flat, partial=True)
     assert checked == constants | flat
     assert list(checked) == [name for name in space.names if name in checked]
-    assert nest(flat, {p.name: p.path for p in space.parameters}) == space.nest(flat)
+
+
+def test_what_is_nested_is_the_trainables_own_and_what_is_no_parameter_stands_at_the_top():
+    space = Space.from_parameters({"optimizer": {"lr": 0.1}, "layers": [[1, {"a": 2}], [2]]})
+    flat = {"optimizer.lr": 0.1, "layers": [1, {"a": 2}], "data.v2": [1]}
+    nested = space.nest(flat)
+    assert nested == {"optimizer": {"lr": 0.1}, "layers": [1, {"a": 2}], "data.v2": [1]}
+    nested["layers"][1]["a"] = 3
+    nested["data.v2"].append(2)
+    assert flat == {"optimizer.lr": 0.1, "layers": [1, {"a": 2}], "data.v2": [1]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -15,11 +16,12 @@ from hpsearch.space import (
     LogNormal,
     LogUniform,
     Normal,
+    Ordinal,
     Space,
     Uniform,
 )
 
-__all__ = ["FINITE", "distributions", "spaces"]
+__all__ = ["FINITE", "distributions", "in_order", "spaces"]
 
 VALUES: list[Any] = [True, 1, 1.0, "1", None, [1, 2], [1, 2.0], {"a": [1]}, -0.0, 0.0, "ä", 2**60, False]
 
@@ -95,3 +97,12 @@ def spaces(draw, of: st.SearchStrategy[Distribution] | None = None, most: int = 
     numbers = {"n": IntUniform(0, 2), "u": Uniform(0.0, 0.5, step=0.25)}
     found = {f"p{place}": one for place, one in enumerate(drawn)}
     return Space.from_parameters({**found, "constant": 3, "group": {**numbers, "inner": {"deep": [1, True]}}})
+
+
+def in_order(space: Space) -> Space:
+    """The same space, whose choices have an order: for who takes no others."""
+
+    def ordered(known: Any) -> Any:
+        return Ordinal(known.grid()) if type(known) is Categorical else known
+
+    return Space(tuple(replace(one, holds=ordered(one.holds)) for one in space.declared), space.constraints)

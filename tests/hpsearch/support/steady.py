@@ -15,6 +15,7 @@ from hpsearch.study.suggestions import CallsOf, direct_calls
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Failure, Params, Report, Segment
 from tests.hpsearch.support.scripted import sweep_of
+from tests.hpsearch.support.spaces import in_order
 
 __all__ = ["OPENED", "SPACE", "SteadyLife", "answered", "loss", "sweep_over", "table"]
 
@@ -114,4 +115,5 @@ class SteadyLife:
 
 def sweep_over(method: str, **changes: Any) -> Sweep:
     """A sweep over `SPACE`, or over the parameter x alone."""
-    return sweep_of(**{"method": method, "parameters": SPACE, **changes})
+    space = in_order(SPACE) if method == "cmaes" else SPACE
+    return sweep_of(**{"method": method, "parameters": space, **changes})

@@ -265,7 +265,7 @@ def changed_space(**changes) -> Space:
             ["parameters.opt.name.values: ['adam', 'sgd'] in the study, ['adam', 'lion'] here"],
         ),
         (
-            {"parameters": Space(SPACE.parameters[::-1])},
+            {"parameters": Space(SPACE.declared[::-1])},
             ["parameters: lr, opt.name in the study, opt.name, lr here"],
         ),
         ({"max_iter": 5}, ["max_iter: not given in the study, 5 here"]),

@@ -11,7 +11,7 @@ from hpsearch.errors import SweepError
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.space import Categorical, Constant, IntUniform, LogNormal, LogUniform, Normal, Uniform
 from hpsearch.sweep.file import load_sweep
-from hpsearch.sweep.parameters import PARAMETER_FORMS
+from hpsearch.sweep.distributions import PARAMETER_FORMS
 
 WANDB = textwrap.dedent("""\
     # As W&B's users write it.

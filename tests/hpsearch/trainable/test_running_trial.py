@@ -12,7 +12,7 @@ import pytest
 import hpsearch_comm
 from hpsearch.errors import CheckpointError, TrainableError
 from hpsearch.trainable import checkpoints, random_state
-from hpsearch.trainable.assignment import Assignment, nest
+from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.current import current_trial
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
@@ -278,15 +278,6 @@ def test_the_state_of_a_checkpoint_is_let_go_of_at_the_first_report(assignment: 
     trial.report({"loss": 0})
     assert trial.checkpoint == before
     assert trial.checkpoint is not before
-
-
-def test_params_nest_by_their_paths_and_not_by_dots() -> None:
-    flat = {"optimizer.lr": 0.1, "optimizer.kind": "sgd", "data.v2": 1, "layers": [1, {"a": 2}]}
-    paths = {"optimizer.lr": ("optimizer", "lr"), "optimizer.kind": ("optimizer", "kind")}
-    nested = nest(flat, paths)
-    assert nested == {"optimizer": {"lr": 0.1, "kind": "sgd"}, "data.v2": 1, "layers": [1, {"a": 2}]}
-    nested["layers"][1]["a"] = 3
-    assert flat["layers"] == [1, {"a": 2}]
 
 
 def test_outside_of_any_trial_there_is_no_current_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from hpsearch.errors import Interrupted, TrainableError
+from hpsearch.space import Space
 from hpsearch.trainable import checkpoints
 from hpsearch.trainable.current import current_trial
 from hpsearch.trainable.running_trial import RunningTrial
@@ -419,7 +420,7 @@ def test_params_are_nested_and_fresh_for_every_segment(make_worker: MakeWorker) 
         assert current_trial() is trial
         trial.report({"loss": 0})
 
-    worker = make_worker(takes, paths={"optimizer.lr": ("optimizer", "lr")})
+    worker = make_worker(takes, parameters=Space.from_parameters({"optimizer": {"lr": 0.1}}))
     for attempt in (1, 2):
         result = worker.run(replace(TRIAL, params={"optimizer.lr": 0.1}), segment(0, 1, attempt=attempt), Listening())
         assert result.failure is None

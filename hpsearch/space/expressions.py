@@ -1,0 +1,355 @@
+"""Expressions over parameters: what a condition, a derived value or a constraint says, parsed and never run as code.
+
+Python's own parser reads them; of its syntax they have numbers, texts, lists, arithmetic, comparisons (also chained,
+and `in`), `and`, `or`, `not`, `a if b else c`, and a few functions. A name is that of a parameter as tables show it
+(`optimizer.momentum`, `blocks.0.width`); one that holds other signs stands in backquotes. A `*` in place of a copy's
+number gives a list of all copies' values: `sum(blocks.*.width)`.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from hpsearch.checks import InvalidKey, nearest, shown
+from hpsearch.trial import Value
+
+__all__ = ["ABSENT", "Expression", "Uncomputable"]
+
+_LONGEST = 1_000
+_DEEPEST = 50
+
+_MOST_BITS = 4_096
+"""Of an integer: the powers of larger ones take time, and no float holds them."""
+
+_TOKEN = re.compile(
+    r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*"|\d[\w.]*(?:(?<=[eE])[+-]\d+)?|`(?P<quoted>[^`\n]*)`|"""
+    r"(?P<name>[^\W\d]\w*(?:\.(?:\w+|\*))*)"
+)
+_WORDS = frozenset({"and", "or", "not", "in", "if", "else", "True", "False", "None"})
+
+
+class _Absent:
+    """What has no value here."""
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT: Any = _Absent()
+"""The value of a parameter that doesn't apply, and of what is said of it."""
+
+
+class Uncomputable(ValueError):
+    """An expression has no value at this point, such as a quotient by zero; the text says why."""
+
+
+class _IsAbsent(Exception):
+    """A parameter was read that doesn't apply."""
+
+
+@dataclass(frozen=True)
+class Expression:
+    """An expression; equal ones are written alike.
+
+    Raises:
+        InvalidKey: It isn't one.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str) or not self.text.strip():
+            raise InvalidKey((), f"must be an expression such as 'width * depth <= 1024', got {shown(self.text)}")
+        if len(self.text) > _LONGEST:
+            raise InvalidKey((), f"must be an expression of at most {_LONGEST} letters, got {len(self.text)}")
+        object.__setattr__(self, "text", " ".join(self.text.split()))
+        _check(self._parsed[0], 0)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Expression, (self.text,)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters that it names, each once."""
+        return tuple(dict.fromkeys(self._parsed[1]))
+
+    @cached_property
+    def _parsed(self) -> tuple[ast.expr, tuple[str, ...]]:
+        """The syntax tree, in which a name is `_` and its place among the names, and those names."""
+        names: list[str] = []
+
+        def placed(found: re.Match[str]) -> str:
+            name = found["quoted"] if found["quoted"] is not None else found["name"]
+            is_call = found["quoted"] is None and self.text[found.end() :].lstrip().startswith("(")
+            if name is None or (found["quoted"] is None and (name in _WORDS or is_call)):
+                return found[0]
+            names.append(name)
+            return f" _{len(names) - 1} "
+
+        try:
+            tree = ast.parse(_TOKEN.sub(placed, self.text).strip(), mode="eval").body
+        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+            reason = error.msg if isinstance(error, SyntaxError) else str(error)
+            raise InvalidKey((), f"must be an expression, got {shown(self.text)}: {reason}") from None
+        return tree, tuple(names)
+
+    def value(self, read: Callable[[str], Value]) -> Value:
+        """Give its value.
+
+        Args:
+            read: Gives the value of a name, or `ABSENT`.
+
+        Returns:
+            `ABSENT` where it reads a parameter that doesn't apply.
+
+        Raises:
+            Uncomputable: It has none: a division by zero, a number too large.
+            InvalidKey: What it does makes no sense for values of these types.
+        """
+        tree, names = self._parsed
+        try:
+            return _finite(_Evaluation(names, read).value(tree))
+        except _IsAbsent:
+            return ABSENT
+        except (ArithmeticError, Uncomputable) as error:
+            raise Uncomputable(f"{self.text} has no value: {error}") from None
+        except (TypeError, ValueError) as error:
+            raise InvalidKey(
+                (), f"must make sense for the values that there are, but in {self.text}: {error}"
+            ) from None
+
+    def holds(self, read: Callable[[str], Value]) -> bool | None:
+        """Say whether it is true; None where it reads a parameter that doesn't apply.
+
+        Raises:
+            Uncomputable: See `value`.
+            InvalidKey: See `value`; or it is neither true nor false.
+        """
+        found = self.value(read)
+        if found is ABSENT:
+            return None
+        if not isinstance(found, bool):
+            raise InvalidKey((), f"must be true or false, such as 'width <= 64', but {self.text} is {shown(found)}")
+        return found
+
+
+def _finite(value: Value) -> Value:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Uncomputable(f"it is {value}")
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise Uncomputable("it is an integer beyond 64 bits")
+    return value
+
+
+def _number(value: Value) -> int | float:
+    if not isinstance(value, int | float):
+        raise TypeError(f"a number is needed, got {shown(value)}")
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        raise Uncomputable("an integer is too large")
+    return value
+
+
+def _numbers(*values: Value) -> list[int | float]:
+    """Take numbers one by one, or one list of them."""
+    listed = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    return [_number(value) for value in listed]
+
+
+def _power(base: int | float, exponent: int | float) -> Value:
+    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > _MOST_BITS:
+        raise Uncomputable("a power is too large")
+    found = base**exponent
+    if isinstance(found, complex):
+        raise Uncomputable("a root of a negative number")
+    return found
+
+
+def _extreme(of: Callable[[list[int | float]], Value]) -> Callable[..., Value]:
+    def found(*values: Value) -> Value:
+        numbers = _numbers(*values)
+        if not numbers:
+            raise Uncomputable("none is there to take the least or the greatest of")
+        return of(numbers)
+
+    return found
+
+
+def _length(value: Value) -> int:
+    if not isinstance(value, list | str):
+        raise TypeError(f"len needs a list or a text, got {shown(value)}")
+    return len(value)
+
+
+def _of_number(function: Callable[[Any], Value]) -> Callable[[Value], Value]:
+    def found(value: Value) -> Value:
+        try:
+            return function(_number(value))
+        except ValueError as error:
+            raise Uncomputable(str(error)) from None
+
+    return found
+
+
+_FUNCTIONS: Mapping[str, tuple[Callable[..., Value], int | None]] = {
+    "abs": (_of_number(abs), 1),
+    "ceil": (_of_number(math.ceil), 1),
+    "exp": (_of_number(math.exp), 1),
+    "float": (_of_number(float), 1),
+    "floor": (_of_number(math.floor), 1),
+    "int": (_of_number(int), 1),
+    "len": (_length, 1),
+    "log": (_of_number(math.log), 1),
+    "log10": (_of_number(math.log10), 1),
+    "log2": (_of_number(math.log2), 1),
+    "max": (_extreme(max), None),
+    "min": (_extreme(min), None),
+    "round": (_of_number(round), 1),
+    "sqrt": (_of_number(math.sqrt), 1),
+    "sum": (lambda *values: sum(_numbers(*values)), None),
+}
+"""By name, with the number of arguments; None: any, or one list. `present` is beside them: it reads no value."""
+
+_PRESENT = "present"
+
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Value]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: _power,
+}
+
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda one, others: one in others,
+    ast.NotIn: lambda one, others: one not in others,
+}
+
+_SIGNS: Mapping[type[ast.unaryop], Callable[[Any], Value]] = {ast.USub: operator.neg, ast.UAdd: operator.pos}
+
+_ALLOWED = (ast.BoolOp, ast.IfExp, ast.List, ast.Tuple)
+
+
+def _check(node: ast.expr, depth: int) -> None:
+    """Refuse what isn't of the language."""
+    if depth > _DEEPEST:
+        raise InvalidKey((), f"must not be nested deeper than {_DEEPEST} levels")
+    for child in _children(node):
+        _check(child, depth + 1)
+
+
+def _children(node: ast.expr) -> Iterator[ast.expr]:
+    """Give the expressions inside one.
+
+    Raises:
+        InvalidKey: It isn't of the language.
+    """
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() | None) | ast.Name():
+            pass
+        case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.UAdd(), operand=operand):
+            yield operand
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+            yield from (left, right)
+        case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in _COMPARISONS for op in ops):
+            yield from (left, *others)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            _check_call(name, args)
+            yield from args
+        case _ if isinstance(node, _ALLOWED):
+            yield from (child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr))
+        case _:
+            kind = type(node).__name__
+            problem = f"must hold numbers, texts, names, arithmetic, comparisons, and, or, not, if; got a {kind}"
+            raise InvalidKey((), problem, "a name with other signs than letters stands in backquotes: `drop-out`")
+
+
+def _check_call(name: str, args: list[ast.expr]) -> None:
+    if name == _PRESENT:
+        if len(args) != 1 or not isinstance(args[0], ast.Name):
+            raise InvalidKey((), "must give present the name of a parameter, as in present(optimizer.momentum)")
+        return
+    if name not in _FUNCTIONS:
+        problem = f"must call a known function, got {name}"
+        raise InvalidKey((), problem, nearest(name, [*_FUNCTIONS, _PRESENT]))
+    count = _FUNCTIONS[name][1]
+    if not args or (count is not None and len(args) != count):
+        wanted = "at least one" if count is None else "one"
+        raise InvalidKey((), f"must give {name} {wanted} argument, got {len(args)}")
+
+
+class _Evaluation:
+    """Gives the value of a tree."""
+
+    def __init__(self, names: tuple[str, ...], read: Callable[[str], Value]) -> None:
+        self._names = names
+        self._read = read
+
+    def value(self, node: ast.expr) -> Value:
+        match node:
+            case ast.Constant(value=value):
+                return value
+            case ast.Name():
+                found = self._named(node)
+                if found is ABSENT:
+                    raise _IsAbsent
+                return found
+            case ast.List(elts=items) | ast.Tuple(elts=items):
+                return [self.value(item) for item in items]
+            case ast.BoolOp(op=op, values=operands):
+                return self._joined(isinstance(op, ast.And), operands)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return not self._truth(operand)
+            case ast.UnaryOp(op=op, operand=operand):
+                return _SIGNS[type(op)](_number(self.value(operand)))
+            case ast.BinOp(left=left, op=op, right=right):
+                return _ARITHMETIC[type(op)](_number(self.value(left)), _number(self.value(right)))
+            case ast.Compare(left=left, ops=ops, comparators=others):
+                return self._compared(left, ops, others)
+            case ast.IfExp(test=test, body=body, orelse=other):
+                return self.value(body if self._truth(test) else other)
+            case ast.Call(func=ast.Name(id=name), args=args):
+                if name == _PRESENT:
+                    return self._named(args[0]) is not ABSENT
+                return _FUNCTIONS[name][0](*map(self.value, args))
+        raise TypeError(f"{type(node).__name__} isn't of the language")  # refused when it was built
+
+    def _named(self, node: ast.expr) -> Value:
+        assert isinstance(node, ast.Name)
+        return self._read(self._names[int(node.id[1:])])
+
+    def _truth(self, node: ast.expr) -> bool:
+        found = self.value(node)
+        if not isinstance(found, bool):
+            raise TypeError(f"true or false is needed, got {shown(found)}")
+        return found
+
+    def _joined(self, both: bool, operands: list[ast.expr]) -> bool:
+        """Join by `and` or `or`, and read no further than is needed."""
+        return all(map(self._truth, operands)) if both else any(map(self._truth, operands))
+
+    def _compared(self, left: ast.expr, ops: list[ast.cmpop], others: list[ast.expr]) -> bool:
+        here = self.value(left)
+        for op, other in zip(ops, others, strict=True):
+            there = self.value(other)
+            if not _COMPARISONS[type(op)](here, there):
+                return False
+            here = there
+        return True

@@ -1,0 +1,76 @@
+"""Spaces read back from JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from hpsearch.checks import InvalidKey, shown
+from hpsearch.space.cell import Cell
+from hpsearch.space.choices import Categorical, Constant, Ordinal
+from hpsearch.space.derived import Derived
+from hpsearch.space.distribution import Distribution
+from hpsearch.space.expressions import Expression
+from hpsearch.space.normals import LogNormal, Normal
+from hpsearch.space.parameter import Declared, Group, Structure
+from hpsearch.space.ranges import IntUniform, LogIntUniform, LogUniform, Uniform
+from hpsearch.space.structures import Chain, Choice, Repeat
+from hpsearch.trial import Value
+
+__all__ = ["constraints_from_json", "declared_from_json", "distribution_from_json"]
+
+_Json = Mapping[str, Value]
+
+_KINDS: Mapping[str, type[Distribution]] = {
+    cls.kind: cls
+    for cls in (
+        *(Uniform, LogUniform, IntUniform, LogIntUniform, Normal, LogNormal),
+        *(Categorical, Ordinal, Constant, Derived),
+    )
+}
+
+
+def distribution_from_json(given: _Json) -> Distribution:
+    """Read back what `Distribution.to_json` gave."""
+    fields = dict(given)
+    kind = fields.pop("distribution", None)
+    if kind not in _KINDS:
+        raise InvalidKey(("distribution",), f"must be a known distribution, got {shown(kind)}")
+    return _KINDS[kind](**fields)
+
+
+def declared_from_json(given: Sequence[_Json]) -> tuple[Declared, ...]:
+    """Read back what was declared."""
+    return tuple(_declared(item) for item in given if "path" in item)
+
+
+def constraints_from_json(given: Sequence[_Json]) -> tuple[Expression, ...]:
+    """Read back the constraints."""
+    return tuple(Expression(item["constraint"]) for item in given if "constraint" in item)
+
+
+def _declared(given: _Json) -> Declared:
+    fields = dict(given)
+    path = tuple(fields.pop("path"))
+    when = fields.pop("when", None)
+    return Declared(path, _held(fields), None if when is None else Expression(when))
+
+
+def _held(given: _Json) -> Distribution | Structure:
+    for kind, read in _STRUCTURES.items():
+        if kind in given:
+            fields = dict(given)
+            return read(fields.pop(kind), fields)
+    return distribution_from_json(given)
+
+
+def _one(given: _Json) -> tuple[Declared, ...]:
+    return (_declared(given),)
+
+
+_STRUCTURES: Mapping[str, Callable[[Value, dict[str, Value]], Structure]] = {
+    Group.kind: lambda inside, fields: Group(declared_from_json(inside)),
+    Choice.kind: lambda inside, fields: Choice({name: declared_from_json(one) for name, one in inside.items()}),
+    Repeat.kind: lambda inside, fields: Repeat(declared_from_json(inside), **fields),
+    Chain.kind: lambda inside, fields: Chain(_one(inside), **fields),
+    Cell.kind: lambda inside, fields: Cell(_one(inside), **fields),
+}

@@ -1,0 +1,201 @@
+"""One parameter of a sweep file: W&B's keys and distribution names to our distributions.
+
+What differs from W&B, or goes beyond it:
+
+- A `q` may stand with every range; values are its multiples inside [min, max], integers where it is one.
+- `log_int_uniform` draws integers whose logarithm is uniform; W&B's way, `q_log_uniform_values` with `q: 1`,
+  gives integers too, but half as much weight to both ends.
+- `points` spaces a grid.
+- `prior` is a value that is believed to be good, also where the bounds are exponents.
+- `ordered` says of listed values that neighbours in the list are alike.
+- `derived` is an expression over other parameters.
+- `inv_log_uniform_values` is `log_uniform_values` (a logarithm is uniform when its negative is), and
+  `inv_log_uniform` is `log_uniform` with the exponents negated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hpsearch.checks import InvalidKey, KeyPath, nearest, number, shown
+from hpsearch.space import (
+    Categorical,
+    Constant,
+    Derived,
+    Distribution,
+    IntUniform,
+    LogIntUniform,
+    LogNormal,
+    LogUniform,
+    Normal,
+    Ordinal,
+    Uniform,
+)
+from hpsearch.sweep.reader import Table
+from hpsearch.sweep.wandb import REFUSED_DISTRIBUTIONS
+
+__all__ = ["PARAMETER_FORMS", "RANGE_BOUNDS", "is_whole_range", "read_distribution"]
+
+RANGE_BOUNDS = ("min", "max", "q")
+"""Keys whose numbers, where no distribution is named, say whether a range is one of integers or of floats."""
+
+
+def read_distribution(value: object, path: KeyPath) -> Distribution:
+    """Read one parameter, without its condition.
+
+    Raises:
+        InvalidKey: It is wrong.
+    """
+    if not isinstance(value, Mapping):
+        kind = "values" if isinstance(value, list) else "value"
+        raise InvalidKey(
+            path, f"must be a mapping, such as {{{kind}: ...}} or {{min: ..., max: ...}}, got {shown(value)}"
+        )
+    table = Table(value, path, _PARAMETER_KEYS, renamed={"step": "q", "expression": "derived"})
+    table.mistakes.refuse()
+    name = table.get("distribution", _form_name) if table.has("distribution") else _inferred(table, value)
+    form = _FORMS[name]
+    unused = next((key for key in value if key not in (*form.keys, "distribution", "when")), None)
+    if unused is not None:
+        advice = "mu says where good values are believed to be" if unused == "prior" and "mu" in form.keys else ""
+        raise InvalidKey((*path, unused), f"has no meaning for {name}, which takes {', '.join(form.keys)}", advice)
+    for key, example in form.required.items():
+        table.require(key, f"{key}: {example}")
+    keys = [key for key in form.keys if key in form.required or table.has(key)]
+    return table.build(form.make, **{_RENAMED.get(key, key): value[key] for key in keys})
+
+
+_RENAMED = {"q": "step", "derived": "expression"}
+"""Keys to the arguments that they are."""
+
+
+def _form_name(value: object, path: KeyPath) -> str:
+    if isinstance(value, str) and value in _FORMS:
+        return value
+    text = value if isinstance(value, str) else ""
+    advice = REFUSED_DISTRIBUTIONS.get(text) or nearest(str(value)[:80], _FORMS)
+    raise InvalidKey(path, f"must be a known distribution, got {shown(value)}", advice)
+
+
+def _inferred(table: Table, value: Mapping[str, object]) -> str:
+    """Name the distribution as W&B infers it from the keys and the types of min and max."""
+    if "derived" in value:
+        return "derived"
+    if "value" in value:
+        return "constant"
+    if "values" in value:
+        return "categorical"
+    if "min" in value or "max" in value:
+        return "int_uniform" if is_whole_range(value) else "uniform"
+    if "mu" in value or "sigma" in value:
+        problem = "is required beside mu and sigma"
+        raise InvalidKey((*table.path, "distribution"), problem, add=(table.path, "distribution: normal"))
+    raise InvalidKey(table.path, "must have value, values, min and max, or a distribution, got none of them")
+
+
+def is_whole_range(value: Mapping[str, object]) -> bool:
+    """Say whether a range is one of integers by how its numbers are written, as in W&B."""
+    bounds = [value[key] for key in RANGE_BOUNDS if key in value]
+    return all(isinstance(bound, int) for bound in bounds)
+
+
+def _from_exponents(name: str, inverse: bool = False, **given: Any) -> LogUniform:
+    """Build what W&B bounds by exponents of e; `inverse` negates them."""
+    low, high = (number(given.pop(key), (key,)) for key in ("min", "max"))
+    advice = f"min and max of {name} are exponents of e; {name}_values takes the bounds themselves"
+    if high <= low:
+        raise InvalidKey(("max",), f"must be greater than min ({low}), got {high}", advice)
+    for key, exponent in (("max", high), ("min", low)):
+        if not -700 <= exponent <= 700:
+            raise InvalidKey((key,), f"must be an exponent between -700 and 700, got {exponent}", advice)
+    if inverse:
+        low, high = -high, -low
+    try:
+        return LogUniform(math.exp(low), math.exp(high), **given)
+    except InvalidKey as error:
+        if error.key[:1] != ("prior",):
+            raise
+        advice = f"min and max of {name} are exponents of e; the prior is a value"
+        raise InvalidKey(error.key, error.problem, advice) from None
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What one distribution name takes, and what it makes of it."""
+
+    make: Callable[..., Distribution]
+    required: Mapping[str, str]
+    """Keys that must be given, and what could stand there."""
+    optional: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (*self.required, *self.optional)
+
+
+def _range(make: Callable[..., Distribution], low: str = "0", high: str = "1") -> _Form:
+    return _Form(make, {"min": low, "max": high}, ("q", "points", "prior"))
+
+
+def _bell(make: Callable[..., Distribution]) -> _Form:
+    return _Form(make, {}, ("mu", "sigma", "q", "points"))
+
+
+def _listed(values: object, ordered: object = False, **given: Any) -> Categorical:
+    if not isinstance(ordered, bool):
+        raise InvalidKey(("ordered",), f"must be true or false, got {shown(ordered)}")
+    return (Ordinal if ordered else Categorical)(values, **given)  # type: ignore[arg-type]
+
+
+_CHOICE = _Form(_listed, {"values": "[1, 2]"}, ("probabilities", "prior", "ordered"))
+
+# W&B's quantized distributions round to integers unless told otherwise.
+_FORMS: Mapping[str, _Form] = {
+    "constant": _Form(Constant, {"value": "1"}),
+    "derived": _Form(Derived, {"derived": "width * depth"}),
+    "categorical": _CHOICE,
+    "categorical_w_probabilities": _CHOICE,
+    "uniform": _range(Uniform),
+    "q_uniform": _range(partial(Uniform, step=1)),
+    "int_uniform": _range(IntUniform),
+    "log_int_uniform": _range(LogIntUniform, "1", "100"),
+    "log_uniform": _range(partial(_from_exponents, "log_uniform")),
+    "q_log_uniform": _range(partial(_from_exponents, "q_log_uniform", step=1)),
+    "inv_log_uniform": _range(partial(_from_exponents, "inv_log_uniform", inverse=True)),
+    "log_uniform_values": _range(LogUniform, "0.001"),
+    "q_log_uniform_values": _range(partial(LogUniform, step=1), "1", "100"),
+    "inv_log_uniform_values": _range(LogUniform, "0.001"),
+    "normal": _bell(Normal),
+    "q_normal": _bell(partial(Normal, step=1)),
+    "log_normal": _bell(LogNormal),
+    "q_log_normal": _bell(partial(LogNormal, step=1)),
+}
+
+PARAMETER_FORMS: Mapping[str, tuple[str, ...]] = {name: form.keys for name, form in _FORMS.items()}
+"""The names that `distribution` may have, and the keys that each takes."""
+
+_PARAMETER_KEYS = (
+    "value",
+    "values",
+    "probabilities",
+    "distribution",
+    "min",
+    "max",
+    "mu",
+    "sigma",
+    "q",
+    "points",
+    "prior",
+    "ordered",
+    "derived",
+    "when",
+    "parameters",
+    "choice",
+    "repeat",
+    "chain",
+    "cell",
+)
