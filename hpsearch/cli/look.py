@@ -30,6 +30,7 @@ def status(given: argparse.Namespace) -> int:
 
 def trials(given: argparse.Namespace) -> int:
     """List the trials, or their segments."""
+    from hpsearch.report.outline import outlined
     from hpsearch.report.segments import segments_to_csv, segments_to_json, segments_to_table
     from hpsearch.report.tables import rows_to_csv, rows_to_json, rows_to_table
 
@@ -38,13 +39,13 @@ def trials(given: argparse.Namespace) -> int:
         render = {"csv": segments_to_csv, "json": segments_to_json, "table": segments_to_table}[given.format]
         text = render(study.segments())
     else:
-        rows, names, metric = study.trials, study.names, study.sweep.metric.name
+        rows, metric = study.trials, study.sweep.metric.name
         if given.format == "csv":
-            text = rows_to_csv(rows, names, given.times, given.metrics)
+            text = rows_to_csv(rows, study.names, given.times, given.metrics)
         elif given.format == "json":
-            text = rows_to_json(rows, names, given.times, metric)
+            text = rows_to_json(rows, study.names, given.times, metric)
         else:
-            text = rows_to_table(rows, names, metric, given.times, given.metrics)
+            text = rows_to_table(*outlined(rows, study.sweep.parameters), metric, given.times, given.metrics)
     print(text, end="\n" if given.format == "json" else "")
     return 0
 

@@ -14,6 +14,7 @@ from hpsearch.backends import make_backend
 from hpsearch.checks import InvalidKey
 from hpsearch.errors import HpsearchError, JournalError, SweepError, TrainableError
 from hpsearch.observers.progress import choose_progress
+from hpsearch.report.outline import outlined
 from hpsearch.report.status import way_on
 from hpsearch.report.study import Study, load
 from hpsearch.report.tables import rows_to_table
@@ -170,7 +171,7 @@ def _report(study: Study) -> int:
     if study.rerun is not None:
         print(study.rerun.text(), end="")
     else:
-        print(rows_to_table(leaders, study.names, study.sweep.metric.name), end="")
+        print(rows_to_table(*outlined(leaders, study.sweep.parameters), study.sweep.metric.name), end="")
         print(f"best:        trial {best.number}, {study.sweep.metric.name} {best.value:.6g}")
     print(f"trials:      hpsearch trials {pasted}")
     if best.checkpoint is not None and study.rerun is None:

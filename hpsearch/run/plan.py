@@ -12,6 +12,7 @@ from hpsearch.errors import SweepError
 from hpsearch.events import Finished, Started
 from hpsearch.observers.base import Record
 from hpsearch.report.wording import counted, up_to
+from hpsearch.run.plan_space import space_lines
 from hpsearch.run.simulate import Nobody, simulate
 from hpsearch.schedulers.base import RungView
 from hpsearch.searchers import RandomSearcher
@@ -159,6 +160,7 @@ def plan_text(plan: Plan) -> str:
         lines.append(f"  ... and {counted(len(brackets) - _MOST_BRACKETS, 'more bracket')}")
     lines += [
         "",
+        *space_lines(plan.sweep),
         f"trials       {plan.trials:,}",
         f"trial-rungs  {plan.segments:,}",
     ]

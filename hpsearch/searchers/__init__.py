@@ -6,6 +6,7 @@ A searcher is added in two files: its own, and a line in `KNOWN` below, which sw
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -32,6 +33,7 @@ __all__ = [
     "Search",
     "Searcher",
     "Suggestion",
+    "refusals",
     "searcher_named",
 ]
 
@@ -97,6 +99,19 @@ def searcher_named(method: str) -> type[Searcher]:
         return through_optuna(method, found)
     problem = f"must be a class derived from hpsearch.Searcher or a sampler of Optuna's, but {method} is {found!r}"
     raise InvalidKey((), problem)
+
+
+def refusals(problem: Problem) -> dict[str, str | None]:
+    """Give the known methods, each with why it can't search such a space; None: it can."""
+    found: dict[str, str | None] = {}
+    for method, searcher in KNOWN.items():
+        try:
+            searcher.check(replace(problem, settings=Search()))
+        except InvalidKey as error:
+            found[method] = str(InvalidKey(error.key[1:] if len(error.key) > 1 else (), error.problem))
+        else:
+            found[method] = None
+    return found
 
 
 def _is_sampler(found: type) -> bool:

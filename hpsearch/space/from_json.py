@@ -40,7 +40,7 @@ def distribution_from_json(given: _Json) -> Distribution:
 
 def declared_from_json(given: Sequence[_Json]) -> tuple[Declared, ...]:
     """Read back what was declared."""
-    return tuple(_declared(item) for item in given if "path" in item)
+    return tuple(_declared(item) for item in given if "constraint" not in item)
 
 
 def constraints_from_json(given: Sequence[_Json]) -> tuple[Expression, ...]:

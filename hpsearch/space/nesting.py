@@ -15,7 +15,7 @@ from hpsearch.trial import Params, Value
 if TYPE_CHECKING:
     from hpsearch.space.tree import Tree
 
-__all__ = ["nested", "unnested"]
+__all__ = ["held", "nested", "unnested"]
 
 
 def nested(declared: Sequence[Declared], flat: Params, path: tuple[str, ...] = (), canonical: bool = False) -> Value:
@@ -29,12 +29,7 @@ def nested(declared: Sequence[Declared], flat: Params, path: tuple[str, ...] = (
     """
     out: dict[str, Value] = {}
     for one in declared:
-        here = (*path, *one.path)
-        name, holds = ".".join(here), one.holds
-        if isinstance(holds, Structure):
-            value = _structure(holds, here, flat, canonical)
-        else:
-            value = own_copy(flat.get(name, ABSENT))
+        value = held(one, flat, path, canonical)
         if value is ABSENT:
             continue
         if not one.path:
@@ -44,6 +39,14 @@ def nested(declared: Sequence[Declared], flat: Params, path: tuple[str, ...] = (
             group = group.setdefault(inner, {})
         group[one.path[-1]] = value
     return out
+
+
+def held(one: Declared, flat: Params, path: tuple[str, ...] = (), canonical: bool = False) -> Value:
+    """Give the value of what was declared as a trainable sees it; `ABSENT` where the point has none."""
+    here = (*path, *one.path)
+    if isinstance(one.holds, Structure):
+        return _structure(one.holds, here, flat, canonical)
+    return own_copy(flat.get(".".join(here), ABSENT))
 
 
 def _structure(holds: Structure, path: tuple[str, ...], flat: Params, canonical: bool) -> Value:

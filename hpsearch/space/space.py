@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from hpsearch.checks import InvalidKey, nearest, shown
+from hpsearch.checks import InvalidKey, KeyPath, nearest, shown
 from hpsearch.seeds import draw_bits, is_near_prior
 from hpsearch.space import moves
 from hpsearch.space.cell import Cell
@@ -20,8 +21,8 @@ from hpsearch.space.distribution import Distribution, own_copy
 from hpsearch.space.enumeration import Enumeration
 from hpsearch.space.expressions import ABSENT, Expression
 from hpsearch.space.from_json import constraints_from_json, declared_from_json
-from hpsearch.space.nesting import nested, unnested
-from hpsearch.space.parameter import Declared, Parameter
+from hpsearch.space.nesting import held, nested, unnested
+from hpsearch.space.parameter import Declared, Parameter, Structure
 from hpsearch.space.structures import Choice
 from hpsearch.space.tree import Missing, Tree
 from hpsearch.space.walk import UNKNOWN, Broken, Choose, Walk
@@ -155,35 +156,26 @@ class Space:
 
     def complete(self, point: Params, seed: int, number: int) -> dict[str, Value]:
         """Draw what a partial point, as `check` gives it, leaves out; see `draw`."""
-        problems: Counter[str] = Counter()
+        broken: Counter[KeyPath] = Counter()
+        examples: dict[KeyPath, str] = {}
         for attempt in range(MOST_DRAWS):
             try:
                 return self._drawn(point, seed, number, attempt)
             except Broken as error:
-                problems[self._said(error)] += 1
-        most, count = problems.most_common(1)[0]
-        raise InvalidKey(
-            ("constraints",),
-            f"must be kept by more points: of {MOST_DRAWS:,} draws none keeps them all, and {count:,} break {most}",
-            "loosen it, or narrow the parameters that it names",
-        )
+                broken[error.key] += 1
+                examples.setdefault(error.key, error.problem)
+        key, count = broken.most_common(1)[0]
+        problem = f"must be kept by more points: of {MOST_DRAWS:,} draws none is valid, and {count:,} break this"
+        raise InvalidKey(key, f"{problem}; {examples[key]}", "loosen it, or narrow the parameters that it names")
 
-    def _said(self, error: Broken) -> str:
-        """Name what a draw broke."""
-        place = error.key[-1]
-        if error.key[:1] == ("constraints",) and isinstance(place, int):
-            return self.constraints[place].text
-        return ".".join(map(str, error.key))
-
-    def attempts(self, seed: int, number: int) -> int:
-        """Count the draws that a trial took: 1 where the first kept all constraints."""
-        for attempt in range(MOST_DRAWS):
-            try:
-                self._drawn({}, seed, number, attempt)
-            except Broken:
-                continue
-            return attempt + 1
-        return MOST_DRAWS
+    def kept(self, seed: int, draws: int) -> int:
+        """Count how many of this many first draws keep the constraints."""
+        count = 0
+        for number in range(draws):
+            with suppress(Broken):
+                self._drawn({}, seed, number, 0)
+                count += 1
+        return count
 
     def _drawn(self, point: Params, seed: int, number: int, attempt: int) -> dict[str, Value]:
         near = self._has_priors and is_near_prior(seed, number)
@@ -270,6 +262,18 @@ class Space:
         What isn't a parameter, as a searcher of one's own may suggest it, stands at the top.
         """
         return {**nested(self.declared, flat), **self._strange(flat)}
+
+    def top(self, flat: Params) -> list[tuple[str, Value, bool]]:
+        """Give what was declared and a point has: its flat name, its value, as `nest` has it, and if it is a structure.
+
+        What isn't a parameter stands last.
+        """
+        found = []
+        for one in self.declared:
+            value = held(one, flat)
+            if value is not ABSENT:
+                found.append((".".join(one.path), value, isinstance(one.holds, Structure)))
+        return [*found, *((name, value, False) for name, value in self._strange(flat).items())]
 
     def _strange(self, flat: Params) -> dict[str, Value]:
         return {name: own_copy(value) for name, value in flat.items() if self.find(name) is None}

@@ -70,10 +70,10 @@ class Choice(Structure):
 
     def enter(self, parts: tuple[str, ...]) -> tuple[int, tuple[str, ...], Sequence[Declared], int] | None:
         """Follow a name into a branch."""
-        for name, inside in self.branches.items():
+        for place, (name, inside) in enumerate(self.branches.items()):
             words = tuple(name.split("."))
             if parts[: len(words)] == words:
-                return 0, (name,), inside, len(words)
+                return place, (name,), inside, len(words)
         return None
 
     def nest(self, value: Value, groups: Mapping[tuple[str, ...], Value]) -> Value:
@@ -226,6 +226,9 @@ class Repeated(Structure):
             return value, {}
         if not isinstance(value, list | tuple):
             raise InvalidKey((), f"must be a list of the copies, or how many there are, got {shown(value)}")
+        most = _MOST_COPIES if self.max is None else self.max
+        if not self.min <= len(value) <= most:
+            raise InvalidKey((), f"must have {self.min} to {most} copies, got {len(value)}")
         return len(value), {(str(copy),): inside for copy, inside in enumerate(value)}
 
     def _bounds(self) -> dict[str, Value]:

@@ -19,6 +19,10 @@ from hpsearch.sweep.document import Document, parse_value
 __all__ = ["Override", "apply_overrides", "dotted_path"]
 
 
+_HOLDERS = ("parameters", "choice", "repeat", "chain", "cell")
+"""Keys of a parameter that holds others."""
+
+
 @dataclass(frozen=True)
 class Override:
     """One `--set`."""
@@ -57,8 +61,8 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> list[Overri
 def dotted_path(value: object, key: str | KeyPath) -> KeyPath:
     """Follow a key into a sweep as a file holds it.
 
-    A parameter's name may hold dots itself, and the `parameters` that nest a group may be left out:
-    `parameters.optimizer.lr.max` finds `parameters -> optimizer -> parameters -> lr -> max`.
+    A parameter's name may hold dots itself, and the `parameters` that nest a group may be left out, as the keys of
+    structures may: `parameters.optimizer.lr.max` finds `parameters -> optimizer -> parameters -> lr -> max`.
     """
     rest = list(key) if not isinstance(key, str) else _parts(key)
     out: list[str | int] = []
@@ -84,10 +88,11 @@ def _follow(value: object, rest: list[str | int], out: list[str | int]) -> tuple
             if name in value:
                 out.append(name)
                 return value[name], used
-        group = value.get("parameters")
-        if isinstance(group, Mapping) and len(out) > 1 and out[0] == "parameters":
-            out.append("parameters")
-            return group, 0
+        holder = next((key for key in _HOLDERS if isinstance(value.get(key), Mapping)), None)
+        if holder is not None and len(out) > 1 and out[0] == "parameters":
+            out.append(holder)
+            # Copies and edges have numbers where a file says once what they are.
+            return value[holder], int(str(first)[:1].isdecimal())
     out.append(first if isinstance(value, list) else str(first))
     return None, 1
 

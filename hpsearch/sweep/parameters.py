@@ -65,7 +65,7 @@ def _declared(
         with mistakes.kept():
             when = _expression(given["when"], (*here, "when")) if _says(given, "when") else None
             if not _says(given, "parameters"):
-                yield Declared(own, _read_one(given, here, mistakes), when)
+                yield Declared(own, _read_one(given, here), when)
                 continue
             Table(given, here, ("parameters", "when")).mistakes.refuse()
             inside, beneath = given["parameters"], (*here, "parameters")
@@ -89,7 +89,7 @@ def _expression(value: object, path: KeyPath) -> Expression:
         raise InvalidKey(path, problem, error.advice) from None
 
 
-def _read_one(given: object, path: KeyPath, mistakes: Mistakes) -> Distribution | Structure:
+def _read_one(given: object, path: KeyPath) -> Distribution | Structure:
     """Read one parameter, or a structure, without its condition."""
     kinds = [kind for kind in _STRUCTURES if _says(given, kind)]
     if not kinds:
@@ -103,6 +103,7 @@ def _read_one(given: object, path: KeyPath, mistakes: Mistakes) -> Distribution 
         raise InvalidKey(
             (*path, unused), f"has no meaning beside {kind}{takes}", nearest(str(unused), form.keys or [kind])
         )
+    mistakes = Mistakes()
     inside = form.read(given[kind], (*path, kind), mistakes)
     mistakes.refuse()
     table = Table(given, path, (kind, "when", *form.keys))
@@ -120,7 +121,8 @@ def _read_one(given: object, path: KeyPath, mistakes: Mistakes) -> Distribution 
 
 def _branches(value: object, path: KeyPath, mistakes: Mistakes) -> Mapping[str, tuple[Declared, ...]]:
     if not isinstance(value, Mapping):
-        raise InvalidKey(path, f"must be a mapping of branches to their parameters, got {shown(value)}")
+        advice = f"write values: {list(value)}, of values without parameters" if isinstance(value, list) else ""
+        raise InvalidKey(path, f"must be a mapping of branches to their parameters, got {shown(value)}", advice)
     if not value:
         raise InvalidKey(path, "must hold at least one branch, got none")
     return {name: _group(inside, (*path, name), mistakes, may_be_empty=True) for name, inside in value.items()}
@@ -143,7 +145,17 @@ def _block(value: object, path: KeyPath, mistakes: Mistakes) -> tuple[Declared, 
     if _says(value, "parameters"):
         Table(value, path, ("parameters",)).mistakes.refuse()
         return _group(value["parameters"], (*path, "parameters"), mistakes)
-    return (Declared((), _read_one(value, path, mistakes)),)
+    if _is_bare_group(value):
+        names = ", ".join(map(str, value))
+        raise InvalidKey(path, "must be one parameter, or hold a group", f"put {names} under a key parameters")
+    return (Declared((), _read_one(value, path)),)
+
+
+def _is_bare_group(value: object) -> TypeGuard[Mapping[str, object]]:
+    """Say whether somebody wrote names of parameters where one parameter is wanted."""
+    if not isinstance(value, Mapping) or any(_says(value, kind) for kind in _STRUCTURES):
+        return False
+    return bool(value) and all(isinstance(inside, Mapping) for inside in value.values())
 
 
 @dataclass(frozen=True)

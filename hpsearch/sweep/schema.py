@@ -18,6 +18,7 @@ from hpsearch.schedulers import KNOWN
 from hpsearch.searchers import KNOWN as SEARCHERS
 from hpsearch.settings import Settings, SettingsField, settings_fields
 from hpsearch.sweep.distributions import PARAMETER_FORMS
+from hpsearch.sweep.parameters import STRUCTURE_FORMS
 from hpsearch.sweep.parts import SECTIONS
 from hpsearch.sweep.wandb import IGNORED
 
@@ -25,6 +26,8 @@ __all__ = ["json_schema", "with_key_tables"]
 
 _DOTTED = ("resources", "limits", "checkpoints")
 """Sections that the documentation shows together, so that their keys need a prefix."""
+
+_WHEN = {"type": ["string", "boolean", "null"]}
 
 _VALUE = {"type": ["boolean", "number", "string", "null", "array", "object"]}
 
@@ -43,6 +46,7 @@ def json_schema() -> dict[str, Any]:
         "command": {"type": "array", "items": {"type": ["string", "number"]}},
         "method": {"anyOf": [{"enum": [*SEARCHERS]}, {"type": "string", "pattern": ":"}]},
         "parameters": {"$ref": "#/$defs/parameters"},
+        "constraints": {"anyOf": [text, {"type": "array", "items": text}]},
         "early_terminate": {"anyOf": [_scheduler(kind) for kind in KNOWN] + [_own_scheduler()]},
         "max_iter": whole | {"minimum": 1},
         "run_cap": whole | {"minimum": 1},
@@ -62,7 +66,17 @@ def json_schema() -> dict[str, Any]:
         },
         "required": ["metric", "method", "parameters"],
         "additionalProperties": False,
-        "$defs": {"parameters": {"type": "object", "minProperties": 1, "additionalProperties": _parameter()}},
+        "$defs": {
+            "parameters": {"type": "object", "minProperties": 1, "additionalProperties": {"$ref": "#/$defs/parameter"}},
+            "parameter": _parameter(),
+            "branches": {
+                "type": "object",
+                "minProperties": 1,
+                "additionalProperties": {
+                    "anyOf": [{"$ref": "#/$defs/parameters"}, {"type": "object", "maxProperties": 0}, {"type": "null"}]
+                },
+            },
+        },
     }
 
 
@@ -112,13 +126,34 @@ def _parameter() -> dict[str, Any]:
     keys = {key for form in PARAMETER_FORMS.values() for key in form}
     properties: dict[str, Any] = {key: _VALUE for key in sorted(keys)}
     properties["distribution"] = {"enum": [*PARAMETER_FORMS, None]}
-    group = {
+    properties["when"] = _WHEN
+    plain = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {"anyOf": [plain, _holding("parameters", {"$ref": "#/$defs/parameters"}), *map(_structure, STRUCTURE_FORMS)]}
+
+
+def _structure(kind: str) -> dict[str, Any]:
+    branches = {"$ref": "#/$defs/branches"}
+    inside: dict[str, Any] = {
+        "choice": branches,
+        "repeat": {"$ref": "#/$defs/parameter"},
+        "chain": {"anyOf": [{"type": "array", "minItems": 1}, branches]},
+        "cell": {"anyOf": [{"type": "array", "minItems": 1}, branches]},
+    }
+    whole = {"type": ["integer", "null"], "minimum": 0}
+    beside: dict[str, Any] = {
+        key: {"enum": ["edge", "node", None]} if key == "each" else whole for key in STRUCTURE_FORMS[kind]
+    }
+    return _holding(kind, inside[kind], beside)
+
+
+def _holding(kind: str, inside: dict[str, Any], beside: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Describe what holds other parameters under this key."""
+    return {
         "type": "object",
-        "properties": {"parameters": {"$ref": "#/$defs/parameters"}},
-        "required": ["parameters"],
+        "properties": {kind: inside, **(beside or {}), "when": _WHEN},
+        "required": [kind],
         "additionalProperties": False,
     }
-    return {"anyOf": [{"type": "object", "properties": properties, "additionalProperties": False}, group]}
 
 
 def _or_null(kind: dict[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,9 @@ __all__ = [
     "Sweep",
 ]
 
+_REHEARSED = 20
+"""Points that are drawn when a sweep is checked."""
+
 Method = str
 """A known word such as `random` or `tpe`, or the import path of a searcher of one's own or of a sampler of Optuna's."""
 
@@ -96,6 +99,7 @@ class Sweep:
             if not read_back:
                 self._check_options(searcher)
                 searcher.check(self.problem)
+                self._rehearse()
         observers = [check_observer(name, ("observers", i)) for i, name in enumerate(self.observers)]
         object.__setattr__(self, "observers", tuple(observers))
         partial = searcher is None or searcher.completes_points
@@ -126,6 +130,14 @@ class Sweep:
     def iterations(self) -> int | None:
         """Most iterations that a trial may get; None: until the trainable returns."""
         return self.max_iter if self.early_terminate is None else self.early_terminate.max_iter
+
+    def _rehearse(self) -> None:
+        """Draw some points, to see that constraints can be kept, and that expressions make sense for their values."""
+        for number in range(_REHEARSED):
+            try:
+                self.parameters.draw(self.seed, number)
+            except InvalidKey as error:
+                raise error if error.key[:1] == ("constraints",) else error.under(("parameters",)) from None
 
     def _searcher_to_check_by(self, read_back: bool) -> type[Searcher] | None:
         try:

@@ -20,7 +20,7 @@ from torch.nn import functional
 from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.trainer import Trainer
 
-__all__ = ["CNN", "MLP", "Digits", "cnn", "digits", "mlp"]
+__all__ = ["CNN", "MLP", "Digits", "cnn", "correct", "digits", "mlp"]
 
 _SPLIT_SEED = 0
 """The split is the same for every trial of every sweep, so that their accuracies compare."""
@@ -80,7 +80,7 @@ class _Classifier(Trainer):
             functional.cross_entropy,
             train=(data.images, data.labels),
             validation=(data.validation_images, data.validation_labels),
-            metrics={"accuracy": _correct},
+            metrics={"accuracy": correct},
             batch_size=int(params.get("batch_size", 32)),
         )
 
@@ -123,7 +123,8 @@ mlp, cnn = MLP, CNN
 """The names by which sweep files have always called them."""
 
 
-def _correct(output: Tensor, target: Tensor) -> Tensor:
+def correct(output: Tensor, target: Tensor) -> Tensor:
+    """Give 1 for each row whose likeliest class is the true one."""
     return (output.argmax(1) == target).float()
 
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from hpsearch.searchers import RandomSearcher, Suggestion
 from hpsearch.space import (
     Categorical,
+    Declared,
     Distribution,
     IntUniform,
     LogIntUniform,
     LogNormal,
     LogUniform,
     Normal,
-    Declared,
     Space,
     Uniform,
 )

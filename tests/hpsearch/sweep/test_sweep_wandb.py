@@ -10,8 +10,8 @@ import pytest
 from hpsearch.errors import SweepError
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.space import Categorical, Constant, IntUniform, LogNormal, LogUniform, Normal, Uniform
-from hpsearch.sweep.file import load_sweep
 from hpsearch.sweep.distributions import PARAMETER_FORMS
+from hpsearch.sweep.file import load_sweep
 
 WANDB = textwrap.dedent("""\
     # As W&B's users write it.

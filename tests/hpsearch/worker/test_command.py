@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from hpsearch.space import Space
 from hpsearch.task import SegmentResult
 from hpsearch.trainable import checkpoints
 from hpsearch.trial import Parent, Segment, Trial
@@ -22,7 +23,7 @@ from hpsearch.worker.worker import Worker
 from tests.hpsearch.support.segments import Listening, is_alive, wait_until
 
 TRIAL = Trial(number=3, params={"optimizer.lr": 0.5, "nesterov": True, "n": 2}, seed=11, origin="random")
-PATHS = {"optimizer.lr": ("optimizer", "lr")}
+SPACE = Space.from_parameters({"optimizer": {"lr": 0.1}})
 SH = ("sh", "${program}", "${args}")
 PYTHON = ("${interpreter}", "${program}", "${args}")
 
@@ -42,7 +43,7 @@ class Script:
         """Write the script, and make a worker for it."""
         (self.folder / "script").write_text(textwrap.dedent(text))
         line = CommandLine("script", command, str(self.folder))
-        job = Job(str(self.root), "sweep", line, (), "loss", save_every, 1, PATHS, target=target)
+        job = Job(str(self.root), "sweep", line, (), "loss", save_every, 1, SPACE, target=target)
         self.worker = Worker(job, self.root)
 
     def run(

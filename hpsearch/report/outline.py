@@ -1,0 +1,45 @@
+"""Points with one text for each structure, as people read them: a column for each value inside would be too many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hpsearch.report.tables import param_cell
+from hpsearch.space import Space
+from hpsearch.trial import Params, TrialRow, Value
+
+__all__ = ["outline", "outlined"]
+
+
+def outlined(rows: Sequence[TrialRow], space: Space) -> tuple[list[TrialRow], tuple[str, ...]]:
+    """Give rows whose params hold a text for each structure, and the names of these params, in order."""
+    written = [replace(row, params=outline(row.params, space)) for row in rows]
+    names = [".".join(one.path) for one in space.declared]
+    return written, tuple(dict.fromkeys([*names, *(name for row in written for name in row.params)]))
+
+
+def outline(params: Params, space: Space) -> dict[str, Value]:
+    """Give a point with a text for each structure, such as `conv(channels=32 kernel=3) pool`."""
+    return {name: _text(value) if is_structure else value for name, value, is_structure in space.top(params)}
+
+
+def _text(value: Value) -> str:
+    match value:
+        case list():
+            return " ".join(map(_text, value)) or "none"
+        case {"from": source, "operation": operation} if len(value) == 2:
+            return f"{_text(operation)}~{source}"
+        case dict() if len(value) == 1 and all(isinstance(own, dict) for own in value.values()):
+            ((name, own),) = value.items()
+            return f"{name}({_settings(own)})" if own else name
+        case dict():
+            return _settings(value)
+    return param_cell(value)
+
+
+def _settings(own: Mapping[str, Value]) -> str:
+    """Write names and values; what is itself a list of several values stands in brackets."""
+    return " ".join(
+        f"{name}={f'[{_text(value)}]' if isinstance(value, list) else _text(value)}" for name, value in own.items()
+    )

@@ -1,0 +1,34 @@
+"""What a plan says of a space whose parameters don't all apply at once, or that has constraints."""
+
+from __future__ import annotations
+
+from hpsearch.report.wording import counted
+from hpsearch.searchers import refusals
+from hpsearch.sweep.sweep import Sweep
+
+__all__ = ["space_lines"]
+
+_DRAWS = 1_000
+"""Of which the share that keeps the constraints is told."""
+
+
+def space_lines(sweep: Sweep) -> list[str]:
+    """Say how large the space is, how rare a point that keeps the constraints, and which methods can search it."""
+    space = sweep.parameters
+    if not space.conditional and not space.constraints:
+        return []
+    always = len(space.columns([]))
+    if space.bounded:
+        sometimes = len(space.parameters) - always
+        told = f"{counted(len(space.parameters), 'parameter')}, {sometimes:,} of which don't always apply"
+    else:
+        told = f"{counted(always, 'parameter')} that always apply, and no end of others"
+    size = space.size
+    lines = [f"space        {told}" + ("" if size is None else f"; {counted(size, 'point')}")]
+    if space.constraints:
+        kept = space.kept(sweep.seed, _DRAWS)
+        lines.append(f"             {kept:,} of {_DRAWS:,} draws keep the constraints; others are drawn again")
+    refused = refusals(sweep.problem)
+    lines.append(f"methods      {', '.join(method for method, why in refused.items() if why is None)}")
+    lines += [f"             not {method}: {why}" for method, why in refused.items() if why is not None]
+    return lines
