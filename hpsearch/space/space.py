@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from hpsearch.checks import InvalidKey, KeyPath, nearest, shown
+from hpsearch.checks import InvalidKey, nearest, shown
 from hpsearch.seeds import draw_bits, is_near_prior
 from hpsearch.space import moves
 from hpsearch.space.cell import Cell
@@ -32,6 +32,9 @@ __all__ = ["MOST_DRAWS", "Space"]
 
 MOST_DRAWS = 10_000
 """Draws of one point, of which none keeps all constraints, before that is an error."""
+
+_EXAMPLES = 1_000
+"""Of those, looked at more closely."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,8 @@ class Space:
             Broken: It breaks a constraint.
         """
         walk = Walk(self._tree, choose)
-        walk.check(self.constraints)
+        for broken in walk.broken(self.constraints):
+            raise broken
         return walk.point
 
     def applied(self, choose: Choose) -> dict[str, Value]:
@@ -156,28 +160,27 @@ class Space:
 
     def complete(self, point: Params, seed: int, number: int) -> dict[str, Value]:
         """Draw what a partial point, as `check` gives it, leaves out; see `draw`."""
-        broken: Counter[KeyPath] = Counter()
-        examples: dict[KeyPath, str] = {}
         for attempt in range(MOST_DRAWS):
-            try:
-                return self._drawn(point, seed, number, attempt)
-            except Broken as error:
-                broken[error.key] += 1
-                examples.setdefault(error.key, error.problem)
-        key, count = broken.most_common(1)[0]
-        problem = f"must be kept by more points: of {MOST_DRAWS:,} draws none is valid, and {count:,} break this"
-        raise InvalidKey(key, f"{problem}; {examples[key]}", "loosen it, or narrow the parameters that it names")
+            with suppress(Broken):
+                return self.build(self._drawn(point, seed, number, attempt))
+        walks = (Walk(self._tree, self._drawn(point, seed, number, attempt)) for attempt in range(_EXAMPLES))
+        broken = [error for walk in walks for error in walk.broken(self.constraints)]
+        key, count = Counter(error.key for error in broken).most_common(1)[0]
+        example = next(error.problem for error in broken if error.key == key)
+        problem = f"must be kept by more points: of {MOST_DRAWS:,} draws none is valid, and {count:,} of the first "
+        advice = "loosen it, or narrow the parameters that it names"
+        raise InvalidKey(key, f"{problem}{_EXAMPLES:,} break this; {example}", advice)
 
     def kept(self, seed: int, draws: int) -> int:
         """Count how many of this many first draws keep the constraints."""
         count = 0
         for number in range(draws):
             with suppress(Broken):
-                self._drawn({}, seed, number, 0)
+                self.build(self._drawn({}, seed, number, 0))
                 count += 1
         return count
 
-    def _drawn(self, point: Params, seed: int, number: int, attempt: int) -> dict[str, Value]:
+    def _drawn(self, point: Params, seed: int, number: int, attempt: int) -> Choose:
         near = self._has_priors and is_near_prior(seed, number)
 
         def choose(parameter: Parameter) -> Value:
@@ -189,7 +192,7 @@ class Space:
             bits = draw_bits(seed, number, parameter.path, attempt)
             return distribution.near(bits) if near else distribution.draw(bits)
 
-        return self.build(choose)
+        return choose
 
     @cached_property
     def _has_priors(self) -> bool:

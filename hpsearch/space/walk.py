@@ -53,19 +53,21 @@ class Walk:
         """Of a derived value that can't be computed, the first one."""
         self._fill(tree.declared, ())
 
-    def check(self, constraints: Sequence[Expression]) -> None:
-        """Check that the point keeps constraints, as far as its values are known.
-
-        Raises:
-            Broken: It doesn't, or a derived value can't be computed.
-        """
-        if self._broken is not None:
-            raise self._broken
+    def broken(self, constraints: Sequence[Expression]) -> list[Broken]:
+        """Give what is wrong with the point, as far as its values are known: derived values, and constraints."""
+        found = [] if self._broken is None else [self._broken]
         for place, constraint in enumerate(constraints):
-            if self._said(constraint.holds, (), ("constraints", place)) is False:
-                values = [f"{name} is {self.point[name]!r}" for name in constraint.names if name in self.point]
-                told = f": {', '.join(values)}" if values else ""
-                raise Broken(("constraints", place), f"{constraint} must hold, but doesn't{told}")
+            key = ("constraints", place)
+            try:
+                if self._said(constraint.holds, (), key) is not False:
+                    continue
+            except Broken as error:
+                found.append(error)
+                continue
+            values = [f"{name} is {self.point[name]!r}" for name in constraint.names if name in self.point]
+            told = f": {', '.join(values)}" if values else ""
+            found.append(Broken(key, f"{constraint} must hold, but doesn't{told}"))
+        return found
 
     def _fill(self, declared: Sequence[Declared], path: tuple[str, ...]) -> None:
         for one in declared:

@@ -15,7 +15,7 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.searchers import Problem, Searcher, searcher_named
 from hpsearch.seeds import SEED_LIMIT
 from hpsearch.settings import Settings
-from hpsearch.space import FormerSpace, Space
+from hpsearch.space import Broken, FormerSpace, Space
 from hpsearch.sweep.difference import difference
 from hpsearch.sweep.parts import SECTIONS, Checkpoints, Limits, Metric, Resources, Scaling, Search
 from hpsearch.trainable.macros import check_command
@@ -284,6 +284,8 @@ class Sweep:
         try:
             flat = self.parameters.flatten(point)
             return self.parameters.check(flat, partial=partial)
+        except Broken as error:
+            raise InvalidKey(key, error.problem) from None
         except InvalidKey as error:
             raise error.under(key) from None
 

@@ -255,3 +255,22 @@ def test_a_plan_and_a_run_say_which_method_bayes_is(tmp_path, capsys):
         progress=True,
     )
     assert "method bayes is tpe here" in capsys.readouterr().out
+
+
+def test_a_plan_says_how_large_a_structured_space_is_and_who_can_search_it():
+    branches = hpsearch.Choice({"a": {"x": [1, 2]}, "b": {}})
+    space = Space.from_parameters({"branch": branches, "n": [1, 2, 3, 4]}, ["n < 4"])
+    lines = plan_text(
+        make_plan(sweep_of(parameters=space, run_cap=4, max_iter=1, early_terminate=None), 1)
+    ).splitlines()
+    assert "space        3 parameters, 1 of which don't always apply; 9 points" in lines
+    kept = next(line for line in lines if "draws keep the constraints" in line)
+    assert 700 <= int(kept.split()[0]) <= 800
+    assert "methods      random, grid, tpe, bayes, bohb, gp, curves, evolution, pbt" in lines
+    assert any(line.startswith("             not qmc: must not be given for qmc") for line in lines)
+    assert any(line.startswith("             not cmaes: ") for line in lines)
+
+
+def test_a_plan_of_a_space_without_structures_says_nothing_of_it():
+    text = plan_text(make_plan(sweep_of(early_terminate=None, max_iter=1, run_cap=2), 1))
+    assert "space" not in text

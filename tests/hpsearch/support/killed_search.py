@@ -8,7 +8,7 @@ from typing import Any
 
 import hpsearch
 from hpsearch.searchers import Search
-from hpsearch.space import Uniform
+from hpsearch.space import Cell, Choice, Derived, Ordinal, Repeat, Uniform, When
 
 __all__ = ["METHODS", "begin", "train"]
 
@@ -24,8 +24,17 @@ LEARNING: dict[str, Any] = {
     "early_terminate": hpsearch.SuccessiveHalving(4, eta=2, trials=4),
     "run_cap": 12,
 }
+STRUCTURES: dict[str, Any] = {
+    "x": Uniform(0.0, 1.0),
+    "optimizer": Choice({"sgd": {"momentum": Uniform(0.0, 1.0)}, "adam": {}}),
+    "nesterov": When("optimizer == 'sgd' and optimizer.sgd.momentum > 0.5", [True, False]),
+    "blocks": Repeat({"width": Ordinal([1, 2, 4]), "kind": ["a", "b"]}, 1, 3),
+    "cell": Cell({"skip": {}, "conv": {"k": [3, 5]}}, 2, "node"),
+    "width": Derived("sum(blocks.*.width)"),
+}
 METHODS: dict[str, dict[str, Any]] = {
     "tpe": LEARNING,
+    "structures": {**LEARNING, "method": "tpe", "parameters": STRUCTURES, "constraints": ["width <= 6"]},
     "curves": LEARNING,
     "evolution": LEARNING,
     "spectral": {**LEARNING, "suggestions": Search(startup=3, lag=1, options={"samples": 4})},
@@ -37,10 +46,8 @@ def begin(study: str, backend: Any = "inline", method: str = "tpe") -> None:
     """Run the sweep, or go on with it."""
     hpsearch.search(
         train,
-        parameters={"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)},
         metric="loss",
-        method=method,
-        **METHODS[method],
+        **{"method": method, "parameters": {"x": Uniform(0.0, 1.0), "y": Uniform(0.0, 1.0)}, **METHODS[method]},
         directory=study,
         backend=backend,
         tensorboard=False,
