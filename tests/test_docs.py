@@ -213,17 +213,18 @@ def test_links_and_paths_lead_somewhere(page):
 def test_the_page_of_the_sweep_file_tells_every_key():
     text = (ROOT / "docs/sweep-file.md").read_text()
 
+    from hpsearch.sweep import distributions as _distributions
     from hpsearch.sweep import file as sweep_file
-    from hpsearch.sweep import parameters as _sweep_parameters
 
     keys = [
         *sweep_file._READERS,
-        *_sweep_parameters._PARAMETER_KEYS,
+        *sweep_file._TOGETHER,
+        *_distributions._PARAMETER_KEYS,
         *REFUSED_DISTRIBUTIONS,
         *(key for section in ("metric", "early_terminate") for key in HINTS[section] if key != "impute_while_running"),
     ]
     assert [key for key in keys if not re.search(rf"[`.]{key}\b", text)] == []
-    forms = [name for name in _sweep_parameters._FORMS if name != "categorical_w_probabilities"]
+    forms = [name for name in _distributions._FORMS if name != "categorical_w_probabilities"]
     assert [name for name in forms if f"`{name}`" not in text] == []
 
 
