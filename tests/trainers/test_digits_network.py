@@ -25,9 +25,9 @@ NETWORKS = {
 }
 
 
-def network(kind: type[Any], params: dict[str, Any]) -> nn.Module:
+def network(kind: type[Any], params: dict[str, Any]) -> nn.Sequential:
     trial: Any = SimpleNamespace(params=params, seed=0)
-    made: nn.Module = kind(trial).network(params)
+    made: nn.Sequential = kind(trial).network(params)
     return made
 
 
@@ -49,7 +49,7 @@ def test_it_learns(name: str) -> None:
     space = load_sweep(CONFIGS / f"{name}.yaml").parameters
     torch.manual_seed(0)
     params = {**space.nest(space.draw(0, 1)), "lr": 0.01}
-    training: Trainer = NETWORKS[name](SimpleNamespace(params=params, seed=0))  # type: ignore[arg-type]
+    training: Trainer = NETWORKS[name](SimpleNamespace(params=params, seed=0))
     losses = [training.step()["loss"] for _ in range(2)]
     assert losses[1] < losses[0] or losses[0] < 0.1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpsearch.report.outline import outline, outlined
 from hpsearch.space import Cell, Chain, Choice, Repeat, Space, Uniform, When
-from hpsearch.trial import TrialRow, TrialState
+from hpsearch.trial import Params, TrialRow, TrialState
 
 SPACE = Space.from_parameters(
     {
@@ -58,9 +58,10 @@ def test_no_copies_and_no_parameters_are_said():
 
 
 def test_rows_have_a_column_for_each_and_for_what_is_no_parameter():
+    points: list[Params] = [{"lr": 0.1}, {"strange": 3}]
     rows = [
         TrialRow(number, TrialState.COMPLETE, 1, 0.5, params, "random", None, None, 0.0, "")
-        for number, params in enumerate([{"lr": 0.1}, {"strange": 3}])
+        for number, params in enumerate(points)
     ]
     written, names = outlined(rows, SPACE)
     assert names == ("lr", "group.x", "optimizer", "hidden", "layers", "edges", "nodes", "maybe", "strange")
