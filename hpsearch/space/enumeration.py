@@ -55,6 +55,9 @@ class Enumeration:
         """
         if not self._filtered:
             return self._count(self._space.declared, ())
+        if self._kept is None:
+            problem = f"must have at most {MOST_FILTERED:,} points where conditions or constraints leave some out"
+            raise InvalidKey((), problem, "narrow the parameters, or take random or tpe")
         return len(self._kept)
 
     @property
@@ -74,9 +77,7 @@ class Enumeration:
         """
         if not 0 <= index < self.size:
             raise SweepError(f"a grid point must be between 0 and {self.size - 1}, got {index}")
-        if self._filtered:
-            return dict(own_copy(self._kept[index]))
-        return self._numbered(index)
+        return self._numbered(index) if self._kept is None else dict(own_copy(self._kept[index]))
 
     def points(self, most: int) -> list[dict[str, Value]] | None:
         """Give all points; None where they are more than this, or can't be listed."""
@@ -91,12 +92,14 @@ class Enumeration:
         )
 
     @cached_property
-    def _kept(self) -> list[dict[str, Value]]:
+    def _kept(self) -> list[dict[str, Value]] | None:
+        """The points that are left; None where none is left out, or they are too many to be gone through."""
+        if not self._filtered:
+            return None
         found = []
         for place, point in enumerate(self._gone_through()):
             if place >= MOST_FILTERED:
-                problem = f"must have at most {MOST_FILTERED:,} points where conditions or constraints leave some out"
-                raise InvalidKey((), problem, "narrow the parameters, or take random or tpe")
+                return None
             if point is not None:
                 found.append(point)
         return found

@@ -32,6 +32,9 @@ _TOKEN = re.compile(
     r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*"|\d[\w.]*(?:(?<=[eE])[+-]\d+)?|`(?P<quoted>[^`\n]*)`|"""
     r"(?P<name>[^\W\d]\w*(?:\.(?:\w+|\*))*)"
 )
+_PLACE = re.compile(r"_\d+")
+"""What stands in the tree for a parameter."""
+
 _WORDS = frozenset({"and", "or", "not", "in", "if", "else", "True", "False", "None"})
 
 
@@ -270,7 +273,7 @@ def _children(node: ast.expr) -> Iterator[ast.expr]:
             yield from (left, right)
         case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in _COMPARISONS for op in ops):
             yield from (left, *others)
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if not _PLACE.fullmatch(name):
             _check_call(name, args)
             yield from args
         case _ if isinstance(node, _ALLOWED):

@@ -223,6 +223,10 @@ class Space:
     def _grid_of(distribution: Distribution) -> list[Value]:
         return distribution.grid()
 
+    @cached_property
+    def _every(self) -> Enumeration:
+        return Enumeration.drawn(self)
+
     @property
     def grid_size(self) -> int:
         """Number of points of the grid.
@@ -236,17 +240,17 @@ class Space:
         """Give one point of the grid; the first parameter varies slowest."""
         return self._grid.point(index)
 
-    @cached_property
+    @property
     def size(self) -> int | None:
         """Number of points that may be drawn, as they are written; None: infinitely many, or too many to count.
 
         Where conditions or constraints leave points out, they are counted one by one, and no more than 100,000.
         """
-        return Enumeration.drawn(self).counted
+        return self._every.counted
 
     def every_point(self, most: int) -> list[dict[str, Value]] | None:
         """Give all points that may be drawn, each once; None where they are more than `most`."""
-        found = Enumeration.drawn(self).points(most)
+        found = self._every.points(most)
         return None if found is None else list({self.key(point): point for point in found}.values())
 
     def key(self, params: Params) -> str:
@@ -346,10 +350,10 @@ class Space:
             parameter = self.find(name)
             assert parameter is not None
             if isinstance(parameter.distribution, Derived):
-                own = point.get(name, value if partial else ABSENT)
+                own = point.get(name, ABSENT)
                 if own is ABSENT or own != value:
-                    expression = parameter.distribution.expression
-                    problem = f"must be what {expression} gives, {shown(own)}, got {shown(value)}"
+                    gives = "which isn't known yet" if own is ABSENT else shown(own)
+                    problem = f"must be what {parameter.distribution.expression} gives, {gives}, got {shown(value)}"
                     raise InvalidKey(parameter.path, problem, "leave it out: it follows from the others")
             elif name not in point:
                 advice = "give what decides whether it applies, too" if partial else "leave it out"
