@@ -47,6 +47,15 @@ class Enumeration:
         return cls(space, lambda distribution: distribution.every_value())
 
     @property
+    def bound(self) -> int:
+        """Number of points as if all conditions and constraints held: there are no more.
+
+        Raises:
+            InvalidKey: A parameter's values can't be listed.
+        """
+        return self._count(self._space.declared, ())
+
+    @property
     def size(self) -> int:
         """Number of points.
 
@@ -54,7 +63,7 @@ class Enumeration:
             InvalidKey: A parameter's values can't be listed, or the points are too many to be gone through.
         """
         if not self._filtered:
-            return self._count(self._space.declared, ())
+            return self.bound
         if self._kept is None:
             problem = f"must have at most {MOST_FILTERED:,} points where conditions or constraints leave some out"
             raise InvalidKey((), problem, "narrow the parameters, or take random or tpe")
