@@ -158,6 +158,9 @@ class Enumeration:
     def _by_tag(self, one: Declared, here: tuple[str, ...]) -> Iterator[tuple[Value, int]]:
         """Give each value that is decided first, and the number of points that go on from it."""
         holds = one.holds
+        if isinstance(holds, Derived):
+            yield None, 1
+            return
         if not isinstance(holds, Structure):
             yield from ((value, 1) for value in self._values_of(here, holds))
             return
