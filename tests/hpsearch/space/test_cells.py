@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from itertools import permutations
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -28,7 +29,7 @@ def graphs(draw) -> tuple[int, list[Node]]:
     ]
 
 
-def renumbered(inputs: int, nodes: list[Node], order: tuple[int, ...]) -> list[Any] | None:
+def renumbered(inputs: int, nodes: Sequence[Node], order: tuple[int, ...]) -> list[Any] | None:
     """The graph with its nodes in another order; None where one would stand before its input."""
     number = {**{node: node for node in range(inputs)}, **{old: inputs + new for new, old in enumerate(order)}}
     out = []
@@ -40,13 +41,13 @@ def renumbered(inputs: int, nodes: list[Node], order: tuple[int, ...]) -> list[A
     return out
 
 
-def least(inputs: int, nodes: list[Node]) -> Any:
+def least(inputs: int, nodes: Sequence[Node]) -> Any:
     """The least of all ways to write the graph down."""
     places = range(inputs, inputs + len(nodes))
     return min(found for order in permutations(places) if (found := renumbered(inputs, nodes, order)) is not None)
 
 
-def canonical(inputs: int, nodes: list[Node]) -> Any:
+def canonical(inputs: int, nodes: Sequence[Node]) -> Any:
     found = renumbered(inputs, nodes, tuple(canonical_order(inputs, nodes)))
     assert found is not None  # each behind its inputs
     return found
@@ -139,7 +140,7 @@ def test_cells_inside_of_copies_are_compared_as_well():
         (lambda: Cell(["a"], 1), "nodes: must be between 2, the input and the output, and 20, got 1"),
         (lambda: Cell(["a"], 0, "node"), "nodes: must be between 1 and 20, got 0"),
         (lambda: Cell(["a"], 21, "node"), "nodes: must be between 1 and 20, got 21"),
-        (lambda: Cell(["a"], 3, "both"), "each: must be edge or node, got 'both'"),
+        (lambda: Cell(["a"], 3, cast("Any", "both")), "each: must be edge or node, got 'both'"),
         (lambda: Cell(["a"], 3, "edge", 2), "inputs: must not be given where each is edge"),
         (lambda: Cell(["a"], 3, "node", 0), "inputs: must be between 1 and 20, got 0"),
         (lambda: Cell([], 3), "values: must hold at least one value"),

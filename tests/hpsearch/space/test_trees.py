@@ -29,11 +29,15 @@ def not_few(space: Space) -> bool:
 
 
 def drawn(space: Space, seed: int, number: int) -> dict[str, Any] | None:
-    """A point, where not all of the first draws break a constraint."""
-    try:
-        return space.draw(seed, number)
-    except InvalidKey:
-        return None
+    """A point, where not all of the first draws break a constraint: to find that of 10,000 takes its time."""
+    return space.draw(seed, number) if not space.constraints or space.kept(0, 20) else None
+
+
+def is_derived(space: Space, name: str) -> bool:
+    found = space.find(name)
+    assert found is not None
+    assert found.name == name
+    return isinstance(found.distribution, Derived)
 
 
 def applying(space: Space, point: Params) -> list[str]:
@@ -45,7 +49,7 @@ def applying(space: Space, point: Params) -> list[str]:
         return point[parameter.name]
 
     built = space.build(choose)
-    derived = [name for name in built if isinstance(space.find(name).distribution, Derived)]  # type: ignore[union-attr]
+    derived = [name for name in built if is_derived(space, name)]
     assert sorted(built) == sorted(asked + derived)
     return list(built)
 
@@ -62,7 +66,6 @@ def test_a_point_is_itself_after_all_that_is_done_to_it(space, seed, number):
     assert space.flatten(space.nest(point)) == point
     assert space.flatten(json.loads(json.dumps(space.nest(point)))) == point
     assert space.flatten(point) == point
-    assert all(space.find(name).name == name for name in point)  # type: ignore[union-attr]
     assert space.complete(point, seed + 1, number + 1) == point
     assert space.check({name: point[name] for name in reversed(point)}) == point
 
@@ -107,8 +110,8 @@ def test_part_of_a_point_is_kept_and_the_rest_is_drawn(space, seed, number, rand
     except InvalidKey as error:  # what decides whether it applies was left out
         told = error.problem
     else:
-        told = None
-    if told is not None:
+        told = ""
+    if told:
         assert "doesn't apply" in told or "must be what" in told
         return
     assert checked.items() >= part.items()
@@ -191,7 +194,7 @@ def test_a_crossover_takes_each_value_from_a_parent_that_has_it(space, seed):
     assert space.check(child) == child
     for name, value in child.items():
         having = [parent[name] for parent in (one, other) if name in parent]
-        if having and not isinstance(space.find(name).distribution, Derived):  # type: ignore[union-attr]
+        if having and not is_derived(space, name):
             assert value in having
     assert space.crossover(one, one, seed) == one
 
