@@ -20,14 +20,14 @@ def outlined(rows: Sequence[TrialRow], space: Space) -> tuple[list[TrialRow], tu
 
 
 def outline(params: Params, space: Space) -> dict[str, Value]:
-    """Give a point with a text for each structure, such as `conv(channels=32 kernel=3) pool`."""
+    """Give a point with a text for each structure, such as `[conv(channels=32 kernel=3) pool]`."""
     return {name: _text(value) if is_structure else value for name, value, is_structure in space.top(params)}
 
 
 def _text(value: Value) -> str:
     match value:
         case list():
-            return " ".join(map(_text, value)) or "none"
+            return f"[{' '.join(map(_text, value))}]"
         case {"from": source, "operation": operation} if len(value) == 2:
             return f"{_text(operation)}~{source}"
         case dict() if len(value) == 1 and all(isinstance(own, dict) for own in value.values()):
@@ -39,7 +39,5 @@ def _text(value: Value) -> str:
 
 
 def _settings(own: Mapping[str, Value]) -> str:
-    """Write names and values; what is itself a list of several values stands in brackets."""
-    return " ".join(
-        f"{name}={f'[{_text(value)}]' if isinstance(value, list) else _text(value)}" for name, value in own.items()
-    )
+    """Write names and values."""
+    return " ".join(f"{name}={_text(value)}" for name, value in own.items())

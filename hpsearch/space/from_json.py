@@ -69,7 +69,7 @@ def _one(given: _Json) -> tuple[Declared, ...]:
 
 _STRUCTURES: Mapping[str, Callable[[Value, dict[str, Value]], Structure]] = {
     Group.kind: lambda inside, fields: Group(declared_from_json(inside)),
-    Choice.kind: lambda inside, fields: Choice({name: declared_from_json(one) for name, one in inside.items()}),
+    Choice.kind: lambda inside, fields: Choice({name: declared_from_json(one) for name, one in inside}),
     Repeat.kind: lambda inside, fields: Repeat(declared_from_json(inside), **fields),
     Chain.kind: lambda inside, fields: Chain(_one(inside), **fields),
     Cell.kind: lambda inside, fields: Cell(_one(inside), **fields),

@@ -96,8 +96,8 @@ class Choice(Structure):
         return name, {(name,): {} if inside is None else inside}
 
     def to_json(self) -> dict[str, Value]:
-        """Give the branches."""
-        return {"choice": {name: [one.to_json() for one in inside] for name, inside in self.branches.items()}}
+        """Give the branches, in a list: their order is that of the draws, and JSON's objects have none."""
+        return {"choice": [[name, [one.to_json() for one in inside]] for name, inside in self.branches.items()]}
 
 
 @dataclass(frozen=True)

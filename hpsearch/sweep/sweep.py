@@ -105,6 +105,9 @@ class Sweep:
         partial = searcher is None or searcher.completes_points
         points = tuple(self._checked_point(place, point, partial) for place, point in enumerate(self.points_to_try))
         object.__setattr__(self, "points_to_try", points)
+        if not read_back and partial:
+            for place, point in enumerate(points):
+                self._check_completed(place, point)
 
     @property
     def searcher(self) -> type[Searcher]:
@@ -138,6 +141,13 @@ class Sweep:
                 self.parameters.draw(self.seed, number)
             except InvalidKey as error:
                 raise error if error.key[:1] == ("constraints",) else error.under(("parameters",)) from None
+
+    def _check_completed(self, place: int, point: Params) -> None:
+        """See that what a point leaves out can be drawn so that constraints are kept."""
+        try:
+            self.parameters.complete(point, self.seed, place)
+        except InvalidKey as error:
+            raise InvalidKey(("points_to_try", place), error.problem, "give it other values, or fewer") from None
 
     def _searcher_to_check_by(self, read_back: bool) -> type[Searcher] | None:
         try:

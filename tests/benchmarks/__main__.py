@@ -17,6 +17,7 @@ _BENCHMARKS = (
     "elastic_simulated",
     "gangs",
     "pbt",
+    "architectures",
     "large_batch",
     "simulated",
     "scale",

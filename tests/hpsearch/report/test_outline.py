@@ -46,15 +46,15 @@ def test_each_structure_is_one_text():
         "lr": 0.1,
         "group.x": 2,
         "optimizer": "sgd(momentum=0.5)",
-        "hidden": "16 32",
-        "layers": "conv(k=3) pool",
+        "hidden": "[16 32]",
+        "layers": "[conv(k=3) pool]",
         "edges": "0-1=skip 0-2=none 1-2=skip",
         "nodes": "2=[max~0 sep~1]",
     }
 
 
 def test_no_copies_and_no_parameters_are_said():
-    assert outline({"hidden": 0, "optimizer": "adam"}, SPACE) == {"hidden": "none", "optimizer": "adam"}
+    assert outline({"hidden": 0, "optimizer": "adam"}, SPACE) == {"hidden": "[]", "optimizer": "adam"}
 
 
 def test_rows_have_a_column_for_each_and_for_what_is_no_parameter():
