@@ -243,7 +243,8 @@ def listed(problem: Problem, who: str) -> tuple[Parameter, ...]:
     Raises:
         InvalidKey: They have no end.
     """
-    if not problem.space.bounded:
-        text = f"must have a max for each repeated block where the method is {who}"
-        raise InvalidKey(("parameters",), text, "give each a max, or take random, tpe or evolution")
+    unbounded = problem.space.unbounded
+    if unbounded is not None:
+        text = f"is required where the method is {who}: a repeated block needs a bound"
+        raise InvalidKey(("parameters", *unbounded, "max"), text, "add max: 4, or take random, tpe or evolution")
     return problem.space.parameters

@@ -17,10 +17,10 @@ from hpsearch.searchers.curve_model import CurveModel, Points, fitted, log_expec
 from hpsearch.searchers.history import Curve
 from hpsearch.searchers.learning import LearningSearcher
 from hpsearch.searchers.settings import options_as
-from hpsearch.searchers.unit_space import UnitSpace
 from hpsearch.seeds import suggestion_seed
 from hpsearch.settings import Count, Settings
 from hpsearch.space import Broken
+from hpsearch.space.unit_space import UnitSpace
 from hpsearch.trial import Value
 
 __all__ = ["Curves"]

@@ -24,6 +24,7 @@ from hpsearch.space import (
     LogNormal,
     LogUniform,
     Normal,
+    Ordinal,
     Parameter,
     Uniform,
 )
@@ -191,8 +192,10 @@ def _bounds(distribution: Numeric) -> tuple[float, float]:
 
 
 def _neighbour(distribution: Distribution, value: Value, direction: int) -> Value:
-    """Give the choice beside one, where choices are numbers that rise or fall; else that one."""
+    """Give the choice beside one, where choices have an order, or are numbers that rise or fall; else that one."""
     values = distribution.every_value() or ()
+    if isinstance(distribution, Ordinal):
+        return values[min(max(distribution.place(value) + direction, 0), len(values) - 1)]
     numbers = all(isinstance(item, int | float) and not isinstance(item, bool) for item in values)
     if not numbers or values not in (sorted(set(values)), sorted(set(values), reverse=True)):
         return value

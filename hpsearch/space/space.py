@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpsearch.checks import InvalidKey, nearest, shown
 from hpsearch.seeds import draw_bits, is_near_prior
@@ -27,6 +27,9 @@ from hpsearch.space.structures import Choice
 from hpsearch.space.tree import Missing, Tree
 from hpsearch.space.walk import UNKNOWN, Broken, Choose, Walk
 from hpsearch.trial import Params, Value
+
+if TYPE_CHECKING:
+    from hpsearch.space.unit_space import UnitSpace
 
 __all__ = ["MOST_DRAWS", "Space"]
 
@@ -99,7 +102,12 @@ class Space:
     @property
     def bounded(self) -> bool:
         """Whether the parameters have an end."""
-        return self._tree.bounded
+        return self.unbounded is None
+
+    @property
+    def unbounded(self) -> tuple[str, ...] | None:
+        """The path of a block that is repeated without a bound."""
+        return self._tree.unbounded
 
     @property
     def conditional(self) -> bool:
@@ -214,6 +222,17 @@ class Space:
     def crossover(self, one: Params, other: Params, seed: int) -> dict[str, Value]:
         """Give a point between two others; see `hpsearch.space.moves`."""
         return moves.crossover(self, one, other, seed)
+
+    @cached_property
+    def units(self) -> UnitSpace:
+        """The space as vectors of one length, of numbers from 0 to 1.
+
+        Raises:
+            InvalidKey: The parameters have no end.
+        """
+        from hpsearch.space.unit_space import UnitSpace  # NumPy takes longer than all of hpsearch
+
+        return UnitSpace(self)
 
     @cached_property
     def _grid(self) -> Enumeration:

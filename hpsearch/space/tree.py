@@ -59,14 +59,27 @@ class Tree:
             self._check_names(constraint, (), (END,), ("constraints", place))
 
     @cached_property
-    def bounded(self) -> bool:
-        """Whether all parameters that there may be can be listed."""
-        return all(one.holds.bounded for one in self.everything() if isinstance(one.holds, Structure))
+    def unbounded(self) -> tuple[str, ...] | None:
+        """The path of a structure whose groups can't be listed; None: all parameters that there may be can."""
+        return self._unbounded(self.declared, ())
+
+    def _unbounded(self, declared: Sequence[Declared], path: tuple[str, ...]) -> tuple[str, ...] | None:
+        for one in declared:
+            if not isinstance(one.holds, Structure):
+                continue
+            here = (*path, *one.path)
+            if not one.holds.bounded:
+                return here
+            for inner, inside in {id(inside): (inner, inside) for inner, inside in one.holds.every_group()}.values():
+                found = self._unbounded(inside, here + inner)
+                if found is not None:
+                    return found
+        return None
 
     @cached_property
     def conditional(self) -> bool:
         """Whether there are parameters that some points have and others don't."""
-        return not self.bounded or len(self.always) < len(self.parameters)
+        return self.unbounded is not None or len(self.always) < len(self.parameters)
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -75,8 +88,8 @@ class Tree:
         Raises:
             InvalidKey: They have no end.
         """
-        if not self.bounded:
-            raise InvalidKey((), "must have a bound on every repeated block", "give each a max")
+        if self.unbounded is not None:
+            raise InvalidKey((*self.unbounded, "max"), "is required where all parameters are to be listed")
         return tuple(leaf for leaf, _ in self._every(self.declared, (), False))
 
     @cached_property

@@ -22,6 +22,9 @@ __all__ = ["Override", "apply_overrides", "dotted_path"]
 _HOLDERS = ("parameters", "choice", "repeat", "chain", "cell")
 """Keys of a parameter that holds others."""
 
+_BESIDE = ("min", "max", "length", "nodes", "each", "inputs", "when")
+"""Keys that stand beside those of a structure."""
+
 
 @dataclass(frozen=True)
 class Override:
@@ -89,7 +92,8 @@ def _follow(value: object, rest: list[str | int], out: list[str | int]) -> tuple
                 out.append(name)
                 return value[name], used
         holder = next((key for key in _HOLDERS if isinstance(value.get(key), Mapping)), None)
-        if holder is not None and len(out) > 1 and out[0] == "parameters":
+        inside = holder == "parameters" or first not in _BESIDE
+        if holder is not None and inside and len(out) > 1 and out[0] == "parameters":
             out.append(holder)
             # Copies and edges have numbers where a file says once what they are.
             return value[holder], int(str(first)[:1].isdecimal())

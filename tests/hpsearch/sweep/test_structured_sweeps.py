@@ -203,9 +203,9 @@ def test_a_mistake_is_said_with_line_and_key(load, rest, told):
         (
             "grid",
             "  r: {repeat: {values: [1]}}",
-            "parameters: must have a max for each repeated block where the method",
+            "8: parameters.r.max: is required where the method is",
         ),
-        ("gp", "  r: {repeat: {values: [1]}}", "parameters: must have a max for each repeated block where the method"),
+        ("gp", "  r: {repeat: {values: [1]}}", "8: parameters.r.max: is required where the method is"),
         ("cmaes", "  r: {values: [a, b]}", "method: must be another one than cmaes, which moves numbers, where r is a"),
         ("qmc", "constraints: [lr > 0.1]", "constraints: must not be given for qmc"),
         ("spectral", "  w: {min: 0, max: 1, when: lr > 0.5}", "parameters: must be parameters that every trial has"),

@@ -8,7 +8,6 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from hpsearch.searchers.unit_space import UnitSpace
 from hpsearch.space import (
     Categorical,
     Distribution,
@@ -20,6 +19,7 @@ from hpsearch.space import (
     Space,
     Uniform,
 )
+from hpsearch.space.unit_space import UnitSpace
 
 STEPPED = [
     IntUniform(1, 1000),

@@ -6,14 +6,19 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpsearch.seeds import DRAW_BITS
-from hpsearch.space import Categorical, Ordinal, Parameter, Space
+from hpsearch.space.choices import Categorical, Ordinal
 from hpsearch.space.distribution import Numeric, own_copy
+from hpsearch.space.parameter import Parameter
 from hpsearch.trial import Params, Value
+
+if TYPE_CHECKING:
+    from hpsearch.space.space import Space
 
 __all__ = ["UnitSpace"]
 
