@@ -38,6 +38,9 @@ _PLACE = re.compile(r"_\d+")
 _WORDS = frozenset({"and", "or", "not", "in", "if", "else", "True", "False", "None"})
 
 
+_YAML_WORDS = {"true": "True", "false": "False", "null": "None"}
+
+
 class _Absent:
     """What has no value here."""
 
@@ -72,7 +75,7 @@ class Expression:
             raise InvalidKey((), f"must be an expression such as 'width * depth <= 1024', got {shown(self.text)}")
         if len(self.text) > _LONGEST:
             raise InvalidKey((), f"must be an expression of at most {_LONGEST} letters, got {len(self.text)}")
-        object.__setattr__(self, "text", " ".join(self.text.split()))
+        object.__setattr__(self, "text", re.sub(r"\s*\n\s*", " ", self.text.strip()))
         _check(self._parsed[0], 0)
 
     def __str__(self) -> str:
@@ -86,6 +89,13 @@ class Expression:
         """The parameters that it names, each once."""
         return tuple(dict.fromkeys(self._parsed[1]))
 
+    @property
+    def compared(self) -> tuple[tuple[str, Value], ...]:
+        """Names and the values that each is said to be, or not to be: `x == 'a'`, `x in ['a', 'b']`, `'a' in x`."""
+        tree, names = self._parsed
+        pairs = [pair for node in ast.walk(tree) if isinstance(node, ast.Compare) for pair in _equated(node)]
+        return tuple((names[int(name.id[1:])], constant.value) for name, constant in pairs)
+
     @cached_property
     def _parsed(self) -> tuple[ast.expr, tuple[str, ...]]:
         """The syntax tree, in which a name is `_` and its place among the names, and those names."""
@@ -96,6 +106,8 @@ class Expression:
             is_call = found["quoted"] is None and self.text[found.end() :].lstrip().startswith("(")
             if name is None or (found["quoted"] is None and (name in _WORDS or is_call)):
                 return found[0]
+            if found["quoted"] is None and name in _YAML_WORDS:
+                return _YAML_WORDS[name]
             names.append(name)
             return f" _{len(names) - 1} "
 
@@ -144,6 +156,22 @@ class Expression:
         if not isinstance(found, bool):
             raise InvalidKey((), f"must be true or false, such as 'width <= 64', but {self.text} is {shown(found)}")
         return found
+
+
+def _equated(node: ast.Compare) -> Iterator[tuple[ast.Name, ast.Constant]]:
+    """Give the names that a comparison equates with constants, each with one of these."""
+    sides = [node.left, *node.comparators]
+    for op, one, other in zip(node.ops, sides[:-1], sides[1:], strict=True):
+        if not isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn):
+            continue
+        ones, others = (side.elts if isinstance(side, ast.List | ast.Tuple) else [side] for side in (one, other))
+        for left in ones:
+            for right in others:
+                match left, right:
+                    case (ast.Name(), ast.Constant()):
+                        yield left, right
+                    case (ast.Constant(), ast.Name()):
+                        yield right, left
 
 
 def _finite(value: Value) -> Value:

@@ -8,11 +8,13 @@ from functools import cached_property
 from itertools import islice
 
 from hpsearch.checks import InvalidKey, KeyPath, nearest
+from hpsearch.space.choices import Categorical
 from hpsearch.space.declaring import check_name
 from hpsearch.space.derived import Derived
 from hpsearch.space.distribution import Distribution
 from hpsearch.space.expressions import Expression
 from hpsearch.space.parameter import END, Declared, Parameter, Place, Structure
+from hpsearch.trial import Value
 
 __all__ = ["Missing", "Tree"]
 
@@ -234,6 +236,23 @@ class Tree:
             if found.place >= place:
                 problem = f"must name parameters that stand above it, but {name} doesn't"
                 raise InvalidKey(key, problem, f"move {name} up")
+        for name, value in expression.compared:
+            self._check_compared(name, value, scope, key)
+
+    def _check_compared(self, name: str, value: Value, scope: tuple[str, ...], key: KeyPath) -> None:
+        """Refuse what a choice is said to be and never is: a misspelt value would make a condition false for ever."""
+        found = self._resolved(name, scope)
+        assert found is not None
+        own = self._own(found.path, found.declared.holds)
+        choices = None if own is None else own.distribution
+        if not isinstance(choices, Categorical):
+            return
+        try:
+            choices.accept(value)
+        except InvalidKey as error:
+            texts = [known for known in choices.grid() if isinstance(known, str)]
+            advice = nearest(value, texts) if isinstance(value, str) and texts else ""
+            raise InvalidKey(key, f"must compare {name} with what it may be: it {error.problem}", advice) from None
 
 
 def _everything(declared: Sequence[Declared]) -> Iterator[Declared]:

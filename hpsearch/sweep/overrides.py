@@ -19,8 +19,9 @@ from hpsearch.sweep.document import Document, parse_value
 __all__ = ["Override", "apply_overrides", "dotted_path"]
 
 
-_HOLDERS = ("parameters", "choice", "repeat", "chain", "cell")
-"""Keys of a parameter that holds others."""
+_INSIDE = {"parameters": "name", "choice": "branch", "repeat": "key", "chain": "branch", "cell": "branch"}
+"""Keys of a parameter that holds others, and what stands inside of them: names of parameters, names of branches, or a
+parameter's own keys."""
 
 _BESIDE = ("min", "max", "length", "nodes", "each", "inputs", "when")
 """Keys that stand beside those of a structure."""
@@ -91,7 +92,7 @@ def _follow(value: object, rest: list[str | int], out: list[str | int]) -> tuple
             if name in value:
                 out.append(name)
                 return value[name], used
-        holder = next((key for key in _HOLDERS if isinstance(value.get(key), Mapping)), None)
+        holder = next((key for key in _INSIDE if isinstance(value.get(key), Mapping)), None)
         inside = holder == "parameters" or first not in _BESIDE
         if holder is not None and inside and len(out) > 1 and out[0] == "parameters":
             out.append(holder)
@@ -128,11 +129,23 @@ def _as_written(former: object, value: object, path: KeyPath) -> object:
 def _is_whole_range(value: object, path: KeyPath) -> bool:
     """Say whether a key is a bound of what the file has as a range of integers, by its numbers alone."""
     *parameter, key = path
-    # parameters -> group -> parameters -> name: a mapping that is itself a value may have a min and a max, too.
-    if key not in RANGE_BOUNDS or len(parameter) % 2 or any(part != "parameters" for part in parameter[::2]):
+    # A mapping that is itself a value may have a min and a max, too.
+    if key not in RANGE_BOUNDS or not _is_parameter(parameter):
         return False
     given = _unnamed_at(value, parameter)
     return {"min", "max"} <= set(given) and is_whole_range(given)
+
+
+def _is_parameter(path: Sequence[str | int]) -> bool:
+    """Say whether a path leads to a parameter, by the keys on its way that hold others."""
+    if not path or path[0] != "parameters":
+        return False
+    expected = "name"
+    for part in path[1:]:
+        if expected == "key" and part not in _INSIDE:
+            return False
+        expected = _INSIDE[str(part)] if expected == "key" else "name" if expected == "branch" else "key"
+    return expected == "key"
 
 
 def _check_still_whole(value: object, path: KeyPath, prefix: str) -> None:

@@ -55,6 +55,7 @@ def value(text: str) -> Any:
         ("'a.b' == \"a.b\"", True),
         ("c == 'a if b else c'", False),
         ("1_000 + 0", 1000),
+        ("d == true and not false and null == None", True),
     ],
 )
 def test_it_gives_what_python_would(text, expected):
@@ -143,8 +144,17 @@ def test_its_names_are_those_of_parameters_alone():
     assert Expression(text).names == ("a", "blocks.*.width", "c", "drop-out")
 
 
+def test_what_names_are_said_to_be_is_known():
+    text = "a == 'x' or 3 != b and c in ['p', 'q'] or 'r' in d and a < 5 or [1, a] == 3 or e == f"
+    assert set(Expression(text).compared) == {("a", "x"), ("b", 3), ("c", "p"), ("c", "q"), ("d", "r"), ("a", 3)}
+
+
+def test_texts_keep_their_spaces_and_lines_are_joined():
+    assert Expression("c == 'a  b' or\n   a > 2").text == "c == 'a  b' or a > 2"
+
+
 def test_alike_ones_are_equal_and_survive_being_sent():
-    one = Expression("a  >\n 2")
+    one = Expression(" a >\n 2")
     assert one == Expression("a > 2") == pickle.loads(pickle.dumps(one))
     assert hash(one) == hash(Expression("a > 2"))
 

@@ -144,5 +144,5 @@ def _parameter(
     if type(leaf) in _NUMBERS or isinstance(leaf, Ordinal):
         made.numbers.append(name)
     if leaf == ["a", "b", "c"]:
-        made.tags += [(name, "a"), (name, "z")]
+        made.tags += [(name, "a"), (name, "c")]
     return leaf

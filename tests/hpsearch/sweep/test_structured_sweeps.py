@@ -51,7 +51,7 @@ WHOLE = """\
   blocks:
     repeat:
       parameters:
-        width: {distribution: int_uniform, min: 1, max: 8}
+        width: {min: 1, max: 8}
         kind: {choice: {conv: {k: {values: [3, 5]}}, pool: {}}}
     min: 0
     max: 2
@@ -138,6 +138,8 @@ def test_values_inside_are_set_from_the_command_line(load):
         WHOLE,
         overrides=("parameters.optimizer.sgd.momentum.max=0.5", "parameters.blocks.max=1", "parameters.net.length=2"),
     )
+    with pytest.raises(SweepError, match=r"width.max: must be an integer, as the file has a range of integers here"):
+        load(WHOLE, overrides=("parameters.blocks.repeat.width.max=4.5",))
     momentum = sweep.parameters.find("optimizer.sgd.momentum")
     assert momentum is not None
     assert momentum.distribution == Uniform(0.0, 0.5)
@@ -174,6 +176,10 @@ def test_values_inside_are_set_from_the_command_line(load):
         ("  w: {value: 1, when: lr}", "8: parameters.w.when: must be true or false"),
         ("  w: {value: 1, when: 3}", "8: parameters.w.when: must be an expression in quotes, got 3"),
         ("  w: {value: 1, when: 'open(lr)'}", "8: parameters.w.when: must call a known function, got open"),
+        (
+            "  o: {choice: {sgd: {}, adam: {}}}\n  w: {value: 1, when: o == 'agd'}",
+            "9: parameters.w.when: must compare o with what it may be: it must be one of the values ('sgd', 'adam')",
+        ),
         ("  w: {derived: lr / 0}", "8: parameters.w: must be kept by more points: of 10,000 draws none is valid"),
         ("  w: {derived: lr + 'a'}", "8: parameters.w: must make sense for the values that there are"),
         ("  w: {derived: 3}", "8: parameters.w.derived: must be an expression such as"),
