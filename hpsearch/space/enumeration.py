@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING
 
 from hpsearch.checks import InvalidKey
 from hpsearch.errors import SweepError
 from hpsearch.space.derived import Derived
 from hpsearch.space.distribution import Distribution, own_copy
 from hpsearch.space.parameter import Declared, Parameter, Structure
-from hpsearch.space.walk import Broken
+from hpsearch.space.tree import Tree
+from hpsearch.space.walk import Broken, Choose
 from hpsearch.trial import Value
-
-if TYPE_CHECKING:
-    from hpsearch.space.space import Space
 
 __all__ = ["MOST_FILTERED", "Enumeration"]
 
@@ -31,20 +28,25 @@ class Enumeration:
     counted by products and sums, and each is found by its number. Else they are gone through.
 
     Args:
-        space: Whose points.
+        tree: The parameters.
+        build: Gives a point, or raises `Broken`.
+        constrained: `build` may do so.
         values: Gives the values of a parameter; None: they can't be listed.
     """
 
-    def __init__(self, space: Space, values: Callable[[Distribution], Sequence[Value] | None]) -> None:
-        self._space = space
+    def __init__(
+        self,
+        tree: Tree,
+        build: Callable[[Choose], dict[str, Value]],
+        constrained: bool,
+        values: Callable[[Distribution], Sequence[Value] | None],
+    ) -> None:
+        self._tree = tree
+        self._build = build
+        self._constrained = constrained
         self._values = values
         self._listed: dict[tuple[str, ...], Sequence[Value]] = {}
         self._counts: dict[int, int] = {}
-
-    @classmethod
-    def drawn(cls, space: Space) -> Enumeration:
-        """Give the points that may be drawn."""
-        return cls(space, lambda distribution: distribution.every_value())
 
     @property
     def bound(self) -> int:
@@ -53,7 +55,7 @@ class Enumeration:
         Raises:
             InvalidKey: A parameter's values can't be listed.
         """
-        return self._count(self._space.declared, ())
+        return self._count(self._tree.declared, ())
 
     @property
     def size(self) -> int:
@@ -96,8 +98,8 @@ class Enumeration:
     @cached_property
     def _filtered(self) -> bool:
         """Whether conditions, derived values or constraints may leave points out."""
-        return bool(self._space.constraints) or any(
-            one.when is not None or isinstance(one.holds, Derived) for one in self._space.everything()
+        return self._constrained or any(
+            one.when is not None or isinstance(one.holds, Derived) for one in self._tree.everything()
         )
 
     @cached_property
@@ -127,7 +129,7 @@ class Enumeration:
                 return own_copy(values[digits[len(bases) - 1]])
 
             try:
-                yield self._space.build(choose)
+                yield self._build(choose)
             except Broken:
                 yield None
             while digits and digits[-1] + 1 == bases[len(digits) - 1]:
@@ -178,8 +180,8 @@ class Enumeration:
     def _numbered(self, index: int) -> dict[str, Value]:
         """Find the values of a point by its number: digits of mixed bases, the last parameter's the least."""
         found: dict[str, Value] = {}
-        self._number(self._space.declared, (), index, found)
-        return self._space.build(lambda parameter: own_copy(found[parameter.name]))
+        self._number(self._tree.declared, (), index, found)
+        return self._build(lambda parameter: own_copy(found[parameter.name]))
 
     def _number(self, declared: Sequence[Declared], path: tuple[str, ...], index: int, found: dict[str, Value]) -> None:
         for one in reversed(declared):

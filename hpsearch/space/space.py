@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from hpsearch.checks import InvalidKey, nearest, shown
 from hpsearch.seeds import draw_bits, is_near_prior
-from hpsearch.space import moves
 from hpsearch.space.cell import Cell
 from hpsearch.space.choices import Constant
 from hpsearch.space.declaring import declared
@@ -21,15 +20,13 @@ from hpsearch.space.distribution import Distribution, own_copy
 from hpsearch.space.enumeration import Enumeration
 from hpsearch.space.expressions import ABSENT, Expression
 from hpsearch.space.from_json import constraints_from_json, declared_from_json
+from hpsearch.space.moves import Movable
 from hpsearch.space.nesting import held, nested, unnested
 from hpsearch.space.parameter import Declared, Parameter, Structure
 from hpsearch.space.structures import Choice
 from hpsearch.space.tree import Missing, Tree
 from hpsearch.space.walk import UNKNOWN, Broken, Choose, Walk
 from hpsearch.trial import Params, Value
-
-if TYPE_CHECKING:
-    from hpsearch.space.unit_space import UnitSpace
 
 __all__ = ["MOST_DRAWS", "Space"]
 
@@ -41,7 +38,7 @@ _EXAMPLES = 1_000
 
 
 @dataclass(frozen=True)
-class Space:
+class Space(Movable):
     """Parameters in order, some perhaps inside structures, and the constraints that a point must keep.
 
     The order is part of the space: columns and grids depend on it, and no draw. A point is a mapping of flat names to
@@ -211,32 +208,9 @@ class Space:
         known = [(parameter, point[name]) for name in point if (parameter := self.find(name)) is not None]
         return tuple(parameter for parameter, value in known if parameter.distribution.mutable(value))
 
-    def mutate(self, params: Params, seed: int) -> dict[str, Value]:
-        """Give a copy of a point in which one parameter has another value; see `hpsearch.space.moves`."""
-        return moves.mutate(self, params, seed)
-
-    def neighbours(self, params: Params, seed: int = 0) -> list[dict[str, Value]]:
-        """Give the points that are one step from this one; see `hpsearch.space.moves`."""
-        return moves.neighbours(self, params, seed)
-
-    def crossover(self, one: Params, other: Params, seed: int) -> dict[str, Value]:
-        """Give a point between two others; see `hpsearch.space.moves`."""
-        return moves.crossover(self, one, other, seed)
-
-    @cached_property
-    def units(self) -> UnitSpace:
-        """The space as vectors of one length, of numbers from 0 to 1.
-
-        Raises:
-            InvalidKey: The parameters have no end.
-        """
-        from hpsearch.space.unit_space import UnitSpace  # NumPy takes longer than all of hpsearch
-
-        return UnitSpace(self)
-
     @cached_property
     def _grid(self) -> Enumeration:
-        return Enumeration(self, self._grid_of)
+        return self._enumeration(self._grid_of)
 
     @staticmethod
     def _grid_of(distribution: Distribution) -> list[Value]:
@@ -244,7 +218,10 @@ class Space:
 
     @cached_property
     def _every(self) -> Enumeration:
-        return Enumeration.drawn(self)
+        return self._enumeration(lambda distribution: distribution.every_value())
+
+    def _enumeration(self, values: Callable[[Distribution], Sequence[Value] | None]) -> Enumeration:
+        return Enumeration(self._tree, self.build, bool(self.constraints), values)
 
     @property
     def grid_size(self) -> int:

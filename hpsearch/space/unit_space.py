@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +14,8 @@ from hpsearch.seeds import DRAW_BITS
 from hpsearch.space.choices import Categorical, Ordinal
 from hpsearch.space.distribution import Numeric, own_copy
 from hpsearch.space.parameter import Parameter
+from hpsearch.space.space import Space
 from hpsearch.trial import Params, Value
-
-if TYPE_CHECKING:
-    from hpsearch.space.space import Space
 
 __all__ = ["UnitSpace"]
 

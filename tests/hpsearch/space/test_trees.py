@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from hpsearch.checks import InvalidKey
 from hpsearch.space import Broken, Derived, Space
-from hpsearch.space.enumeration import Enumeration
 from hpsearch.trial import Params
 from tests.hpsearch.support.trees import trees
 
@@ -25,7 +24,7 @@ _FEW = 500
 
 def not_few(space: Space) -> bool:
     """Whether there are many points, or many that conditions and constraints leave out."""
-    return Enumeration.drawn(space).bound > _FEW
+    return space._every.bound > _FEW
 
 
 def drawn(space: Space, seed: int, number: int) -> dict[str, Any] | None:
