@@ -48,6 +48,8 @@ class Choice(Structure):
         found: dict[str, tuple[Declared, ...]] = {}
         for name, given in self.branches.items():
             check_name(name, (name,))
+            if "." in name:
+                raise InvalidKey((name,), "must be a branch's name without dots")
             found[name] = declared(given, (name,), may_be_empty=True)
         object.__setattr__(self, "branches", found)
 
@@ -70,11 +72,8 @@ class Choice(Structure):
 
     def enter(self, parts: tuple[str, ...]) -> tuple[int, tuple[str, ...], Sequence[Declared], int] | None:
         """Follow a name into a branch."""
-        for place, (name, inside) in enumerate(self.branches.items()):
-            words = tuple(name.split("."))
-            if parts[: len(words)] == words:
-                return place, (name,), inside, len(words)
-        return None
+        name = parts[0]
+        return (list(self.branches).index(name), (name,), self.branches[name], 1) if name in self.branches else None
 
     def nest(self, value: Value, groups: Mapping[tuple[str, ...], Value]) -> Value:
         """Give the branch's name to its parameters."""

@@ -20,6 +20,9 @@ __all__ = ["Missing", "Tree"]
 
 _MOST_PARAMETERS = 10_000
 
+_DEEPEST = 20
+"""Structures in each other."""
+
 _MOST_NAMES = 1_000
 """Among which a misspelt one is looked for."""
 
@@ -214,6 +217,8 @@ class Tree:
 
     def _check(self, declared: Sequence[Declared], path: tuple[str, ...], place: Place, own: bool = False) -> None:
         """Check names and expressions; of many copies the first and the last."""
+        if len(place) > 2 * _DEEPEST:
+            raise InvalidKey(path[:3], f"must not be nested deeper than {_DEEPEST} structures")
         if not own:
             _check_names(declared, path)
         for number, one in enumerate(declared):
