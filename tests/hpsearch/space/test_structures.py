@@ -206,7 +206,7 @@ def test_neighbours_of_ordered_values_stand_beside_them():
         (lambda: space_of(r=Repeat([1, 2], 1, 2), s=Derived("sum(r)"), t=Derived("r.2")), "t: must name parameters"),
         (lambda: space_of(("x > 1",), a=[1]), "constraints[0]: must name parameters, but x isn't one"),
         (
-            lambda: space_of(a=Choice({"b": {"c": [1]}}), **{"a.b.c": [1]}),
+            lambda: Space.from_parameters({"a": Choice({"b": {"c": [1]}}), "a.b.c": [1]}),
             "a.b.c: has the name of what a holds (a.b.c)",
         ),
         (lambda: space_of(a=Repeat(Repeat({"x": [1, 2]}, 1, 200), 1, 200)), "must hold at most 10,000 parameters"),
