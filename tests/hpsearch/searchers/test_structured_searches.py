@@ -150,9 +150,9 @@ def loss(params: Params) -> float:
     """It is 0 in one branch of a branch, at one value of its number; elsewhere 0.5 or more."""
     match params["kind"]:
         case "a":
-            return 0.6 + 0.4 * abs(params["kind.a.x"] - 0.2)
+            return 0.6 + 0.4 * abs(float(params["kind.a.x"]) - 0.2)
         case "c":
-            return float(0.7 + params["kind.c.n"] / 100)
+            return 0.7 + float(params["kind.c.n"]) / 100
         case "d":
             return 0.8
     inner = 0.3 * abs(math.log10(params["kind.b.deep.p.y"]) + 2) if params["kind.b.deep"] == "p" else 0.5
