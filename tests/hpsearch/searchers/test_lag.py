@@ -64,7 +64,7 @@ def test_with_a_lag_the_table_is_the_same_on_any_number_of_workers_and_in_any_or
             assert table(other.state) == table(one.state)
 
 
-@pytest.mark.parametrize("method", ["tpe", "cmaes", "evolution", pytest.param("gp", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("method", ["tpe", "cmaes", "evolution"])
 def test_over_structures_and_constraints_it_is_so_too(method):
     sweep = replace(lagging(method, "full length", 3), parameters=structured(method), run_cap=12)
     one = table(SteadyLife(sweep, 1, 0, trouble=0.0).run().state)

@@ -67,7 +67,7 @@ def test_cut_at_any_event_a_search_goes_on_as_the_undisturbed_one(method, early)
         assert table(resumed) == table(whole.state)
 
 
-@pytest.mark.parametrize("method", ["tpe", "bohb", "cmaes", "evolution", "optuna.samplers:NSGAIISampler", SLOW])
+@pytest.mark.parametrize("method", ["tpe", "bohb", "cmaes", "evolution", "optuna.samplers:NSGAIISampler"])
 def test_over_structures_and_constraints_it_does_so_too(method):
     sweep = replace(sweep_of_kind(method, "asha"), parameters=structured(method))
     whole = SteadyLife(sweep, 3, 5).run()
