@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import math
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from hpsearch.checks import InvalidKey, key_text, nearest
 from hpsearch.errors import SweepError
 from hpsearch.past import cells
 from hpsearch.past.found import Found, LeftOut, Source
+from hpsearch.space import Space
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialState
 
@@ -161,7 +163,7 @@ def _trial(row: Sequence[Any], columns: _Columns, sweep: Sweep, is_text: bool) -
     if str(state) == TrialState.FAILED:
         return _left_out("failed")
     try:
-        params = dict(_params(row, columns, sweep, is_text))
+        params = _params(row, columns, sweep, is_text)
         value = cells.metric(row[columns.metric], sweep.metric.name)
         if value is None:
             return Found(params, {})
@@ -175,13 +177,30 @@ def _left_out(reason: str, example: str = "") -> Found:
     return Found({}, {}, left_out=LeftOut(reason, example))
 
 
-def _params(row: Sequence[Any], columns: _Columns, sweep: Sweep, is_text: bool) -> Iterable[tuple[str, object]]:
+def _params(row: Sequence[Any], columns: _Columns, sweep: Sweep, is_text: bool) -> dict[str, object]:
+    space = sweep.parameters
+    always = space.columns([]) if space.conditional else space.names
+    found: dict[str, object] = {}
+    empty: dict[str, object] = {}
     for name, place in columns.params.items():
-        parameter = sweep.parameters.find(name)
+        parameter = space.find(name)
         distribution = None if parameter is None else parameter.distribution
-        if cells.is_empty(row[place]) and (distribution is None or not cells.allows_empty(distribution)):
+        is_empty = cells.is_empty(row[place])
+        if is_empty and (distribution is None or not cells.allows_empty(distribution)):
             continue  # it has no such parameter
-        yield name, row[place] if distribution is None else cells.param(row[place], distribution, name, is_text)
+        cell = row[place] if distribution is None else cells.param(row[place], distribution, name, is_text)
+        (empty if is_empty and name not in always else found)[name] = cell
+    for name, cell in empty.items():
+        if _applies(name, cell, found, space):
+            found[name] = cell
+    return found
+
+
+def _applies(name: str, cell: object, found: Mapping[str, object], space: Space) -> bool:
+    """Say whether an empty cell is a value beside the others, or the trial has no such parameter."""
+    with suppress(InvalidKey):
+        return name in space.check({**found, name: cell}, partial=True)
+    return False
 
 
 def _same_trial(row: Sequence[Any], place: int, columns: _Columns, trial: Found) -> object:

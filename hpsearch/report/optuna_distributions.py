@@ -86,7 +86,7 @@ def optuna_parameter(distribution: Distribution, values: Sequence[Value]) -> Opt
             is_log = isinstance(distribution, LogNormal) and low > 0
             return OptunaParameter(FloatDistribution(low, high, log=is_log))
         case Copies(min=low):
-            return OptunaParameter(IntDistribution(low, max(low, *values)))
+            return OptunaParameter(IntDistribution(low, max([low, *values])))
         case Derived():
             return None
         case Categorical(values=choices):

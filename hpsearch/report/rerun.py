@@ -155,12 +155,15 @@ class Rerun:
         """Give every configuration as a row, by its mean, best first.
 
         The columns are `trial, value, iterations, params.<name>, mean, std, min, max, succeeded, runs`; the first three
-        are those of the former study's trial. NaN stands where there is no such number.
+        are those of the former study's trial. NaN stands where there is no such number, and NaN or NA, as the column's
+        type has it, where a configuration doesn't have the param.
         """
+        import pandas as pd
+
         known = self.configurations
         columns = {
             **{name: [getattr(one, name) for one in known] for name in _OWN},
-            **{f"params.{name}": [one.params[name] for one in known] for name in self.varying},
+            **{f"params.{name}": [one.params.get(name, pd.NA) for one in known] for name in self.varying},
         }
         came = [_came_of(one) for one in known]
         frame = frame_of(columns | {name: [one[name] for one in came] for name in came[0]})
@@ -173,7 +176,7 @@ class Rerun:
             Column("trial", [str(one.trial) for one in known]),
             Column(f"its {metric}", [_shown(one.value) for one in known]),
             Column("iterations", [str(one.iterations) for one in known]),
-            *(Column(name, [param_cell(one.params[name]) for one in known], is_text=True) for name in self.varying),
+            *(Column(name, [_cell(one, name) for one in known], is_text=True) for name in self.varying),
             *(Column(name, [_shown(getattr(one, name)) for one in known]) for name in _SPREAD),
             Column("runs", [f"{one.succeeded} of {one.asked}" for one in known]),
         ]
@@ -224,6 +227,10 @@ class Rerun:
 
 def _came_of(one: Configuration) -> dict[str, Any]:
     return {**{name: getattr(one, name) for name in (*_SPREAD, "succeeded")}, "runs": one.asked}
+
+
+def _cell(one: Configuration, name: str) -> str:
+    return param_cell(one.params[name]) if name in one.params else ""
 
 
 def _shown(value: float | None) -> str:

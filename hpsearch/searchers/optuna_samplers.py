@@ -6,12 +6,14 @@ import copy
 import inspect
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpsearch.checks import InvalidKey
 from hpsearch.searchers.base import Past, Problem, Suggestion, listed
 from hpsearch.searchers.optuna_searcher import OptunaSearcher, quiet
 from hpsearch.searchers.optuna_space import OptunaSpace
+from hpsearch.space import Broken
 from hpsearch.trial import Params, Trial
 
 if TYPE_CHECKING:
@@ -85,9 +87,10 @@ class _Remembering(OptunaSearcher):
             storage.set_study_system_attr(study._study_id, name, value)
         return study, storage
 
-    def _asked(self, params: Params, study: Study, storage: InMemoryStorage) -> None:
+    def _asked(self, params: Params | None, study: Study, storage: InMemoryStorage) -> None:
         self._study_attributes = storage.get_study_system_attrs(study._study_id)
-        self._suggested[json.dumps(params)] = study.get_trials(deepcopy=False)[-1].system_attrs
+        if params is not None:
+            self._suggested[json.dumps(params)] = study.get_trials(deepcopy=False)[-1].system_attrs
 
 
 class CmaEs(_Remembering):
@@ -160,10 +163,11 @@ class _Foreign(_Remembering):
 
     def suggest(self, number: int) -> Suggestion | None:
         """Give what the sampler suggests, from the first trial on."""
-        params = self._ask(list(self._mirrored().values()), 0)
-        if params in self._tried:
-            return super().suggest(number)
-        return Suggestion(params, self.origin)
+        with suppress(Broken):
+            params = self._ask(list(self._mirrored().values()), 0)
+            if params not in self._tried:
+                return Suggestion(params, self.origin)
+        return super().suggest(number)
 
     def _sampler(self, seed: int) -> BaseSampler:
         if self._made is None:

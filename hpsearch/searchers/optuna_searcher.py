@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -114,14 +114,34 @@ class OptunaSearcher(LearningSearcher):
         return {}
 
     def _ask(self, trials: list[FrozenTrial], seed: int) -> dict[str, Value]:
+        """Ask a sampler that sees these trials for a point.
+
+        What may be no answer joins them, so that whoever asks again is led elsewhere: a point that breaks a constraint
+        as the worst of them, and one whose parameters may not all apply, many of which are one point, as under way.
+
+        Raises:
+            Broken: It breaks a constraint.
+        """
+        from hpsearch.searchers.optuna_mirror import mirrored
+
         study, storage = self._study(seed)
+        params = None
         with quiet():
             study.add_trials(trials)
             # What a sampler relates to each other it suggests as the trial begins; of a whole point that is everything.
             trial = study.ask(self._space.distributions if self.whole else None)
-            params = self._space.asked(partial(_suggested, trial))
-        self._asked(params, study, storage)
+            try:
+                params = self._space.asked(partial(_suggested, trial))
+            finally:
+                if params is None or self._problem.space.conditional:
+                    value = self._worst(trials) if params is None else None
+                    trials.append(mirrored(trial.params, value, trial.distributions, {}))
+                self._asked(params, study, storage)
         return params
+
+    def _worst(self, trials: Sequence[FrozenTrial]) -> float | None:
+        values = [trial.value for trial in trials if trial.value is not None]
+        return max(values, key=self._problem.objective.place, default=None)
 
     def _study(self, seed: int) -> tuple[Study, InMemoryStorage]:
         import optuna
@@ -131,8 +151,8 @@ class OptunaSearcher(LearningSearcher):
         with quiet():
             return optuna.create_study(storage=storage, direction=direction, sampler=self._sampler(seed)), storage
 
-    def _asked(self, params: Params, study: Study, storage: InMemoryStorage) -> None:
-        """Take what the sampler may have written."""
+    def _asked(self, params: Params | None, study: Study, storage: InMemoryStorage) -> None:
+        """Take what the sampler may have written; without params it suggested what breaks a constraint."""
 
 
 def _suggested(trial: OptunaTrial, name: str, theirs: BaseDistribution) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from hpsearch.seeds import redraw_seed
-from hpsearch.space import Space
+from contextlib import suppress
+
+from hpsearch.seeds import redraw_seed, suggestion_seed
+from hpsearch.space import Broken, Space
 from hpsearch.trial import Params, Value
 
 __all__ = ["Tried"]
@@ -13,6 +15,9 @@ _REDRAWS = 20
 
 _MOST_POINTS = 100_000
 """Of a finite space whose untried points are counted out."""
+
+_MOVES = 1_000
+"""Steps from a tried point to an untried one, in any other space: some of its points may be drawn again and again."""
 
 
 class Tried:
@@ -30,14 +35,23 @@ class Tried:
         return self._space.key(params) in self._points
 
     def draw(self, seed: int, number: int) -> dict[str, Value] | None:
-        """Draw a point that wasn't tried; it depends on (seed, number) and on what was. None where none is left."""
+        """Draw a point that wasn't tried; it depends on (seed, number) and on what was. None where none is left.
+
+        A branch without numbers of its own is a single point, however likely it is. Where draws give nothing new, and
+        the points can't be counted out, a walk of mutations leads away from there.
+        """
         drawn = self._space.draw(seed, number)
         for attempt in range(1, _REDRAWS):
             if drawn not in self:
                 return drawn
             drawn = self._space.draw(redraw_seed(seed, attempt), number)
         points = self._space.every_point(_MOST_POINTS)
-        if points is None:
-            return drawn  # of so many that were left, which never happens
-        left = [point for point in points if point not in self]
-        return left[number % len(left)] if left else None
+        if points is not None:
+            left = [point for point in points if point not in self]
+            return left[number % len(left)] if left else None
+        for attempt in range(_MOVES):
+            if drawn not in self:
+                break
+            with suppress(Broken):  # nothing near it keeps the constraints
+                drawn = self._space.mutate(drawn, suggestion_seed(seed, number, _REDRAWS + attempt))
+        return drawn

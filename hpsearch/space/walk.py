@@ -50,7 +50,7 @@ class Walk:
         self._unknown: set[str] = set()
         """Names of what has no value yet, or may not apply; what they hold is unknown with them."""
         self._broken: Broken | None = None
-        """Of a derived value that can't be computed, the first one."""
+        """Of a derived value or a condition that can't be computed, the first one."""
         self._fill(tree.declared, ())
 
     def broken(self, constraints: Sequence[Expression]) -> list[Broken]:
@@ -73,7 +73,7 @@ class Walk:
         for one in declared:
             here = (*path, *one.path)
             if one.when is not None:
-                applies = self._said(one.when.holds, here[:-1], (*here, "when"))
+                applies = self._applies(one.when, here)
                 if applies is UNKNOWN:
                     self._unknown.add(".".join(here))
                 if applies is not True:
@@ -88,6 +88,14 @@ class Walk:
                 if tag is not UNKNOWN:
                     for inner, inside in holds.groups(tag):
                         self._fill(inside, here + inner)
+
+    def _applies(self, when: Expression, path: tuple[str, ...]) -> Value:
+        """Say whether a condition is true, as far as its values are known."""
+        try:
+            return self._said(when.holds, path[:-1], (*path, "when"))
+        except Broken as error:
+            self._broken = self._broken or error
+            return False
 
     def _take(self, parameter: Parameter) -> Value:
         value = self._choose(parameter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from tests.hpsearch.support.climbing import Climbing
 from tests.hpsearch.support.family import Family
 from tests.hpsearch.support.population import Population
 from tests.hpsearch.support.steady import SteadyLife, sweep_over, table
+from tests.hpsearch.support.structured import structured
 
 THIRDS = "hyperband, thirds"
 SWEEPS: dict[str, dict[str, Any]] = {
@@ -60,6 +62,14 @@ def test_with_a_lag_the_table_is_the_same_on_any_number_of_workers_and_in_any_or
         for workers, seed in [(1, 1), (lag, 2), (lag, 3), (max(lag - 1, 1), 4), (lag + 3, 5)]:
             other = SteadyLife(lagging(method, sweep, lag), workers, seed).run()
             assert table(other.state) == table(one.state)
+
+
+@pytest.mark.parametrize("method", ["tpe", "cmaes", "evolution"])
+def test_over_structures_and_constraints_it_is_so_too(method):
+    sweep = replace(lagging(method, "full length", 3), parameters=structured(method), run_cap=12)
+    one = table(SteadyLife(sweep, 1, 0, trouble=0.0).run().state)
+    for workers, seed in [(3, 2), (5, 3)]:
+        assert table(SteadyLife(sweep, workers, seed).run().state) == one
 
 
 @pytest.mark.exhaustive

@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.searchers import KNOWN, Observation, Suggestion, searcher_named
-from hpsearch.space import Categorical, IntUniform, LogNormal, LogUniform, Space, Uniform
+from hpsearch.space import Categorical, IntUniform, LogNormal, LogUniform, Repeat, Space, Uniform, When
 from hpsearch.trial import Params, Report, Trial
 from tests.hpsearch.support.any_life import Asking, problem_of
 from tests.hpsearch.support.command_line import ROOT, environment
 from tests.hpsearch.support.spaces import FINITE, in_order, spaces
+from tests.hpsearch.support.structured import FINITE as FINITE_STRUCTURES
+from tests.hpsearch.support.structured import structured
 
 FOREIGN = [f"optuna.samplers:{name}" for name in ("NSGAIISampler", "RandomSampler", "QMCSampler")]
 METHODS = [*(kind for kind, cls in KNOWN.items() if cls.learns), *FOREIGN]
@@ -94,6 +96,39 @@ def test_a_finite_space_is_tried_to_the_last_point_and_then_there_is_none(method
     check()
 
 
+def test_over_parameters_that_hang_on_each_other_it_does_so_too(method):
+    """No point breaks a constraint, equal cells count as one, and what doesn't apply is absent."""
+
+    if method == "spectral":
+        pytest.skip("it takes no such space")
+    space = structured(method)
+    problem = problem_of(space, 3)
+    searcher_named(method).check(problem)
+    for seed, trouble in ((1, 0.0), (2, 0.4)):
+        asking = Asking(method, problem, seed, trouble)
+        given = [found for found in asking.run(4 if method in SLOW else 25) if found is not None]
+        for suggestion in given:
+            assert json.dumps(space.check(suggestion.params)) == json.dumps(suggestion.params)
+            assert tuple(suggestion.params) == space.columns([suggestion.params])
+            assert plain(suggestion.params)
+        assert len({space.key(found.params) for found in given}) == len(given)
+        if method != "gp":
+            assert asking.repeated() == asking.suggestions
+
+
+def test_a_finite_space_of_structures_is_tried_to_the_last_point(method):
+    space = FINITE_STRUCTURES
+    if method in ("cmaes", "spectral"):
+        pytest.skip("it takes no choices, or no constraints")
+    if method in SLOW:
+        space = Space.from_parameters({"a": [1, 2], "b": When("a == 2", Repeat([3, 4], 0, 1))}, ["b < 1 or b.0 == 3"])
+    points = space.every_point(100)
+    assert points is not None
+    *given, last = Asking(method, problem_of(space), 3, 0.3).run(len(points) + 1)
+    assert last is None
+    assert sorted(map(key, given)) == sorted(map(json.dumps, points))
+
+
 def test_it_learns(method):
     """Where x is best at 0.3, more suggestions than draws lie beside it; who doesn't learn is left out."""
     if method in ("optuna.samplers:RandomSampler", "optuna.samplers:QMCSampler"):
@@ -116,10 +151,8 @@ def distance(params: Params) -> float:
 
 ELSEWHERE = """
 import json, sys
-from tests.hpsearch.searchers.test_learning_conformance import SPACE
-from tests.hpsearch.support.any_life import Asking, problem_of
-found = {method: [s.params for s in Asking(method, problem_of(SPACE, 7), 7).run(count)]
-         for method, count in json.loads(sys.argv[1]).items()}
+from tests.hpsearch.searchers.test_learning_conformance import both
+found = {method: both(method, count) for method, count in json.loads(sys.argv[1]).items()}
 print(json.dumps(found))
 """
 
@@ -137,6 +170,16 @@ def elsewhere() -> list[dict[str, list[object]]]:
     return found
 
 
+def both(method: str, count: int) -> list[object]:
+    """What it suggests for two spaces, one of which has structures."""
+    spaces = [SPACE] if method == "spectral" else [SPACE, structured(method)]
+    return [
+        found and found.params
+        for place, space in enumerate(spaces)
+        for found in Asking(method, problem_of(space, 7), 7, 0.3 * place).run(count)
+    ]
+
+
 def count_of(method: str) -> int:
     return 5 if method == "gp" else 12 if method in SLOW else 25
 
@@ -144,7 +187,7 @@ def count_of(method: str) -> int:
 def test_it_suggests_the_same_in_any_process(method, elsewhere):
     one, other = elsewhere
     assert one[method] == other[method]
-    here = [s and s.params for s in Asking(method, problem_of(SPACE, 7), 7).run(count_of(method))]
+    here = both(method, count_of(method))
     if method == "gp":  # sums made by another number of threads may differ in their last bit
         assert len(here) == len(one[method])
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from hpsearch.sweep.sweep import Sweep
 from tests.hpsearch.support.climbing import Climbing
 from tests.hpsearch.support.lives import Life
 from tests.hpsearch.support.steady import OPENED, SteadyLife, answered, sweep_over, table
+from tests.hpsearch.support.structured import structured
 
 EARLY: dict[str, dict[str, Any]] = {
     "none": {"early_terminate": None, "max_iter": 3},
@@ -59,6 +61,17 @@ def test_cut_at_any_event_a_search_goes_on_as_the_undisturbed_one(method, early)
     sweep = sweep_of_kind(method, early)
     whole = SteadyLife(sweep, 3, 5).run()
     for cut in range(1, len(whole.events), 11):
+        resumed = StudyState(sweep)
+        list(resumed.replay(whole.events[:cut]))
+        go_on(resumed, whole.events[cut:])
+        assert table(resumed) == table(whole.state)
+
+
+@pytest.mark.parametrize("method", ["tpe", "bohb", "cmaes", "evolution", "optuna.samplers:NSGAIISampler"])
+def test_over_structures_and_constraints_it_does_so_too(method):
+    sweep = replace(sweep_of_kind(method, "asha"), parameters=structured(method))
+    whole = SteadyLife(sweep, 3, 5).run()
+    for cut in range(1, len(whole.events), 17):
         resumed = StudyState(sweep)
         list(resumed.replay(whole.events[:cut]))
         go_on(resumed, whole.events[cut:])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,10 +13,12 @@ import pytest
 from hpsearch.objective import Objective
 from hpsearch.searchers import GridSearcher, Problem, RandomSearcher
 from hpsearch.searchers.pbt import PBTSearcher
+from hpsearch.searchers.qmc import QMC
 from hpsearch.space import Categorical, IntUniform, LogNormal, LogUniform, Space, Uniform
 from hpsearch.study.build import build_searcher
 from hpsearch.sweep.sweep import Metric, Sweep
 from tests.hpsearch.support.first_then import FirstThen
+from tests.hpsearch.support.structured import FINITE, STRUCTURES, UNBOUNDED, UNCONSTRAINED
 
 SPACE = Space.from_parameters(
     {
@@ -33,14 +38,36 @@ def random_sweep(**changes: Any) -> Sweep:
     return Sweep(name="s", trainable="m:f", metric=Metric("loss"), parameters=SPACE, **(given | changes))
 
 
+PROBLEM = partial(Problem, objective=Objective(Metric("loss")), seed=7)
+
+
+@dataclass(frozen=True)
+class Made:
+    """How a searcher is made, and its space."""
+
+    make: Callable[[], Any]
+    space: Space = SPACE
+
+    def __call__(self) -> Any:
+        return self.make()
+
+
 SEARCHERS = {
-    "random": lambda: RandomSearcher(SPACE, 7),
-    "pbt": lambda: PBTSearcher(Problem(SPACE, Objective(Metric("loss")), 7)),
-    "grid": lambda: GridSearcher(SPACE),
-    "points, then random": lambda: FirstThen(RandomSearcher(SPACE, 7), [FULL, PARTIAL], SPACE, 7),
-    "points, then grid": lambda: FirstThen(GridSearcher(SPACE), [FULL], SPACE, 7),
-    "from a random sweep": lambda: build_searcher(random_sweep(points_to_try=(PARTIAL,), seed=3)),
-    "from a grid sweep": lambda: build_searcher(random_sweep(method="grid")),
+    "random": Made(lambda: RandomSearcher(SPACE, 7)),
+    "pbt": Made(lambda: PBTSearcher(PROBLEM(SPACE))),
+    "grid": Made(lambda: GridSearcher(SPACE)),
+    "points, then random": Made(lambda: FirstThen(RandomSearcher(SPACE, 7), [FULL, PARTIAL], SPACE, 7)),
+    "points, then grid": Made(lambda: FirstThen(GridSearcher(SPACE), [FULL], SPACE, 7)),
+    "from a random sweep": Made(lambda: build_searcher(random_sweep(points_to_try=(PARTIAL,), seed=3))),
+    "from a grid sweep": Made(lambda: build_searcher(random_sweep(method="grid"))),
+    "random over structures": Made(lambda: RandomSearcher(STRUCTURES, 7), STRUCTURES),
+    "random without an end": Made(lambda: RandomSearcher(UNBOUNDED, 7), UNBOUNDED),
+    "pbt over structures": Made(lambda: PBTSearcher(PROBLEM(STRUCTURES)), STRUCTURES),
+    "qmc over structures": Made(lambda: QMC(PROBLEM(UNCONSTRAINED)), UNCONSTRAINED),
+    "grid over structures": Made(lambda: GridSearcher(FINITE), FINITE),
+    "points, then structures": Made(
+        lambda: FirstThen(RandomSearcher(STRUCTURES, 7), [{"blocks": 1}, {"x": 0.95}], STRUCTURES, 7), STRUCTURES
+    ),
 }
 
 pytestmark = pytest.mark.parametrize("make", SEARCHERS.values(), ids=list(SEARCHERS))
@@ -83,8 +110,8 @@ def test_params_lie_in_the_space_in_its_order(make):
     searcher = make()
     for n in range(20):
         params = searcher.suggest(n).params
-        assert tuple(params) == SPACE.names
-        assert SPACE.check(params) == params
+        assert tuple(params) == make.space.columns([params] if make.space.conditional else [])
+        assert make.space.check(params) == params
 
 
 def test_the_size_is_the_number_of_suggestions(make):
@@ -101,9 +128,13 @@ def test_changing_a_suggestion_changes_no_other(make):
     searcher = make()
     before = [json.dumps(dict(searcher.suggest(n).params)) for n in range(10)]
     for n in range(10):
-        searcher.suggest(n).params["model.layers"].append(1)
+        params = searcher.suggest(n).params
+        for value in params.values():
+            if isinstance(value, list):
+                value.append(1)
+        params.clear()
     assert [json.dumps(dict(searcher.suggest(n).params)) for n in range(10)] == before
 
 
 def test_the_origin_says_where_params_come_from(make):
-    assert {make().suggest(n).origin for n in range(20)} <= {"random", "grid", "points_to_try"}
+    assert {make().suggest(n).origin for n in range(20)} <= {"random", "grid", "qmc", "points_to_try"}
