@@ -18,6 +18,8 @@ from hpsearch.seeds import draw_bits, explore_seed, perturb_seed
 from hpsearch.settings import AtLeast, Settings
 from hpsearch.space import (
     Broken,
+    Cell,
+    Chain,
     Distribution,
     IntUniform,
     LogIntUniform,
@@ -70,8 +72,9 @@ class PBTSearcher(Searcher):
     Of a copy each parameter is drawn anew with a probability, and else moved: a number by one of two factors, and of
     choices in rising or falling order to a neighbour. Other choices stay. Numbers stay in their ranges, and those of
     steps move by a step at least. On a scale that isn't logarithmic, where a factor would leave 0 where it is and
-    numbers near it almost, they move by as much as a tenth of the range's width would, at least. Which branch of a
-    choice is taken and how many copies of a block there are stays as it is.
+    numbers near it almost, they move by as much as a tenth of the range's width would, at least. The network whose
+    weights are taken over stays as it is: which branch of a choice is taken, how many copies of a block there are, and
+    all that is inside of a chain or a cell.
     """
 
     kind: ClassVar[str] = "pbt"
@@ -151,8 +154,13 @@ class PBTSearcher(Searcher):
     def _may_change(self, parameter: Parameter) -> bool:
         name = parameter.name
         fixed = any(name == one or name.startswith(f"{one}.") for one in self._explore.fixed)
-        # What says which parameters there are is part of the model whose weights are taken over.
-        return parameter.distribution.searched and parameter.holder is None and not fixed
+        return parameter.distribution.searched and not fixed and not self._is_architecture(parameter)
+
+    def _is_architecture(self, parameter: Parameter) -> bool:
+        """Say whether a parameter describes the network whose weights are taken over."""
+        around = [".".join(parameter.path[:depth]) for depth in range(1, len(parameter.path))]
+        within = any(isinstance(self._space.structure(name), Chain | Cell) for name in around)
+        return within or parameter.holder is not None
 
 
 def _moved(distribution: Numeric, value: float, factor: float) -> int | float:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
+from functools import cached_property
 
 from hpsearch.seeds import redraw_seed, suggestion_seed
 from hpsearch.space import Broken, Space
+from hpsearch.space.distribution import own_copy
 from hpsearch.trial import Params, Value
 
 __all__ = ["Tried"]
@@ -27,6 +30,12 @@ class Tried:
         self._space = space
         self._points: set[str] = set()
 
+    @cached_property
+    def _every(self) -> Mapping[str, dict[str, Value]] | None:
+        """All points, by what equal ones share; None where they can't be counted out."""
+        points = self._space.every_point(_MOST_POINTS)
+        return None if points is None else {self._space.key(point): point for point in points}
+
     def add(self, params: Params) -> None:
         """Count a point as tried."""
         self._points.add(self._space.key(params))
@@ -45,10 +54,9 @@ class Tried:
             if drawn not in self:
                 return drawn
             drawn = self._space.draw(redraw_seed(seed, attempt), number)
-        points = self._space.every_point(_MOST_POINTS)
-        if points is not None:
-            left = [point for point in points if point not in self]
-            return left[number % len(left)] if left else None
+        if self._every is not None:
+            left = [key for key in self._every if key not in self._points]
+            return own_copy(self._every[left[number % len(left)]]) if left else None
         for attempt in range(_MOVES):
             if drawn not in self:
                 break

@@ -13,7 +13,7 @@ from hpsearch.space.distribution import Distribution, own_copy
 from hpsearch.space.parameter import Declared, Parameter, Structure
 from hpsearch.space.tree import Tree
 from hpsearch.space.walk import Broken, Choose
-from hpsearch.trial import Value
+from hpsearch.trial import Params, Value
 
 __all__ = ["MOST_FILTERED", "Enumeration"]
 
@@ -32,6 +32,7 @@ class Enumeration:
         build: Gives a point, or raises `Broken`.
         constrained: `build` may do so.
         values: Gives the values of a parameter; None: they can't be listed.
+        key: Gives what equal points share, of which one is enough; None: no two that are written otherwise are equal.
     """
 
     def __init__(
@@ -40,7 +41,9 @@ class Enumeration:
         build: Callable[[Choose], dict[str, Value]],
         constrained: bool,
         values: Callable[[Distribution], Sequence[Value] | None],
+        key: Callable[[Params], str] | None = None,
     ) -> None:
+        self._key = key
         self._tree = tree
         self._build = build
         self._constrained = constrained
@@ -67,7 +70,9 @@ class Enumeration:
         if not self._filtered:
             return self.bound
         if self._kept is None:
-            problem = f"must have at most {MOST_FILTERED:,} points where conditions or constraints leave some out"
+            problem = (
+                f"must have at most {MOST_FILTERED:,} points, as conditions, constraints or equal cells rule some out"
+            )
             raise InvalidKey((), problem, "narrow the parameters, or take random or tpe")
         return len(self._kept)
 
@@ -97,9 +102,11 @@ class Enumeration:
 
     @cached_property
     def _filtered(self) -> bool:
-        """Whether conditions, derived values or constraints may leave points out."""
-        return self._constrained or any(
-            one.when is not None or isinstance(one.holds, Derived) for one in self._tree.everything()
+        """Whether conditions, derived values, constraints or equal points may leave points out."""
+        return (
+            self._constrained
+            or self._key is not None
+            or any(one.when is not None or isinstance(one.holds, Derived) for one in self._tree.everything())
         )
 
     @cached_property
@@ -107,13 +114,13 @@ class Enumeration:
         """The points that are left; None where none is left out, or they are too many to be gone through."""
         if not self._filtered:
             return None
-        found = []
+        found: dict[object, dict[str, Value]] = {}
         for place, point in enumerate(self._gone_through()):
             if place >= MOST_FILTERED:
                 return None
             if point is not None:
-                found.append(point)
-        return found
+                found.setdefault(place if self._key is None else self._key(point), point)
+        return list(found.values())
 
     def _gone_through(self) -> Iterator[dict[str, Value] | None]:
         """Give each point in turn; None for one that breaks a constraint."""

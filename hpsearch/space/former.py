@@ -14,7 +14,7 @@ from hpsearch.space.choices import Categorical
 from hpsearch.space.distribution import Distribution, own_copy
 from hpsearch.space.normals import LogNormal, Normal
 from hpsearch.space.ranges import IntUniform, LogIntUniform, LogUniform, Uniform
-from hpsearch.space.space import Space
+from hpsearch.space.space import MOST_DRAWS, Space
 from hpsearch.trial import Params, Value
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class FormerSpace(Space):
             if parameter.distribution.prior is not None:
                 raise InvalidKey((*parameter.path, "prior"), "must not be given in a study that drew without priors")
 
-    def complete(self, point: Params, seed: int, number: int) -> dict[str, Value]:
+    def complete(self, point: Params, seed: int, number: int, most: int = MOST_DRAWS) -> dict[str, Value]:
         """Draw every parameter, in order, and take those of the point instead."""
         from numpy.random import PCG64, Generator, SeedSequence
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,7 +30,7 @@ from hpsearch.trial import Params, Value
 
 __all__ = ["MOST_DRAWS", "Space"]
 
-MOST_DRAWS = 10_000
+MOST_DRAWS = 100_000
 """Draws of one point, of which none keeps all constraints, before that is an error."""
 
 _EXAMPLES = 1_000
@@ -119,6 +119,10 @@ class Space(Movable):
         """Give the parameter of a flat name."""
         return self._tree.find(name)
 
+    def structure(self, name: str) -> Structure | None:
+        """Give the structure of a flat name."""
+        return self._tree.structure(name)
+
     def some_names(self) -> list[str]:
         """Give the flat names of up to 1,000 parameters; of a block without a bound those of its first copies."""
         return self._tree.some_names()
@@ -147,7 +151,7 @@ class Space(Movable):
         """Give what `build` gives, whether or not it breaks a constraint."""
         return Walk(self._tree, choose).point
 
-    def draw(self, seed: int, number: int) -> dict[str, Value]:
+    def draw(self, seed: int, number: int, most: int = MOST_DRAWS) -> dict[str, Value]:
         """Draw the params of a trial; flat names to plain Python values.
 
         Each depends on the sweep's seed, the trial's number and the parameter's own path, and on no other parameter.
@@ -158,23 +162,29 @@ class Space(Movable):
         half is what PriorBand (Mallik et al., NeurIPS 2023) gives the prior in a first rung; that it gives it more in
         later ones, and draws near the best trial as well, is nothing for draws that know of no other trial.
 
-        Raises:
-            InvalidKey: None of `MOST_DRAWS` draws keeps the constraints.
-        """
-        return self.complete({}, seed, number)
+        Args:
+            seed: The sweep's.
+            number: The trial's.
+            most: Draws before it is an error that none keeps the constraints.
 
-    def complete(self, point: Params, seed: int, number: int) -> dict[str, Value]:
+        Raises:
+            InvalidKey: None does.
+        """
+        return self.complete({}, seed, number, most)
+
+    def complete(self, point: Params, seed: int, number: int, most: int = MOST_DRAWS) -> dict[str, Value]:
         """Draw what a partial point, as `check` gives it, leaves out; see `draw`."""
-        for attempt in range(MOST_DRAWS):
+        for attempt in range(most):
             with suppress(Broken):
                 return self.build(self._drawn(point, seed, number, attempt))
-        walks = (Walk(self._tree, self._drawn(point, seed, number, attempt)) for attempt in range(_EXAMPLES))
+        examples = min(_EXAMPLES, most)
+        walks = (Walk(self._tree, self._drawn(point, seed, number, attempt)) for attempt in range(examples))
         broken = [error for walk in walks for error in walk.broken(self.constraints)]
         key, count = Counter(error.key for error in broken).most_common(1)[0]
         example = next(error.problem for error in broken if error.key == key)
-        problem = f"must be kept by more points: of {MOST_DRAWS:,} draws none is valid, and {count:,} of the first "
+        problem = f"must be kept by more points: of {most:,} draws none is valid, and {count:,} of the first "
         advice = "loosen it, or narrow the parameters that it names"
-        raise InvalidKey(key, f"{problem}{_EXAMPLES:,} break this; {example}", advice)
+        raise InvalidKey(key, f"{problem}{examples:,} break this; {example}", advice)
 
     def kept(self, seed: int, draws: int) -> int:
         """Count how many of this many first draws keep the constraints."""
@@ -210,7 +220,8 @@ class Space(Movable):
 
     @cached_property
     def _grid(self) -> Enumeration:
-        return self._enumeration(self._grid_of)
+        key = self.key if self._has_cells else None
+        return Enumeration(self._tree, self.build, bool(self.constraints), self._grid_of, key)
 
     @staticmethod
     def _grid_of(distribution: Distribution) -> list[Value]:
@@ -218,10 +229,7 @@ class Space(Movable):
 
     @cached_property
     def _every(self) -> Enumeration:
-        return self._enumeration(lambda distribution: distribution.every_value())
-
-    def _enumeration(self, values: Callable[[Distribution], Sequence[Value] | None]) -> Enumeration:
-        return Enumeration(self._tree, self.build, bool(self.constraints), values)
+        return Enumeration(self._tree, self.build, bool(self.constraints), lambda known: known.every_value())
 
     @property
     def grid_size(self) -> int:

@@ -35,6 +35,9 @@ __all__ = [
 _REHEARSED = 20
 """Points that are drawn when a sweep is checked."""
 
+_REHEARSED_DRAWS = 10_000
+"""Draws of each before that is an error. Trials have ten times as many: a sweep that passes doesn't fail later."""
+
 Method = str
 """A known word such as `random` or `tpe`, or the import path of a searcher of one's own or of a sampler of Optuna's."""
 
@@ -138,14 +141,14 @@ class Sweep:
         """Draw some points, to see that constraints can be kept, and that expressions make sense for their values."""
         for number in range(_REHEARSED):
             try:
-                self.parameters.draw(self.seed, number)
+                self.parameters.draw(self.seed, number, _REHEARSED_DRAWS)
             except InvalidKey as error:
                 raise error if error.key[:1] == ("constraints",) else error.under(("parameters",)) from None
 
     def _check_completed(self, place: int, point: Params) -> None:
         """See that what a point leaves out can be drawn so that constraints are kept."""
         try:
-            self.parameters.complete(point, self.seed, place)
+            self.parameters.complete(point, self.seed, place, _REHEARSED_DRAWS)
         except InvalidKey as error:
             raise InvalidKey(("points_to_try", place), error.problem, "give it other values, or fewer") from None
 

@@ -17,6 +17,9 @@ from hpsearch.searchers.base import Problem
 from hpsearch.searchers.pbt import PBTSearcher
 from hpsearch.space import (
     Categorical,
+    Cell,
+    Chain,
+    Choice,
     Distribution,
     IntUniform,
     LogIntUniform,
@@ -157,3 +160,22 @@ def test_what_can_not_be_is_refused_by_its_key(changes, told):
 
 def test_random_beside_pbt_draws_anew():
     assert sweep(method="random").early_terminate == PBT(9)
+
+
+def test_a_fork_keeps_the_network_whose_weights_it_takes_over():
+    space = Space.from_parameters(
+        {
+            "lr": Uniform(0.0, 1.0),
+            "cell": Cell(["a", "b", "c"], 2, "node"),
+            "layers": Chain({"conv": {"k": IntUniform(1, 9)}, "pool": {}}, 1, 3),
+            "optimizer": Choice({"sgd": {"momentum": Uniform(0.0, 1.0)}, "adam": {}}),
+        }
+    )
+    searcher = PBTSearcher.build(Problem(space, Objective(Metric("loss")), 0, Search()))
+    for number in range(40):
+        parent = Trial(0, space.draw(1, number), 0, "random")
+        child = searcher.explore(number, parent).params
+        assert space.check(child) == child
+        moved = {name for name in child if child[name] != parent.params[name]}
+        assert moved <= {"lr", "optimizer.sgd.momentum"}
+        assert "lr" in moved

@@ -153,3 +153,12 @@ def test_what_is_no_cell_is_refused(make, told):
     with pytest.raises(InvalidKey) as caught:
         make()
     assert told in str(caught.value)
+
+
+def test_a_grid_has_equal_cells_once():
+    space = Space.from_parameters({"cell": Cell(["a", "b"], 2, "node", 1)})
+    keys = {space.key(space.grid_point(index)) for index in range(space.grid_size)}
+    assert len(keys) == space.grid_size
+    found = space.every_point(1_000)
+    assert found is not None
+    assert len(found) == space.grid_size < (space.size or 0)
