@@ -23,6 +23,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+_LONG = 900
+"""Seconds after which a test that takes long on a quiet machine hangs; on a busy one it takes several times as long."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give those that take long more time than the others have."""
+    for item in items:
+        if item.get_closest_marker("exhaustive") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_LONG))
+
+
 def pytest_collection_finish() -> None:
     """Leave the tests themselves out of what is searched for garbage: many collect it, to see what is left."""
     gc.collect()
