@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-from hpsearch.checks import InvalidKey, KeyPath, Mistakes, nearest, shown
+from hpsearch.checks import InvalidKey, KeyPath, Mistakes, at_least, integer, nearest, shown
 from hpsearch.space import Categorical, Cell, Chain, Choice, Distribution, Repeat, Space
 from hpsearch.space.expressions import Expression
 from hpsearch.space.parameter import Declared, Group, Structure
@@ -110,13 +110,15 @@ def _read_one(given: object, path: KeyPath) -> Distribution | Structure:
     for key, example in form.required.items():
         table.require(key, f"{key}: {example}")
     keys = {key: given[key] for key in form.keys if table.has(key)}
-    if "length" in keys:
-        if len(keys) > 1:
-            raise InvalidKey((*path, "length"), "must not stand beside min or max", "remove the one or the others")
-        length = keys.pop("length")
-        keys = {"min": length, "max": length}
+    if "length" not in keys:
         return table.build(form.make, inside, **keys)
-    return table.build(form.make, inside, **keys)
+    if len(keys) > 1:
+        raise InvalidKey((*path, "length"), "must not stand beside min or max", "remove the one or the others")
+    length = at_least(1, integer, keys["length"], (*path, "length"))
+    try:
+        return form.make(inside, min=length, max=length)
+    except InvalidKey as error:
+        raise InvalidKey((*path, "length"), error.problem) from None
 
 
 def _branches(value: object, path: KeyPath, mistakes: Mistakes) -> Mapping[str, tuple[Declared, ...]]:
