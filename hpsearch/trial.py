@@ -10,9 +10,11 @@ from typing import Any, Literal
 __all__ = [
     "Failure",
     "Goal",
+    "JointScore",
     "Params",
     "Parent",
     "Report",
+    "Score",
     "Segment",
     "StateAt",
     "Trial",
@@ -126,6 +128,25 @@ class Failure:
     """Whole text, empty where there is none."""
 
 
+@dataclass(frozen=True, slots=True)
+class JointScore:
+    """What a trial is judged by where one number isn't enough: several goals, or constraints on outcomes."""
+
+    values: tuple[float, ...]
+    """Of each goal, as it was reported."""
+    excesses: tuple[float, ...] = ()
+    """By how much of its bound each constraint is broken; less than 0 or 0 where it is kept."""
+
+    @property
+    def violation(self) -> float:
+        """By how much constraints are broken, in all; 0 where they are kept, NaN where one is of NaN."""
+        return sum(excess for excess in self.excesses if not excess <= 0)
+
+
+Score = float | JointScore
+"""What a trial is judged by: the value of the only metric that decides, or more."""
+
+
 class TrialState(StrEnum):
     """Where a trial stands."""
 
@@ -147,13 +168,13 @@ class TrialRow:
     state: TrialState
     iterations: int
     """Highest finished iteration that counts."""
-    value: float | None
-    """The metric at `iterations`, or by the sweep's `metric.scope` the best so far; None when there is none, when it is
-    NaN, and for a failed trial."""
+    score: Score | None
+    """What it reported at `iterations`, or by the sweep's `metric.scope` the best so far; None when there is none, when
+    it holds NaN, and for a failed trial."""
     params: Params
     origin: str
     checkpoint: str | None
-    """The state that gave `value`, relative to the study's directory; None where none was written there, or kept."""
+    """The state that gave `score`, relative to the study's directory; None where none was written there, or kept."""
     failure: Failure | None
     seconds: float
     """Running time of all that counts."""
@@ -166,10 +187,27 @@ class TrialRow:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """All that was reported at `iterations`, NaN included, of a failed trial too; empty where nothing was."""
     value_iteration: int = 0
-    """The iteration that reported `value`."""
+    """The iteration that reported `score`."""
     parent: int | None = None
     """The trial that it was forked from."""
     inherited: int | None = None
     """The parent's iteration whose state it took over; None where there was none to take over."""
     start: int = 0
     """Iterations that it counted as done when it began."""
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """Those of the metrics that decide, in the order of the sweep; none where it has no score."""
+        if self.score is None:
+            return ()
+        return self.score.values if isinstance(self.score, JointScore) else (self.score,)
+
+    @property
+    def value(self) -> float | None:
+        """That of the metric that decides, where it is one; None where it has no score, or several decide."""
+        return self.values[0] if len(self.values) == 1 else None
+
+    @property
+    def feasible(self) -> bool:
+        """Whether it keeps the constraints on outcomes; False where it has no score."""
+        return self.score is not None and not (isinstance(self.score, JointScore) and self.score.violation)

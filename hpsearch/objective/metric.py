@@ -1,0 +1,46 @@
+"""Reported numbers that decide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from hpsearch.settings import HOW, Settings
+from hpsearch.trial import Goal
+
+__all__ = ["Metric", "without_targets"]
+
+
+@dataclass(frozen=True)
+class Metric(Settings):
+    """A reported number that decides, alone or with others."""
+
+    name: str
+    """A key of the mapping that the trainable reports."""
+    goal: Goal = "minimize"
+    """Which values are better: `minimize` or `maximize`."""
+    scope: Literal["last", "best"] = "last"
+    """Which of a trial's reports gives its value: the `last`, or the `best` so far, whatever came after it. Of several
+    metrics always the last."""
+    target: Annotated[float | None, HOW] = None
+    """The sweep ends (exit code 0) as soon as any trial reports a value as good as this one, or better; of several
+    metrics those of one report must all be; none: it doesn't."""
+    reference: Annotated[float | None, HOW] = None
+    """Of several metrics: the worst value that is worth anything. From here the hypervolume is measured."""
+
+    def reached(self, value: float) -> bool:
+        """Say whether a value is as good as the target or better; NaN never is, and without a target nothing is."""
+        if self.target is None or math.isnan(value):
+            return False
+        return value <= self.target if self.goal == "minimize" else value >= self.target
+
+    def signed(self, value: float) -> float:
+        """Give a value so that less is better."""
+        return value if self.goal == "minimize" else -value
+
+
+def without_targets(goals: Iterable[Metric]) -> tuple[Metric, ...]:
+    """Give the same goals, by which no sweep ends early."""
+    return tuple(replace(goal, target=None) for goal in goals)
