@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.util
 import pkgutil
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -14,7 +15,14 @@ from typing import Any
 
 from hpsearch.errors import HpsearchError, Interrupted, exception_line
 
-__all__ = ["check_importable", "import_object"]
+__all__ = ["check_importable", "import_object", "is_import_path"]
+
+_IMPORT_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+
+
+def is_import_path(given: str) -> bool:
+    """Say whether a text has the form `package.module:name`."""
+    return _IMPORT_PATH.fullmatch(given) is not None
 
 
 def import_object(spec: str, key: str, error_type: type[HpsearchError], search_path: Sequence[str] = ()) -> Any:

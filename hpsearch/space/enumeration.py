@@ -15,9 +15,10 @@ from hpsearch.space.tree import Tree
 from hpsearch.space.walk import Broken, Choose
 from hpsearch.trial import Params, Value
 
-__all__ = ["MOST_FILTERED", "Enumeration"]
+__all__ = ["Enumeration"]
 
-MOST_FILTERED = 100_000
+_MOST_FILTERED = 100_000
+_MOST_CALLED = 2_000
 """Points that are gone through one by one, where conditions or constraints leave some out."""
 
 
@@ -71,7 +72,7 @@ class Enumeration:
             return self.bound
         if self._kept is None:
             problem = (
-                f"must have at most {MOST_FILTERED:,} points, as conditions, constraints or equal cells rule some out"
+                f"must have at most {self._most:,} points, as conditions, constraints or equal cells rule some out"
             )
             raise InvalidKey((), problem, "narrow the parameters, or take random or tpe")
         return len(self._kept)
@@ -100,6 +101,11 @@ class Enumeration:
         size = self.counted
         return None if size is None or size > most else [self.point(index) for index in range(size)]
 
+    @property
+    def _most(self) -> int:
+        """Points that are gone through to see which are left out."""
+        return _MOST_CALLED if self._tree.calls else _MOST_FILTERED
+
     @cached_property
     def _filtered(self) -> bool:
         """Whether conditions, derived values, constraints or equal points may leave points out."""
@@ -116,7 +122,7 @@ class Enumeration:
             return None
         found: dict[object, dict[str, Value]] = {}
         for place, point in enumerate(self._gone_through()):
-            if place >= MOST_FILTERED:
+            if place >= self._most:
                 return None
             if point is not None:
                 found.setdefault(place if self._key is None else self._key(point), point)

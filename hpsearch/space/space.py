@@ -209,6 +209,11 @@ class Space(Movable):
 
         return choose
 
+    @property
+    def calls(self) -> bool:
+        """Whether a function is called for each point, which may take its time."""
+        return self._tree.calls
+
     @cached_property
     def _has_priors(self) -> bool:
         return self._tree.has_priors

@@ -64,6 +64,11 @@ class Tree:
             self._check_names(constraint, (), (END,), ("constraints", place))
 
     @cached_property
+    def calls(self) -> bool:
+        """Whether a derived value is a function's, which may take its time."""
+        return any(isinstance(one.holds, Derived) and one.holds.function is not None for one in self.declared)
+
+    @cached_property
     def unbounded(self) -> tuple[str, ...] | None:
         """The path of a structure whose groups can't be listed; None: all parameters that there may be can."""
         return self._unbounded(self.declared, ())
@@ -225,8 +230,11 @@ class Tree:
             here, at = (*path, *one.path), (*place, number)
             if one.when is not None:
                 self._check_names(one.when, here[:-1], at, (*here, "when"))
-            if isinstance(one.holds, Derived):
+            if isinstance(one.holds, Derived) and one.holds.function is None:
                 self._check_names(one.holds.parsed, here[:-1], at, here)
+            elif isinstance(one.holds, Derived) and len(place) > 0:
+                problem = "must stand at the top where it is a function's: it is given all that stands above it"
+                raise InvalidKey(here, problem, "move it out of what it stands in, and behind that")
             if isinstance(one.holds, Structure):
                 groups = list(enumerate(one.holds.every_group()))
                 alike = len({id(inside) for _, (_, inside) in groups}) == 1

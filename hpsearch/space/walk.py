@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hpsearch.checks import InvalidKey, KeyPath
-from hpsearch.space.derived import Derived
+from hpsearch.space.derived import Derived, Refused
 from hpsearch.space.expressions import ABSENT, Expression, Uncomputable
+from hpsearch.space.nesting import nested
 from hpsearch.space.parameter import Declared, Parameter, Structure
 from hpsearch.trial import Value
 
@@ -108,7 +109,10 @@ class Walk:
     def _derive(self, derived: Derived, path: tuple[str, ...]) -> None:
         name = ".".join(path)
         try:
-            value = self._said(derived.parsed.value, path[:-1], path)
+            if derived.function is None:
+                value = self._said(derived.parsed.value, path[:-1], path)
+            else:
+                value = self._computed(derived, path)
         except Broken as error:
             self._broken = self._broken or error
             return
@@ -116,6 +120,17 @@ class Walk:
             self._unknown.add(name)
         elif value is not ABSENT:
             self.point[name] = value
+
+    def _computed(self, derived: Derived, path: tuple[str, ...]) -> Value:
+        """Give what a function makes of all that stands above it, once that is known."""
+        if self._unknown or self._broken is not None:
+            return UNKNOWN
+        try:
+            return derived.computed(nested(self._tree.declared, self.point))
+        except Refused as error:
+            raise Broken(path, str(error)) from None
+        except InvalidKey as error:
+            raise error.under(path) from None
 
     def _said(self, ask: Callable[[Read], Value], scope: tuple[str, ...], key: KeyPath) -> Value:
         """Give the value of an expression, as far as it has one.
