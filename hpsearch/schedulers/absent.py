@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from hpsearch.errors import SweepError
 from hpsearch.objective import Objective
@@ -18,6 +18,9 @@ __all__ = ["Absent"]
 @dataclass(frozen=True)
 class Absent(EarlyTerminate):
     """Stands for a scheduler of a third party that can't be imported, or takes other settings by now."""
+
+    several_goals: ClassVar[bool] = True
+    outcome_constraints: ClassVar[bool] = True
 
     stored: str
     """What `to_json` gave, as JSON."""

@@ -16,7 +16,7 @@ from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
 from hpsearch.schedulers.brackets import hyperband_trials
 from hpsearch.schedulers.open_ended import OpenEnded
 from hpsearch.schedulers.reasons import passed_over, ran, unopened
-from hpsearch.schedulers.running_rung import RunningRung
+from hpsearch.schedulers.running_rung import running_rung
 from hpsearch.schedulers.successive_halving import Halving
 from hpsearch.settings import Count
 
@@ -67,10 +67,14 @@ class AsynchronousHalving(OpenEnded):
 
     Of several brackets each has its own rungs, and the rung that runs the furthest comes first.
 
+    With several goals a rung is ranked by fronts, and within a front by crowding distance: the rule that Schmucker et
+    al., "Multi-objective Asynchronous Successive Halving", 2021, arXiv:2106.12639, call NSGA-II, after Deb et al. (see
+    `Fronts`). Theirs are also epsilon-net in place of crowding, and random scalarizations.
+
     Failed trials don't count in a rung. NaN counts, ranks last, and is never promoted: a number may still come. A trial
     that ended by itself ranks like any other. In the last rung each trial is complete as it ends.
 
-    A call costs O(log n) comparisons in the number of trials in a rung.
+    A call costs O(log n) comparisons in the number of trials in a rung; with several goals O(n), or more.
 
     Args:
         ends: Of each bracket, the iterations that its rungs run until.
@@ -92,7 +96,7 @@ class AsynchronousHalving(OpenEnded):
         self._until = ends
         self._shares = shares
         self._objective = objective
-        self._judged = [[RunningRung(eta) for _ in bracket[:-1]] for bracket in ends]
+        self._judged = [[running_rung(eta, objective) for _ in bracket[:-1]] for bracket in ends]
         """Of each bracket, all rungs but the last."""
         places = [(bracket, rung) for bracket, rungs in enumerate(self._judged) for rung in range(len(rungs))]
         self._promoting = sorted(places, key=lambda place: (-ends[place[0]][place[1] + 1], place[0]))
@@ -145,7 +149,8 @@ class AsynchronousHalving(OpenEnded):
 
     def _judge(self, bracket: int, rung: int, outcome: Outcome) -> None:
         """Take a trial that has ended in a rung before the last."""
-        self._judged[bracket][rung].add(self._objective.place(outcome.value), outcome.trial)
+        assert outcome.value is not None, "failed trials don't count in a rung"
+        self._judged[bracket][rung].add(outcome.value, outcome.trial)
 
     def _promotions(self) -> Iterator[Run]:
         for bracket, rung in self._promoting:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpsearch.decision import Decision, Rungs
-from hpsearch.trial import Report, StateAt
+from hpsearch.trial import Report, Score, StateAt
 
 __all__ = ["Answer", "Done", "NewTrial", "Outcome", "Run", "RungView", "Scheduler", "Wait"]
 
@@ -67,8 +67,9 @@ class Outcome:
 
     trial: int
     iteration: int
-    value: float | None
-    """The metric; NaN where it is not a number, None where the trial failed."""
+    value: Score | None
+    """What it is judged by: the metric, or more where one number isn't enough; NaN where it is not a number, None where
+    the trial failed."""
     reports: Sequence[Report] = ()
     """Those since its last outcome that count, unless it failed; iterations rise. A trial that had to begin anew gives
     those of former segments once more."""

@@ -26,6 +26,10 @@ class EarlyTerminate(Settings, ABC):
     """Its scheduler forks trials, so that the searcher must explore."""
     newest: ClassVar[bool] = False
     """It compares what trials reported newest, so that `metric.scope` must be `last`."""
+    several_goals: ClassVar[bool] = False
+    """It ranks trials by `Objective.rank`, so that several metrics may decide."""
+    outcome_constraints: ClassVar[bool] = False
+    """It ranks trials by the objective alone, so that reported metrics may be constrained."""
     in_order: ClassVar[bool] = False
     """What it decides doesn't depend on the order in which outcomes come."""
     endless: ClassVar[bool] = False
@@ -37,6 +41,13 @@ class EarlyTerminate(Settings, ABC):
 
     max_iter: Count
     """Iterations that the best trials get."""
+
+    @classmethod
+    def unfit_for(cls, objective: Objective) -> str | None:
+        """Give the key of a sweep that asks more of it than it takes; None where it takes all."""
+        if objective.several and not cls.several_goals:
+            return "metric"
+        return "outcome_constraints" if objective.constraints and not cls.outcome_constraints else None
 
     @property
     def least_trials(self) -> int:

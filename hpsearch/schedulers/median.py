@@ -18,6 +18,7 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.open_ended import OpenEnded
 from hpsearch.schedulers.reasons import ran
 from hpsearch.settings import Count
+from hpsearch.trial import Score
 
 __all__ = ["MedianStopping", "MedianStoppingScheduler"]
 
@@ -147,7 +148,7 @@ class MedianStoppingScheduler(OpenEnded):
         if isinstance(answer, Run):
             self._going_on.pop(0)
 
-    def _moved_on(self, trial: int, value: float) -> _Course | None:
+    def _moved_on(self, trial: int, value: Score) -> _Course | None:
         """Give a trial's course with what it shows now; None where it never showed a number."""
         before = self._courses.get(trial)
         if not is_valid(value):
@@ -174,7 +175,7 @@ class MedianStoppingScheduler(OpenEnded):
         return stops, f"{at}: {self._shown(course.best)} at best is {worse} than {compared}"
 
     def _shown(self, placed: float) -> str:
-        return f"{placed if self._objective.metric.goal == 'minimize' else -placed:.6g}"
+        return f"{placed if self._objective.goals[0].goal == 'minimize' else -placed:.6g}"
 
     def _decided(self, outcome: Outcome, action: Literal["stop", "complete"], reason: str) -> Decision:
         self._courses.pop(outcome.trial, None)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hpsearch.decision import Rungs
-from hpsearch.objective import Objective, is_valid
+from hpsearch.objective import Objective, Place, is_valid
 from hpsearch.schedulers.asha import AsynchronousHalving
 from hpsearch.schedulers.base import Outcome, RungView, Scheduler
 from hpsearch.schedulers.soft_ranking import SoftRanking
@@ -27,6 +27,8 @@ class PASHA(Halving):
     """
 
     kind: ClassVar[str] = "pasha"
+    several_goals: ClassVar[bool] = False  # soft ranking compares by distance
+    outcome_constraints: ClassVar[bool] = False
     endless: ClassVar[bool] = True
     course: ClassVar[str] = "its shortest course: more rungs open where values rank trials unlike in the two highest"
 
@@ -66,7 +68,7 @@ class ProgressiveHalving(AsynchronousHalving):
     def __init__(self, ends: Sequence[int], eta: int, objective: Objective, run_cap: int | None = None) -> None:
         super().__init__([ends], [1], eta, objective, run_cap)
         self._promoting = self._promoting[-1:]
-        self._places: dict[int, tuple[int, float]] = {}
+        self._places: dict[int, Place] = {}
         """Of each trial, `Objective.place` of its value at the rung that it has passed last."""
         self._curves: dict[int, dict[int, float]] = {}
         """Of each trial, what it has reported by iteration, where that is a number; less is better."""

@@ -31,6 +31,7 @@ class PBT(EarlyTerminate):
     kind: ClassVar[str] = "pbt"
     forks: ClassVar[bool] = True
     newest: ClassVar[bool] = True
+    outcome_constraints: ClassVar[bool] = True
 
     population: Annotated[int, AtLeast(2)] = 20
     """Members that train side by side. With more of them than workers they take turns."""

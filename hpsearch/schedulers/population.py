@@ -6,7 +6,6 @@ selection (section 4.1.1).
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from hpsearch.objective import Objective, is_valid
 from hpsearch.schedulers.base import NewTrial, Outcome, Run
 from hpsearch.schedulers.open_ended import OpenEnded
 from hpsearch.schedulers.reasons import ordinal, ran
-from hpsearch.trial import StateAt
+from hpsearch.trial import Score, StateAt
 
 __all__ = ["PopulationBasedTraining"]
 
@@ -45,9 +44,9 @@ class _Member:
     """In a row, of the trials that held the place; 0 unless the last one failed."""
     iterations: list[int] = field(default_factory=list)
     """Rising; with the values beside them what the place has shown."""
-    values: list[float] = field(default_factory=list)
+    values: list[Score] = field(default_factory=list)
 
-    def value_at(self, iteration: int) -> float | None:
+    def value_at(self, iteration: int) -> Score | None:
         """Give what the place showed at an iteration; None where it didn't come to it."""
         count = bisect_right(self.iterations, iteration)
         return self.values[count - 1] if count and self.iterations[count - 1] == iteration else None
@@ -60,7 +59,7 @@ class _Member:
     @property
     def lost(self) -> bool:
         """Whether it failed, or shows NaN: it can't become better by training on."""
-        return self.failures > 0 or (bool(self.values) and math.isnan(self.values[-1]))
+        return self.failures > 0 or (bool(self.values) and not is_valid(self.values[-1]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
+from hpsearch.objective import is_valid
 from hpsearch.schedulers.base import Outcome
 
 __all__ = ["ordinal", "passed_over", "ran", "ranked", "unopened"]
@@ -18,7 +17,7 @@ def ordinal(number: int) -> str:
 
 def ranked(outcome: Outcome, rung: int, place: int, size: int, promoted: int) -> str:
     """Say where a trial came in its rung: `"rung 2: 7th of 9, top 3 go on"`."""
-    nan = " (NaN)" if outcome.value is not None and math.isnan(outcome.value) else ""
+    nan = " (NaN)" if outcome.value is not None and not is_valid(outcome.value) else ""
     verb = "goes" if promoted == 1 else "go"
     return f"rung {rung}: {ordinal(place)} of {size}{nan}, top {promoted} {verb} on"
 

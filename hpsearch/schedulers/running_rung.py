@@ -2,46 +2,88 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect, insort
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
-__all__ = ["RunningRung"]
+from hpsearch.objective import Fronts, Objective, Place, is_valid
+from hpsearch.trial import Score
 
-_Place = tuple[tuple[int, float], int]
-"""(`Objective.place` of the value, trial): the less, the better."""
+__all__ = ["RankedRung", "RunningRung", "SortedRung", "running_rung"]
 
 
-class RunningRung:
-    """The trials that have ended in a rung, best first: those that wait, and those whose lot is settled.
-
-    A call searches sorted lists, and looks at those only that may go on.
+class RunningRung(ABC):
+    """The trials that have ended in a rung: those that wait, and those whose lot is settled.
 
     Args:
         eta: 1 of `eta` may go on.
+        objective: Ranks them.
     """
 
-    def __init__(self, eta: int) -> None:
+    def __init__(self, eta: int, objective: Objective) -> None:
         self._eta = eta
-        self._waiting: list[_Place] = []
-        self._settled: list[_Place] = []
-        """Promoted or stopped: they keep their places in the ranking."""
+        self._objective = objective
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Count the trials that have ended here."""
 
     @property
     def top(self) -> int:
         """How many of those that have ended here are good enough to go on."""
-        return (len(self._waiting) + len(self._settled)) // self._eta
+        return len(self) // self._eta
 
-    def add(self, place: tuple[int, float], trial: int) -> None:
+    @abstractmethod
+    def add(self, score: Score, trial: int) -> None:
         """Take a trial that has ended here."""
-        insort(self._waiting, (place, trial))
+
+    @abstractmethod
+    def promotable(self) -> Iterator[int]:
+        """Give the trials that may go on, the best first; promoting one makes no other one less so."""
+
+    @abstractmethod
+    def promote(self) -> None:
+        """Let the first of `promotable` go on."""
+
+    @abstractmethod
+    def stop(self) -> Sequence[tuple[int, int, int, bool]]:
+        """Stop all that wait; give (trial, its place from 1, of how many, whether it is NaN), the best first."""
+
+
+def running_rung(eta: int, objective: Objective) -> RunningRung:
+    """Build the rung for an objective."""
+    return RankedRung(eta, objective) if objective.several else SortedRung(eta, objective)
+
+
+class SortedRung(RunningRung):
+    """For one goal, by which a trial's place is known from its score: a call searches sorted lists.
+
+    It looks at those only that may go on.
+    """
+
+    def __init__(self, eta: int, objective: Objective) -> None:
+        super().__init__(eta, objective)
+        self._waiting: list[tuple[Place, int, bool]] = []
+        """(place, trial, whether it is NaN), best first."""
+        self._settled: list[tuple[Place, int, bool]] = []
+        """Promoted or stopped: they keep their places in the ranking."""
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._settled)
+
+    def add(self, score: Score, trial: int) -> None:
+        """Take a trial that has ended here."""
+        insort(self._waiting, (self._objective.place(score), trial, not is_valid(score)))
 
     def promotable(self) -> Iterator[int]:
         """Give the trials that may go on, the best first; promoting one makes no other one less so."""
         top = self.top
         for ahead, place in enumerate(self._waiting):
-            if _is_nan(place) or ahead + bisect(self._settled, place) >= top:
+            _, trial, nan = place
+            if nan or ahead + bisect(self._settled, place) >= top:
                 return
-            yield place[1]
+            yield trial
 
     def promote(self) -> None:
         """Let the first of `promotable` go on."""
@@ -49,9 +91,9 @@ class RunningRung:
 
     def stop(self) -> Sequence[tuple[int, int, int, bool]]:
         """Stop all that wait; give (trial, its place from 1, of how many, whether it is NaN), the best first."""
-        size = len(self._waiting) + len(self._settled)
+        size = len(self)
         stopped = [
-            (place[1], ahead + bisect(self._settled, place) + 1, size, _is_nan(place))
+            (place[1], ahead + bisect(self._settled, place) + 1, size, place[2])
             for ahead, place in enumerate(self._waiting)
         ]
         self._settled = sorted(self._settled + self._waiting)
@@ -59,5 +101,50 @@ class RunningRung:
         return stopped
 
 
-def _is_nan(place: _Place) -> bool:
-    return place[0][0] > 0
+class RankedRung(RunningRung):
+    """For several goals, by which a trial's place hangs on all others: fronts that are kept up as trials come.
+
+    A call goes through the best 1/eta.
+    """
+
+    def __init__(self, eta: int, objective: Objective) -> None:
+        super().__init__(eta, objective)
+        self._fronts = Fronts()
+        self._beyond: list[tuple[Place, int, bool]] = []
+        """(place, trial, whether it is NaN) of those that break constraints or are NaN, best first."""
+        self._settled: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._fronts) + len(self._beyond)
+
+    def add(self, score: Score, trial: int) -> None:
+        """Take a trial that has ended here."""
+        if self._objective.is_feasible(score):
+            self._fronts.add(trial, self._objective.point(score))
+        else:
+            insort(self._beyond, (self._objective.beyond(score), trial, not is_valid(score)))
+
+    def promotable(self) -> Iterator[int]:
+        """Give the trials that may go on, the best first; promoting one makes no other one less so."""
+        best = islice(self._ranked(), self.top)
+        return (trial for trial, nan in best if not nan and trial not in self._settled)
+
+    def promote(self) -> None:
+        """Let the first of `promotable` go on."""
+        self._settled.add(next(self.promotable()))
+
+    def stop(self) -> Sequence[tuple[int, int, int, bool]]:
+        """Stop all that wait; give (trial, its place from 1, of how many, whether it is NaN), the best first."""
+        ranked = list(self._ranked())
+        stopped = [
+            (trial, place, len(ranked), nan)
+            for place, (trial, nan) in enumerate(ranked, start=1)
+            if trial not in self._settled
+        ]
+        self._settled.update(trial for trial, _ in ranked)
+        return stopped
+
+    def _ranked(self) -> Iterator[tuple[int, bool]]:
+        """Give (trial, whether it is NaN) of all, best first."""
+        yield from ((trial, False) for trial in self._fronts.ranked())
+        yield from ((trial, nan) for _, trial, nan in self._beyond)

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from math import isfinite
 
+from hpsearch.objective import Place
+
 __all__ = ["SoftRanking"]
 
 _PERCENTILE = 0.9
@@ -30,13 +32,13 @@ class SoftRanking:
 
     def __init__(self, epsilon: float = 0.0) -> None:
         self.epsilon = epsilon
-        self._places: list[tuple[tuple[int, float], tuple[int, float]]] = []
+        self._places: list[tuple[Place, Place]] = []
         """Of each trial (that in this rung, that in the one before)."""
         self._curves: list[Mapping[int, float]] = []
         self._distances: list[float] = []
         """Between the pairs that crossed and crossed back, sorted."""
 
-    def add(self, before: tuple[int, float], here: tuple[int, float], curve: Mapping[int, float]) -> None:
+    def add(self, before: Place, here: Place, curve: Mapping[int, float]) -> None:
         """Take a trial that has ended here.
 
         Args:
@@ -62,7 +64,7 @@ class SoftRanking:
         stands = sorted(self._places)
         return all(self._equal(before, other) for (_, before), other in zip(stands, stood, strict=True))
 
-    def _equal(self, one: tuple[int, float], other: tuple[int, float]) -> bool:
+    def _equal(self, one: Place, other: Place) -> bool:
         return one == other or abs(one[1] - other[1]) <= self.epsilon
 
 

@@ -24,6 +24,9 @@ CHOSEN_RUNGS = 3
 class Halving(EarlyTerminate):
     """Rungs from `min_iter` to `max_iter` iterations, each `eta` times as long as the one before."""
 
+    several_goals: ClassVar[bool] = True
+    outcome_constraints: ClassVar[bool] = True
+
     min_iter: Count | None = None
     """Iterations of the first rung; where there are several brackets, of the widest one's. none: `max_iter` /
     `eta`^3, rounded up, as a trial rarely shows after one iteration what it is worth."""

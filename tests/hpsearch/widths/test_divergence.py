@@ -4,29 +4,33 @@ import math
 
 import pytest
 
-from hpsearch.objective import Metric, Objective
+from hpsearch.objective import Metric
 from hpsearch.trial import Goal
 from hpsearch.widths.divergence import diverged
 
-MINIMIZE, MAXIMIZE = Objective(Metric("loss")), Objective(Metric("score", "maximize"))
+MINIMIZE, MAXIMIZE = (Metric("loss"),), (Metric("loss", "maximize"),)
+
+
+def told(value: float | None) -> dict[str, float]:
+    return {} if value is None else {"loss": value}
 
 
 @pytest.mark.parametrize("tolerance", [None, 0.0, 10.0])
 def test_nan_is_divergence_whatever_the_tolerance(tolerance):
-    assert diverged(math.nan, 0.5, MINIMIZE, tolerance) == "NaN after 0.5"
-    assert diverged(math.nan, None, MAXIMIZE, tolerance) == "NaN"
-    assert diverged(math.nan, math.nan, MAXIMIZE, tolerance) == "NaN"
+    assert diverged(told(math.nan), told(0.5), MINIMIZE, tolerance) == "loss NaN after 0.5"
+    assert diverged(told(math.nan), told(None), MAXIMIZE, tolerance) == "loss NaN"
+    assert diverged(told(math.nan), told(math.nan), MAXIMIZE, tolerance) == "loss NaN"
 
 
 def test_without_a_tolerance_a_worse_value_is_none():
-    assert diverged(1e9, 0.5, MINIMIZE, None) is None
-    assert diverged(math.inf, 0.5, MINIMIZE, None) is None
+    assert diverged(told(1e9), told(0.5), MINIMIZE, None) is None
+    assert diverged(told(math.inf), told(0.5), MINIMIZE, None) is None
 
 
 def test_without_values_there_is_nothing_to_compare():
-    assert diverged(None, 0.5, MINIMIZE, 0.1) is None
-    assert diverged(0.5, None, MINIMIZE, 0.1) is None
-    assert diverged(0.5, math.nan, MINIMIZE, 0.1) is None
+    assert diverged(told(None), told(0.5), MINIMIZE, 0.1) is None
+    assert diverged(told(0.5), told(None), MINIMIZE, 0.1) is None
+    assert diverged(told(0.5), told(math.nan), MINIMIZE, 0.1) is None
 
 
 @pytest.mark.parametrize(
@@ -50,9 +54,9 @@ def test_without_values_there_is_nothing_to_compare():
     ],
 )
 def test_worse_by_more_than_the_tolerance_is_divergence(value: float, before: float, goal: Goal, bad: bool):
-    assert (diverged(value, before, Objective(Metric("loss", goal)), 0.1) is not None) == bad
+    assert (diverged(told(value), told(before), (Metric("loss", goal),), 0.1) is not None) == bad
 
 
 def test_the_reason_says_both_values_and_the_tolerance():
-    reason = diverged(1.5, 1.0, MINIMIZE, 0.1)
-    assert reason == "1.5 after 1, worse by more than the 10% of scaling.tolerance"
+    reason = diverged(told(1.5), told(1.0), MINIMIZE, 0.1)
+    assert reason == "loss 1.5 after 1, worse by more than the 10% of scaling.tolerance"
