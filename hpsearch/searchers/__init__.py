@@ -13,6 +13,7 @@ from pathlib import Path
 from hpsearch.checks import InvalidKey, nearest
 from hpsearch.errors import SweepError
 from hpsearch.imports import import_object
+from hpsearch.objective import Objective
 from hpsearch.searchers.base import Observation, Past, Problem, Searcher, Suggestion
 from hpsearch.searchers.evolution import Evolution
 from hpsearch.searchers.grid import GridSearcher
@@ -35,6 +36,7 @@ __all__ = [
     "Suggestion",
     "refusals",
     "searcher_named",
+    "unfit_for",
 ]
 
 
@@ -65,6 +67,7 @@ KNOWN: Mapping[str, type[Searcher]] = _Imported(
     bohb="models:BOHB",
     gp="models:GP",
     cmaes="optuna_samplers:CmaEs",
+    nsga2="optuna_samplers:NSGA2",
     curves="curves:Curves",
     evolution="evolution:Evolution",
     spectral="spectral:Spectral",
@@ -101,10 +104,22 @@ def searcher_named(method: str) -> type[Searcher]:
     raise InvalidKey((), problem)
 
 
+def unfit_for(searcher: type[Searcher], objective: Objective) -> str | None:
+    """Give the key of a sweep that asks more of a searcher than it takes; None where it takes all."""
+    if searcher.learns and objective.several and not searcher.several_goals:
+        return "metric"
+    if searcher.learns and objective.constraints and not searcher.outcome_constraints:
+        return "outcome_constraints"
+    return None
+
+
 def refusals(problem: Problem) -> dict[str, str | None]:
-    """Give the known methods, each with why it can't search such a space; None: it can."""
+    """Give the known methods, each with why it can't search such a space by such an objective; None: it can."""
     found: dict[str, str | None] = {}
     for method, searcher in KNOWN.items():
+        if unfit_for(searcher, problem.objective):
+            found[method] = "learns from one number"
+            continue
         try:
             searcher.check(replace(problem, settings=Search()))
         except InvalidKey as error:

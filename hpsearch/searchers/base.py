@@ -16,7 +16,7 @@ from hpsearch.decision import Decision
 from hpsearch.objective import Objective
 from hpsearch.searchers.settings import Search
 from hpsearch.space import Parameter, Space
-from hpsearch.trial import Failure, Params, Report, StateAt, Trial
+from hpsearch.trial import Failure, Params, Report, Score, StateAt, Trial
 
 __all__ = [
     "Observation",
@@ -81,8 +81,9 @@ class Past:
 
     params: Params
     """As this sweep's space would have drawn them."""
-    values: Mapping[int, float]
-    """The metric by iteration, which rise; at least one. NaN and infinities are what was reported."""
+    values: Mapping[int, Score]
+    """The metric by iteration, which rise; at least one. NaN and infinities are what was reported. Of several goals all
+    of them."""
     until: int | None
     """How long it was trained, as `Observation.until`: in iterations, no more than a trial gets here; None where no
     trial here has a length."""
@@ -113,6 +114,10 @@ class Searcher(ABC):
     """The `type` of `early_terminate` that it takes where the sweep names none; `max_iter` then stands at the top."""
     recalls: ClassVar[bool] = False
     """It can begin with trials of other searches. Only one that learns is asked to."""
+    several_goals: ClassVar[bool] = False
+    """Of one that learns: it takes several metrics that decide; what it observes is compared by `Objective.places`."""
+    outcome_constraints: ClassVar[bool] = False
+    """Of one that learns: it takes constraints on reported metrics."""
     forks: ClassVar[bool] = False
     """It names parents, and by `needs` the checkpoints that are kept for that."""
 
@@ -133,6 +138,11 @@ class Searcher(ABC):
         Raises:
             InvalidKey: It can't; the key begins with `parameters` or `search`.
         """
+
+    @classmethod
+    def may_fork(cls, settings: Search) -> bool:
+        """Say whether it names parents under these settings, which were checked."""
+        return cls.forks
 
     @property
     def draws_first(self) -> int:
@@ -215,13 +225,16 @@ def refuse_priors(problem: Problem, by: str) -> None:
 
 
 def refuse_constraints(problem: Problem, who: str) -> None:
-    """Refuse constraints for a searcher whose points may not keep them.
+    """Refuse constraints for a searcher whose points may not keep them, and functions that may refuse a point.
 
     Raises:
         InvalidKey: There is one.
     """
     if problem.space.constraints:
         raise InvalidKey(("constraints",), f"must not be given for {who}", "take random, tpe or evolution")
+    if problem.space.calls:
+        text = f"must not have a value derived by a function, which may refuse points, for {who}"
+        raise InvalidKey(("parameters",), text, "take random, tpe or evolution")
 
 
 def refuse_conditions(problem: Problem, who: str) -> None:

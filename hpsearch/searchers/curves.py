@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpsearch.checks import InvalidKey
-from hpsearch.searchers.base import Problem, listed
+from hpsearch.searchers.base import Problem, Suggestion, listed
 from hpsearch.searchers.curve_model import CurveModel, Points, fitted, log_expected_improvement
 from hpsearch.searchers.history import Curve
 from hpsearch.searchers.learning import LearningSearcher
@@ -21,7 +21,6 @@ from hpsearch.seeds import suggestion_seed
 from hpsearch.settings import Count, Settings
 from hpsearch.space import Broken
 from hpsearch.space.unit_space import UnitSpace
-from hpsearch.trial import Value
 
 __all__ = ["Curves"]
 
@@ -85,14 +84,14 @@ class Curves(LearningSearcher):
         if not UnitSpace(problem.space).searches:
             raise InvalidKey(("parameters",), "must hold a parameter that isn't constant, or there is nothing to learn")
 
-    def _proposals(self, number: int) -> Iterator[dict[str, Value]]:
+    def _proposals(self, number: int) -> Iterator[Suggestion]:
         curves = [curve for curve in self._history.curves() if self._shares_of(curve) is not None]
         if not any(curve.values for curve in curves):
             return
         chance = np.random.default_rng(suggestion_seed(self._problem.seed, number))
         for shares in self._most_promising(curves, chance):
             with suppress(Broken):
-                yield self._space.decode(shares)
+                yield Suggestion(self._space.decode(shares), self.origin)
 
     def _most_promising(self, curves: Sequence[Curve], chance: np.random.Generator) -> Floats:
         """Give points, of the largest expected improvement first."""
@@ -118,7 +117,7 @@ class Curves(LearningSearcher):
         """Fit the model; give it, and the ends of the trials."""
         seen = [(place, length, value) for place, curve in enumerate(curves) for length, value in curve.values.items()]
         places, lengths = np.array([one[0] for one in seen]), np.array([one[1] for one in seen], dtype=np.float64)
-        sign = 1.0 if self._problem.objective.loss(0.0, 1.0) < 0 else -1.0
+        sign = 1.0 if self._problem.objective.goals[0].goal == "maximize" else -1.0
         values = _settled(sign * np.array([one[2] for one in seen], dtype=np.float64))
         longest = lengths.max()
         progress = np.log(lengths) / math.log(longest) if longest > 1 else np.ones_like(lengths)

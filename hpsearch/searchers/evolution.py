@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar
 
 from hpsearch.checks import InvalidKey
-from hpsearch.searchers.base import Problem
+from hpsearch.objective import Place
+from hpsearch.searchers.base import Problem, Searcher, Suggestion
 from hpsearch.searchers.history import Evidence
 from hpsearch.searchers.learning import REDRAWS, LearningSearcher
-from hpsearch.searchers.settings import options_as
+from hpsearch.searchers.settings import Search, options_as
 from hpsearch.seeds import suggestion_seed
 from hpsearch.settings import Count, Settings
 from hpsearch.space import Broken
-from hpsearch.trial import Value
+from hpsearch.trial import StateAt, Value
 
 __all__ = ["Evolution"]
 
@@ -31,6 +32,8 @@ class _Options(Settings):
     """The newest trials that may have children."""
     sample: Count = 10
     """Those of them that a parent is the best of."""
+    inherit: bool = False
+    """A child begins with what its parent has learned: it is a fork of the parent's newest checkpoint."""
 
     def check(self) -> None:
         if self.sample > self.population:
@@ -48,9 +51,14 @@ class Evolution(LearningSearcher):
     can be compared (see `History`), by number, and those under way aren't in it. Nor is anything tried twice: a tried
     child gives way to one of another tournament, and where these were tried too, to children of a tried child, so that
     the search stays near good points where all next to them are known.
+
+    With several goals the better of two is the one in an earlier front of the population, in the same front the one
+    that stands further apart: `Objective.places`.
     """
 
     kind: ClassVar[str] = "evolution"
+    several_goals: ClassVar[bool] = True
+    outcome_constraints: ClassVar[bool] = True
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
@@ -65,20 +73,61 @@ class Evolution(LearningSearcher):
             raise InvalidKey(("parameters",), "must hold a parameter that isn't constant, or none can mutate", advice)
         options_as(_Options, problem.settings, cls.kind)
 
-    def _proposals(self, number: int) -> Iterator[dict[str, Value]]:
-        population = [known for known in self._history.evidence() if known.value is not None]
-        population = population[-self._options.population :]
+    @classmethod
+    def build(cls, problem: Problem) -> Searcher:
+        """Build it."""
+        return (InheritingEvolution if cls.may_fork(problem.settings) else cls)(problem)
+
+    @classmethod
+    def may_fork(cls, settings: Search) -> bool:
+        """Say whether children inherit."""
+        return options_as(_Options, settings, cls.kind).inherit
+
+    def _population(self) -> list[Evidence]:
+        """Give the trials that may have children."""
+        known = [known for known in self._history.evidence() if known.value is not None]
+        return known[-self._options.population :]
+
+    def _proposals(self, number: int) -> Iterator[Suggestion]:
+        population = self._population()
+        places = self._problem.objective.places({known.trial: known.value for known in population})
         child: dict[str, Value] = {}
+        inherited: StateAt | None = None
         for attempt in range(REDRAWS if population else 0):
             seed = suggestion_seed(self._problem.seed, number, attempt)
-            parent = child if child and attempt >= _TOURNAMENTS else self._parent(population, seed).params
+            found = Suggestion(child, self.origin, inherited)
+            if not child or attempt < _TOURNAMENTS:
+                parent = self._parent(population, places, seed)
+                found = Suggestion(parent.params, self.origin, self._inherited(parent.trial))
             try:
-                child = self._problem.space.mutate(parent, seed)
+                child = self._problem.space.mutate(found.params, seed)
             except Broken:
                 continue  # nothing near this parent keeps the constraints
-            yield child
+            inherited = found.parent
+            yield replace(found, params=child)
 
-    def _parent(self, population: Sequence[Evidence], seed: int) -> Evidence:
+    def _inherited(self, parent: int) -> StateAt | None:
+        """Give the state that a child of a trial begins with; None: none."""
+        return None
+
+    def _parent(self, population: Sequence[Evidence], places: Mapping[int, Place], seed: int) -> Evidence:
         """Hold a tournament: sampled with replacement, as in the paper; of equal ones the first in the sample."""
         sample = Random(seed).choices(population, k=self._options.sample)
-        return min(sample, key=lambda known: self._problem.objective.place(known.value))
+        return min(sample, key=lambda known: places[known.trial])
+
+
+class InheritingEvolution(Evolution):
+    """The same, whose children are forks of their parents' newest checkpoints, and start at iteration 0.
+
+    What a child makes of that is the trainable's: a Trainer takes over what fits. Checkpoints of the whole population
+    are kept. A trial of another search, or one that saves none, has children that begin with nothing.
+    """
+
+    forks: ClassVar[bool] = True
+
+    def needs(self) -> Collection[StateAt]:
+        """Give the newest states of all that may have children."""
+        return [state for known in self._population() if (state := self._inherited(known.trial)) is not None]
+
+    def _inherited(self, parent: int) -> StateAt | None:
+        return StateAt(parent, self._history.newest(parent)) if parent >= 0 else None

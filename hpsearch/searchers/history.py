@@ -6,9 +6,9 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hpsearch.objective import Objective, is_valid
+from hpsearch.objective import Objective, is_valid, values_of
 from hpsearch.searchers.base import Observation, Past
-from hpsearch.trial import Params, Trial
+from hpsearch.trial import Params, Score, Trial
 
 __all__ = ["Curve", "Evidence", "History"]
 
@@ -20,7 +20,7 @@ class Evidence:
     trial: int
     """Its number; below 0: it is of another search."""
     params: Params
-    value: float | None
+    value: Score | None
     """Never NaN: a trial that failed or has no valid value counts as the worst that there is. None: it is under way."""
 
 
@@ -40,7 +40,7 @@ class Curve:
 @dataclass(slots=True)
 class _Known:
     params: Params
-    values: dict[int, float | None] = field(default_factory=dict)
+    values: dict[int, Score | None] = field(default_factory=dict)
     """What each iteration reported of the metric."""
     ends: dict[float, int] = field(default_factory=dict)
     """Where its segments ended: the iterations that they were given, to the last one that it ran."""
@@ -96,6 +96,10 @@ class History:
         """Forget all that a trial reported."""
         self._trials[trial.number] = _Known(trial.params)
 
+    def newest(self, trial: int) -> int:
+        """Give the last iteration of a trial that reported anything; 0 where none did."""
+        return max(self._trials[trial].values, default=0)
+
     def evidence(self) -> list[Evidence]:
         """Give the trials that can be compared, and those that are under way, by number; none where no value is valid.
 
@@ -108,11 +112,10 @@ class History:
         valid = [value for _, _, value in found if is_valid(value)]
         if not valid:
             return []
-        worst = max(valid, key=lambda value: self._objective.place(value))
-        return list(self._compared(found, length, worst))
+        return list(self._compared(found, length, self._objective.worst(valid)))
 
     def curves(self) -> list[Curve]:
-        """Give what is known of each trial at each length, by number; none where no value is finite.
+        """Give what is known of each trial at each length, by number; none where no value is finite. Of one goal.
 
         A segment that the trial ended by itself counts as run to its end. A trial of another search, whose segments are
         not known, has a value wherever a segment of this one ended on its way.
@@ -124,7 +127,7 @@ class History:
             for number, known in sorted(self._trials.items())
         }
         found = {
-            number: {length: self._by_then(self._trials[number], last) for length, last in lengths.items()}
+            number: {length: _number(self._by_then(self._trials[number], last)) for length, last in lengths.items()}
             for number, lengths in ends.items()
         }
         finite = [
@@ -140,7 +143,7 @@ class History:
         longest = max(length for values in found.values() for length in values)
 
         def settled(value: float | None) -> float:
-            return min(max(value, low), high) if is_valid(value) else worst
+            return worst if value is None or math.isnan(value) else min(max(value, low), high)
 
         return [
             Curve(
@@ -167,7 +170,7 @@ class History:
         return dict(sorted(({rung: rung for rung in rungs if first <= rung < last} | ends).items()))
 
     def _compared(
-        self, found: list[tuple[int, _Known, float | None]], length: float, worst: float
+        self, found: list[tuple[int, _Known, Score | None]], length: float, worst: Score
     ) -> Iterator[Evidence]:
         for trial, known, value in found:
             if trial < 0 and min(known.values) > length:
@@ -177,16 +180,21 @@ class History:
             elif not known.ends:
                 yield Evidence(trial, known.params, None)
 
-    def _value(self, known: _Known, length: float) -> float | None:
+    def _value(self, known: _Known, length: float) -> Score | None:
         """Give a trial's value at a length, as it had been by then; None where it failed, or hasn't got there."""
         if known.failed or not any(until >= length for until in known.ends):
             return None
         return self._by_then(known, length)
 
-    def _by_then(self, known: _Known, length: float) -> float | None:
+    def _by_then(self, known: _Known, length: float) -> Score | None:
         """Give a trial's value as it had been at a length; None where it had none."""
         value = None
         for iteration in sorted(known.values):
             if iteration <= length and self._objective.replaces(known.values[iteration], value):
                 value = known.values[iteration]
         return value
+
+
+def _number(score: Score | None) -> float | None:
+    """Give the value of the only goal."""
+    return None if score is None else values_of(score)[0]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from hpsearch.objective import excesses_of, values_of
 from hpsearch.searchers.base import Observation, Past, Problem, Searcher, Suggestion
 from hpsearch.searchers.history import Evidence, History
 from hpsearch.searchers.tried import Tried
-from hpsearch.trial import Trial, Value
+from hpsearch.trial import JointScore, Score, Trial
 
 __all__ = ["REDRAWS", "LearningSearcher"]
 
@@ -23,6 +24,31 @@ _MOST = 1e100
 
 _SHIFT = 700
 """Powers of two that bring the largest float below that."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Finite:
+    """The range of the finite ones of some numbers."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, numbers: Sequence[float]) -> _Finite | None:
+        """Give it; None where none is finite."""
+        finite = [number for number in numbers if math.isfinite(number)]
+        return cls(min(finite), max(finite)) if finite else None
+
+    def seen(self, number: float) -> float:
+        """Give a number as a model may see it."""
+        number = min(max(number, self.low), self.high)
+        return math.ldexp(number, -_SHIFT) if max(-self.low, self.high) > _MOST else number
+
+    def seen_excess(self, excess: float) -> float:
+        """Give by how much a constraint is broken as a model may see it."""
+        number = self.seen(excess)
+        # Scaled beside a huge one, a small one may vanish.
+        return max(number, math.ulp(0.0)) if excess > 0 else number
 
 
 class LearningSearcher(Searcher):
@@ -73,14 +99,14 @@ class LearningSearcher(Searcher):
 
     def suggest(self, number: int) -> Suggestion | None:
         """Give a point that wasn't tried yet; None where none is left."""
-        for params in self._proposals(number):
-            if params not in self._tried:
-                return Suggestion(params, self.origin)
+        for proposed in self._proposals(number):
+            if proposed.params not in self._tried:
+                return proposed
         drawn = self._tried.draw(self._problem.seed, number)
         return None if drawn is None else Suggestion(drawn, "random")
 
     @abstractmethod
-    def _proposals(self, number: int) -> Iterator[dict[str, Value]]:
+    def _proposals(self, number: int) -> Iterator[Suggestion]:
         """Give points for suggestion `number`, which may have been tried; none where nothing is known.
 
         They are asked for one by one, until one wasn't tried: no more than `REDRAWS` where each asks a model.
@@ -89,19 +115,23 @@ class LearningSearcher(Searcher):
     def _evidence(self) -> list[Evidence]:
         """Give the trials that can be compared, and those that are under way, by number; none where nothing is known.
 
-        Infinities, to which no model is fitted, are moved to the worst or the best of the finite values. Where the
+        Infinities, to which no model is fitted, are moved to the worst or the best of the finite values, of each goal
+        and constraint for itself; what breaks a constraint breaks it still, and what keeps it keeps it still. Where the
         square of a value would overflow, all are scaled by one power of two, which changes no order and no ratio.
         """
         evidence = self._history.evidence()
-        finite = [known.value for known in evidence if known.value is not None and math.isfinite(known.value)]
-        if not finite:
+        scores = [known.value for known in evidence if known.value is not None]
+        values = [_Finite.of(column) for column in zip(*map(values_of, scores), strict=True)]
+        excesses = [_Finite.of([*column, -1.0, 1.0]) for column in zip(*map(excesses_of, scores), strict=True)]
+        if not values or None in values:
             return []
-        low, high = min(finite), max(finite)
-        scaled = max(-low, high) > _MOST
 
-        def seen(value: float) -> float:
-            value = min(max(value, low), high)
-            return math.ldexp(value, -_SHIFT) if scaled else value
+        def seen(score: Score) -> Score:
+            goals = tuple(range_.seen(value) for range_, value in zip(values, values_of(score), strict=True) if range_)
+            if not isinstance(score, JointScore):
+                return goals[0]
+            bounds = zip(excesses, score.excesses, strict=True)
+            return JointScore(goals, tuple(range_.seen_excess(excess) for range_, excess in bounds if range_))
 
         return [known if known.value is None else replace(known, value=seen(known.value)) for known in evidence]
 

@@ -21,9 +21,14 @@ class TPE(OptunaSearcher):
     Bergstra et al., "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011, section 4; over all parameters at once
     as in Falkner et al., "BOHB", ICML 2018. Trials that are under way count among the others (a constant liar). Where
     parameters don't always apply, those that apply together have densities of their own.
+
+    With several goals the good points are the first fronts, and of the last of them those that add most to the
+    hypervolume: Ozaki et al., "Multiobjective Tree-Structured Parzen Estimator", JAIR 73, 2022.
     """
 
     kind: ClassVar[str] = "tpe"
+    several_goals: ClassVar[bool] = True
+    outcome_constraints: ClassVar[bool] = True
     whole: ClassVar[bool] = False
 
     def _sampler(self, seed: int) -> BaseSampler:
@@ -71,9 +76,14 @@ class GP(OptunaSearcher):
     """A Gaussian process with a Matern-5/2 kernel, and the point of the largest expected improvement by it.
 
     Jones et al., "Efficient Global Optimization of Expensive Black-Box Functions", Journal of Global Optimization 1998.
+    With several goals one process for each, and the largest expected improvement of the hypervolume: Daulton et al.,
+    "Differentiable Expected Hypervolume Improvement", NeurIPS 2020. Constraints on outcomes have processes of their
+    own.
     """
 
     kind: ClassVar[str] = "gp"
+    several_goals: ClassVar[bool] = True
+    outcome_constraints: ClassVar[bool] = True
 
     def _sampler(self, seed: int) -> BaseSampler:
         from optuna.samplers import GPSampler

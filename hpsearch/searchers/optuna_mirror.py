@@ -9,7 +9,10 @@ from typing import Any
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-__all__ = ["mirrored"]
+from hpsearch.objective import excesses_of, values_of
+from hpsearch.trial import JointScore, Score
+
+__all__ = ["mirrored", "score_of"]
 
 
 class _Shared(FrozenTrial):
@@ -24,7 +27,7 @@ class _Shared(FrozenTrial):
 
 def mirrored(
     params: Mapping[str, Any],
-    value: float | None,
+    score: Score | None,
     distributions: Mapping[str, BaseDistribution],
     attributes: Mapping[str, Any],
 ) -> FrozenTrial:
@@ -32,16 +35,27 @@ def mirrored(
 
     Args:
         params: As Optuna has them.
-        value: None where it is under way.
+        score: None where it is under way.
         distributions: Of the params.
         attributes: What its sampler wrote to it.
     """
     made = create_trial(
-        state=TrialState.RUNNING if value is None else TrialState.COMPLETE,
-        value=value,
+        state=TrialState.RUNNING if score is None else TrialState.COMPLETE,
+        values=None if score is None else values_of(score),
         params=dict(params),
         distributions=dict(distributions),
         system_attrs=dict(attributes),
     )
+    for place, excess in enumerate(() if score is None else excesses_of(score)):
+        made.set_constraint(str(place), excess)
     made.__class__ = _Shared
     return made
+
+
+def score_of(trial: FrozenTrial) -> Score | None:
+    """Give back the score of such a trial; None of any other, and of one that is under way."""
+    if trial.state != TrialState.COMPLETE:
+        return None
+    if len(trial.values) > 1 or trial.constraints:
+        return JointScore(tuple(trial.values), tuple(trial.constraints.values()))
+    return float(trial.values[0])

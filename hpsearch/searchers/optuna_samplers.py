@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpsearch.checks import InvalidKey
+from hpsearch.objective import values_of
 from hpsearch.searchers.base import Past, Problem, Suggestion, listed
 from hpsearch.searchers.optuna_searcher import OptunaSearcher, quiet
 from hpsearch.searchers.optuna_space import OptunaSpace
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial
 
-__all__ = ["CmaEs", "through_optuna"]
+__all__ = ["NSGA2", "CmaEs", "through_optuna"]
 
 _WHOSE_TENTH = 10
 """Trials of which a tenth is at least one."""
@@ -62,15 +64,14 @@ class _Remembering(OptunaSearcher):
         from optuna.trial import TrialState, create_trial
 
         seen = super()._mirrored()
-        values = [trial.value for trial in seen.values() if trial.value is not None]
-        if not values:
+        worst = self._worst(list(seen.values()))
+        if worst is None:
             return seen
-        worst = max(values) if self._problem.objective.metric.goal == "minimize" else min(values)
         return {
             trial: seen.get(trial)
             or create_trial(
                 state=TrialState.PRUNED,
-                value=worst,
+                values=values_of(worst),
                 params=point,
                 distributions=self._space.distributions if point else {},
                 system_attrs=self._attributes(trial),
@@ -133,7 +134,7 @@ class CmaEs(_Remembering):
         numbers = self._space.numbers
         trials = []
         for known in self._mirrored().values():  # nothing else is known yet
-            if known.state.is_finished() and known.value is not None:
+            if known.state.is_finished() and known.values is not None:
                 trial = copy.copy(known)
                 trial.params = {name: value for name, value in known.params.items() if name in numbers}
                 trial.distributions = numbers
@@ -157,9 +158,11 @@ class CmaEs(_Remembering):
 class _Foreign(_Remembering):
     """Any sampler of Optuna's kind, which may keep a state of its own: one for the whole sweep."""
 
-    sampler: ClassVar[type[BaseSampler]]
+    several_goals: ClassVar[bool] = True  # where it isn't so, the check hears of it from the sampler
     startup = 0
     _made: BaseSampler | None = None
+    _own: Mapping[str, Any] = MappingProxyType({})
+    """Its arguments, where the sweep gives no others."""
 
     def suggest(self, number: int) -> Suggestion | None:
         """Give what the sampler suggests, from the first trial on."""
@@ -171,13 +174,43 @@ class _Foreign(_Remembering):
 
     def _sampler(self, seed: int) -> BaseSampler:
         if self._made is None:
-            takes_seed = "seed" in inspect.signature(self.sampler).parameters
-            own = {"seed": self._problem.seed} if takes_seed else {}
+            sampler = self._class()
+            own = {**self._own, "seed": self._problem.seed}
+            taken = inspect.signature(sampler).parameters
             with quiet():
-                self._made = self.sampler(**{**own, **self._options})
+                self._made = sampler(**{**{name: own[name] for name in own if name in taken}, **self._options})
         return self._made
+
+    @classmethod
+    def _class(cls) -> type[BaseSampler]:
+        """Give the sampler's class."""
+        raise NotImplementedError
+
+
+class NSGA2(_Foreign):
+    """Generations of which the best fronts, and of the last of them the least crowded trials, are the parents.
+
+    Deb et al., "A Fast and Elitist Multiobjective Genetic Algorithm: NSGA-II", IEEE TEC 6(2), 2002. A generation is of
+    10 trials where the options don't say `population_size`, for searches of some hundred trials (docs/benchmarks.md).
+    """
+
+    kind: ClassVar[str] = "nsga2"
+    outcome_constraints: ClassVar[bool] = True
+    _own = MappingProxyType({"population_size": 10})
+
+    @classmethod
+    def _class(cls) -> type[BaseSampler]:
+        from optuna.samplers import NSGAIISampler
+
+        return NSGAIISampler
 
 
 def through_optuna(method: str, sampler: type[BaseSampler]) -> type[OptunaSearcher]:
     """Give the searcher that asks a class of samplers, which a sweep names by `method`."""
-    return type(sampler.__name__, (_Foreign,), {"kind": method, "sampler": sampler, "__doc__": sampler.__doc__})
+    own = {
+        "kind": method,
+        "outcome_constraints": "constraints_func" in inspect.signature(sampler).parameters,
+        "_class": classmethod(lambda cls: sampler),
+        "__doc__": sampler.__doc__,
+    }
+    return type(sampler.__name__, (_Foreign,), own)

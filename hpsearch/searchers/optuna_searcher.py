@@ -6,17 +6,19 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpsearch.checks import InvalidKey, shown
-from hpsearch.searchers.base import Observation, Problem, listed
+from hpsearch.objective import Objective
+from hpsearch.searchers.base import Observation, Problem, Suggestion, listed
 from hpsearch.searchers.history import Evidence
 from hpsearch.searchers.learning import REDRAWS, LearningSearcher
 from hpsearch.searchers.optuna_space import OptunaSpace
 from hpsearch.seeds import suggestion_seed
 from hpsearch.space import Broken
-from hpsearch.trial import Params, Report, Trial, Value
+from hpsearch.trial import Params, Report, Score, Trial, Value
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -43,7 +45,7 @@ class OptunaSearcher(LearningSearcher):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self._space = OptunaSpace(problem.space, self.whole)
-        self._trials: dict[int, tuple[float | None, FrozenTrial]] = {}
+        self._trials: dict[int, tuple[Score | None, FrozenTrial]] = {}
         """As Optuna has them, by number, with the values that they have there."""
 
     @classmethod
@@ -56,27 +58,33 @@ class OptunaSearcher(LearningSearcher):
         try:
             cls(problem)._sampler(0)
             if problem.settings.options:
-                cls(problem)._rehearse()
+                cls(replace(problem, objective=Objective(problem.objective.goals[0])))._rehearse()
         except Exception as error:
             given = ", ".join(f"{name}: {shown(value)}" for name, value in (problem.settings.options or {}).items())
             problem_text = f"must be arguments that Optuna's sampler of {cls.kind} takes, got {given or None}: {error}"
             raise InvalidKey(("search", "options"), problem_text) from error
+        try:
+            if problem.objective.several:
+                cls(problem)._rehearse()
+        except Exception as error:
+            advice = "take tpe, gp, nsga2 or evolution"
+            raise InvalidKey(("metric",), f"must be one metric where method is {cls.kind}: {error}", advice) from error
 
     def _rehearse(self) -> None:
         """Make a suggestion after two trials: samplers take options of any type, and fail by them later."""
         for number in range(2):
             trial = Trial(number, self._problem.space.draw(self._problem.seed, number), 0, "random")
             self.started(trial)
-            report = Report(number, 1, {self._problem.objective.metric.name: float(number)}, 0.0)
+            report = Report(number, 1, dict.fromkeys(self._problem.objective.names, float(number)), 0.0)
             self.observe(Observation(trial, 1, 1, (report,), True))
         with suppress(Broken):
             self._ask(list(self._mirrored().values()), 0)
 
-    def _proposals(self, number: int) -> Iterator[dict[str, Value]]:
+    def _proposals(self, number: int) -> Iterator[Suggestion]:
         study = list(self._mirrored().values())
         for attempt in range(REDRAWS if study else 0):
             with suppress(Broken):
-                yield self._ask(study, suggestion_seed(self._problem.seed, number, attempt))
+                yield Suggestion(self._ask(study, suggestion_seed(self._problem.seed, number, attempt)), self.origin)
 
     def _sampler(self, seed: int) -> BaseSampler:
         """Make the sampler of one suggestion.
@@ -139,17 +147,19 @@ class OptunaSearcher(LearningSearcher):
                 self._asked(params, study, storage)
         return params
 
-    def _worst(self, trials: Sequence[FrozenTrial]) -> float | None:
-        values = [trial.value for trial in trials if trial.value is not None]
-        return max(values, key=self._problem.objective.place, default=None)
+    def _worst(self, trials: Sequence[FrozenTrial]) -> Score | None:
+        from hpsearch.searchers.optuna_mirror import score_of
+
+        scores = [score for score in map(score_of, trials) if score is not None]
+        return self._problem.objective.worst(scores) if scores else None
 
     def _study(self, seed: int) -> tuple[Study, InMemoryStorage]:
         import optuna
 
         storage = optuna.storages.InMemoryStorage()
-        direction = self._problem.objective.metric.goal
+        directions = [goal.goal for goal in self._problem.objective.goals]
         with quiet():
-            return optuna.create_study(storage=storage, direction=direction, sampler=self._sampler(seed)), storage
+            return optuna.create_study(storage=storage, directions=directions, sampler=self._sampler(seed)), storage
 
     def _asked(self, params: Params | None, study: Study, storage: InMemoryStorage) -> None:
         """Take what the sampler may have written; without params it suggested what breaks a constraint."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpsearch.checks import InvalidKey
-from hpsearch.searchers.base import Problem, refuse_conditions, refuse_constraints
+from hpsearch.searchers.base import Problem, Suggestion, refuse_conditions, refuse_constraints
 from hpsearch.searchers.boolean_space import BooleanSpace
 from hpsearch.searchers.history import Evidence
 from hpsearch.searchers.learning import REDRAWS, LearningSearcher
@@ -19,7 +19,6 @@ from hpsearch.searchers.parities import minimizer, monomials, sparse_polynomial
 from hpsearch.searchers.settings import options_as
 from hpsearch.seeds import suggestion_seed
 from hpsearch.settings import AtLeast, Count, Settings
-from hpsearch.trial import Value
 
 __all__ = ["Spectral"]
 
@@ -96,18 +95,19 @@ class Spectral(LearningSearcher):
                 "take a degree of 2, which sees pairs; a number is three booleans, a choice one for each value",
             )
 
-    def _proposals(self, number: int) -> Iterator[dict[str, Value]]:
+    def _proposals(self, number: int) -> Iterator[Suggestion]:
         settled = self._settled()
         for attempt in range(REDRAWS if settled else 0):
             # Where the newest space was tried to its last points, the one before it has others.
             left = settled[-min(1 + 2 * attempt // REDRAWS, len(settled))]
-            yield self._booleans.draw(left, suggestion_seed(self._problem.seed, number, attempt))
+            drawn = self._booleans.draw(left, suggestion_seed(self._problem.seed, number, attempt))
+            yield Suggestion(drawn, self.origin)
 
     def _settled(self) -> list[dict[int, int]]:
         """Give which booleans have been settled, after each stage that has been learned."""
         known = [one for one in self._evidence() if one.value is not None and self._code(one) is not None]
         codes = np.array([self._code(one) for one in known], dtype=np.int8).reshape(len(known), self._booleans.size)
-        sign = 1.0 if self._problem.objective.metric.goal == "minimize" else -1.0
+        sign = 1.0 if self._problem.objective.goals[0].goal == "minimize" else -1.0
         values = sign * np.array([one.value for one in known], dtype=np.float64)
         settled: list[dict[int, int]] = []
         inside = np.arange(len(known))

@@ -85,15 +85,15 @@ def expected(accounts: list[dict[str, Any]], objective: Objective) -> list[Evide
         elif RUNGS[account["rungs"] - 1] >= length:
             last = min(length, last_of(account, account["rungs"] - 1))
             values = account["values"][:last]
-            if objective.metric.scope == "last":
+            if objective.goals[0].scope == "last":
                 value = values[-1]
             else:
                 valid = [v for v in values if v is not None and not math.isnan(v)]
-                best = min if objective.metric.goal == "minimize" else max
+                best = min if objective.goals[0].goal == "minimize" else max
                 value = best(valid) if valid else None
             bad = value is None or math.isnan(value)
             found.append((number, "bad" if bad else "good", value))
-    worst = max if objective.metric.goal == "minimize" else min
+    worst = max if objective.goals[0].goal == "minimize" else min
     good = [value for _, kind, value in found if kind == "good" and value is not None]
     if not good:
         return []
