@@ -82,5 +82,5 @@ def _simulated(
             f"{type(simulation).__name__} only knows what a training gives with its own params from the beginning: "
             "derive a simulation from hpsearch.Steps"
         )
-    simulation.open(sweep.parameters, sweep.metric.name)
+    simulation.open(sweep.parameters, *sweep.objective.names)
     return SimulatedBackend(workers, simulation, epoch=time.time())

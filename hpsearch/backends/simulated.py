@@ -11,7 +11,6 @@ from pathlib import Path
 
 from hpsearch.backends.base import Backend, refuse_share, tasks_on
 from hpsearch.errors import BackendError, TrainableError, UnreadableCheckpointError
-from hpsearch.objective import reaches
 from hpsearch.simulation import Simulation, Step
 from hpsearch.simulation.simulation import RecordedFailure
 from hpsearch.task import WHOLE_WORKER, Message, Place, Progress, Result, SegmentResult, Task, TimedOut, Workers
@@ -60,13 +59,14 @@ class SimulatedBackend(Backend):
         """By checkpoint, of a study that isn't on disk."""
         self._attempts: dict[tuple[int, int], _Attempt] = {}
         self._reached: Callable[[Step], bool] = lambda step: False
-        """Whether an iteration reaches the sweep's target."""
+        """Whether an iteration reaches the sweep's targets."""
 
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
-        """Note where the study lies, if it lies anywhere, and where segments end by the sweep's target."""
+        """Note where the study lies, if it lies anywhere, and where segments end by the sweep's targets."""
         self._study = Path(job.study) if job.study else None
-        if job.target is not None:
-            self._reached = lambda step: reaches(step.metrics.get(job.metric), job.target, job.goal)
+        objective = job.objective
+        if any(goal.target is not None for goal in objective.goals):
+            self._reached = lambda step: objective.reaches(objective.reported(step.metrics))
 
     def capacity(self, place: Place = WHOLE_WORKER) -> int:
         """Count the tasks that the free workers can take."""

@@ -39,7 +39,8 @@ def search(
     *,
     parameters: Mapping[str, Any] | None = None,
     constraints: Sequence[str] = (),
-    metric: str | None = None,
+    outcome_constraints: Sequence[str] = (),
+    metric: str | Metric | Sequence[Metric] | None = None,
     goal: Goal = "minimize",
     metric_scope: Literal["last", "best"] = "last",
     metric_target: float | None = None,
@@ -86,8 +87,10 @@ def search(
         parameters: Names to distributions and structures; a plain value is a constant, a list a choice, a mapping a
             group.
         constraints: Expressions over parameters that every trial makes true.
-        metric: Which of the reported metrics decides.
-        goal: `"minimize"` or `"maximize"`.
+        outcome_constraints: Bounds on reported metrics, such as `"latency_ms <= 20"`: trials that break them rank
+            behind all others.
+        metric: Which of the reported metrics decides: its name, or a `Metric`; or a list of them, where several do.
+        goal: `"minimize"` or `"maximize"`; this and the next two belong to a name.
         metric_scope: Which of a trial's reports gives its value: `"last"`, or `"best"` so far.
         metric_target: The sweep ends as soon as any trial reports a value as good as this one, or better.
         method: `"random"`, `"grid"`, `"qmc"`, `"tpe"`, `"gp"`, `"cmaes"`, `"bohb"`, `"curves"`, `"evolution"`,
@@ -160,7 +163,8 @@ def search(
         sweep = Sweep(
             name=name or (place.path.name if place is not None else _last_name(path)),
             trainable=path,
-            metric=Metric(metric, goal, metric_scope, metric_target),
+            metric=_metric(metric, goal, metric_scope, metric_target),
+            outcome_constraints=tuple(outcome_constraints),
             method=method,
             search=suggestions if isinstance(suggestions, Search) else search_from_mapping(suggestions or {}),
             parameters=Space.from_parameters(parameters, constraints),
@@ -207,6 +211,18 @@ def search(
         virtual=backend == "simulated",
     )
     return run_study(place, sweep, run)
+
+
+def _metric(
+    metric: str | Metric | Sequence[Metric], goal: Goal, scope: Literal["last", "best"], target: float | None
+) -> Metric | tuple[Metric, ...]:
+    if isinstance(metric, str):
+        return Metric(metric, goal, scope, target)
+    if (goal, scope, target) != ("minimize", "last", None):
+        raise SweepError(
+            "search: goal, metric_scope and metric_target belong to a metric's name; say it in Metric(...)"
+        )
+    return metric if isinstance(metric, Metric) else tuple(metric)
 
 
 def rerun(

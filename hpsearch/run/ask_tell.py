@@ -118,7 +118,7 @@ class AskTell:
         Args:
             trial: What `ask` gave, or its number.
             reports: One per iteration, from the one after `trial.start` to `trial.end`, or as many as there were; each
-                maps names to numbers, and holds the sweep's metric. A single mapping is one report.
+                maps names to numbers, and holds the sweep's metrics. A single mapping is one report.
             iteration: Of the only report: `trial.end`, where only that was measured.
             ended: The trial ended by itself before `trial.end`.
             failed: Why it failed, instead of reports: it is asked for again as often as `limits.max_retries` says.
@@ -126,7 +126,7 @@ class AskTell:
 
         Raises:
             TellError: The trial isn't open, or these aren't the iterations that are to be told. Nothing was taken.
-            TrainableError: A report doesn't hold numbers, and the sweep's metric among them. Nothing was taken.
+            TrainableError: A report doesn't hold numbers, and the sweep's metrics among them. Nothing was taken.
             StudyInUseError: Another process has kept the study for a minute.
         """
         given = [reports] if isinstance(reports, Mapping) else list(reports)
@@ -134,9 +134,9 @@ class AskTell:
             raise TellError("why a trial failed is told alone, got reports, too; report(...) what came before it")
         with self._turn() as turn:
             record = _open(turn, trial, attempt)
-            metric, seconds = turn.sweep.metric.name, self._seconds(record)
+            names, seconds = turn.sweep.objective.names, self._seconds(record)
             if failed is None:
-                _take(turn, record, taken(record, metric, given, iteration, seconds, ends=ended), seconds)
+                _take(turn, record, taken(record, names, given, iteration, seconds, ends=ended), seconds)
             else:
                 _fail(turn, record, failed, seconds)
             turn.settle()
@@ -156,8 +156,8 @@ class AskTell:
         """
         with self._turn() as turn:
             record = _open(turn, trial, attempt)
-            metric, seconds = turn.sweep.metric.name, self._seconds(record)
-            told = taken(record, metric, [metrics], iteration, seconds, ends=False, goes_on=True)
+            names, seconds = turn.sweep.objective.names, self._seconds(record)
+            told = taken(record, names, [metrics], iteration, seconds, ends=False, goes_on=True)
             _take(turn, record, told, seconds)
             turn.settle()
         return record.state

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import SweepError
 from hpsearch.events import Finished, Started
+from hpsearch.objective import Objective, without_targets
 from hpsearch.observers.base import Record
 from hpsearch.report.wording import counted, up_to
 from hpsearch.run.plan_space import space_lines
@@ -133,7 +134,7 @@ def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, StudyState, _Counte
     counter = _Counter()
     elastic = sweep.resources.widest > sweep.resources.workers_per_trial
     backend = SimulatedBackend(workers, _MadeUp(), live=elastic)  # what widens goes by live reports
-    endless = replace(_unlearned(sweep), limits=Limits(), metric=replace(sweep.metric, target=None))
+    endless = replace(_unlearned(sweep), limits=Limits(), metric=without_targets(sweep.objective.goals))
     study_state = simulate(endless, backend, counter)
     makespan = backend.now()
     shown = {place: sorted(found) for place, found in counter.widths.items()}
@@ -160,6 +161,7 @@ def plan_text(plan: Plan) -> str:
         lines.append(f"  ... and {counted(len(brackets) - _MOST_BRACKETS, 'more bracket')}")
     lines += [
         "",
+        *_goals(plan.sweep.objective),
         *space_lines(plan.sweep),
         f"trials       {plan.trials:,}",
         f"trial-rungs  {plan.segments:,}",
@@ -180,6 +182,14 @@ def plan_text(plan: Plan) -> str:
     lines += _makespans(plan)
     lines += _ends(plan)
     return "\n".join(lines) + "\n"
+
+
+def _goals(objective: Objective) -> list[str]:
+    """Say what decides, where that is more than one number."""
+    if not objective.joint:
+        return []
+    lines = [f"decides      {objective.aim}"]
+    return lines + [f"{'within':<13}{constraint}" for constraint in objective.constraints]
 
 
 def _step(plan: Plan, rung: RungView) -> str:
@@ -216,12 +226,14 @@ def _makespans(plan: Plan) -> list[str]:
 
 def _ends(plan: Plan) -> list[str]:
     """Say what may end the sweep before all that, and where that would be its first rung."""
-    metric, patience = plan.sweep.metric, plan.sweep.limits.patience
+    objective, patience = plan.sweep.objective, plan.sweep.limits.patience
     lines = []
-    if metric.target is not None:
-        lines.append(f"ends early   when a trial reaches {metric.name} {metric.target!r}")
+    aimed = [f"{goal.name} {goal.target!r}" for goal in objective.goals if goal.target is not None]
+    if aimed:
+        lines.append(f"ends early   when a trial reaches {' and '.join(aimed)}")
     if patience is not None:
-        lines.append(f"ends early   when {counted(patience, 'trial')} in a row ended without a better {metric.name}")
+        better = f"better in {objective.title} than each before" if objective.several else f"a better {objective.title}"
+        lines.append(f"ends early   when {counted(patience, 'trial')} in a row ended without {better}")
         pairs = itertools.pairwise(plan.rungs)
         stopped = [
             (lower.size - upper.size, lower)
@@ -270,5 +282,5 @@ class _MadeUp(Simulation):
     """Any fixed order of the trials will do: the plan doesn't depend on who wins."""
 
     def steps(self, trial: Trial, segment: Segment, state: bytes | None) -> Iterator[Step]:
-        step = Step({self.metric: float(trial.seed)}, 1.0)
+        step = Step(dict.fromkeys(self.metrics, float(trial.seed)), 1.0)
         return itertools.repeat(step, (segment.end or segment.start + 1) - segment.start)

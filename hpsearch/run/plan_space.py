@@ -8,8 +8,8 @@ from hpsearch.sweep.sweep import Sweep
 
 __all__ = ["space_lines"]
 
-_DRAWS = 1_000
-"""Of which the share that keeps the constraints is told."""
+_DRAWS, _CALLED_DRAWS = 1_000, 100
+"""Of which the share that keeps the constraints is told; fewer where a function is called for each."""
 
 
 def space_lines(sweep: Sweep) -> list[str]:
@@ -26,8 +26,9 @@ def space_lines(sweep: Sweep) -> list[str]:
     size = space.size
     lines = [f"space        {told}" + ("" if size is None else f"; {counted(size, 'point')}")]
     if space.constraints:
-        kept = space.kept(sweep.seed, _DRAWS)
-        lines.append(f"             {kept:,} of {_DRAWS:,} draws keep the constraints; others are drawn again")
+        draws = _CALLED_DRAWS if space.calls else _DRAWS
+        kept = space.kept(sweep.seed, draws)
+        lines.append(f"             {kept:,} of {draws:,} draws keep the constraints; others are drawn again")
     refused = refusals(sweep.problem)
     lines.append(f"methods      {', '.join(method for method, why in refused.items() if why is None)}")
     lines += [f"             not {method}: {why}" for method, why in refused.items() if why is not None]

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.checks import InvalidKey, at_least, integer
-from hpsearch.errors import HpsearchError, JournalError, StudyInUseError, SweepError
+from hpsearch.errors import JournalError, StudyInUseError, SweepError
 from hpsearch.events import Started
-from hpsearch.objective import is_valid
+from hpsearch.objective import without_targets
+from hpsearch.report.best import no_best
 from hpsearch.report.study import Study, load
 from hpsearch.report.wording import counted
 from hpsearch.run.study_run import create_study
@@ -107,6 +108,11 @@ def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None
             f"{study.directory}: a study must have ended to be rerun, as its best trials may still be others, but "
             f"{holder} runs it now. Wait for it, or end it with `hpsearch stop {shlex.quote(str(study.directory))}`."
         )
+    if study.sweep.objective.several:
+        raise SweepError(
+            f"{study.directory}: a rerun compares the means of one metric, but {study.sweep.objective.title} decide "
+            "here. Run the trials that you want again by points_to_try, in a sweep of their own."
+        )
     rows = _best(study, top)
     space = Space(
         study.sweep.parameters.declared, study.sweep.parameters.constraints
@@ -119,7 +125,7 @@ def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None
         name=f"{name}{_SUFFIX}",
         method="random",
         search=Search(),
-        metric=replace(study.sweep.metric, target=None),  # which one lucky run would reach
+        metric=without_targets(study.sweep.objective.goals),  # which one lucky run would reach
         limits=replace(study.sweep.limits, patience=None),
         parameters=space,
         early_terminate=None,
@@ -136,11 +142,10 @@ def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None
 
 def _best(study: Study, top: int) -> list[TrialRow]:
     """Give the best trials, best first, of those with equal params the first."""
-    rows = {row.number: row for row in study.trials if is_valid(row.value)}
+    rows = {row.number: row for row in study.trials if row.score is not None}
     if not rows:
-        _ = study.best_trial  # which says what became of all
-        raise HpsearchError(f"{study.directory}: no trial has a value")
-    ranked = study.sweep.objective.rank({number: row.value for number, row in rows.items()})
+        raise no_best(study, ())
+    ranked = study.sweep.objective.rank({number: row.score for number, row in rows.items()})
     distinct: dict[str, TrialRow] = {}
     for number in ranked:
         distinct.setdefault(_identity(rows[number].params), rows[number])

@@ -55,7 +55,7 @@ def simulate(
         observers: Who watches; None: nobody.
         journal: A new one, closed in the end; None: one in memory.
     """
-    backend.simulation.open(sweep.parameters, sweep.metric.name)
+    backend.simulation.open(sweep.parameters, *sweep.objective.names)
     with journal or Journal.in_memory({"sweep": sweep.to_json()}) as journal:
         return _run(sweep, backend, observers or Nobody(), journal)
 
@@ -88,7 +88,7 @@ def _run(
         sweep,
         study_state,
         Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest, restart=0.0),
-        Enough(sweep, study_state.value),
+        Enough(sweep, study_state.score),
         journal,
         backend,
         observers,
@@ -104,10 +104,8 @@ def _job(sweep: Sweep) -> Job:
         name=sweep.name,
         trainable="",
         search_path=(),
-        metric=sweep.metric.name,
+        objective=sweep.objective,
         save_every=None,
         threads=1,
         widest=sweep.resources.widest,
-        goal=sweep.metric.goal,
-        target=sweep.metric.target,
     )

@@ -199,7 +199,7 @@ def _go_on(
     calls_of = direct_calls if run.virtual else lambda sweep, _: ProcessCalls(sweep, past)
     study_state = StudyState(stored, calls_of, past)
     widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest)
-    enough = Enough(sweep, study_state.value)
+    enough = Enough(sweep, study_state.score)
     observers = _observers(place, sweep, record, run)
     replayed = []
     try:
@@ -299,14 +299,12 @@ def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str) -> Job:
         name=sweep.name,
         trainable=run.trainable or _trainable(sweep, folder),
         search_path=run.search_path,
-        metric=sweep.metric.name,
+        objective=sweep.objective,
         save_every=sweep.checkpoints.every,
         threads=sweep.resources.cpus_per_worker,
         parameters=sweep.parameters,
         scaling=sweep.scaling.for_trainers(),
         widest=sweep.resources.widest,
-        goal=sweep.metric.goal,
-        target=sweep.metric.target,
     )
 
 

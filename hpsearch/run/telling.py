@@ -97,7 +97,7 @@ def open_segment(record: TrialRecord, attempt: int | None) -> Segment:
 
 def taken(
     record: TrialRecord,
-    metric: str,
+    names: tuple[str, ...],
     given: Sequence[Metrics],
     iteration: int | None,
     seconds: float,
@@ -109,7 +109,7 @@ def taken(
 
     Args:
         record: The trial's.
-        metric: The sweep's, which each report must hold.
+        names: The sweep's metrics, which each report must hold.
         given: One report per iteration, from the one after the last that was told.
         iteration: Of the only report; it may be the segment's last although those before it were never told.
         seconds: Running time of all of them.
@@ -118,7 +118,7 @@ def taken(
 
     Raises:
         TellError: These aren't the iterations that are to be told.
-        TrainableError: A report doesn't hold numbers, and the sweep's metric among them.
+        TrainableError: A report doesn't hold numbers, and the sweep's metrics among them.
     """
     number, segment, known = record.trial.number, record.segment, record.result.iterations
     assert segment is not None, "only an open trial is told of"
@@ -135,7 +135,7 @@ def taken(
     if end is not None and not (reaches or ends or goes_on):
         raise TellError(_too_few(number, known, last, end))
     reports = tuple(
-        Report(number, first + place, to_numbers(metrics, metric), seconds / len(given))
+        Report(number, first + place, to_numbers(metrics, names), seconds / len(given))
         for place, metrics in enumerate(given)
     )
     return Told(reports, last, reaches or ends or (end is None and not goes_on))

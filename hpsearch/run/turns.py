@@ -100,7 +100,7 @@ class Turns:
         self._lock = threading.Lock()
         self._state: Turn | None = None
         self._end: tuple[int, int] | None = None  # of the journal, as far as the state goes
-        self._metric: Metric | None = None if sweep is None else sweep.metric
+        self._metric: Metric | tuple[Metric, ...] | None = None if sweep is None else sweep.metric
         self._limits: Limits | None = None if sweep is None else sweep.limits
         if not place.exists():
             make_study(place, sweep, text)
@@ -168,7 +168,7 @@ class Turns:
         if self._metric is not None and self._limits is not None:
             sweep = replace(sweep, metric=self._metric, limits=self._limits, read_back=True)
         study_state = StudyState(stored, past=() if warm_start is None else warm_start.past)
-        enough = Enough(sweep, study_state.value)
+        enough = Enough(sweep, study_state.score)
         self.since.clear()
         for entry in study_state.resume(history):
             enough.observe(entry.event, entry.followed.decisions)

@@ -99,13 +99,11 @@ def _harm(result: SegmentResult, record: TrialRecord, rules: Rules) -> str | Non
     if rollback_point is None or record.segment is None or result.cut:
         return None
     if failure is None:
-        objective, scaling = rules.sweep.objective, rules.sweep.scaling
+        scaling = rules.sweep.scaling
         # With a global batch the width changes no result, so a worse one says nothing about the width.
         tolerance = scaling.tolerance if scaling.batch == "per_worker" else None
         last = result.reports[-1].metrics if result.reports else record.result.metrics
-        before = objective.reported(rollback_point.result.metrics)
-        wrong = diverged(objective.reported(last), before, objective, tolerance)
-        return None if wrong is None else f"{objective.metric.name} {wrong}"
+        return diverged(last, rollback_point.result.metrics, rules.sweep.objective.goals, tolerance)
     blamed = failure.kind == "raised" or (failure.kind == "contract" and rules.proven)
     return failure.message if blamed else None
 

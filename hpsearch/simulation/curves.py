@@ -61,7 +61,7 @@ class Curves(Simulation):
         for place in range(segment.start, length):
             metrics = {name: values[place] for name, values in curve.metrics.items()}
             each = seconds[place] if isinstance(seconds, Sized) else seconds
-            yield Step(to_numbers(metrics, self.metric), to_seconds(each))
+            yield Step(to_numbers(metrics, self.metrics), to_seconds(each))
         if curve.failure:
             raise RecordedFailure(curve.failure)
 

@@ -57,17 +57,17 @@ class Simulation(ABC):
     efficiency: float = EFFICIENCY
     """What each doubling of a trial's workers is worth, as a share of twice the speed."""
 
-    def open(self, space: Space, metric: str) -> None:
+    def open(self, space: Space, *metrics: str) -> None:
         """Get ready for the trials of a sweep.
 
         Args:
             space: Where their params come from.
-            metric: What each iteration must report.
+            metrics: What each iteration must report.
 
         Raises:
             SweepError: They don't fit, or what it says of its durations is wrong.
         """
-        self.space, self.metric = space, metric
+        self.space, self.metrics = space, metrics
         for name in ("start_seconds", "checkpoint_seconds"):
             if not 0 <= getattr(self, name) < math.inf:
                 problem = f"must be a number, at least 0, got {getattr(self, name)!r}"

@@ -61,4 +61,4 @@ class Steps(Simulation):
                 problem = "must give (state, metrics, seconds), or None where the trial ends"
                 raise TrainableError(f"step {problem}, got a {type(out).__name__}")
             reached, metrics, seconds = out
-            yield Step(to_numbers(metrics, self.metric), to_seconds(seconds), pickle.dumps(reached))
+            yield Step(to_numbers(metrics, self.metrics), to_seconds(seconds), pickle.dumps(reached))

@@ -101,15 +101,16 @@ class Table(Simulation):
             empty = int(ran.any(axis=1).argmin())
             raise SweepError(f"each row of a table must have an iteration that was run, but row {empty} has none")
 
-    def open(self, space: Space, metric: str) -> None:
+    def open(self, space: Space, *metrics: str) -> None:
         """Put the rows where the space has them.
 
         Raises:
-            SweepError: The table lacks the metric, or a parameter, or the space does.
+            SweepError: The table lacks a metric, or a parameter, or the space does.
         """
-        super().open(space, metric)
-        if metric not in self.recorded.metrics:
-            raise SweepError(f"the table has no metric {metric}; {nearest(metric, self.recorded.metrics)}")
+        super().open(space, *metrics)
+        missing = next((name for name in metrics if name not in self.recorded.metrics), None)
+        if missing is not None:
+            raise SweepError(f"the table has no metric {missing}; {nearest(missing, self.recorded.metrics)}")
         check_columns(self.recorded.columns, space)
         self._rows = self._kind(self.recorded.columns, space)
 

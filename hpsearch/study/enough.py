@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from hpsearch.decision import Decision
 from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Reverted, Saved, Started
-from hpsearch.objective import Objective
+from hpsearch.objective import Objective, values_of
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import Report
+from hpsearch.trial import Report, Score
 
 __all__ = ["ENOUGH", "Enough", "Patience", "Reached", "Target"]
 
@@ -22,11 +22,11 @@ ENOUGH = ("target", "patience")
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A report that is as good as the target, or better."""
+    """A report that is as good as all targets, or better."""
 
     trial: int
     iteration: int
-    value: float
+    score: Score
 
 
 class Target:
@@ -79,9 +79,9 @@ class Target:
 
     def _take(self, found: dict[int, Reached], reports: Sequence[Report]) -> None:
         for report in reports:
-            value = self._objective.reported(report.metrics)
-            if value is not None and self._objective.reaches(value) and report.trial not in found:
-                found[report.trial] = Reached(report.trial, report.iteration, value)
+            score = self._objective.reported(report.metrics)
+            if score is not None and self._objective.reaches(score) and report.trial not in found:
+                found[report.trial] = Reached(report.trial, report.iteration, score)
 
 
 @dataclass(slots=True)
@@ -89,17 +89,19 @@ class _Row:
     """What a log of values and ends amounts to."""
 
     count: int = 0
-    """Trials that have ended since the best value was given."""
-    best: float | None = None
-    """None where no trial has given a value."""
+    """Trials that have ended since one last gave what no other had."""
+    front: list[tuple[int, Score]] = field(default_factory=list)
+    """(trial, what it gave) that nothing given since was better than: of one goal the best one."""
     trial: int | None = None
-    """The one that gave it."""
+    """The one that last joined it."""
     bettered: set[int] = field(default_factory=set)
-    """Trials that gave a better value than any before, at their time."""
+    """Trials that joined it, at their time."""
 
 
 class Patience:
     """Counts the trials that have ended since one last gave a better value than any before.
+
+    With several goals that is one which no trial before was as good as in all of them.
 
     A trial's value is looked at wherever a segment of it comes to its end, and only there: how often it was cut or
     saved on the way changes nothing. The trial that gave the best value isn't counted when it ends itself. A trial that
@@ -107,14 +109,14 @@ class Patience:
 
     Args:
         objective: Says what is better.
-        value_of: Gives a trial's value as it stands; None where it has none, or NaN.
+        score_of: Gives a trial's score as it stands; None where it has none, or NaN.
     """
 
-    def __init__(self, objective: Objective, value_of: Callable[[int], float | None]) -> None:
+    def __init__(self, objective: Objective, score_of: Callable[[int], Score | None]) -> None:
         self._objective = objective
-        self._value_of = value_of
-        self._log: list[tuple[int, float | None]] = []
-        """Trials with the values that their segments gave, and with None where they ended."""
+        self._score_of = score_of
+        self._log: list[tuple[int, Score | None]] = []
+        """Trials with the scores that their segments gave, and with None where they ended."""
         self._until: dict[int, int | None] = {}
         """Of running trials: where their segments end."""
         self._ended: set[int] = set()
@@ -127,9 +129,9 @@ class Patience:
         return self._row.count
 
     @property
-    def best(self) -> tuple[int, float] | None:
-        """The trial that gave it, and the value; None where none has."""
-        return None if self._row.trial is None or self._row.best is None else (self._row.trial, self._row.best)
+    def front(self) -> Sequence[tuple[int, Score]]:
+        """(trial, what it gave) that nothing given since was better than; empty where nothing was given."""
+        return self._row.front
 
     def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
         """Take an event, after it was applied, and what was decided on it."""
@@ -139,9 +141,9 @@ class Patience:
                 self._go_on(segment.trial)
             case Finished(trial=trial, iteration=iteration, cut=cut):
                 end = self._until.pop(trial)
-                value = self._value_of(trial)
-                if value is not None and not (cut and (end is None or iteration < end)):
-                    self._add(trial, value)
+                score = self._score_of(trial)
+                if score is not None and not (cut and (end is None or iteration < end)):
+                    self._add(trial, score)
             case Failed(trial=trial, retry=False):
                 self._failed.add(trial)
                 if trial in self._row.bettered:
@@ -166,21 +168,30 @@ class Patience:
             self._log.remove((trial, None))
             self._count_anew()
 
-    def _add(self, trial: int, value: float | None) -> None:
-        self._log.append((trial, value))
-        self._take(trial, value)
+    def _add(self, trial: int, score: Score | None) -> None:
+        self._log.append((trial, score))
+        self._take(trial, score)
 
-    def _take(self, trial: int, value: float | None) -> None:
-        if value is None:
-            self._row.count += trial != self._row.trial
-        elif trial not in self._failed and self._objective.improves(value, self._row.best):
-            self._row.best, self._row.trial, self._row.count = value, trial, 0
-            self._row.bettered.add(trial)
+    def _take(self, trial: int, score: Score | None) -> None:
+        row = self._row
+        if score is None:
+            row.count += trial != row.trial
+        elif trial not in self._failed and self._is_new(score):
+            row.front = [known for known in row.front if not self._objective.improves(score, known[1])]
+            row.front.append((trial, score))
+            row.trial, row.count = trial, 0
+            row.bettered.add(trial)
+
+    def _is_new(self, score: Score) -> bool:
+        front = [known for _, known in self._row.front]
+        # By how much constraints are kept is no goal: whoever differs in that alone is as good.
+        equal = (values_of(known) == values_of(score) for known in front if self._objective.is_feasible(known))
+        return self._objective.extends(score, front) and not any(equal)
 
     def _count_anew(self) -> None:
         self._row = _Row()
-        for trial, value in self._log:
-            self._take(trial, value)
+        for trial, score in self._log:
+            self._take(trial, score)
 
 
 class Enough:
@@ -188,15 +199,16 @@ class Enough:
 
     Args:
         sweep: As it is to be run now: both may have changed since the study was made.
-        value_of: As for `Patience`.
+        score_of: As for `Patience`.
     """
 
-    def __init__(self, sweep: Sweep, value_of: Callable[[int], float | None]) -> None:
-        self._metric = sweep.metric
+    def __init__(self, sweep: Sweep, score_of: Callable[[int], Score | None]) -> None:
+        self._objective = sweep.objective
         self._limit = sweep.limits.patience
-        self._value_of = value_of
-        self._target = None if sweep.metric.target is None else Target(sweep.objective)
-        self._patience = None if self._limit is None else Patience(sweep.objective, value_of)
+        self._score_of = score_of
+        aimed = any(goal.target is not None for goal in self._objective.goals)
+        self._target = Target(self._objective) if aimed else None
+        self._patience = None if self._limit is None else Patience(self._objective, score_of)
 
     def observe(self, event: Event, decisions: Sequence[Decision]) -> None:
         """Take an event, of this run or of a former one, after it was applied, and what was decided on it."""
@@ -234,16 +246,29 @@ class Enough:
         assert self._target is not None
         found = self._target.seen
         assert found is not None
-        told = f"trial {found.trial} reached {self._metric.name} {found.value!r} at iteration {found.iteration}"
-        told = f"{told} (metric.target: {self._metric.target!r})"
-        if found is not self._target.reached or (value := self._value_of(found.trial)) == found.value:
+        reached = zip(self._objective.goals, values_of(found.score), strict=True)
+        aimed = [(goal, value) for goal, value in reached if goal.target is not None]
+        values = " and ".join(f"{goal.name} {value!r}" for goal, value in aimed)
+        targets = ", ".join(repr(goal.target) for goal, _ in aimed)
+        told = f"trial {found.trial} reached {values} at iteration {found.iteration} (metric.target: {targets})"
+        if found is not self._target.reached or (score := self._score_of(found.trial)) == found.score:
             return told
-        return f"{told}; it went on, and its value is {'none' if value is None else repr(value)} since"
+        return f"{told}; it went on, and its value is {'none' if score is None else _shown(score)} since"
 
     def _of_patience(self) -> str:
         assert self._patience is not None
-        name, best = self._metric.name, self._patience.best
-        lacked = f"any {name}" if best is None else f"a better {name} than {best[1]!r} of trial {best[0]}"
+        name, front = self._objective.title, self._patience.front
+        if not front:
+            lacked = f"any {name}"
+        elif self._objective.several:
+            lacked = f"one that no other is better than in {name}: {len(front)} are"
+        else:
+            ((trial, score),) = front
+            lacked = f"a better {name} than {_shown(score)} of trial {trial}"
         count = self._patience.count
         ended = "1 trial" if count == 1 else f"{count:,} trials in a row"
         return f"{ended} ended without {lacked} (limits.patience: {self._limit})"
+
+
+def _shown(score: Score) -> str:
+    return ", ".join(map(repr, values_of(score)))

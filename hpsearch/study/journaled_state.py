@@ -134,9 +134,9 @@ class JournaledState:
         """Give every trial, by number."""
         return self.records.rows()
 
-    def best(self) -> TrialRow | None:
-        """Give the best trial by its value; ties go to the lower number."""
-        return self.records.best()
+    def leaders(self) -> list[TrialRow]:
+        """Give the trials that no other one is better than, by number: of one goal the best one, ties to the lower."""
+        return self.records.leaders()
 
     def counts(self) -> dict[TrialState, int]:
         """Count the trials by state."""

@@ -27,7 +27,7 @@ from hpsearch.study.segment_reports import SegmentReports
 from hpsearch.study.suggestions import CallsOf, NotYet, Suggestions, direct_calls
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import Parent, Segment, StateAt, Trial, TrialRow, TrialState
+from hpsearch.trial import Parent, Score, Segment, StateAt, Trial, TrialRow, TrialState
 
 __all__ = ["Next", "StudyState"]
 
@@ -149,9 +149,9 @@ class StudyState:
         """Give a trial's record."""
         return self._records.of(trial)
 
-    def value(self, trial: int) -> float | None:
-        """Give a trial's value; None where it has none, NaN, or has failed."""
-        return self._records.of(trial).valid_value
+    def score(self, trial: int) -> Score | None:
+        """Give a trial's score; None where it has none, NaN, or has failed."""
+        return self._records.of(trial).valid_score
 
     def widest(self, trial: int) -> int | None:
         """Give the workers that a trial may have at most; None: as many as any."""
@@ -214,9 +214,9 @@ class StudyState:
         """Give every trial, by number."""
         return self._journaled.rows()
 
-    def best(self) -> TrialRow | None:
-        """Give the best trial by its value; ties go to the lower number."""
-        return self._journaled.best()
+    def leaders(self) -> list[TrialRow]:
+        """Give the trials that no other one is better than, by number: of one goal the best one, ties to the lower."""
+        return self._journaled.leaders()
 
     def counts(self) -> dict[TrialState, int]:
         """Count the trials by state."""
@@ -331,9 +331,9 @@ class StudyState:
             self._reports.add(event.trial, event.reports)
         match event:
             case Finished() if event.trial not in self._journaled.requeued:
-                value = self._records.of(event.trial).result.value
+                score = self._records.of(event.trial).result.score
                 reports = self._reports.take(event.trial, event.iteration)
-                outcome = Outcome(event.trial, event.iteration, float("nan") if value is None else value, reports)
+                outcome = Outcome(event.trial, event.iteration, float("nan") if score is None else score, reports)
                 return self._scheduler.observe(outcome)
             case Failed(retry=False):
                 return self._scheduler.observe(

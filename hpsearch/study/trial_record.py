@@ -1,4 +1,4 @@
-"""The record of one trial: its state, its value, its newest checkpoint, and which of its checkpoints may go."""
+"""The record of one trial: its state, its score, its newest checkpoint, and which of its checkpoints may go."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from hpsearch.objective import Objective, is_valid
-from hpsearch.trial import Failure, Report, Segment, Trial, TrialRow, TrialState
+from hpsearch.trial import Failure, Report, Score, Segment, Trial, TrialRow, TrialState
 
 __all__ = ["DECIDED", "RollbackPoint", "TrialRecord", "TrialResult"]
 
@@ -20,14 +20,14 @@ class TrialResult:
     """Highest iteration that counts."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """All that was reported at `iterations`."""
-    value: float | None = None
+    score: Score | None = None
     """As the objective has it, NaN included."""
     value_iteration: int = 0
-    """The iteration that reported `value`."""
+    """The iteration that reported `score`."""
     value_attempt: int = 0
     """The attempt that did: another one's checkpoint at that iteration may hold another state."""
     value_checkpoint: str | None = None
-    """The state that gave `value`, where it was saved."""
+    """The state that gave `score`, where it was saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +125,10 @@ class TrialRecord:
         return self.seconds - self.excused
 
     @property
-    def valid_value(self) -> float | None:
-        """The value as tables show it and trials are compared by: none where it is NaN, or the trial has failed."""
-        value = self.result.value
-        return value if is_valid(value) and self.state is not TrialState.FAILED else None
+    def valid_score(self) -> Score | None:
+        """The score as tables show it and trials are compared by: none where it is NaN, or the trial has failed."""
+        score = self.result.score
+        return score if is_valid(score) and self.state is not TrialState.FAILED else None
 
     @property
     def reached_rung(self) -> bool:
@@ -155,10 +155,10 @@ class TrialRecord:
         at, stood = report.iteration, self.result
         if at < stood.iterations:
             return
-        value = objective.reported(report.metrics)
-        if objective.replaces(value, stood.value):
+        score = objective.reported(report.metrics)
+        if objective.replaces(score, stood.score):
             saved = self.checkpoint if self.checkpoint_iteration == at else None
-            self.result = TrialResult(at, report.metrics, value, at, self.attempts, saved)
+            self.result = TrialResult(at, report.metrics, score, at, self.attempts, saved)
         else:
             self.result = replace(stood, iterations=at, metrics=report.metrics)
 
@@ -240,7 +240,7 @@ class TrialRecord:
             number=self.trial.number,
             state=self.state,
             iterations=self.result.iterations,
-            value=self.valid_value,
+            score=self.valid_score,
             params=self.trial.params,
             origin=self.trial.origin,
             checkpoint=self.result.value_checkpoint,

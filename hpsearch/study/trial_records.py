@@ -23,9 +23,9 @@ class TrialRecords:
         """Workers that a trial needs: as many are never too many."""
         self._objective = objective
         self._all: list[TrialRecord] = []
-        self._best: TrialRow | None = None  # as it was asked for last
+        self._leaders: dict[int, TrialRow] = {}  # as they were asked for last
         self._changed: set[int] = set()  # since then
-        self._best_ended: int | None = None
+        self._best_ended: set[int] = set()  # the front of those that have ended
         self._touched: set[int] = set()
         self._forkable: set[str] = set()  # checkpoints that may still be forked
         self._held: Counter[str] = Counter()  # checkpoints to the number of forks that may go back to them
@@ -116,23 +116,28 @@ class TrialRecords:
         record.failure, record.reason = failure, failure.message
         self._end(record)
 
-    def best(self) -> TrialRow | None:
-        """Give the best trial by its value; ties go to the lower number."""
-        former, ranked = self._best, self._changed
-        if former is not None:
-            # All are ranked only where the best one itself has become worse.
-            worse = self._objective.improves(former.value, self._all[former.number].valid_value)
-            ranked = set(range(len(self._all))) if worse else {former.number, *ranked}
-        best = self._objective.best({trial: self._all[trial].valid_value for trial in ranked})
-        self._best = None if best is None else self._all[best].row()
+    def leaders(self) -> list[TrialRow]:
+        """Give the trials that no other one is better than, by number: of one goal the best one, ties to the lower."""
+        former = {trial: row for trial, row in self._leaders.items() if trial in self._changed}
+        # All are compared only where one of the best itself has become worse.
+        worse = any(self._is_worse(row) for row in former.values())
+        asked = range(len(self._all)) if worse else self._leaders.keys() | self._changed
+        known = self._leaders.keys() - self._changed
+        front = self._objective.front({trial: self._all[trial].valid_score for trial in asked}, known)
+        self._leaders = {trial: self._all[trial].row() for trial in front}
         self._changed.clear()
-        return self._best
+        return list(self._leaders.values())
+
+    def _is_worse(self, former: TrialRow) -> bool:
+        """Say whether a trial has become worse, in one of the goals at least."""
+        score = self._all[former.number].valid_score
+        return score != former.score and not self._objective.improves(score, former.score)
 
     def obsolete(self, wanted: Collection[StateAt] = (), *, keep_all: bool) -> list[str]:
         """Give the checkpoints that nothing needs any more, each once.
 
         A trial that may still run needs its newest, and one that has failed may be retried. Of the others that have
-        ended only the best one's is kept: their values don't change any more, so a worse one can never become the best.
+        ended only the best ones' are kept: their values don't change any more, so a worse one can never become one.
 
         Args:
             wanted: What may still be forked.
@@ -146,7 +151,7 @@ class TrialRecords:
         self._forkable = forkable
         for trial in sorted(self._touched):
             record = self._all[trial]
-            if record.state in DECIDED and trial != self._best_ended:
+            if record.state in DECIDED and trial not in self._best_ended:
                 record.retire()
             gone += record.take_superseded(self._held, forkable)
         self._touched.clear()
@@ -179,12 +184,10 @@ class TrialRecords:
         record.rollback_point = None  # it goes nowhere any more
         if record.state in DECIDED:
             self._let_go(record)
-        number, best = record.trial.number, self._best_ended
-        self._touched.add(number)
-        ended = {trial: self._all[trial].valid_value for trial in (number, best) if trial is not None}
-        self._best_ended = self._objective.best(ended)
-        if best is not None:
-            self._touched.add(best)
+        asked = {record.trial.number, *self._best_ended}
+        scores = {trial: self._all[trial].valid_score for trial in asked}
+        self._best_ended = set(self._objective.front(scores, self._best_ended - {record.trial.number}))
+        self._touched |= asked - self._best_ended | {record.trial.number}
 
     def _hold(self, fork: TrialRecord) -> None:
         if fork.source is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpsearch.errors import JournalError
 from hpsearch.searchers import Past
+from hpsearch.trial import JointScore, Score
 
 __all__ = ["WarmStart", "stored_warm_start"]
 
@@ -28,7 +29,12 @@ class WarmStart:
     def to_record(self) -> dict[str, Any]:
         """Give it as a part of a study's record; `stored_warm_start` reads it back."""
         past = [
-            {"params": dict(one.params), "values": list(one.values.items()), "until": one.until} for one in self.past
+            {
+                "params": dict(one.params),
+                "values": [[at, _to_json(score)] for at, score in one.values.items()],
+                "until": one.until,
+            }
+            for one in self.past
         ]
         return {_KEY: {"sources": list(self.sources), "told": list(self.told), "past": past}}
 
@@ -44,7 +50,7 @@ def stored_warm_start(record: Mapping[str, Any]) -> WarmStart | None:
     try:
         kept = record[_KEY]
         past = tuple(
-            Past(one["params"], {int(at): float(value) for at, value in one["values"]}, one["until"])
+            Past(one["params"], {int(at): _from_json(score) for at, score in one["values"]}, one["until"])
             for one in kept["past"]
         )
         return WarmStart(tuple(kept["sources"]), tuple(kept["told"]), past)
@@ -54,3 +60,15 @@ def stored_warm_start(record: Mapping[str, Any]) -> WarmStart | None:
             f"the study began with results of others that this version of hpsearch can't read; {problem}. Go on with "
             "the version that made it"
         ) from error
+
+
+def _to_json(score: Score) -> Any:
+    if not isinstance(score, JointScore):
+        return score
+    return {"values": list(score.values), "excesses": list(score.excesses)}
+
+
+def _from_json(given: Any) -> Score:
+    if not isinstance(given, Mapping):
+        return float(given)
+    return JointScore(tuple(map(float, given["values"])), tuple(map(float, given["excesses"])))

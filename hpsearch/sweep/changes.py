@@ -45,19 +45,29 @@ def _changeable(sweep: Sweep) -> list[str]:
     """Give the keys of what may be changed of this sweep: its bounds, and what is about how it is run."""
     early = sweep.early_terminate
     keys = ["run_cap", *(f"early_terminate.{key}" for key in (() if early is None else early.raisable))]
-    for name in ("limits", "resources", "metric"):
-        keys += [f"{name}.{key}" for key, field in settings_fields(SECTIONS[name]).items() if field.how]
+    several = len(sweep.objective.goals) > 1
+    metrics = [f"metric.{place}" for place in range(len(sweep.objective.goals))] if several else ["metric"]
+    for name in ("limits", "resources", *metrics):
+        keys += [
+            f"{name}.{key}"
+            for key, field in settings_fields(SECTIONS[name.partition(".")[0]]).items()
+            if field.how and (several or key != "reference")
+        ]
     return keys
 
 
 def _changed(sweep: Sweep, key: str, value: Any) -> Sweep:
-    section, _, name = key.rpartition(".")
-    if not section:
+    path, _, name = key.rpartition(".")
+    if not path:
         return replace(sweep, **{name: value})
+    section, _, place = path.partition(".")
     settings = getattr(sweep, section)
+    one = settings[int(place)] if place else settings
     try:
-        read = settings_fields(type(settings))[name].read(value, (name,))
-        changed = replace(settings, **{name: read})
+        read = settings_fields(type(one))[name].read(value, (name,))
+        changed = replace(one, **{name: read})
     except InvalidKey as error:
-        raise error.under((section,)) from None
+        raise error.under((section, int(place)) if place else (section,)) from None
+    if place:
+        changed = tuple(changed if known is one else known for known in settings)
     return replace(sweep, **{section: changed})

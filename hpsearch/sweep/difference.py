@@ -57,11 +57,11 @@ def _leaves(sweep: Mapping[str, Any]) -> dict[KeyPath, Value]:
         if section in ("parameters", "draws", "points_to_try", "observers", "source"):
             continue
         how = _HOW.get(section, ())
-        leaves = (
-            {(section, key): value for key, value in given.items()}
-            if isinstance(given, Mapping)
-            else {(section,): given}
-        )
+        leaves: dict[KeyPath, Value] = {(section,): given}
+        if isinstance(given, Mapping):
+            leaves = {(section, key): value for key, value in given.items()}
+        elif section == "metric":
+            leaves = {(section, place, key): v for place, one in enumerate(given) for key, v in one.items()}
         out |= {path: value for path, value in leaves.items() if value is not None and path[-1] not in how}
     constraints = [item["constraint"] for item in sweep["parameters"] if "constraint" in item]
     if constraints:

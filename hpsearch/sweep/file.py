@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, integer, key_text, plain, shown, text
+from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, Mistakes, integer, key_text, plain, shown, text
 from hpsearch.errors import SweepError
+from hpsearch.imports import is_import_path
 from hpsearch.known_observers import check_observer
 from hpsearch.schedulers import KNOWN, settings_named
 from hpsearch.schedulers.early_terminate import EarlyTerminate
@@ -41,8 +42,6 @@ _REQUIRED = {
 
 _LIKELY_SPAN = 27
 """Iterations of three rungs by 3."""
-
-_IMPORT_PATH = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
 def load_sweep(path: str | Path, overrides: Sequence[str] = (), *, runs: bool = True) -> Sweep:
@@ -108,10 +107,29 @@ def _parameters(top: Table, value: object, path: KeyPath) -> Space:
 
 def _import_path(value: object, path: KeyPath) -> str:
     out = text(value, path)
-    if not (_IMPORT_PATH.fullmatch(out) or is_table(out)):
+    if not (is_import_path(out) or is_table(out)):
         problem = f"must be an import path such as package.module:function, got {shown(out)}"
         raise InvalidKey(path, problem, "a script of any kind is named as program" if "/" in out else "")
     return out
+
+
+def _metric(value: object, path: KeyPath) -> Metric | tuple[Metric, ...]:
+    """Read one metric, or a list of several."""
+    if not isinstance(value, list):
+        return section(Metric, value, path, HINTS["metric"], example=lambda key, table: "loss")
+    mistakes = Mistakes()
+    found: list[Metric] = []
+    for place, one in enumerate(value):
+        with mistakes.kept():
+            found.append(section(Metric, one, (*path, place), HINTS["metric"], example=lambda key, table: "loss"))
+    mistakes.refuse()
+    return tuple(found)
+
+
+def _outcome_constraints(value: object, path: KeyPath) -> tuple[str, ...]:
+    """Read constraints on reported metrics: a list, or a single one."""
+    given = [value] if isinstance(value, str) else listed(value, path)
+    return tuple(text(one, (*path, place)) for place, one in enumerate(given))
 
 
 def _method(value: object, path: KeyPath) -> str:
@@ -181,7 +199,8 @@ def search_from_mapping(value: object, path: KeyPath = ("search",)) -> Search:
 
 
 _READERS: Mapping[str, Kind[Any]] = {
-    "metric": functools.partial(section, Metric, hints=HINTS["metric"], example=lambda key, table: "loss"),
+    "metric": _metric,
+    "outcome_constraints": _outcome_constraints,
     "method": _method,
     "name": text,
     "trainable": _import_path,

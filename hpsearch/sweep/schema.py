@@ -14,6 +14,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from hpsearch.objective import Metric
 from hpsearch.schedulers import KNOWN
 from hpsearch.searchers import KNOWN as SEARCHERS
 from hpsearch.settings import Settings, SettingsField, settings_fields
@@ -53,7 +54,9 @@ def json_schema() -> dict[str, Any]:
         "points_to_try": {"type": "array", "items": {"type": "object"}},
         "observers": {"type": "array", "items": {"type": "string"}},
         "seed": whole | {"minimum": 0},
+        "outcome_constraints": {"anyOf": [text, {"type": "array", "items": text}]},
         **{name: _object(settings) for name, settings in SECTIONS.items()},
+        "metric": {"anyOf": [_object(Metric), {"type": "array", "items": _object(Metric), "minItems": 1}]},
         **{name: {} for name in IGNORED},
     }
     return {

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import InitVar, asdict, dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 from hpsearch.checks import InvalidKey, at_least, integer, plain, shown, text
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.known_observers import check_observer
-from hpsearch.objective import Objective
+from hpsearch.objective import Objective, OutcomeConstraint
 from hpsearch.schedulers import early_terminate_from_json, settings_named
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.searchers import Problem, Searcher, searcher_named
@@ -17,6 +18,7 @@ from hpsearch.seeds import SEED_LIMIT
 from hpsearch.settings import Settings
 from hpsearch.space import Broken, FormerSpace, Space
 from hpsearch.sweep.difference import difference
+from hpsearch.sweep.goals import check_who_ranks, checked_metric, checked_outcome_constraints
 from hpsearch.sweep.parts import SECTIONS, Checkpoints, Limits, Metric, Resources, Scaling, Search
 from hpsearch.trainable.macros import check_command
 from hpsearch.trial import Params, Value
@@ -38,6 +40,9 @@ _REHEARSED = 20
 _REHEARSED_DRAWS = 10_000
 """Draws of each before that is an error. Trials have ten times as many: a sweep that passes doesn't fail later."""
 
+_REHEARSED_CALLS = 500
+"""The same where a function has to be called for each."""
+
 Method = str
 """A known word such as `random` or `tpe`, or the import path of a searcher of one's own or of a sampler of Optuna's."""
 
@@ -58,11 +63,14 @@ class Sweep:
     """Path of a script, for `command`."""
     command: tuple[str, ...] | None = None
     """Words with W&B's macros. None with a `program`: W&B's `${env} ${interpreter} ${program} ${args}`."""
-    metric: Metric
+    metric: Metric | tuple[Metric, ...]
+    """What decides: one metric, or several."""
     method: Method
     search: Search = field(default_factory=Search)
     """How a `method` that learns is asked."""
     parameters: Space
+    outcome_constraints: tuple[str, ...] = ()
+    """Bounds on reported metrics, such as `"latency_ms <= 20"`: trials that break them rank behind all others."""
     early_terminate: EarlyTerminate | None = None
     max_iter: int | None = None
     """Iterations of every trial where nothing terminates early."""
@@ -84,6 +92,8 @@ class Sweep:
 
     def __post_init__(self, read_back: bool) -> None:
         self._check_parts()
+        object.__setattr__(self, "metric", checked_metric(self.metric))
+        object.__setattr__(self, "outcome_constraints", checked_outcome_constraints(self.outcome_constraints))
         text(self.name, ("name",))
         if "/" in self.name or "\\" in self.name or self.name.startswith(".") or len(self.name) > 60:
             problem = "must be fit for a folder's name: up to 60 letters, no slashes, no dot in front"
@@ -97,6 +107,7 @@ class Sweep:
         self._take_halving(searcher)
         self._check_how_long(searcher)
         self._check_forks(searcher)
+        check_who_ranks(self.objective, self.method, searcher, self.early_terminate)
         if searcher is not None:
             self._check_search(searcher)
             if not read_back:
@@ -120,17 +131,18 @@ class Sweep:
     @property
     def forks(self) -> bool:
         """Whether trials may be forked from others."""
-        return self.searcher.forks or (self.early_terminate is not None and self.early_terminate.forks)
+        return self.searcher.may_fork(self.search) or (self.early_terminate is not None and self.early_terminate.forks)
 
     @property
     def problem(self) -> Problem:
         """What its searcher is built for."""
         return Problem(self.parameters, self.objective, self.seed, self.search)
 
-    @property
+    @cached_property
     def objective(self) -> Objective:
         """What makes one of its trials better than another."""
-        return Objective(self.metric)
+        constraints = (OutcomeConstraint.parse(given) for given in self.outcome_constraints)
+        return Objective(self.metric, tuple(constraints))
 
     @property
     def iterations(self) -> int | None:
@@ -141,14 +153,18 @@ class Sweep:
         """Draw some points, to see that constraints can be kept, and that expressions make sense for their values."""
         for number in range(_REHEARSED):
             try:
-                self.parameters.draw(self.seed, number, _REHEARSED_DRAWS)
+                self.parameters.draw(self.seed, number, self._rehearsed_draws)
             except InvalidKey as error:
                 raise error if error.key[:1] == ("constraints",) else error.under(("parameters",)) from None
+
+    @property
+    def _rehearsed_draws(self) -> int:
+        return _REHEARSED_CALLS if self.parameters.calls else _REHEARSED_DRAWS
 
     def _check_completed(self, place: int, point: Params) -> None:
         """See that what a point leaves out can be drawn so that constraints are kept."""
         try:
-            self.parameters.complete(point, self.seed, place, _REHEARSED_DRAWS)
+            self.parameters.complete(point, self.seed, place, self._rehearsed_draws)
         except InvalidKey as error:
             raise InvalidKey(("points_to_try", place), error.problem, "give it other values, or fewer") from None
 
@@ -161,7 +177,8 @@ class Sweep:
             raise error.under(("method",)) from None
 
     def _check_parts(self) -> None:
-        kinds = {"metric": Metric, "parameters": Space, "early_terminate": EarlyTerminate, **SECTIONS}
+        sections = {key: kind for key, kind in SECTIONS.items() if key != "metric"}
+        kinds: dict[str, type] = {"parameters": Space, "early_terminate": EarlyTerminate, **sections}
         for key, kind in kinds.items():
             given = getattr(self, key)
             if not isinstance(given, kind) and (key != "early_terminate" or given is not None):
@@ -259,8 +276,8 @@ class Sweep:
         if searcher is not None and not forks and searcher.over and settings_named(searcher.over).forks:
             problem = f"must be one that forks trials where method is {self.method}, got {early and early.kind}"
             raise InvalidKey(("early_terminate", "type"), problem, f"{searcher.over} does; or take method random")
-        if early is not None and early.newest and self.metric.scope != "last":
-            problem = f"must be last where early_terminate is of type {early.kind}, got {self.metric.scope}"
+        if early is not None and early.newest and (scope := self.objective.goals[0].scope) != "last":
+            problem = f"must be last where early_terminate is of type {early.kind}, got {scope}"
             raise InvalidKey(("metric", "scope"), f"{problem}: it compares the states that it copies", "remove it")
 
     def _check_how_long(self, searcher: type[Searcher] | None) -> None:
@@ -324,7 +341,9 @@ class Sweep:
             own["parameters"] = _space_of(law).from_json(own["parameters"])
             own["early_terminate"] = None if early is None else early_terminate_from_json(early)
             for name, section in SECTIONS.items():
-                own[name] = section(**{**_BEFORE_KEYS.get(name, {}), **own[name]})
+                many = own[name] if isinstance(own[name], list) else [own[name]]
+                read = [section(**{**_BEFORE_KEYS.get(name, {}), **one}) for one in many]
+                own[name] = tuple(read) if isinstance(own[name], list) else read[0]
             return cls(**own, read_back=True)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problem = f"{type(error).__name__}: {error}"
@@ -338,7 +357,13 @@ class Sweep:
         return difference(self.to_json(), other.to_json())
 
 
-_BEFORE: Mapping[str, Any] = {"draws": FormerSpace.law, "scaling": {}, "search": {}, "observers": ("tensorboard",)}
+_BEFORE: Mapping[str, Any] = {
+    "draws": FormerSpace.law,
+    "scaling": {},
+    "search": {},
+    "observers": ("tensorboard",),
+    "outcome_constraints": (),
+}
 _BEFORE_KEYS: Mapping[str, Mapping[str, Any]] = {"metric": {"scope": "last"}, "limits": {"max_failures": "none"}}
 """What sweeps of earlier versions, which don't say it, mean."""
 

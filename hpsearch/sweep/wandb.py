@@ -23,7 +23,7 @@ HINTS: Mapping[str, Mapping[str, str]] = {
         "image_uri": "hpsearch launches no images: name the script as program, or a function as trainable",
         "controller": "hpsearch is the controller: remove it",
         "scheduler": "early_terminate says how far trials go: remove it",
-        "metrics": "one metric decides: write metric with its name and goal",
+        "metrics": "write metric, with its name and goal, or a list of several",
         "s": "it stands under early_terminate, and is called brackets here",
         **dict.fromkeys(
             ("type", "min_iter", "eta", "brackets", "variant", "rungs", "every", "min_trials"),

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from hpsearch.objective import reaches
-from hpsearch.trial import Goal
+from hpsearch.objective import Objective
 
 __all__ = ["Assignment"]
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a trainable is to run, in terms of the machine that runs it; plain, so that JSON carries it."""
+    """What a trainable is to run, in terms of the machine that runs it."""
 
     number: int
     params: dict[str, Any]
@@ -28,8 +27,8 @@ class Assignment:
     """Last iteration to run."""
     checkpoint: str | None
     """The checkpoint to start from, absolute."""
-    metric: str
-    """Name that every report must hold."""
+    objective: Objective
+    """Says what every report must hold, and where the segment ends because a report has reached the targets."""
     save_every: int | None
     """Iterations between checkpoints inside the segment."""
     rank: int = 0
@@ -42,10 +41,6 @@ class Assignment:
     """The trial that this one is forked from, where it begins as its fork: without a checkpoint of its own."""
     parent_checkpoint: str | None = None
     """That trial's checkpoint, absolute. Where the fork goes on at an iteration, `checkpoint` is the same."""
-    goal: Goal = "minimize"
-    """Which values of the metric are better."""
-    target: float | None = None
-    """The segment ends at a report that is as good as this."""
 
     @property
     def must_report(self) -> bool:
@@ -53,8 +48,18 @@ class Assignment:
         return self.start == 0 or self.parent is not None
 
     def reached(self, metrics: Mapping[str, float]) -> bool:
-        """Say whether a report reaches the target."""
-        return reaches(metrics.get(self.metric), self.target, self.goal)
+        """Say whether a report reaches the targets."""
+        return self.objective.reaches(self.objective.reported(metrics))
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as JSON, for a script; `from_json` reads it back."""
+        facts = {known.name: getattr(self, known.name) for known in fields(self)}
+        return {**facts, "objective": self.objective.to_json()}
+
+    @classmethod
+    def from_json(cls, given: dict[str, Any]) -> Assignment:
+        """Read back what `to_json` gave."""
+        return cls(**{**given, "objective": Objective.from_json(given["objective"])})
 
     def due(self, iteration: int) -> bool:
         """Say whether a checkpoint inside the segment is due at this iteration."""

@@ -62,7 +62,7 @@ def current_trial() -> RunningTrial:
 
 def _open_script_trial(assignment: Path) -> RunningTrial:
     """Take up the trial that the worker described: seed the generators, and report through the file."""
-    facts = Assignment(**json.loads(assignment.read_text("utf-8")))
+    facts = Assignment.from_json(json.loads(assignment.read_text("utf-8")))
     lines = Path(os.environ["HPSEARCH_REPORTS"])
     form = _join_others if facts.world_size > 1 else None
     trial = RunningTrial(facts, _LineWriter(lines, Path(facts.directory) / CUT_FILE), form)

@@ -7,33 +7,41 @@ from collections.abc import Mapping
 
 from hpsearch.errors import TrainableError
 
-__all__ = ["to_numbers"]
+__all__ = ["example", "to_numbers"]
 
 
-def to_numbers(metrics: object, metric: str) -> dict[str, float]:
+def to_numbers(metrics: object, names: tuple[str, ...]) -> dict[str, float]:
     """Give the metrics of a report as plain floats.
 
     Args:
         metrics: What the trainable reported: names to numbers, NumPy's and torch's scalars included.
-        metric: The sweep's metric, which every report must hold.
+        names: The sweep's metrics, which every report must hold.
 
     Raises:
-        TrainableError: Not a mapping, an entry that isn't a number, or the sweep's metric isn't there.
+        TrainableError: Not a mapping, an entry that isn't a number, or one of the sweep's metrics isn't there.
     """
     if not isinstance(metrics, Mapping):
         raise TrainableError(
-            f'a report must be a mapping of names to numbers, but is {_described(metrics)}: write {{"{metric}": 0.9}}'
+            f"a report must be a mapping of names to numbers, but is {_described(metrics)}: write {example(names)}"
         )
     numbers = {_checked_name(name): _to_number(name, value) for name, value in metrics.items()}
-    if metric not in numbers:
-        raise TrainableError(_missing(metric, numbers))
+    missing = next((name for name in names if name not in numbers), None)
+    if missing is not None:
+        raise TrainableError(_missing(missing, numbers))
     return numbers
+
+
+def example(names: tuple[str, ...], value: str = "0.9") -> str:
+    """Write what a report holds at least, as an example."""
+    return "{" + ", ".join(f'"{name}": {value}' for name in names) + "}"
 
 
 def _missing(metric: str, reported: Mapping[str, float]) -> str:
     names = ", ".join(map(repr, reported)) or "nothing"
     nearest = difflib.get_close_matches(metric, reported, n=1)
-    hint = f"did you mean {nearest[0]!r}? Rename one of the two" if nearest else "report it, or change `metric`"
+    hint = (
+        f"did you mean {nearest[0]!r}? Rename one of the two" if nearest else "report it, or name another in the sweep"
+    )
     return f"every report must hold the sweep's metric {metric!r}, but this one holds {names}: {hint}"
 
 

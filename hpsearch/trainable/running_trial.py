@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hpsearch.errors import TrainableError
 from hpsearch.trainable import checkpoints, random_state
 from hpsearch.trainable.assignment import Assignment
-from hpsearch.trainable.metrics import to_numbers
+from hpsearch.trainable.metrics import example, to_numbers
 from hpsearch.trainable.random_state import RandomState
 from hpsearch.trainable.storage import writing
 
@@ -207,7 +207,7 @@ class RunningTrial:
                 if self._iteration != self._step:
                     raise TrainableError(
                         f"every step of trial.iterations() must report, but iteration {self._step} didn't: "
-                        f'call trial.report({{"{self._assignment.metric}": ...}}) once in each step'
+                        f"call trial.report({example(self._assignment.objective.names, '...')}) once in each step"
                     )
         finally:
             self._step = None
@@ -224,13 +224,13 @@ class RunningTrial:
         ranks where it ends on rank 0, and all go on from rank 0's random state.
 
         Args:
-            metrics: Names to numbers (NumPy's and torch's scalars too); the sweep's metric among them.
+            metrics: Names to numbers (NumPy's and torch's scalars too); the sweep's metrics among them.
             checkpoint: What continues the trial from here: tensors and plain containers; or the path of a
                 directory or file, which is copied; or a function of no arguments that gives one of these,
                 called only when a checkpoint is needed. None: the trial can't be continued from here.
 
         Raises:
-            TrainableError: The metrics aren't numbers, lack the sweep's metric, or come out of turn.
+            TrainableError: The metrics aren't numbers, lack one of the sweep's metrics, or come out of turn.
             CheckpointError: The checkpoint couldn't be read again.
             UnwritableError: The system refuses to write the checkpoint.
             StorageError: The storage is full, or out of order.
@@ -238,7 +238,7 @@ class RunningTrial:
         """
         seconds = time.perf_counter() - self._clock
         self._check_turn()
-        numbers = to_numbers(metrics, self._assignment.metric) if self.rank == 0 else {}
+        numbers = to_numbers(metrics, self._assignment.objective.names) if self.rank == 0 else {}
         self._iteration += 1
         self._state = None  # the checkpoint that the segment started from isn't needed from here on
         self._listener.reported(self._iteration, numbers, seconds)

@@ -21,7 +21,7 @@ from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.current import CUT_FILE
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.macros import expand
-from hpsearch.trainable.metrics import to_numbers
+from hpsearch.trainable.metrics import example, to_numbers
 from hpsearch.trainable.report_lines import KIND, LineReader
 from hpsearch.trial import Failure, Params, Trial
 from hpsearch.worker.attempt import Attempt
@@ -110,7 +110,7 @@ class CommandRunner:
         lines = directory / "reports.jsonl"
         for file in (lines, log):
             file.touch()
-        (directory / "trial.json").write_text(json.dumps(dataclasses.asdict(assignment)), "utf-8")
+        (directory / "trial.json").write_text(json.dumps(assignment.to_json()), "utf-8")
         try:
             environment = {**self._environment(assignment, lines), **meeting}
             words = expand(
@@ -260,7 +260,7 @@ class _Script:
         if iteration == self._assignment.start and self._assignment.must_report and self._assignment.rank == 0:
             raise TrainableError(
                 "a script must report at least once in a segment, but ended without: append a line such as "
-                f'{{"{self._assignment.metric}": 0.9}} to $HPSEARCH_REPORTS, or use hpsearch.current_trial()'
+                f"{example(self._assignment.objective.names)} to $HPSEARCH_REPORTS, or use hpsearch.current_trial()"
             )
 
     def _take_lines(self, ended: bool = False) -> None:
@@ -313,7 +313,7 @@ class _Script:
                 f"{line['iteration']}: count on from $HPSEARCH_START, or leave `iteration` out"
             )
         metrics = {name: value for name, value in line.items() if name not in ("iteration", "checkpoint")}
-        numbers = to_numbers(metrics, self._assignment.metric) if self._assignment.rank == 0 else {}
+        numbers = to_numbers(metrics, self._assignment.objective.names) if self._assignment.rank == 0 else {}
         now = time.perf_counter()
         seconds, self._clock = now - self._clock, now
         self._attempt.reported(iteration, numbers, seconds)

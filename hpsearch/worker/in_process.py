@@ -16,6 +16,7 @@ from hpsearch.trainable import random_state
 from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.current import set_current_trial
 from hpsearch.trainable.failures import failure_of
+from hpsearch.trainable.metrics import example
 from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
 from hpsearch.trainable.trainables import Trainable, resolve_trainable
 from hpsearch.trial import Failure, Trial
@@ -126,7 +127,7 @@ class InProcess:
         if attempt.iteration == assignment.start and assignment.must_report:
             raise TrainableError(
                 f"a trainable must report at least once in a segment, but it returned without: call "
-                f'trial.report({{"{assignment.metric}": ...}}) at the end of each iteration'
+                f"trial.report({example(assignment.objective.names, '...')}) at the end of each iteration"
             )
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hpsearch.objective import Objective
 from hpsearch.space import Space
-from hpsearch.trial import Goal, Report
+from hpsearch.trial import Report
 
 __all__ = ["Channel", "CommandLine", "Job"]
 
@@ -36,8 +37,8 @@ class Job:
     """An import path `package.module:name`, the function or class itself, or a command."""
     search_path: tuple[str, ...]
     """Folders put in front of `sys.path` before the import path is followed."""
-    metric: str
-    """Name that every report must hold."""
+    objective: Objective
+    """Says what every report must hold, and where a segment ends because a report has reached the targets."""
     save_every: int | None
     """Iterations between checkpoints inside a segment; None: only at its end."""
     threads: int
@@ -48,10 +49,6 @@ class Job:
     """How batch and rate follow the number of workers: `batch`, `lr`, `warmup_epochs`, `max_global_batch`."""
     widest: int = 1
     """Workers that a trial may get."""
-    goal: Goal = "minimize"
-    """Which values of the metric are better."""
-    target: float | None = None
-    """A segment ends at a report that is as good as this; None: where it ends anyway."""
 
 
 class Channel(Protocol):

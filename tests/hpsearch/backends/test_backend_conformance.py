@@ -11,6 +11,7 @@ import pytest
 from hpsearch.backends.base import Backend
 from hpsearch.backends.inline import InlineBackend
 from hpsearch.errors import BackendError
+from hpsearch.objective import Metric, Objective
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.parts import Resources
 from hpsearch.task import Message, Progress, Result, Task, WorkerGang, WorkerShare
@@ -50,12 +51,10 @@ class Place:
                 name="conformance",
                 trainable=f"tests.hpsearch.support.backend_trainables:{trainable.__name__}",
                 search_path=(str(ROOT),),
-                metric="value",
+                objective=Objective(Metric("value", "maximize", target=target)),
                 save_every=save_every,
                 threads=1,
                 widest=widest,
-                goal="maximize",
-                target=target,
             ),
             self.deliver,
         )

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from hpsearch.backends.inline import InlineBackend
+from hpsearch.objective import Metric, Objective
 from hpsearch.task import Result, Task
 from hpsearch.trial import Segment, Trial
 from hpsearch.worker.job import Job
@@ -30,7 +31,7 @@ class SlowToClose:
 
 def test_closing_an_object_is_no_part_of_the_next_trials_time(tmp_path: Path) -> None:
     backend = StoppedClock()
-    backend.open(Job(str(tmp_path), "sweep", SlowToClose, (), "loss", None, 1), lambda message: None)
+    backend.open(Job(str(tmp_path), "sweep", SlowToClose, (), Objective(Metric("loss")), None, 1), lambda message: None)
     for number in range(2):
         task = Task(Trial(number, {}, 0, "random"), Segment(number, 0, 3, None, 1), timeout=10.0)
         backend.start(task)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from hpsearch.errors import BackendError
+from hpsearch.objective import Metric, Objective
 from hpsearch.task import (
     WHOLE_WORKER,
     Gone,
@@ -27,7 +28,7 @@ from tests.hpsearch.support.packing import PackingBackend
 def packing() -> PackingBackend:
     """Two workers."""
     made = PackingBackend(2, metric=lambda _, iteration: float(iteration))
-    made.open(Job("", "s", "", (), "value", None, 1), lambda message: None)
+    made.open(Job("", "s", "", (), Objective(Metric("value")), None, 1), lambda message: None)
     return made
 
 

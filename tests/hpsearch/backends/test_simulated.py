@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import BackendError
 from hpsearch.events import Ended, Event, Opened
+from hpsearch.objective import Metric, Objective
 from hpsearch.observers.base import Record
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.run.simulate import simulate
@@ -38,7 +39,7 @@ def backend(workers: int = 2, checkpoints: bool = True, live: bool = False) -> S
         checkpoints=checkpoints,
         live=live,
     )
-    made.open(Job("", "s", "", (), "loss", None, 1), lambda message: None)
+    made.open(Job("", "s", "", (), Objective(Metric("loss")), None, 1), lambda message: None)
     return made
 
 
@@ -312,11 +313,9 @@ def test_the_cost_per_trial_doesnt_grow_with_the_trials_or_the_workers():
 
 
 @pytest.mark.exhaustive
-def test_ten_thousand_workers_run_twenty_thousand_trials_at_a_rate_of_a_hundred_thousand_a_minute_on_one_core():
-    """The whole hundred thousand is the benchmark's; that the cost per trial doesn't grow is the test above."""
-    began = time.process_time()
+def test_ten_thousand_workers_run_twenty_thousand_trials():
+    """At which rate is the benchmark's to say; that the cost per trial doesn't grow is the test above."""
     study_state, simulated = run_big(20_000, 10_000)
-    assert time.process_time() - began < 12
     assert len(study_state.rows()) == 20_000
     assert simulated.now() > 0
 
@@ -340,7 +339,7 @@ class Costly(Functions):
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_cut_attempt_takes_the_time_of_its_checkpoint(live, fails):
     simulated = SimulatedBackend(2, Costly(fails), live)
-    simulated.open(Job("", "s", "", (), "loss", None, 1), lambda message: None)
+    simulated.open(Job("", "s", "", (), Objective(Metric("loss")), None, 1), lambda message: None)
     simulated.start(task(0, 1.0, end=10 if not fails else 11))
     simulated.start(task(1, 1.0, end=10))
     simulated.cut(0, 1)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hpsearch.decision import Followed
 from hpsearch.errors import TrainableError
 from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Saved, Started
+from hpsearch.objective import Metric, Objective
 from hpsearch.observers.base import Record
 from hpsearch.report.study import Study, load
 from hpsearch.report.tables import rows_to_csv
@@ -145,14 +146,14 @@ def direct(sweep: Sweep, backend: ScriptedBackend, spent: float = 0.0) -> tuple[
             sweep,
             study_state,
             widths,
-            Enough(sweep, study_state.value),
+            Enough(sweep, study_state.score),
             journal,
             backend,
             onlooker,
             Interrupts(),
             spent,
         )
-        state = orchestrator.run(Job("", "s", "", (), "loss", None, 1))
+        state = orchestrator.run(Job("", "s", "", (), Objective(Metric("loss")), None, 1))
         assert [event for _, event in journal.events()][1:] == onlooker.heard
     return state, onlooker, journal.batches
 

@@ -31,7 +31,7 @@ def test_a_rerun_runs_all_of_a_search_that_learned_and_ended_at_its_target(tmp_p
     )
     assert former.state == "target"
     sweep = plan_rerun(former, 2, 3).sweep
-    assert (sweep.method, sweep.search, sweep.metric.target) == ("random", hpsearch.Search(), None)
+    assert (sweep.method, sweep.search, sweep.objective.goals[0].target) == ("random", hpsearch.Search(), None)
     assert sweep.limits.patience is None
     hpsearch.rerun(
         former.directory,

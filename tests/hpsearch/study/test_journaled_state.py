@@ -37,7 +37,7 @@ def told(state: StudyState | JournaledState) -> str:
     """All that a state tells; as text, in which NaN is equal to NaN."""
     total = state.total() if isinstance(state, StudyState) else state.total
     counts = sorted((+Counter(state.counts())).items())
-    return repr((state.rows(), state.best(), counts, list(state.rungs()), total, state.iterations))
+    return repr((state.rows(), state.leaders(), counts, list(state.rungs()), total, state.iterations))
 
 
 @settings(deadline=None, max_examples=75)

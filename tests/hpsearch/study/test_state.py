@@ -26,7 +26,7 @@ ENDED = {TrialState.COMPLETE, TrialState.STOPPED, TrialState.FAILED}
 
 def best_of(rows: list[TrialRow], sweep: Sweep) -> TrialRow | None:
     """The best of these rows, found the slow way."""
-    sign = 1 if sweep.metric.goal == "minimize" else -1
+    sign = 1 if sweep.objective.goals[0].goal == "minimize" else -1
     valued = [row for row in rows if row.value is not None]
     return min(valued, key=lambda row: (sign * (row.value or 0.0), row.number), default=None)
 
@@ -42,8 +42,8 @@ def value_of(life: Life, trial: int) -> float | None:
         if isinstance(event, Retried) and event.trial == trial:
             reports = sound
     values = [report.metrics["loss"] for report in reports if not math.isnan(report.metrics["loss"])]
-    if life.sweep.metric.scope == "best":
-        choose = min if life.sweep.metric.goal == "minimize" else max
+    if life.sweep.objective.goals[0].scope == "best":
+        choose = min if life.sweep.objective.goals[0].goal == "minimize" else max
         return choose(values, default=None)
     return values[-1] if values and not math.isnan(reports[-1].metrics["loss"]) else None
 
@@ -57,14 +57,14 @@ def checkpoint_of(life: Life, row: TrialRow) -> str | None:
             continue
         if (event.attempt, event.iteration) == (result.value_attempt, row.value_iteration):
             (report,) = [report for report in event.reports if report.iteration == event.iteration]
-            found = event.checkpoint if report.metrics["loss"] in (result.value,) else None  # NaN is itself
+            found = event.checkpoint if report.metrics["loss"] in (result.score,) else None  # NaN is itself
     return found
 
 
 def state(study_state: StudyState) -> object:
     return (
         study_state.rows(),
-        study_state.best(),
+        study_state.leaders(),
         +Counter(study_state.counts()),
         study_state.running(),
         list(study_state.rungs()),
@@ -73,7 +73,7 @@ def state(study_state: StudyState) -> object:
 
 
 @settings(deadline=None, max_examples=75)
-@given(lives())
+@given(lives(joint=False))
 def test_no_checkpoint_goes_that_is_needed_and_in_the_end_those_of_the_best_and_the_failed_are_left(life):
     study_state = life.study_state
     while life.step():
@@ -88,10 +88,11 @@ def test_no_checkpoint_goes_that_is_needed_and_in_the_end_those_of_the_best_and_
                 assert row.checkpoint == (None if expected in life.damaged_ones else expected)
             if row.state is not TrialState.FAILED:
                 assert row.value == value_of(life, row.number)
-        assert study_state.best() == best_of(rows, life.sweep)
+        best = best_of(rows, life.sweep)
+        assert study_state.leaders() == ([] if best is None else [best])
     assert len(life.discarded) == len(set(life.discarded))
     assert {row.state for row in study_state.rows()} <= ENDED
-    best = study_state.best()
+    best = next(iter(study_state.leaders()), None)
     kept = {row.number for row in study_state.rows() if row.state is TrialState.FAILED}
     kept |= {best.number} if best is not None else set()
     assert life.forks or {int(checkpoint.split("/")[1]) for checkpoint in life.on_disk} <= kept
@@ -133,9 +134,11 @@ def test_resuming_on_another_number_of_workers_ends_with_the_same_table(life, wo
     def value(trial: int, iteration: int) -> float:
         return (trial * 31 % 7) / iteration
 
+    names = life.sweep.objective.names
+
     def live(life: Life) -> Life:
         life.reports = lambda trial, start, end: tuple(  # type: ignore[method-assign]
-            replace(report, metrics={"loss": value(trial, report.iteration)})
+            replace(report, metrics={name: value(trial + 3 * at, report.iteration) for at, name in enumerate(names)})
             for report in Life.reports(life, trial, start, end)
         )
         return life

@@ -100,7 +100,7 @@ def wide_lives(draw) -> WideLife:
 def state(study_state: StudyState) -> object:
     return (
         study_state.rows(),
-        study_state.best(),
+        study_state.leaders(),
         study_state.counts(),
         study_state.running(),
         list(study_state.rungs()),
@@ -127,7 +127,7 @@ def live_and_look(life: WideLife) -> None:
             assert rows[trial].state in ENDED or checkpoint is None or checkpoint in life.on_disk
     assert len(life.discarded) == len(set(life.discarded))
     assert {row.state for row in life.study_state.rows()} <= ENDED
-    best = life.study_state.best()
+    best = next(iter(life.study_state.leaders()), None)
     kept = {row.number for row in life.study_state.rows() if row.state is TrialState.FAILED}
     kept |= {best.number} if best is not None else set()
     assert {int(checkpoint.split("/")[1]) for checkpoint in life.on_disk} <= kept
@@ -141,7 +141,7 @@ def test_the_best_is_the_best_of_the_rows_also_when_trials_are_taken_back(life):
     while life.step():
         valued = [row for row in life.study_state.rows() if row.value is not None]
         best: Any = min(valued, key=lambda row: (sign * row.value, row.number), default=None)
-        assert life.study_state.best() == best
+        assert life.study_state.leaders() == ([] if best is None else [best])
 
 
 @settings(deadline=None, max_examples=100)
@@ -183,8 +183,7 @@ def test_the_best_is_the_one_that_a_trial_goes_back_to():
         study_state.apply(replace(event, segment=replace(event.segment, width=width)))
 
     def best() -> int | None:
-        row = study_state.best()
-        return None if row is None else row.number
+        return next((row.number for row in study_state.leaders()), None)
 
     for trial, loss in enumerate((0.5, 0.25, 0.75)):
         start(1)

@@ -60,8 +60,8 @@ class Table:
         self.records.fail(trial, FAILURE)
 
     def best(self) -> int | None:
-        row = self.records.best()
-        return None if row is None else row.number
+        leaders = self.records.leaders()
+        return leaders[0].number if leaders else None
 
     def gone(self) -> list[str]:
         return self.records.obsolete(keep_all=False)
@@ -95,8 +95,7 @@ def test_a_trial_that_gets_worse_is_judged_by_its_last_value():
     assert table.best() == 1
     table.report(0, 4, 1.0)
     assert table.best() == 0
-    row = table.records.best()
-    assert row is not None
+    (row,) = table.records.leaders()
     assert (row.iterations, row.value) == (4, 1.0)
 
 

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpsearch.objective import Metric, Objective
+from hpsearch.objective import Metric, Objective, OutcomeConstraint
 from hpsearch.searchers import Observation, Problem, Search, Searcher, Suggestion, searcher_named
 from hpsearch.space import Space
 from hpsearch.trial import Failure, Params, Report, Trial
 
-__all__ = ["Asking", "problem_of"]
+__all__ = ["KINDS", "Asking", "problem_of"]
+
+KINDS = ("one goal", "two goals", "constrained")
+"""What problems may decide by: `loss`; that and a small `cost`; `loss` where the cost is at most 0.5."""
 
 VALUES = (0.5, 1.0, 1.0, 2.0, -3.0, 1e200, -1e300, math.nan, math.inf, -math.inf)
 
 
-def problem_of(space: Space, seed: int = 0, goal: str = "minimize", **search: Any) -> Problem:
-    return Problem(space, Objective(Metric("loss", goal)), seed, Search(**search))  # type: ignore[arg-type]
+def problem_of(space: Space, seed: int = 0, goal: str = "minimize", kind: str = "one goal", **search: Any) -> Problem:
+    loss = Metric("loss", goal)  # type: ignore[arg-type]
+    metric = (loss, Metric("cost")) if kind == "two goals" else loss
+    constraints = (OutcomeConstraint.parse("cost <= 0.5"),) if kind == "constrained" else ()
+    return Problem(space, Objective(metric, constraints), seed, Search(**search))
 
 
 @dataclass
@@ -38,7 +44,7 @@ class Asking:
     problem: Problem
     seed: int = 0
     trouble: float = 0.5
-    value: Callable[[Params], float] | None = None
+    value: Callable[[Params], float | Mapping[str, float]] | None = None
     suggestions: list[Suggestion | None] = field(default_factory=list)
     calls: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
 
@@ -70,7 +76,8 @@ class Asking:
         number = self.chance.choice(list(self.open))
         trial, at = self.open[number]
         if self.value is not None:
-            report = Report(number, 1, {"loss": self.value(trial.params)}, 0.1)
+            value = self.value(trial.params)
+            report = Report(number, 1, value if isinstance(value, Mapping) else {"loss": value}, 0.1)
             self.tell("observe", Observation(trial, 1, 1, [report], True))
             del self.open[number]
             return
@@ -100,9 +107,12 @@ class Asking:
                 self.open[number] = trial, until
 
     def metrics(self) -> dict[str, float]:
+        names = self.problem.objective.names
         if self.chance.random() >= self.trouble:
-            return {"loss": self.chance.random()}
-        return {"loss": self.chance.choice(VALUES)} if self.chance.random() < 0.8 else {"other": 1.0}
+            return {name: self.chance.random() for name in names}
+        if self.chance.random() < 0.8:
+            return {name: self.chance.choice(VALUES) for name in names}
+        return {"other": 1.0, **dict.fromkeys(names[1:], 1.0)}
 
     def repeated(self) -> list[Suggestion | None]:
         """Make all calls again, to another searcher; give what it suggests."""

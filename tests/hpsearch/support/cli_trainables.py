@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -11,7 +12,21 @@ from types import FrameType
 
 from hpsearch.trainable.running_trial import RunningTrial
 
-__all__ = ["GATE", "HEARD", "OPEN", "REACHED", "fails", "gated", "interrupted", "misnamed", "moody", "nan", "steps"]
+__all__ = [
+    "GATE",
+    "HEARD",
+    "OPEN",
+    "REACHED",
+    "fails",
+    "gated",
+    "interrupted",
+    "misnamed",
+    "moody",
+    "nan",
+    "steps",
+    "traded",
+    "traded_to_infinity",
+]
 
 GATE = "HPSEARCH_TEST_GATE"
 """Environment variable: a folder in which `gated` says that it waits, and waits for `open`."""
@@ -89,3 +104,19 @@ def moody(trial: RunningTrial) -> None:
     if mood.exists() and trial.number >= int(mood.read_text()):
         raise ValueError("not today")
     steps(trial)
+
+
+def traded(trial: RunningTrial) -> None:
+    """Report two goals of which one grows as the other does, in some trials for nothing, and a time."""
+    x = trial.params["x"]
+    waste = 0.5 * (trial.number % 3)
+    for _ in trial.iterations():
+        trial.report({"loss": x + waste, "acc": 2 * x - waste, "ms": 30 * (1 - x)}, checkpoint={"x": x})
+
+
+def traded_to_infinity(trial: RunningTrial) -> None:
+    """Report likewise, and in trials 0 and 3 what is infinitely good and infinitely bad."""
+    x = trial.params["x"]
+    for _ in trial.iterations():
+        endless = math.inf if trial.number in (0, 3) else 0.0
+        trial.report({"loss": x + endless, "acc": 2 * x + endless})

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.backends.ray.backend import RayBackend
+from hpsearch.objective import Metric, Objective
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.task import Gone, Message, Progress, Result, Task, TimedOut
 from hpsearch.trial import Report, Segment, Trial
@@ -29,7 +30,7 @@ class Driver:
             name=study.name,
             trainable=f"tests.hpsearch.support.backend_trainables:{trainable}",
             search_path=(str(ROOT),),
-            metric="value",
+            objective=Objective(Metric("value")),
             save_every=save_every,
             threads=1,
             widest=widest,

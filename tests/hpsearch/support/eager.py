@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from hpsearch import EarlyTerminate
 from hpsearch.decision import Decision
-from hpsearch.objective import Objective
+from hpsearch.objective import Objective, values_of
 from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
 from hpsearch.settings import Count
 
@@ -79,7 +79,7 @@ class _Eager(Scheduler):
         if outcome.value is None:
             self._failed[trial] = rung
             return ()
-        self._values[rung][trial] = outcome.value
+        self._values[rung][trial] = values_of(outcome.value)[0]
         if rung == len(self._ends) - 1:
             return (Decision(trial, "complete", f"ran all {self._ends[-1]}"),)
         return self._promote(rung)

@@ -29,7 +29,7 @@ class Functions(Simulation):
         checkpoints: bool = True,
         name: str = "loss",
     ) -> None:
-        self._metric, self._seconds, self.metric = metric, seconds, name
+        self._metric, self._seconds, self.metrics = metric, seconds, (name,)
         self.has_checkpoints = checkpoints
 
     def speed(self, width: int) -> float:
@@ -39,7 +39,7 @@ class Functions(Simulation):
         end = segment.start + 1 if segment.end is None else segment.end
         each = self._seconds(trial, segment) / (end - segment.start)
         for iteration in range(segment.start + 1, end + 1):
-            yield Step({self.metric: self._metric(trial, iteration)}, each)
+            yield Step(dict.fromkeys(self.metrics, self._metric(trial, iteration)), each)
 
 
 def simulated_backend(workers: int, *functions: Any, live: bool = True, **named: Any) -> SimulatedBackend:

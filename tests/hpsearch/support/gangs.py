@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import hpsearch_comm
+from hpsearch.objective import Metric, Objective
 from hpsearch.task import SegmentResult
 from hpsearch.trial import Segment, Trial
 from hpsearch.worker.gang import RankInfo
@@ -38,7 +39,9 @@ class Workers:
     """
 
     def __init__(self, root: Path, trainable: Any, nodes: Sequence[str] = ("a", "a"), **facts: Any) -> None:
-        job = replace(Job(str(root), "sweep", trainable, (), "loss", None, 1, widest=len(nodes)), **facts)
+        job = replace(
+            Job(str(root), "sweep", trainable, (), Objective(Metric("loss")), None, 1, widest=len(nodes)), **facts
+        )
         self.nodes = tuple(nodes)
         self._lines: list[Connection] = []
         self.processes = []

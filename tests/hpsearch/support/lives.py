@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
@@ -50,8 +50,15 @@ OPENED = Opened("inline", 1, "me@here:1", "test")
 
 
 @st.composite
-def sweeps(draw, keep: str = "best", settled: bool = False) -> Sweep:
-    """Small sweeps of every method under every scheduler; `settled`: of those whose table depends on no order."""
+def sweeps(draw, keep: str = "best", settled: bool = False, joint: bool | None = False) -> Sweep:
+    """Small sweeps of every method under every scheduler.
+
+    Args:
+        draw: Hypothesis gives it.
+        keep: Which checkpoints are kept.
+        settled: Of those only whose table depends on no order.
+        joint: What is searched for is more than a number; None: where scheduler and searcher can rank that, it may be.
+    """
     eta = draw(st.integers(2, 3))
     early: EarlyTerminate | None = draw(
         st.one_of(
@@ -59,18 +66,33 @@ def sweeps(draw, keep: str = "best", settled: bool = False) -> Sweep:
             st.builds(SuccessiveHalving, st.integers(3, 9), eta=st.just(eta), trials=st.integers(1, 9) | st.none()),
             st.builds(Hyperband, st.integers(2, 9), eta=st.just(eta), brackets=st.integers(1, 4) | st.none()),
             *([] if settled else [POPULATIONS, TRAINED, ASYNCHRONOUS, MEDIANS]),
-        )
+        ).filter(lambda early: not joint or early is None or early.several_goals)
     )
     forks = early is not None and early.forks
-    learning = [] if settled else [Family.kind]
+    learning = [] if settled or joint else [Family.kind]
     method = draw(st.sampled_from(["random", *learning] if forks else ["random", "grid", *learning]))
     ends = not forks and (method == "grid" or (early is not None and not early.endless))
     newest = early is not None and early.newest
     caps = st.integers(4 if newest else 1, 20)
     scopes = ["last"] if newest else ["last", "best"]
+    metric: Metric | tuple[Metric, ...]
+    metric = Metric("loss", draw(st.sampled_from(["minimize", "maximize"])), draw(st.sampled_from(scopes)))
+    constraints: tuple[str, ...] = ()
+    kinds = [
+        (several, constrained)
+        for several, constrained in ((True, False), (False, True), (True, True))
+        if early is None or (early.several_goals >= several and early.outcome_constraints >= constrained)
+    ]
+    if method != Family.kind and kinds and (joint or (joint is None and draw(st.booleans()))):
+        several, constrained = draw(st.sampled_from(kinds))
+        if several:
+            metric = (replace(metric, scope="last"), Metric("size", draw(st.sampled_from(["minimize", "maximize"]))))
+        if constrained:
+            constraints = draw(st.sampled_from([("bytes <= 1",), ("loss >= 1",), ("bytes <= 2", "bytes >= 0.5")]))
     return sweep_of(
         method=method,
-        metric=Metric("loss", draw(st.sampled_from(["minimize", "maximize"])), draw(st.sampled_from(scopes))),
+        metric=metric,
+        outcome_constraints=constraints,
         parameters=Space.from_parameters({"x": Uniform(0.0, 1.0, points=draw(st.integers(2, 12)))}),
         early_terminate=early,
         max_iter=draw(st.integers(1, 5)) if early is None else None,
@@ -206,14 +228,22 @@ class Life:
         return f"{attempt_directory(segment)}/hpsearch-checkpoint-{iteration}"
 
     def reports(self, trial: int, start: int, end: int) -> tuple[Report, ...]:
-        return tuple(Report(trial, i, {"loss": self.chance.choice(VALUES)}, 0.5) for i in range(start + 1, end + 1))
+        return tuple(Report(trial, i, self.metrics(), 0.5) for i in range(start + 1, end + 1))
+
+    def metrics(self) -> dict[str, float]:
+        """Give what a report holds: all that decides, or where that is more than a number rarely some of it."""
+        objective = self.sweep.objective
+        metrics = {name: self.chance.choice(VALUES) for name in objective.names}
+        if objective.joint and self.chance.random() < 0.05:
+            del metrics[self.chance.choice(objective.names)]
+        return metrics
 
 
 @st.composite
-def lives(draw, keep: str = "best", trouble: bool = True, settled: bool = False) -> Life:
-    """A life that is still to be lived."""
+def lives(draw, keep: str = "best", trouble: bool = True, settled: bool = False, joint: bool | None = None) -> Life:
+    """A life that is still to be lived; `settled` and `joint` as for `sweeps`."""
     return Life(
-        draw(sweeps(keep, settled)),
+        draw(sweeps(keep, settled, joint)),
         draw(st.integers(0, 2**32)),
         draw(st.integers(1, 8)),
         draw(st.sampled_from([0.0, 0.2, 0.7])) if trouble else 0.0,

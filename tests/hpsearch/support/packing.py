@@ -62,7 +62,7 @@ class PackingBackend(Backend):
         self._clock = 0.0
 
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
-        self._name = job.metric
+        (self._name,) = job.objective.names
 
     def capacity(self, place: Place = WHOLE_WORKER) -> int:
         if isinstance(place, WorkerShare):

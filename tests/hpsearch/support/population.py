@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from hpsearch import EarlyTerminate
 from hpsearch.decision import Decision
-from hpsearch.objective import Objective
+from hpsearch.objective import Objective, values_of
 from hpsearch.schedulers.base import Answer, Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
 from hpsearch.settings import Count
 from hpsearch.trial import StateAt
@@ -100,7 +100,7 @@ class _Population(Scheduler):
         if outcome.value is None:
             self._values.pop(trial, None)
             return self._replace(trial, self._best(), "")
-        self._values[trial], self._reached[trial] = outcome.value, outcome.iteration
+        self._values[trial], self._reached[trial] = values_of(outcome.value)[0], outcome.iteration
         best = self._best()
         if until == self._asked.max_iter:
             return (Decision(trial, "complete", f"ran all {until}"),)

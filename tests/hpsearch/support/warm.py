@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import hpsearch
+from hpsearch.objective import values_of
 from hpsearch.report.study import Study
 from hpsearch.searchers import Past, Suggestion
 from hpsearch.sweep.sweep import Sweep
@@ -66,7 +67,7 @@ class Recalling(Climbing):
     _recalled: dict[str, Any] | None = None
 
     def recall(self, past: Sequence[Past]) -> None:
-        self._recalled = dict(min(past, key=lambda one: list(one.values.values())[-1]).params)
+        self._recalled = dict(min(past, key=lambda one: values_of(list(one.values.values())[-1])).params)
 
     def suggest(self, number: int) -> Suggestion | None:
         if number == 0 and self._recalled is not None:

@@ -14,7 +14,7 @@ from hpsearch.trainable.metrics import to_numbers
 
 @given(st.floats(allow_nan=False) | st.integers(-(10**300), 10**300) | st.booleans())
 def test_plain_numbers_become_floats(value: float) -> None:
-    numbers = to_numbers({"loss": value}, "loss")
+    numbers = to_numbers({"loss": value}, ("loss",))
     assert numbers == {"loss": float(value)}
     assert type(numbers["loss"]) is float
 
@@ -30,13 +30,13 @@ def test_plain_numbers_become_floats(value: float) -> None:
     ],
 )
 def test_scalars_of_numpy_and_torch_become_floats(value: object) -> None:
-    numbers = to_numbers({"loss": value}, "loss")
+    numbers = to_numbers({"loss": value}, ("loss",))
     assert numbers == {"loss": 0.5}
     assert type(numbers["loss"]) is float
 
 
 def test_numpys_bool_and_nan_pass() -> None:
-    numbers = to_numbers({"loss": np.bool_(True), "other": math.nan}, "loss")
+    numbers = to_numbers({"loss": np.bool_(True), "other": math.nan}, ("loss",))
     assert numbers["loss"] == 1.0
     assert math.isnan(numbers["other"])
 
@@ -57,7 +57,7 @@ def test_numpys_bool_and_nan_pass() -> None:
 )
 def test_what_is_no_number_is_refused_by_name(value: object, described: str) -> None:
     with pytest.raises(TrainableError) as raised:
-        to_numbers({"loss": 1.0, "lr": value}, "loss")
+        to_numbers({"loss": 1.0, "lr": value}, ("loss",))
     assert "the metric 'lr' must" in str(raised.value)
     assert described in str(raised.value)
 
@@ -65,13 +65,13 @@ def test_what_is_no_number_is_refused_by_name(value: object, described: str) -> 
 @pytest.mark.parametrize("metrics", [0.5, None, [("loss", 1.0)]])
 def test_a_report_that_is_no_mapping_is_refused_with_an_example(metrics: object) -> None:
     with pytest.raises(TrainableError, match=r'write \{"loss": 0\.9\}'):
-        to_numbers(metrics, "loss")
+        to_numbers(metrics, ("loss",))
 
 
 def test_a_name_that_is_no_text_is_refused() -> None:
     for name in (3, ""):
         with pytest.raises(TrainableError, match="the name of a metric"):
-            to_numbers({"loss": 1.0, name: 2.0}, "loss")
+            to_numbers({"loss": 1.0, name: 2.0}, ("loss",))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_report_without_the_sweeps_metric_is_refused_with_the_nearest_name(
     reported: dict[str, float], says: str
 ) -> None:
     with pytest.raises(TrainableError) as raised:
-        to_numbers(reported, "accuracy")
+        to_numbers(reported, ("accuracy",))
     assert "the sweep's metric 'accuracy'" in str(raised.value)
     assert says in str(raised.value)
 
@@ -99,4 +99,4 @@ def test_what_went_wrong_in_computing_a_scalar_isnt_taken_for_another_kind_of_me
             raise RuntimeError("CUDA error: device-side assert triggered")
 
     with pytest.raises(RuntimeError, match="device-side assert"):
-        to_numbers({"loss": OnBrokenDevice()}, "loss")
+        to_numbers({"loss": OnBrokenDevice()}, ("loss",))

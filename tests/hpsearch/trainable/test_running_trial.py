@@ -11,6 +11,7 @@ import pytest
 
 import hpsearch_comm
 from hpsearch.errors import CheckpointError, TrainableError
+from hpsearch.objective import Metric, Objective
 from hpsearch.trainable import checkpoints, random_state
 from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.current import current_trial
@@ -55,7 +56,7 @@ def assignment(tmp_path: Path) -> Assignment:
         start=0,
         end=4,
         checkpoint=None,
-        metric="loss",
+        objective=Objective(Metric("loss")),
         save_every=None,
     )
 
@@ -146,7 +147,9 @@ def test_a_segment_ends_at_the_report_that_reaches_the_target_with_a_checkpoint(
     assignment: Assignment, goal: Any, target: float, ended_at: int, own_loop: bool
 ) -> None:
     listening = Listening()
-    trial = RunningTrial(replace(assignment, end=9, goal=goal, target=target), listening)
+    trial = RunningTrial(
+        replace(assignment, end=9, objective=Objective(Metric("loss", goal, target=target))), listening
+    )
     with contextlib.suppress(SegmentEnd):
         for iteration in range(1, 10) if own_loop else trial.iterations():
             trial.report({"loss": 1.0 / iteration}, checkpoint={"at": iteration})
@@ -303,7 +306,7 @@ def test_the_group_of_one_worker_is_made_when_it_is_asked_for(assignment: Assign
 def test_all_ranks_end_where_rank_0_does(
     assignment: Assignment, cut_at: int | None, target: float | None, ended_at: int
 ) -> None:
-    assignment = replace(assignment, goal="maximize", target=target)
+    assignment = replace(assignment, objective=Objective(Metric("loss", "maximize", target=target)))
 
     def work(group: hpsearch_comm.Group) -> tuple[Listening, list[str]]:
         listening = Listening(cut_at if group.rank == 0 else 1)

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from hpsearch.objective import Metric, Objective
 from hpsearch.space import Space
 from hpsearch.task import SegmentResult
 from hpsearch.trainable import checkpoints
@@ -43,7 +44,7 @@ class Script:
         """Write the script, and make a worker for it."""
         (self.folder / "script").write_text(textwrap.dedent(text))
         line = CommandLine("script", command, str(self.folder))
-        job = Job(str(self.root), "sweep", line, (), "loss", save_every, 1, SPACE, target=target)
+        job = Job(str(self.root), "sweep", line, (), Objective(Metric("loss", target=target)), save_every, 1, SPACE)
         self.worker = Worker(job, self.root)
 
     def run(
@@ -448,7 +449,7 @@ def test_a_script_that_is_killed_says_by_what(script: Script, number: int, name:
 )
 def test_a_command_that_cant_start_is_a_clear_failure(tmp_path: Path, line: CommandLine, says: str) -> None:
     here = CommandLine(line.program, line.command, line.directory.replace("{folder}", str(tmp_path)))
-    worker = Worker(Job(str(tmp_path), "sweep", here, (), "loss", None, 1), tmp_path)
+    worker = Worker(Job(str(tmp_path), "sweep", here, (), Objective(Metric("loss")), None, 1), tmp_path)
     failure = worker.run(TRIAL, Segment(3, 0, 1, None, 1), Listening()).failure
     worker.close()
     assert failure is not None
@@ -650,10 +651,11 @@ def test_a_killed_worker_leaves_no_script(tmp_path: Path) -> None:
     driver = (
         "import sys; from pathlib import Path\n"
         "from tests.hpsearch.support.segments import Listening\n"
-        "from hpsearch.worker.job import *; from hpsearch.worker.worker import *; from hpsearch.trial import *\n"
+        "from hpsearch.objective import *; from hpsearch.trial import *\n"
+        "from hpsearch.worker.job import *; from hpsearch.worker.worker import *\n"
         "root = Path(sys.argv[1])\n"
         "line = CommandLine('script', ('sh', '${program}'), str(root))\n"
-        "worker = Worker(Job(str(root), 'sweep', line, (), 'loss', None, 1), root)\n"
+        "worker = Worker(Job(str(root), 'sweep', line, (), Objective(Metric('loss')), None, 1), root)\n"
         "worker.run(Trial(0, {}, 0, 'random'), Segment(0, 0, 1, None, 1), Listening())\n"
     )
     with subprocess.Popen([sys.executable, "-c", driver, str(tmp_path)]) as process:

@@ -9,6 +9,7 @@ import torch
 
 import hpsearch_comm
 from hpsearch.errors import BackendError
+from hpsearch.objective import Metric, Objective
 from hpsearch.worker.gang import GangListener, RankInfo
 from hpsearch.worker.gang_store import GangStore
 from hpsearch.worker.job import CommandLine, Job
@@ -84,7 +85,7 @@ def test_a_gang_of_another_secret_is_refused() -> None:
 
 @pytest.mark.parametrize("trainable", [print, CommandLine("script", ("sh",), ".")])
 def test_an_interface_that_isnt_there_is_named(tmp_path: Path, trainable: object) -> None:
-    job = Job(str(tmp_path), "sweep", trainable, (), "loss", None, 1, widest=2)  # type: ignore[arg-type]
+    job = Job(str(tmp_path), "sweep", trainable, (), Objective(Metric("loss")), None, 1, widest=2)  # type: ignore[arg-type]
     worker = Worker(job, tmp_path, interface="nosuch0")
     try:
         with pytest.raises(BackendError, match="nosuch0"):

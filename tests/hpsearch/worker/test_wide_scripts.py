@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hpsearch.objective import Metric, Objective
 from hpsearch.task import SegmentResult
 from hpsearch.trainable import checkpoints
 from hpsearch.trial import Segment
@@ -36,7 +37,7 @@ class Gang:
         """Write the script, and make the workers."""
         (self.folder / "script").write_text(textwrap.dedent(text))
         line = CommandLine("script", command, str(self.folder))
-        job = Job(str(self.root), "sweep", line, (), "loss", None, 1, widest=2)
+        job = Job(str(self.root), "sweep", line, (), Objective(Metric("loss")), None, 1, widest=2)
         self.workers = [Worker(job, self.root, node="a", interface="127.0.0.1") for _ in range(2)]
 
     def run(

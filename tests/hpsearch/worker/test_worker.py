@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from hpsearch.errors import Interrupted, TrainableError
+from hpsearch.objective import Metric, Objective
 from hpsearch.space import Space
 from hpsearch.trainable import checkpoints
 from hpsearch.trainable.current import current_trial
@@ -36,7 +37,7 @@ def make_worker(tmp_path: Path) -> Iterator[MakeWorker]:
     workers = []
 
     def make(trainable: Any, **facts: Any) -> Worker:
-        job = Job(str(tmp_path), "sweep", trainable, (), "loss", None, 1)
+        job = Job(str(tmp_path), "sweep", trainable, (), Objective(Metric("loss")), None, 1)
         workers.append(Worker(replace(job, **facts), tmp_path))
         return workers[-1]
 
@@ -643,7 +644,7 @@ def test_output_that_cant_be_filed_meanwhile_is_filed_at_the_end(tmp_path: Path)
         (tmp_path / "trials").unlink()
         trial.report({"loss": 0})
 
-    job = Job(str(tmp_path), "sweep", prints_at_length, (), "loss", None, 1)
+    job = Job(str(tmp_path), "sweep", prints_at_length, (), Objective(Metric("loss")), None, 1)
     worker = Worker(job, tmp_path, tmp_path / "at-hand")
     assert run(worker, segment(0, 1)).failure is None
     worker.close()

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from hpsearch.objective import Metric, Objective
 from hpsearch.task import SegmentResult
 from hpsearch.trainable import checkpoints
 from hpsearch.trainable.running_trial import RunningTrial
@@ -30,7 +31,7 @@ def threads_are_put_back() -> Iterator[None]:
 
 
 def worker_on(root: Path, trainable: Any, save_every: int | None = None) -> Worker:
-    return Worker(Job(str(root), "sweep", trainable, (), "loss", save_every, 1), root)
+    return Worker(Job(str(root), "sweep", trainable, (), Objective(Metric("loss")), save_every, 1), root)
 
 
 # A trainable that draws from all three generators, in its steps and where it builds.
@@ -170,13 +171,14 @@ def test_warm_cold_and_uninterrupted_runs_give_the_same_bits(tmp_path: Path, tra
 TWICE = """
 import sys
 from pathlib import Path
+from hpsearch.objective import Metric, Objective
 from hpsearch.worker.job import Job
 from hpsearch.worker.worker import Worker
 from tests.hpsearch.support.segments import run, segment
 from tests.hpsearch.worker.test_worker_bits import train
 
 root = Path(sys.argv[1])
-worker = Worker(Job(str(root), "sweep", train, (), "loss", None, 1), root)
+worker = Worker(Job(str(root), "sweep", train, (), Objective(Metric("loss")), None, 1), root)
 first, second = (run(worker, segment(0, 2, None, attempt)).reports for attempt in (1, 2))
 assert len(first) == 2
 assert [report.metrics for report in first] == [report.metrics for report in second]

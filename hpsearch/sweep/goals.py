@@ -1,0 +1,95 @@
+"""What decides in a sweep, and who can search and schedule by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpsearch.checks import InvalidKey, KeyPath, Mistakes, shown
+from hpsearch.objective import Metric, Objective, OutcomeConstraint
+from hpsearch.schedulers import KNOWN as SCHEDULERS
+from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.searchers import KNOWN as SEARCHERS
+from hpsearch.searchers import Searcher, unfit_for
+
+__all__ = ["check_who_ranks", "checked_metric", "checked_outcome_constraints"]
+
+_INSTEAD = {"metric": "one metric", "outcome_constraints": "left out"}
+"""Keys that somebody may not take, to what must be there."""
+
+
+def checked_metric(given: object) -> Metric | tuple[Metric, ...]:
+    """Take one metric, or several; a list of one is that one.
+
+    Raises:
+        InvalidKey: It is something else, or they can't decide together.
+    """
+    goals = tuple(given) if isinstance(given, list | tuple) else (given,)
+    if not goals:
+        raise InvalidKey(("metric",), "must hold at least one metric, got none")
+    for place, goal in enumerate(goals):
+        key: KeyPath = ("metric", place) if isinstance(given, list | tuple) else ("metric",)
+        if not isinstance(goal, Metric):
+            raise InvalidKey(key, f"must be a Metric, got {shown(goal)}")
+        if any(goal.name == other.name for other in goals[:place]):
+            raise InvalidKey((*key, "name"), f"must be another one than those before it, got {goal.name} again")
+        if len(goals) > 1 and goal.scope != "last":
+            problem = "must be last where several metrics decide: the best reports of a trial would be several"
+            raise InvalidKey((*key, "scope"), problem, "remove it")
+        if len(goals) == 1 and goal.reference is not None:
+            raise InvalidKey((*key, "reference"), "has a meaning only where several metrics decide", "remove it")
+    return goals if len(goals) > 1 else goals[0]
+
+
+def checked_outcome_constraints(given: Sequence[object]) -> tuple[str, ...]:
+    """Take constraints on reported metrics, each once and in one form of writing.
+
+    Raises:
+        InvalidKey: One isn't a constraint, or two leave no value.
+    """
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise InvalidKey(("outcome_constraints",), f"must be a list of constraints, got {shown(given)}")
+    found: list[OutcomeConstraint] = []
+    mistakes = Mistakes()
+    for place, one in enumerate(given):
+        with mistakes.kept():
+            found.append(_beside(found, one, ("outcome_constraints", place)))
+    mistakes.refuse()
+    return tuple(map(str, dict.fromkeys(found)))
+
+
+def _beside(others: Sequence[OutcomeConstraint], given: object, key: KeyPath) -> OutcomeConstraint:
+    """Take a constraint that may stand beside others."""
+    try:
+        constraint = OutcomeConstraint.parse(given)
+    except InvalidKey as error:
+        raise error.under(key) from None
+    if any(constraint.excludes(other) for other in others):
+        problem = f"must leave a value of {constraint.metric} that keeps all constraints, got {constraint}"
+        raise InvalidKey(key, problem, "mend it, or the one before it")
+    return constraint
+
+
+def check_who_ranks(
+    objective: Objective, method: str, searcher: type[Searcher] | None, early: EarlyTerminate | None
+) -> None:
+    """Check that whoever compares trials can do so by more than one number.
+
+    Raises:
+        InvalidKey: One can't.
+    """
+    key = None if searcher is None else unfit_for(searcher, objective)
+    if key is not None:
+        able = [name for name, known in SEARCHERS.items() if known.learns and not unfit_for(known, objective)]
+        raise InvalidKey(
+            (key,),
+            f"must be {_INSTEAD[key]} where method is {method}, which learns from one number",
+            f"take one of {', '.join(able)}, or a method that doesn't learn, such as random",
+        )
+    key = None if early is None else early.unfit_for(objective)
+    if early is not None and key is not None:
+        able = [kind for kind, known in SCHEDULERS.items() if not known.unfit_for(objective)]
+        raise InvalidKey(
+            (key,),
+            f"must be {_INSTEAD[key]} where early_terminate is of type {early.kind}, which compares single numbers",
+            f"take one of {', '.join(able)}",
+        )
