@@ -17,7 +17,7 @@ from hpsearch.observers.base import Record
 from hpsearch.run.simulate import Nobody, simulate
 from hpsearch.simulation.table import Floats, Table
 from hpsearch.simulation.table_file import read_table
-from hpsearch.trial import Report, Trial
+from hpsearch.trial import Report, Score, Trial
 
 __all__ = ["Course", "RunKey", "Task", "carry_out", "task_of"]
 
@@ -72,7 +72,7 @@ def task_of(suite: Suite, task: str) -> Task:
     Raises:
         SweepError: The table can't be read, or tells no methods apart.
     """
-    metric = suite.template.metric
+    (metric,) = suite.template.objective.goals
     table = read_table(suite.trainable(task), data=suite.data)
     table.open(suite.template.parameters, metric.name)
     recorded, sign = table.recorded, 1.0 if metric.goal == "minimize" else -1.0
@@ -112,7 +112,7 @@ class _Watch(Nobody):
     objective: Objective
     backend: SimulatedBackend
     workers: int
-    best: float | None = None
+    best: Score | None = None
     at: list[float] = field(default_factory=list)
     judged: list[float] = field(default_factory=list)
     rows: dict[int, int] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from typing import Any
 
 from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, at_least, integer, nearest, number, plain, shown, text
 from hpsearch.errors import SweepError
+from hpsearch.objective import without_targets
 from hpsearch.schedulers import KNOWN as SCHEDULERS
 from hpsearch.searchers import KNOWN as SEARCHERS
 from hpsearch.simulation.table_file import table_digest
@@ -115,8 +116,10 @@ class Suite:
             sweep = sweep_from_mapping(keys, name=f"{self.name} {method}")
         except (InvalidKey, InvalidKeys) as error:
             raise SweepError(f"{self.path}: method {method}: {error}") from None
+        if sweep.objective.joint:
+            raise SweepError(f"{self.path}: method {method}: one metric must decide, without outcome_constraints")
         limits = Limits(max_time=seconds, max_failures="none")
-        metric = replace(sweep.metric, target=None)  # each run goes on to its last budget
+        metric = without_targets(sweep.objective.goals)  # each run goes on to its last budget
         return replace(sweep, metric=metric, limits=limits, resources=Resources(workers))
 
     def trainable(self, task: str) -> str:

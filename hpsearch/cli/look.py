@@ -9,8 +9,10 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 from hpsearch.errors import HpsearchError, JournalError
+from hpsearch.report.best import BestTrial, weighted
 from hpsearch.report.study import Study, load
 from hpsearch.run.study_run import write_tensorboard
 from hpsearch.study.directory import StudyDirectory
@@ -34,18 +36,27 @@ def trials(given: argparse.Namespace) -> int:
     from hpsearch.report.segments import segments_to_csv, segments_to_json, segments_to_table
     from hpsearch.report.tables import rows_to_csv, rows_to_json, rows_to_table
 
+    if given.segments and (given.front or given.weights is not None):
+        raise HpsearchError("--segments: lists those of all trials; leave --front and --weights out")
     study = _loaded(given.dir)
     if given.segments:
         render = {"csv": segments_to_csv, "json": segments_to_json, "table": segments_to_table}[given.format]
         text = render(study.segments())
     else:
-        rows, metric = study.trials, study.sweep.metric.name
+        objective = study.sweep.objective
+        rows = [row for row in study.leaders if row.feasible] if given.front else study.trials
+        worth = None
+        if given.weights is not None:
+            worth = weighted(rows, objective, given.weights)
+            numbered = {row.number: row for row in rows}
+            rows = [numbered[number] for number in sorted(worth, key=lambda number: (-worth[number], number))]
         if given.format == "csv":
-            text = rows_to_csv(rows, study.names, given.times, given.metrics)
+            text = rows_to_csv(rows, study.names, given.times, given.metrics, objective)
         elif given.format == "json":
-            text = rows_to_json(rows, study.names, given.times, metric)
+            text = rows_to_json(rows, study.names, given.times, objective)
         else:
-            text = rows_to_table(*outlined(rows, study.sweep.parameters), metric, given.times, given.metrics)
+            shown = outlined(rows, study.sweep.parameters)
+            text = rows_to_table(*shown, objective, given.times, given.metrics, worth)
     print(text, end="\n" if given.format == "json" else "")
     return 0
 
@@ -61,22 +72,37 @@ def best(given: argparse.Namespace) -> int:
     from hpsearch.report.tables import strict_json
 
     study = _loaded(given.dir)
-    found, rerun = study.best_trial, study.rerun
-    checkpoint = None if found.checkpoint is None else str(found.checkpoint)
+    rerun = study.rerun
+    found = study.best_trials if given.weights is None else [study.best_by(given.weights)]
     if given.format == "json":
-        record = {"trial": found.number, "value": found.value, "params": found.params, "checkpoint": checkpoint}
+        records = [_best_record(one) for one in found]
         if rerun is not None:
-            record["configurations"] = rerun.records()
+            records[0]["configurations"] = rerun.records()
+        record = records if study.sweep.objective.several and given.weights is None else records[0]
         print(json.dumps(strict_json(record), indent=2, allow_nan=False))
         return 0
-    print(f"trial       {found.number}")
-    print(f"{study.sweep.metric.name:<11} {found.value!r}")
-    for name, value in found.params.items():
-        print(f"  {name:<20} {value!r}")
-    print(f"checkpoint  {checkpoint or 'none: none was saved, or it was deleted'}")
+    for place, one in enumerate(found):
+        print("\n" * (place > 0) + _best_text(one), end="")
+    if len(found) > 1:
+        weights = ",".join(f"{name}=1" for name in found[0].values)
+        print(f"\nNone is better than another in all. For one by weights: --weights {weights}")
     if rerun is not None:
         print(rerun.text(), end="")
     return 0
+
+
+def _best_record(found: BestTrial) -> dict[str, Any]:
+    values = {"value": found.value} if len(found.values) == 1 else {"values": found.values}
+    checkpoint = None if found.checkpoint is None else str(found.checkpoint)
+    return {"trial": found.number, **values, "params": found.params, "checkpoint": checkpoint}
+
+
+def _best_text(found: BestTrial) -> str:
+    lines = [f"trial       {found.number}"]
+    lines += [f"{name:<11} {value!r}" for name, value in found.values.items()]
+    lines += [f"  {name:<20} {value!r}" for name, value in found.params.items()]
+    lines.append(f"checkpoint  {found.checkpoint or 'none: none was saved, or it was deleted'}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def lineage(given: argparse.Namespace) -> int:
@@ -85,12 +111,13 @@ def lineage(given: argparse.Namespace) -> int:
 
     study = _loaded(given.dir)
     stages, names = study.lineage(given.trial), study.names
+    metrics = [goal.name for goal in study.sweep.objective.goals]
     if given.format == "csv":
-        text = lineage_to_csv(stages, names)
+        text = lineage_to_csv(stages, names, metrics)
     elif given.format == "json":
-        text = lineage_to_json(stages, names) + "\n"
+        text = lineage_to_json(stages, names, metrics) + "\n"
     else:
-        text = lineage_to_table(stages, names, study.sweep.metric.name)
+        text = lineage_to_table(stages, names, metrics)
     print(text, end="")
     return 0
 
@@ -101,8 +128,9 @@ def export(given: argparse.Namespace) -> int:
 
     study = _loaded(given.dir)
     directory = given.to or study.directory / "export"
+    curves = {} if study.sweep.objective.several else study.curves()
     try:
-        written = export_study(study.trials, study.sweep, directory, study.curves(), study.times(), study.identity)
+        written = export_study(study.trials, study.sweep, directory, curves, study.times(), study.identity)
     except OSError as error:
         raise HpsearchError(
             f"{directory}: expected a folder that can be written to, got: {error.strerror}. Name another with --to."

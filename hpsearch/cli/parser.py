@@ -126,7 +126,12 @@ def _add_looking(commands: _Commands) -> None:
         "--segments", action="store_true", help="list every started segment: its width, why, and how it ended"
     )
 
-    command = _add_study_command(commands, "best", look.best, "show a study's best trial")
+    text = "only those that no other one is better than, and that keep all constraints"
+    command.add_argument("--front", action="store_true", help=text)
+    _add_weights(command, "the best first, by one number: what a unit of each metric is worth, e.g. accuracy=1,ms=0.01")
+
+    command = _add_study_command(commands, "best", look.best, "show a study's best trial, or its front")
+    _add_weights(command, "one of several metrics' best: what a unit of each is worth, e.g. accuracy=1,ms=0.01")
     command.add_argument("--format", choices=("table", "json"), default="table")
 
     command = _add_study_command(
@@ -154,6 +159,25 @@ def _add_looking(commands: _Commands) -> None:
     command.add_argument("--dir", type=Path, help="for the results (default: runs/benchmark-<suite>)")
 
     _add_command(commands, "doctor", look.doctor, "look at this machine and its installation")
+
+
+def _add_weights(command: argparse.ArgumentParser, text: str) -> None:
+    command.add_argument("--weights", type=_weights, metavar="METRIC=WEIGHT,...", help=text)
+
+
+def _weights(given: str) -> dict[str, float]:
+    weights: dict[str, float] = {}
+    for item in given.split(","):
+        name, _, weight = (part.strip() for part in item.rpartition("="))
+        if name in weights:
+            raise argparse.ArgumentTypeError(f"must name each metric once, got {name} again")
+        try:
+            weights[name] = float(weight)
+        except ValueError:
+            name = ""
+        if not name:
+            raise argparse.ArgumentTypeError(f"must be METRIC=WEIGHT, such as accuracy=1,latency_ms=0.01, got {item!r}")
+    return weights
 
 
 def _add_command(commands: _Commands, name: str, function: _Function, text: str) -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import sys
 from collections import Counter
@@ -18,6 +19,7 @@ from hpsearch.report.outline import outlined
 from hpsearch.report.status import way_on
 from hpsearch.report.study import Study, load
 from hpsearch.report.tables import rows_to_table
+from hpsearch.report.wording import front_line
 from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.run.rerunning import plan_rerun
@@ -143,9 +145,27 @@ def _blame(path: Path | None, message: str) -> str:
     """Give the place in the sweep file that a broken contract points at."""
     if path is None or not path.is_file():
         return ""
-    key = "metric.name" if "the sweep's metric" in message else "program" if _has_program(path) else "trainable"
+    key = _metric_key(path, message) or ("program" if _has_program(path) else "trainable")
     key = next((named for named in ("program", "command") if message.startswith(f"`{named}`")), key)
     return f"{locate(path, key)}: {key}: "
+
+
+def _metric_key(path: Path, message: str) -> str | None:
+    """Give the key that asks for the metric which a report lacked; None where nothing is said of one."""
+    missed = re.search(r"the sweep's metric '(.+?)'", message)
+    if missed is None:
+        return None
+    try:
+        objective = load_sweep(path).objective
+    except HpsearchError:
+        return "metric"
+    names = [goal.name for goal in objective.goals]
+    if missed[1] in names:
+        return f"metric.{names.index(missed[1])}.name" if objective.several else "metric.name"
+    constrained = [constraint.metric for constraint in objective.constraints]
+    if missed[1] in constrained:
+        return f"outcome_constraints.{constrained.index(missed[1])}"
+    return "metric" if objective.several else "metric.name"
 
 
 def _has_program(path: Path) -> bool:
@@ -160,35 +180,46 @@ def _report(study: Study) -> int:
     where = _shown(study.directory)
     pasted = shlex.quote(where)
     if study.state not in ("finished", *ENOUGH):
-        print(f"{study.state}; {way_on(study.state, where)}")
+        print(f"{study.state}; {way_on(study, where)}")
         return _EXIT_CODES.get(study.state, 1)
-    leaders = _leaders(study)
-    if not leaders:
+    rows = _best_first(study)
+    if not rows:
         told = ", ".join(f"{count} {state}" for state, count in Counter(row.state for row in study.trials).items())
         print(f"{study.state}, but no trial has a value ({told}); hpsearch status {pasted} shows why")
         return 4
-    best = study.best_trial
     if study.rerun is not None:
         print(study.rerun.text(), end="")
     else:
-        print(rows_to_table(*outlined(leaders, study.sweep.parameters), study.sweep.metric.name), end="")
-        print(f"best:        trial {best.number}, {study.sweep.metric.name} {best.value:.6g}")
+        objective = study.sweep.objective
+        print(rows_to_table(*outlined(rows[:_LEADERS], study.sweep.parameters), objective), end="")
+        print(_what_is_best(study, pasted), end="")
     print(f"trials:      hpsearch trials {pasted}")
-    if best.checkpoint is not None and study.rerun is None:
-        print(f"checkpoint:  {_shown(best.checkpoint)}")
+    checkpoint = study.checkpoint_path(rows[0])
+    if checkpoint is not None and study.rerun is None and not study.sweep.objective.several:
+        print(f"checkpoint:  {_shown(checkpoint)}")
     if (study.directory / "tensorboard").is_dir():
         print(f"TensorBoard: hpsearch tensorboard {pasted}")
     if study.state in ENOUGH:
         print(f"{study.state + ':':<12} {study.message}")
-        print(f"             {way_on(study.state, where)}")
+        print(f"             {way_on(study, where)}")
     return 0
 
 
-def _leaders(study: Study) -> list[TrialRow]:
-    """Give the best trials, best first."""
-    rows = {row.number: row for row in study.trials if row.value is not None}
-    ranked = study.sweep.objective.rank({number: row.value for number, row in rows.items()})
-    return [rows[number] for number in ranked[:_LEADERS]]
+def _best_first(study: Study) -> list[TrialRow]:
+    """Give the trials that have a score, best first."""
+    rows = {row.number: row for row in study.trials if row.score is not None}
+    ranked = study.sweep.objective.rank({number: row.score for number, row in rows.items()})
+    return [rows[number] for number in ranked]
+
+
+def _what_is_best(study: Study, pasted: str) -> str:
+    objective, leaders = study.sweep.objective, study.leaders
+    if objective.several:
+        front = f"front:       {front_line(leaders, objective)}\n"
+        return front + (f"             hpsearch trials {pasted} --front\n" if leaders[0].feasible else "")
+    (best,) = leaders
+    broken = "" if best.feasible else f", which breaks {' and '.join(objective.broken(best.score))}, as all do"
+    return f"best:        trial {best.number}, {objective.title} {best.values[0]:.6g}{broken}\n"
 
 
 def _shown(path: Path) -> str:

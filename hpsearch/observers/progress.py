@@ -14,9 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hpsearch.objective import Metric
+from hpsearch.objective import Objective
 from hpsearch.observers.rung_rows import RungRow, rung_rows
-from hpsearch.report.wording import by_state, by_width, counted, duration, params_line, shortened
+from hpsearch.report.wording import by_state, by_width, counted, duration, front_line, params_line, shortened
 from hpsearch.schedulers.base import RungView
 from hpsearch.task import Workers
 from hpsearch.trial import TrialRow, TrialState
@@ -37,10 +37,11 @@ class Snapshot:
     """Where a sweep stands, as a person wants to see it."""
 
     name: str
-    metric: Metric
+    objective: Objective
     rungs: Sequence[RungView]
     counts: Mapping[TrialState, int]
-    best: TrialRow | None
+    leaders: Sequence[TrialRow]
+    """Those that no other one is better than: of one goal the best one."""
     workers: Workers
     iterations: int
     """Iterations that count so far."""
@@ -162,8 +163,8 @@ class PlainLines(Display):
         if self._last is None:
             self._start(snapshot)
         self._print_failures(snapshot)
-        best, former = snapshot.best, self._last.best if self._last else None
-        improved = best is not None and (former is None or best.value != former.value)
+        former = [row.score for row in self._last.leaders] if self._last else []
+        improved = any(row.score not in former for row in snapshot.leaders)
         if improved or (snapshot.elapsed >= self._next_line and self._clock() >= self._rested):
             self._print_line(snapshot)
             self._next_line = snapshot.elapsed + LINE_EVERY
@@ -178,13 +179,13 @@ class PlainLines(Display):
         """Print a last line, and the best params."""
         if self._last is not None:
             self._print_line(self._last)
-            if self._last.best is not None:
-                self._print(f"best params: {params_line(self._last.best.params)}")
+            if self._last.leaders and not self._last.objective.several:
+                self._print(f"best params: {params_line(self._last.leaders[0].params)}")
         if self._owned:
             self._stream.close()
 
     def _start(self, snapshot: Snapshot) -> None:
-        size = [f"{snapshot.name}: {snapshot.metric.goal} {snapshot.metric.name}"]
+        size = [f"{snapshot.name}: {snapshot.objective.aim}"]
         if snapshot.total is not None:
             trials, iterations = snapshot.total
             size += [counted(trials, "trial"), counted(iterations, "iteration")]
@@ -216,8 +217,8 @@ class PlainLines(Display):
 def _line(snapshot: Snapshot) -> str:
     """Put a snapshot into one line."""
     parts = [f"{duration(snapshot.elapsed):>10}", _trials(snapshot), _busy(snapshot), _iterations(snapshot)]
-    if snapshot.best is not None and snapshot.best.value is not None:
-        parts.append(f"best {snapshot.metric.name} {snapshot.best.value:.6g} (trial {snapshot.best.number})")
+    if snapshot.leaders:
+        parts.append(_leaders_line(snapshot))
     if snapshot.remaining is not None:
         parts.append(f"about {duration(snapshot.remaining)} left")
     return "  ".join(parts)
@@ -225,7 +226,7 @@ def _line(snapshot: Snapshot) -> str:
 
 def _picture(snapshot: Snapshot) -> RenderableType:
     """Draw a snapshot for a terminal."""
-    head = Text.assemble((snapshot.name, "bold"), f"  {snapshot.metric.goal} {snapshot.metric.name}", no_wrap=True)
+    head = Text.assemble((snapshot.name, "bold"), f"  {snapshot.objective.aim}", no_wrap=True)
     head.append(f"  {duration(snapshot.elapsed)}", "cyan")
     if snapshot.remaining is not None:
         head.append(f", about {duration(snapshot.remaining)} left")
@@ -253,14 +254,27 @@ def _rung_table(rows: Sequence[RungRow]) -> Table:
     return table
 
 
+def _leaders_line(snapshot: Snapshot) -> str:
+    objective, first = snapshot.objective, snapshot.leaders[0]
+    if objective.several:
+        return f"front {front_line(snapshot.leaders, objective)}"
+    broken = "" if first.feasible else f", breaks {' and '.join(objective.broken(first.score))}"
+    return f"best {objective.title} {first.values[0]:.6g} (trial {first.number}{broken})"
+
+
 def _best(snapshot: Snapshot) -> list[RenderableType]:
-    best = snapshot.best
-    if best is None or best.value is None:
-        return [Text(f"no {snapshot.metric.name} yet", "dim")]
-    head = Text(f"best {snapshot.metric.name} ")
-    head.append(f"{best.value:.6g}", "bold green")
+    objective = snapshot.objective
+    if not snapshot.leaders:
+        return [Text(f"no {objective.title} yet", "dim")]
+    if objective.several:
+        return [Text(f"front {front_line(snapshot.leaders, objective)}", no_wrap=True, overflow="ellipsis")]
+    best = snapshot.leaders[0]
+    head = Text(f"best {objective.title} ")
+    head.append(f"{best.values[0]:.6g}", "bold green" if best.feasible else "yellow")
     head.append(f", trial {best.number} after {counted(best.iterations, 'iteration')}")
-    others = {name: value for name, value in best.metrics.items() if name != snapshot.metric.name}
+    if not best.feasible:
+        head.append(f", which breaks {' and '.join(objective.broken(best.score))}")
+    others = {name: value for name, value in best.metrics.items() if name != objective.title}
     reported = [Text(shortened(f"  reports {params_line(others)}", 400), "dim")] if others else []
     return [head, Text(shortened(f"  {params_line(best.params)}", 400)), *reported]
 

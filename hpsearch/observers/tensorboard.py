@@ -9,18 +9,32 @@ from dataclasses import dataclass, field
 
 from hpsearch.checks import InvalidKey
 from hpsearch.events import Failed, Finished, Lost, Reverted, Saved, Started
-from hpsearch.objective import is_valid
+from hpsearch.objective import hypervolume, is_valid, values_of
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.event_file import EventFiles
 from hpsearch.observers.hparams import HParams
 from hpsearch.report.wording import counted
 from hpsearch.schedulers.base import RungView
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import Report, Segment, Trial
+from hpsearch.trial import Report, Score, Segment, Trial
 
-__all__ = ["STUDY_RUN", "WIDTH_TAG", "TensorBoardObserver", "best_tag", "rung_tag", "study_best_tag", "trial_run"]
+__all__ = [
+    "FRONT_TAG",
+    "HYPERVOLUME_TAG",
+    "STUDY_RUN",
+    "WIDTH_TAG",
+    "TensorBoardObserver",
+    "best_tag",
+    "rung_tag",
+    "study_best_tag",
+    "trial_run",
+]
 
 STUDY_RUN = "study"
+
+FRONT_TAG = "study/trials on the front"
+HYPERVOLUME_TAG = "study/hypervolume"
+"""Name the study's scalars of several goals, over ended segments."""
 
 WIDTH_TAG = "hpsearch/width"
 """Names the scalar that holds the workers of a trial, over iterations."""
@@ -63,14 +77,14 @@ class _Curve:
     """When `written` was reported, in seconds since the epoch."""
     running: bool = True
     """An attempt is open, whose live reports are wanted."""
-    last: float | None = None
-    """The metric at `written`."""
-    bests: list[tuple[int, float]] = field(default_factory=list)
-    """(iteration, value) wherever the best so far improved."""
+    last: Score | None = None
+    """What was reported at `written`."""
+    bests: list[tuple[int, Score]] = field(default_factory=list)
+    """(iteration, score) wherever the best so far improved; none where several metrics decide."""
 
     @property
-    def best(self) -> float | None:
-        """The best value so far."""
+    def best(self) -> Score | None:
+        """The best score so far."""
         return self.bests[-1][1] if self.bests else None
 
     def rewind(self, start: int) -> None:
@@ -87,7 +101,9 @@ class TensorBoardObserver(Observer):
     as they come; when a later attempt starts before an iteration that was written, the steps after its start
     are taken back, so that a reader sees each step once; so are those of a trial that went wrong on more workers.
     Where a trial can have more than one, their number is a scalar, too. `study` is a run of its own: the best
-    value, and the trials that reached each rung, over the number of ended segments.
+    value, and the trials that reached each rung, over the number of ended segments. Where several metrics decide it has
+    the best value of each, how many trials the front has, and its hypervolume where each metric has a reference. Trials
+    that break constraints on outcomes are no best ones.
 
     In the HParams dashboard a trial shows `success` when it ran to its end or was stopped by the scheduler,
     and `failure` when it failed. Until then its status is unknown and not `running`, because TensorBoard
@@ -106,18 +122,21 @@ class TensorBoardObserver(Observer):
         self._sweep = observed.sweep
         self._created = observed.created
         self._objective = self._sweep.objective
-        self._metric = self._sweep.metric.name
-        self._best_tag = best_tag(self._metric)
+        self._goals = self._objective.goals
+        self._best_tag = None if self._objective.several else best_tag(self._goals[0].name)
         self._hparams = HParams(self._sweep.parameters, _may_fork(self._sweep))
         self._files = EventFiles(observed.directory / "tensorboard")
         self._curves: dict[int, _Curve] = {}
-        self._failed: set[int] = set()
-        """Trials that may still be retried: TensorBoard keeps the first status that it reads."""
+        self._failed: dict[int, Score | None] = {}
+        """Trials that may still be retried, with their scores before: TensorBoard keeps the first status that it reads.
+        """
         self._ended_segments = 0
-        self._values: dict[int, float | None] = {}
-        """Each trial's value when its newest segment ended; None of those that have failed."""
-        self._best: int | None = None
-        """The trial with the best of these values."""
+        self._scores: dict[int, Score | None] = {}
+        """Each trial's score when its newest segment ended; None of those that have failed."""
+        self._front: list[int] = []
+        """The trials with the best of these scores."""
+        self._shown = False
+        """There was a best one."""
         self._rung_counts: Counter[int | None] = Counter()
         self._now = self._created
         """When the newest record was journaled."""
@@ -126,7 +145,9 @@ class TensorBoardObserver(Observer):
         """Clear what former runs wrote: it is written anew from the first record on."""
         self._files.clear([STUDY_RUN, "trial-[0-9]*"])
         self._files.create(STUDY_RUN, self._created)
-        metrics = {self._metric: self._metric, self._best_tag: f"best {self._metric}"}
+        metrics = {name: name for name in self._objective.names}
+        if self._best_tag is not None:
+            metrics[self._best_tag] = f"best {self._goals[0].name}"
         experiment = self._hparams.experiment(self._sweep.name, metrics, self._created)
         self._files.summary(STUDY_RUN, self._created, experiment)
         self._files.flush()
@@ -146,8 +167,8 @@ class TensorBoardObserver(Observer):
             case Failed():
                 self._write(event.reports)
                 if not event.retry:
+                    self._failed[event.trial] = self._scores.get(event.trial)
                     self._end_segment(event.trial, None)
-                    self._failed.add(event.trial)
             case Reverted():
                 self._take_back(event.trial, event.iteration)
         if isinstance(event, Finished | Failed | Lost | Reverted):
@@ -155,6 +176,8 @@ class TensorBoardObserver(Observer):
         for decision in record.decisions:
             if decision.action in ("stop", "complete"):
                 self._end(decision.trial, succeeded=decision.trial not in self._failed)
+            elif decision.action == "withdraw":
+                self._score(decision.trial, self._failed.pop(decision.trial, None))
 
     def report(self, reports: Sequence[Report]) -> None:
         """Take live reports of attempts that run now."""
@@ -191,7 +214,7 @@ class TensorBoardObserver(Observer):
             self._files.summary(run, self._now, self._hparams.session_start(new, self._now))
         curve = self._curves.setdefault(segment.trial, _Curve(segment.start))
         self._take_back(segment.trial, segment.start)
-        self._failed.discard(segment.trial)
+        self._failed.pop(segment.trial, None)
         curve.running, curve.time, curve.end = True, self._now, segment.end
         # A reason is given exactly where it could have had another width.
         curve.width = segment.width if segment.width > 1 or reason else None
@@ -205,10 +228,11 @@ class TensorBoardObserver(Observer):
             curve.time += report.seconds
             scalars = [(tag, value) for tag, value in report.metrics.items() if tag not in (self._best_tag, WIDTH_TAG)]
             curve.last = self._objective.reported(report.metrics)
-            if is_valid(curve.last) and self._objective.improves(curve.last, curve.best):
+            single = not self._objective.several
+            if single and is_valid(curve.last) and self._objective.improves(curve.last, curve.best):
                 curve.bests.append((report.iteration, curve.last))
-            if curve.best is not None:
-                scalars.append((self._best_tag, curve.best))
+            if self._best_tag is not None and self._objective.is_feasible(curve.best):
+                scalars.append((self._best_tag, values_of(curve.best)[0]))
             if curve.width is not None:
                 scalars.append((WIDTH_TAG, curve.width))
             self._files.scalars(trial_run(report.trial), curve.time, report.iteration, scalars)
@@ -220,18 +244,37 @@ class TensorBoardObserver(Observer):
         replaced = self._objective.replaces(curve.last, curve.best)
         self._end_segment(event.trial, curve.last if replaced else curve.best)
 
-    def _end_segment(self, trial: int, value: float | None) -> None:
-        """Write the study's best after a segment; `value` is None where the trial has none, or has failed."""
+    def _end_segment(self, trial: int, score: Score | None) -> None:
+        """Write the study's best after a segment; `score` is None where the trial has none, or has failed."""
         self._ended_segments += 1
-        self._values[trial] = value
-        before = self._best
-        # All are ranked only where the best trial's own value has changed.
-        ranked = self._values if before == trial else {trial} if before is None else {before, trial}
-        self._best = self._objective.best({number: self._values[number] for number in ranked})
-        best = None if self._best is None else self._values[self._best]
-        if before is not None or best is not None:
-            scalar = (study_best_tag(self._metric), math.nan if best is None else best)
-            self._files.scalars(STUDY_RUN, self._now, self._ended_segments, [scalar])
+        self._score(trial, score)
+        scores = (self._scores[number] for number in self._front)
+        best = [score for score in scores if self._objective.is_feasible(score)]
+        if self._shown or best:
+            self._shown = True
+            self._files.scalars(STUDY_RUN, self._now, self._ended_segments, self._bests(best))
+
+    def _score(self, trial: int, score: Score | None) -> None:
+        """Take a trial's score from now on."""
+        self._scores[trial] = score
+        # All are compared only where the score of one of the best has changed.
+        asked = self._scores if trial in self._front else {trial, *self._front}
+        self._front = self._objective.front({number: self._scores[number] for number in asked})
+
+    def _bests(self, front: Sequence[Score]) -> list[tuple[str, float]]:
+        """Give the study's scalars for a front: the best value of each goal, and what several goals have beside it."""
+        columns = zip(*map(values_of, front), strict=True) if front else ((math.nan,) for _ in self._goals)
+        scalars = [
+            (study_best_tag(goal.name), min(column, key=goal.signed))
+            for goal, column in zip(self._goals, columns, strict=True)
+        ]
+        if self._objective.several:
+            scalars.append((FRONT_TAG, len(front)))
+            worst = [goal.signed(goal.reference) for goal in self._goals if goal.reference is not None]
+            if len(worst) == len(self._goals):
+                volume = hypervolume([self._objective.point(score) for score in front], tuple(worst))
+                scalars.append((HYPERVOLUME_TAG, volume))
+        return scalars
 
     def _take_back(self, trial: int, iteration: int) -> None:
         """Take back the steps after an iteration, where any were written."""

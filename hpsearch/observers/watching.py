@@ -76,10 +76,10 @@ class Watching:
         wide = self._sweep.resources.widest > 1
         return Snapshot(
             name=self._sweep.name,
-            metric=self._sweep.metric,
+            objective=self._sweep.objective,
             rungs=study_state.rungs(),
             counts=study_state.counts(),
-            best=study_state.best(),
+            leaders=study_state.leaders(),
             workers=workers,
             iterations=done,
             total=total,

@@ -11,7 +11,7 @@ from hpsearch.past.cells import same_value
 from hpsearch.searchers import Past
 from hpsearch.space import Broken, Categorical, Derived, Missing, Parameter
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import Params, Value
+from hpsearch.trial import Params, Score, Value
 
 __all__ = ["Found", "LeftOut", "Source", "take"]
 
@@ -32,8 +32,8 @@ class Found:
 
     params: Mapping[str, object]
     """By flat names."""
-    values: Mapping[int | None, float]
-    """The metric by iteration; None: at its end, at whichever iteration that was."""
+    values: Mapping[int | None, Score]
+    """What decides by iteration; None: at its end, at whichever iteration that was."""
     reached: int | None = None
     """Iterations that it was trained for; None: to its own end, or nobody says how long."""
     whole: bool = True

@@ -9,14 +9,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpsearch.checks import nearest
+from hpsearch.checks import InvalidKey, key_text, nearest
 from hpsearch.errors import SweepError
-from hpsearch.past.cells import param
+from hpsearch.objective import Objective
+from hpsearch.past.cells import metric, param
 from hpsearch.past.found import Found, LeftOut, Source
 from hpsearch.report.optuna_distributions import optuna_parameter
 from hpsearch.report.optuna_storage import MARK
 from hpsearch.space import Space
 from hpsearch.sweep.sweep import Sweep
+from hpsearch.trial import JointScore, Score
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["database_name", "from_database", "from_journal_file", "from_optuna", "is_journal_file"]
 
 _SQLITE = "sqlite"
+
+_METRIC = "metrics."
+"""User attributes that hold what was reported are called so, and then as the metric is."""
 
 
 def from_database(url: str, study: str | None, sweep: Sweep) -> Source:
@@ -148,42 +153,72 @@ def from_optuna(study: Study, sweep: Sweep) -> Source:
 
 
 def _read(study: Study, sweep: Sweep, shown: str) -> Source:
-    metric = sweep.metric
-    if len(study.directions) != 1:
-        raise SweepError(f"--from {shown}: expected a study of one objective, got {len(study.directions)}")
-    direction = study.direction.name.lower()
-    if direction != metric.goal:
-        raise SweepError(
-            f"--from {shown}: expected a study whose goal is to {metric.goal}, as the sweep's, got {direction}"
-        )
+    goals = sweep.objective.goals
+    if len(study.directions) != len(goals):
+        told = "one objective" if len(goals) == 1 else f"{len(goals)} objectives"
+        raise SweepError(f"--from {shown}: expected a study of {told}, got {len(study.directions)}")
     named = study.metric_names
-    if named and named[0] != metric.name:
-        raise SweepError(
-            f"--from {shown}: expected values of {metric.name!r}, the sweep's metric, got values of {named[0]!r}"
-        )
+    for place, goal in enumerate(goals):
+        direction = study.directions[place].name.lower()
+        if direction != goal.goal:
+            raise SweepError(
+                f"--from {shown}: expected a study whose goal is to {goal.goal} {goal.name}, as the sweep's, got "
+                f"{direction}"
+            )
+        if named and named[place] != goal.name:
+            raise SweepError(
+                f"--from {shown}: expected values of {goal.name!r}, the sweep's metric, got values of {named[place]!r}"
+            )
     trials = study.get_trials(deepcopy=False)
     # Optuna leaves open from which step on one counts; our iterations count from 1.
     shift = 1 if any(0 in trial.intermediate_values for trial in trials) else 0
     known = sweep.parameters
     ours = MARK in study.user_attrs
-    found = [_found(trial, shift, known, ours) for trial in trials]
-    return Source(shown, found, () if named else (f"its values are taken as {metric.name}",))
+    found = [_found(trial, shift, known, ours, sweep.objective) for trial in trials]
+    return Source(shown, found, () if named else (f"its values are taken as {sweep.objective.title}",))
 
 
-def _found(trial: FrozenTrial, shift: int, known: Space, ours: bool) -> Found:
+def _found(trial: FrozenTrial, shift: int, known: Space, ours: bool, objective: Objective) -> Found:
     from optuna.trial import TrialState
 
     if trial.state == TrialState.FAIL:
         return Found({}, {}, left_out=LeftOut("failed"))
     if min(trial.intermediate_values, default=0) < 0:
         return Found({}, {}, left_out=LeftOut("have a step below 0"))
-    values: dict[int | None, float] = {step + shift: v for step, v in sorted(trial.intermediate_values.items())}
+    values: dict[int | None, Score] = {}
+    if not objective.joint:
+        values |= {step + shift: value for step, value in sorted(trial.intermediate_values.items())}
     last = max(trial.intermediate_values, default=None)
-    reached = None if last is None else last + shift
+    # Of several goals there are no intermediate values, but our exports say how long a trial was trained.
+    reached = (trial.user_attrs.get("iterations") if ours else None) if last is None else last + shift
     whole = trial.state == TrialState.COMPLETE
-    if whole and trial.value is not None:
-        values[reached] = trial.value
+    # Ours have the score of a trial that was ended early, too.
+    if trial.values is not None and (whole or (ours and objective.joint)):
+        score = _score(trial, ours, objective)
+        if isinstance(score, LeftOut):
+            return Found({}, {}, left_out=score)
+        values[reached] = score
     return Found(dict(_params(trial, known, ours)), values, reached, whole)
+
+
+def _score(trial: FrozenTrial, ours: bool, objective: Objective) -> Score | LeftOut:
+    """Give what a trial was worth at its end, or why nobody knows."""
+    names = [str(constraint) for constraint in objective.constraints]
+    if ours and objective.joint and all(name in trial.constraints for name in names):
+        return JointScore(tuple(trial.values), tuple(trial.constraints[name] for name in names))
+    attributes = {name: trial.user_attrs.get(f"{_METRIC}{name}") for name in objective.names}
+    try:
+        read = {name: metric(value, f"{_METRIC}{name}") for name, value in attributes.items()}
+    except InvalidKey as error:
+        return LeftOut(f"have a user attribute {key_text(error.key)} that can't be read", error.problem)
+    measured = {name: value for name, value in read.items() if value is not None}
+    goals = dict(zip((goal.name for goal in objective.goals), trial.values, strict=True))
+    # The best value that one of ours had may be of another iteration than its metrics.
+    score = objective.reported(goals | measured if ours else measured | goals)
+    if score is None:
+        lacks = next(one.metric for one in objective.constraints if one.metric not in measured)
+        return LeftOut(f"have no {lacks}", "is wanted as user attribute metrics.NAME")
+    return score
 
 
 def _params(trial: FrozenTrial, known: Space, ours: bool) -> Iterator[tuple[str, Any]]:

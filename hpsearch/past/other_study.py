@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hpsearch.errors import SweepError
 from hpsearch.past.found import Found, LeftOut, Source
 from hpsearch.report.study import Study
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import TrialRow, TrialState
+from hpsearch.trial import Score, TrialRow, TrialState
 
 __all__ = ["from_study"]
 
@@ -17,24 +19,31 @@ def from_study(study: Study, sweep: Sweep) -> Source:
     Raises:
         SweepError: It decides by another metric, or goes the other way.
     """
-    there, here = study.sweep.metric, sweep.metric
-    if there.name != here.name:
+    there, here = study.sweep.objective, sweep.objective
+    if set(there.names) != set(here.names) or there.several != here.several:
         raise SweepError(
-            f"--from {study.directory}: expected a study that is decided by {here.name!r}, the sweep's metric, got "
-            f"one by {there.name!r}. Name the metric of both alike, or give a table (`hpsearch trials DIR --metrics "
-            "--format csv`) if that study reported it, too"
+            f"--from {study.directory}: expected a study that is decided by {_told(here.names)}, as the sweep is, got "
+            f"one by {_told(there.names)}. Name the metrics of both alike, or give a table (`hpsearch trials DIR "
+            "--metrics --format csv`) if that study reported them, too"
         )
-    if there.goal != here.goal:
-        raise SweepError(
-            f"--from {study.directory}: expected a study whose goal is to {here.goal} {here.name}, got {there.goal}"
-        )
+    goals = {goal.name: goal.goal for goal in there.goals}
+    for goal in here.goals:
+        if goals.get(goal.name) != goal.goal:
+            raise SweepError(
+                f"--from {study.directory}: expected a study whose goal is to {goal.goal} {goal.name}, got "
+                f"{goals.get(goal.name, 'none')}"
+            )
     rows = study.trials
-    curves = study.curves() if any(row.value is not None or row.metrics for row in rows) else {}
+    curves = study.scores(here)
     trials = [_found(row, curves.get(row.number, []), study.sweep) for row in rows]
     return Source(str(study.directory), trials)
 
 
-def _found(row: TrialRow, curve: list[tuple[int, float]], sweep: Sweep) -> Found:
+def _told(names: Sequence[str]) -> str:
+    return " and ".join(map(repr, names))
+
+
+def _found(row: TrialRow, curve: list[tuple[int, Score]], sweep: Sweep) -> Found:
     if row.state is TrialState.FAILED:
         return Found({}, {}, left_out=LeftOut("failed"))
     whole = row.state is TrialState.COMPLETE

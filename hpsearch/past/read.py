@@ -49,8 +49,8 @@ def read_warm_start(given: Sequence[Given], sweep: Sweep) -> WarmStart:
         if not taken:
             raise SweepError(
                 f"--from {source.shown}: expected trials of this sweep's parameters with values of "
-                f"{sweep.metric.name}, got none: {words}. Give the sweep the parameters and ranges of that search, or "
-                "leave the source out"
+                f"{sweep.objective.title}, got none: {words}. Give the sweep the parameters and ranges of that search, "
+                "or leave the source out"
             )
         past += taken
         told.append(f"{source.shown}: {words}")

@@ -17,7 +17,7 @@ from hpsearch.past import cells
 from hpsearch.past.found import Found, LeftOut, Source
 from hpsearch.space import Space
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import TrialState
+from hpsearch.trial import Score, TrialState
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,8 +26,9 @@ __all__ = ["dataframe_name", "from_csv", "from_dataframe", "from_parquet"]
 
 _PARAMS = "params."
 _METRICS = "metrics."
+_VALUES = "values."
 _ITERATIONS = ("iteration", "iterations")
-_OURS = ("trial", "state", "iterations", "value", "width", "seconds")
+_OURS = ("trial", "state", "iterations", "value", "feasible", "width", "seconds")
 """Columns of our own tables, beside the params and the metrics."""
 
 _UNENDED = (TrialState.STOPPED, TrialState.WAITING, TrialState.RUNNING)
@@ -97,7 +98,7 @@ class _Columns:
 
     params: Mapping[str, int]
     """By flat name; those of our tables that aren't parameters here among them."""
-    metric: int
+    metrics: Mapping[str, int]
     iteration: int | None
     trial: int | None
     state: int | None
@@ -119,42 +120,49 @@ def _columns(head: Sequence[str], sweep: Sweep, shown: str) -> _Columns:
     if twice:
         raise SweepError(f"--from {shown}: expected each column once, but {', '.join(twice)} stands there twice")
     places = {column: place for place, column in enumerate(head)}
-    metric, space = sweep.metric.name, sweep.parameters
+    names, space = sweep.objective.names, sweep.parameters
     ours = any(column.startswith(_PARAMS) for column in head)
     if ours:
         params = {c.removeprefix(_PARAMS): place for c, place in places.items() if c.startswith(_PARAMS)}
         reported = [c for c in head if c.startswith(_METRICS)]
-        value = next((c for c in (metric, f"{_METRICS}{metric}") if c in places), None)
-        if value is None and not reported and "value" in places:
-            value = "value"
+        values = {name: _own_column(name, places) for name in names}
+        if len(names) == 1 and values[names[0]] is None and not reported and "value" in places:
+            values = {names[0]: "value"}
         metrics = [c.removeprefix(_METRICS) for c in reported]
     else:
         params = {name: place for name, place in places.items() if space.find(name) is not None}
-        value = metric if metric in places else None
+        values = {name: name if name in places else None for name in names}
         metrics = [c for c in head if c not in params]
-        if metric in params:
+        both = next((name for name in names if name in params), None)
+        if both is not None:
             raise SweepError(
-                f"--from {shown}: expected columns for the metric and for the parameter {metric!r}, which have one "
-                f"name; call the parameter's {_PARAMS}{metric}, and all others likewise"
+                f"--from {shown}: expected columns for the metric and for the parameter {both!r}, which have one "
+                f"name; call the parameter's {_PARAMS}{both}, and all others likewise"
             )
-    if value is None:
+    lacking = next((name for name, column in values.items() if column is None), None)
+    if lacking is not None:
         raise SweepError(
-            f"--from {shown}: expected a column {metric!r}, the sweep's metric, got none; {nearest(metric, metrics)}"
+            f"--from {shown}: expected a column {lacking!r}, the sweep's metric, got none; {nearest(lacking, metrics)}"
         )
     taken = {} if ours else params
     iteration = next((c for c in _ITERATIONS if c in places and c not in taken), None)
     trial = "trial" if "trial" in places and "trial" not in taken else None
     state = "state" if "state" in places and "state" not in taken else None
-    read = {value, iteration, trial, state, *(_PARAMS + name if ours else name for name in params)}
-    unread = [c for c in head if c not in read and not c.startswith(_METRICS) and not (ours and c in _OURS)]
+    read = {*values.values(), iteration, trial, state, *(_PARAMS + name if ours else name for name in params)}
+    unread = [c for c in head if c not in read and not c.startswith((_METRICS, _VALUES)) and not (ours and c in _OURS)]
     return _Columns(
         params,
-        places[value],
+        {name: places[column] for name, column in values.items() if column is not None},
         None if iteration is None else places[iteration],
         None if trial is None else places[trial],
         None if state is None else places[state],
         unread,
     )
+
+
+def _own_column(metric: str, places: Mapping[str, int]) -> str | None:
+    """Give the column of a metric in a table of ours; None where there is none."""
+    return next((c for c in (metric, f"{_VALUES}{metric}", f"{_METRICS}{metric}") if c in places), None)
 
 
 def _trial(row: Sequence[Any], columns: _Columns, sweep: Sweep, is_text: bool) -> Found:
@@ -164,13 +172,14 @@ def _trial(row: Sequence[Any], columns: _Columns, sweep: Sweep, is_text: bool) -
         return _left_out("failed")
     try:
         params = _params(row, columns, sweep, is_text)
-        value = cells.metric(row[columns.metric], sweep.metric.name)
-        if value is None:
+        read = {name: cells.metric(row[place], name) for name, place in columns.metrics.items()}
+        score = sweep.objective.reported({name: value for name, value in read.items() if value is not None})
+        if score is None:
             return Found(params, {})
         at = None if columns.iteration is None else cells.iteration(row[columns.iteration], "iteration")
     except InvalidKey as error:
         return _left_out(f"have a cell in {key_text(error.key)} that can't be read", error.problem)
-    return Found(params, {at: value}, at, str(state) not in _UNENDED)
+    return Found(params, {at: score}, at, str(state) not in _UNENDED)
 
 
 def _left_out(reason: str, example: str = "") -> Found:
@@ -222,7 +231,7 @@ def _joined(rows: Sequence[Found]) -> Found:
         return out
     if any(repr(row.params) != repr(first.params) for row in rows):
         return _left_out("have a number in the column trial that others have")
-    values: dict[int | None, float] = {}
+    values: dict[int | None, Score] = {}
     for row in rows:
         if values.keys() & row.values.keys():
             return _left_out("have an iteration twice", "must stand there once for each number in a column trial")

@@ -52,8 +52,11 @@ def export_study(
     names = sweep.parameters.columns(row.params for row in rows)
     with tempfile.TemporaryDirectory(prefix="hpsearch-export-") as scratch:
         built = [Path(scratch) / name for name in (CSV_NAME, PARQUET_NAME, OPTUNA_NAME)]
-        built[0].write_text(rows_to_csv(rows, names), encoding="utf-8", newline="\n")
-        _for_parquet(trials_dataframe(rows, names, metrics=True)).to_parquet(built[1], index=False)
+        # Whoever reads it back judges by what is constrained, too.
+        table = rows_to_csv(rows, names, metrics=bool(sweep.outcome_constraints), objective=sweep.objective)
+        built[0].write_text(table, encoding="utf-8", newline="\n")
+        frame = trials_dataframe(rows, names, metrics=True, objective=sweep.objective)
+        _for_parquet(frame).to_parquet(built[1], index=False)
         write_optuna_storage(built[2], rows, sweep, curves, times, identity)
         return [_put_in_place(path, directory) for path in built]
 

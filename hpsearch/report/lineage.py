@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from hpsearch.report.tables import Column, csv_text, json_text, param_cell, table_text
+from hpsearch.report.tables import Column, csv_text, json_text, param_cell, table_text, value_columns
 from hpsearch.trial import Params, TrialRow
 
 __all__ = ["Stage", "lineage", "lineage_to_csv", "lineage_to_json", "lineage_to_table"]
@@ -20,13 +21,13 @@ class Stage:
     """Iterations that were done when it began."""
     end: int
     """Its last iteration: where its fork began, or as far as the trial came."""
-    value: float | None
-    """The metric at `end`, NaN where that was reported; None where nothing was."""
+    values: Mapping[str, float]
+    """The metrics that decide, at `end`, NaN where that was reported; those that weren't reported aren't there."""
     params: Params
 
 
 def lineage(
-    rows: Sequence[TrialRow], trial: int, curves: Mapping[int, Iterable[tuple[int, float]]]
+    rows: Sequence[TrialRow], trial: int, curves: Mapping[int, Iterable[tuple[int, Mapping[str, float]]]]
 ) -> tuple[Stage, ...]:
     """Give the stages of a trial's training, the first ancestor's first.
 
@@ -36,42 +37,51 @@ def lineage(
     Args:
         rows: All trials, by number.
         trial: The last one's number.
-        curves: Trial to (iteration, metric) of what was reported.
+        curves: Trial to (iteration, metrics that decide) of what was reported.
     """
     stages: list[Stage] = []
     row, end = rows[trial], rows[trial].iterations
     while True:
-        value = dict(curves.get(row.number, ())).get(end)
-        stages.append(Stage(row.number, row.start, end, value, row.params))
+        values = dict(curves.get(row.number, ())).get(end, {})
+        stages.append(Stage(row.number, row.start, end, values, row.params))
         if row.parent is None or row.inherited is None:
             return tuple(reversed(stages))
         end, row = row.inherited, rows[row.parent]
 
 
-def lineage_to_csv(stages: Sequence[Stage], names: Sequence[str]) -> str:
-    r"""Give the stages as CSV with `\n` line ends: `trial,start,end,value,params.<name>...`."""
-    columns = ["trial", "start", "end", "value", *(f"params.{name}" for name in names)]
-    return csv_text(columns, [[*_places(stage), *map(stage.params.get, names)] for stage in stages])
+def lineage_to_csv(stages: Sequence[Stage], names: Sequence[str], metrics: Sequence[str]) -> str:
+    r"""Give the stages as CSV with `\n` line ends: `trial,start,end,value,params.<name>...`.
+
+    Where several metrics decide, `values.<name>` stand in place of `value`.
+    """
+    columns = ["trial", "start", "end", *value_columns(metrics), *(f"params.{name}" for name in names)]
+    return csv_text(
+        columns,
+        [
+            [stage.trial, stage.start, stage.end, *map(stage.values.get, metrics), *map(stage.params.get, names)]
+            for stage in stages
+        ],
+    )
 
 
-def lineage_to_json(stages: Sequence[Stage], names: Sequence[str]) -> str:
-    """Give the stages as a JSON array of objects, one on a line."""
+def lineage_to_json(stages: Sequence[Stage], names: Sequence[str], metrics: Sequence[str]) -> str:
+    """Give the stages as a JSON array of objects, one on a line, with `values` where several metrics decide."""
     entries = []
     for stage in stages:
         params = {name: stage.params[name] for name in names if name in stage.params}
         entries.append(
-            {"trial": stage.trial, "start": stage.start, "end": stage.end, "value": stage.value, "params": params}
+            {"trial": stage.trial, "start": stage.start, "end": stage.end, **_told(stage, metrics), "params": params}
         )
     return json_text(entries)
 
 
-def lineage_to_table(stages: Sequence[Stage], names: Sequence[str], metric: str) -> str:
+def lineage_to_table(stages: Sequence[Stage], names: Sequence[str], metrics: Sequence[str]) -> str:
     """Give the stages for a terminal."""
     columns = [
         Column("trial", [str(stage.trial) for stage in stages]),
         Column("start", [str(stage.start) for stage in stages]),
         Column("end", [str(stage.end) for stage in stages]),
-        Column(metric, ["" if stage.value is None else f"{stage.value:.6g}" for stage in stages]),
+        *(Column(name, [f"{s.values[name]:.6g}" if name in s.values else "" for s in stages]) for name in metrics),
     ]
     for name in names:
         cells = [param_cell(stage.params[name]) if name in stage.params else "" for stage in stages]
@@ -79,5 +89,7 @@ def lineage_to_table(stages: Sequence[Stage], names: Sequence[str], metric: str)
     return table_text(columns)
 
 
-def _places(stage: Stage) -> tuple[int, int, int, float | None]:
-    return stage.trial, stage.start, stage.end, stage.value
+def _told(stage: Stage, metrics: Sequence[str]) -> dict[str, Any]:
+    if len(metrics) > 1:
+        return {"values": {name: stage.values[name] for name in metrics if name in stage.values}}
+    return {"value": stage.values.get(metrics[0])}

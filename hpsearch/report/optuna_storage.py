@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpsearch.errors import HpsearchError
+from hpsearch.objective import Objective, excesses_of
 from hpsearch.report.optuna_distributions import OptunaParameter, optuna_parameter
 from hpsearch.report.tables import strict_json
 from hpsearch.sweep.sweep import Sweep
@@ -36,6 +37,7 @@ _COLUMNS = {
     "trial_values": ("trial_id", "objective", "value", "value_type"),
     "trial_intermediate_values": ("trial_id", "step", "intermediate_value", "intermediate_value_type"),
     "trial_user_attributes": ("trial_id", "key", "value_json"),
+    "trial_system_attributes": ("trial_id", "key", "value_json"),
 }
 """Those tables."""
 
@@ -50,15 +52,16 @@ def write_optuna_storage(
 ) -> None:
     """Write a new SQLite file with one study.
 
-    Stopped trials become PRUNED, and failed ones, or those that ended without a value, FAIL: Optuna's own
-    best trial is therefore the best of those that ran to their end. The rest of a row is in user attributes, and so
-    is a parameter whose values Optuna would bend: `params.<name>`, in JSON.
+    Stopped trials become PRUNED, and failed ones, or those that ended without a value, FAIL: Optuna's own best trial is
+    therefore the best of those that ran to their end. Constraints on outcomes become those that `Trial.set_constraint`
+    sets. The rest of a row is in user attributes, and so is a parameter whose values Optuna would bend:
+    `params.<name>`, in JSON.
 
     Args:
         path: Must not exist.
         rows: All trials, numbered from 0 without a gap.
         sweep: Gives the distributions, the metric's name and direction, and the study's name in the storage.
-        curves: Trial number to (iteration, metric): the intermediate values.
+        curves: Trial number to (iteration, metric): the intermediate values, which Optuna has of one goal only.
         times: Trial number to when it began and ended, in seconds since the epoch.
         identity: Of our study: marks the storage as its export.
     """
@@ -68,15 +71,20 @@ def write_optuna_storage(
 
         storage = optuna.storages.RDBStorage(str(URL.create("sqlite", database=str(path))))
         try:
-            study = optuna.create_study(storage=storage, study_name=sweep.name, direction=sweep.metric.goal)
-            study.set_metric_names([sweep.metric.name])
+            goals = sweep.objective.goals
+            directions = [goal.goal for goal in goals]
+            study = optuna.create_study(storage=storage, study_name=sweep.name, directions=directions)
+            study.set_metric_names([goal.name for goal in goals])
             study.set_user_attr(MARK, identity)
             parameters = {
                 name: optuna_parameter(parameter.distribution, [row.params[name] for row in rows if name in row.params])
                 for name in sweep.parameters.columns(row.params for row in rows)
                 if (parameter := sweep.parameters.find(name)) is not None
             }
-            trials = [_trial(row, parameters, curves.get(row.number, ()), times.get(row.number)) for row in rows]
+            trials = [
+                _trial(row, parameters, curves.get(row.number, ()), times.get(row.number), sweep.objective)
+                for row in rows
+            ]
             if storage.get_current_version() == KNOWN_SCHEMA:
                 _insert(storage, storage.get_study_id_from_name(sweep.name), trials)
             else:
@@ -135,6 +143,7 @@ def _trial(
     parameters: Mapping[str, OptunaParameter | None],
     curve: Sequence[tuple[int, float]],
     times: tuple[float, float | None] | None,
+    objective: Objective,
 ) -> FrozenTrial:
     from optuna.trial import TrialState as OptunaState
     from optuna.trial import create_trial
@@ -142,7 +151,7 @@ def _trial(
     state = {
         TrialState.WAITING: OptunaState.WAITING,
         TrialState.RUNNING: OptunaState.RUNNING,
-        TrialState.COMPLETE: OptunaState.COMPLETE if row.value is not None else OptunaState.FAIL,
+        TrialState.COMPLETE: OptunaState.COMPLETE if row.values else OptunaState.FAIL,
         TrialState.STOPPED: OptunaState.PRUNED,
         TrialState.FAILED: OptunaState.FAIL,
     }[row.state]
@@ -163,12 +172,15 @@ def _trial(
     }
     trial = create_trial(
         state=state,
-        value=row.value if has_value else None,
+        values=row.values if has_value and row.values else None,
         params={name: parameter.value(row.params[name]) for name, parameter in held.items()},
         distributions={name: parameter.distribution for name, parameter in held.items()},
         user_attrs={name: value for name, value in attributes.items() if value not in (None, "")},
         intermediate_values=dict(curve),
     )
+    if row.score is not None:
+        for constraint, excess in zip(objective.constraints, excesses_of(row.score), strict=True):
+            trial.set_constraint(str(constraint), excess)
     trial.number = row.number
     began, ended = times or (None, None)
     trial.datetime_start = None if state == OptunaState.WAITING else _local(began)
@@ -195,12 +207,14 @@ def _insert(storage: RDBStorage, study: int, trials: Sequence[FrozenTrial]) -> N
         for name, distribution in trial.distributions.items():
             internal = distribution.to_internal_repr(trial.params[name])
             rows["trial_params"].append((key, name, internal, distribution_to_json(distribution)))
-        if trial.value is not None:
-            rows["trial_values"].append((key, 0, *_stored_number(trial.value)))
+        for place, value in enumerate(trial.values or ()):
+            rows["trial_values"].append((key, place, *_stored_number(value)))
         for step, value in trial.intermediate_values.items():
             rows["trial_intermediate_values"].append((key, step, *_stored_number(value)))
         for name, value in trial.user_attrs.items():
             rows["trial_user_attributes"].append((key, name, json.dumps(value)))
+        for name, value in trial.system_attrs.items():
+            rows["trial_system_attributes"].append((key, name, json.dumps(value)))
     with storage.engine.begin() as connection:
         for table, columns in _COLUMNS.items():
             if rows[table]:

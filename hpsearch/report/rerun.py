@@ -14,7 +14,7 @@ from hpsearch.errors import HpsearchError
 from hpsearch.objective import is_valid
 from hpsearch.report.tables import LONGEST_CELL, Column, frame_of, param_cell, table_text
 from hpsearch.report.wording import counted, shortened
-from hpsearch.trial import Params, TrialRow, TrialState
+from hpsearch.trial import Params, Score, TrialRow, TrialState
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +49,16 @@ class Configuration:
     @cached_property
     def values(self) -> list[float]:
         """What the runs gave that came to their end with a value: the others count nowhere."""
-        return [row.value for row in self.runs if row.state is TrialState.COMPLETE and is_valid(row.value)]
+        return [row.value for row in self._ended if row.value is not None]
+
+    @property
+    def _ended(self) -> list[TrialRow]:
+        return [row for row in self.runs if row.state is TrialState.COMPLETE]
+
+    def means(self, names: Sequence[str]) -> dict[str, float]:
+        """Give the means of what those runs reported; of nothing where there are none."""
+        told = [row.metrics for row in self._ended if row.value is not None]
+        return {name: statistics.mean(metrics[name] for metrics in told) for name in names if told}
 
     @property
     def succeeded(self) -> int:
@@ -99,6 +108,10 @@ class Rerun:
         """Where the former study lay."""
         return str(self.origin["directory"])
 
+    @property
+    def _metric(self) -> str:
+        return self.study.sweep.objective.goals[0].name
+
     @cached_property
     def former(self) -> tuple[Configuration, ...]:
         """The configurations as the former study ranked them: the first has its best trial."""
@@ -117,9 +130,19 @@ class Rerun:
 
     @cached_property
     def configurations(self) -> tuple[Configuration, ...]:
-        """The configurations by their mean, best first; those without any value last."""
-        ranked = self.study.sweep.objective.rank({place: known.mean for place, known in enumerate(self.former)})
-        return tuple(self.former[place] for place in ranked)
+        """The configurations by their mean, best first; those without any value last.
+
+        Behind those whose means keep the constraints on outcomes stand the others.
+        """
+        scores = {place: self._score(known) for place, known in enumerate(self.former)}
+        return tuple(self.former[place] for place in self.study.sweep.objective.rank(scores))
+
+    def _score(self, known: Configuration) -> Score | None:
+        """Give what the means of a configuration are worth."""
+        objective = self.study.sweep.objective
+        if known.mean is None:
+            return None
+        return objective.reported({self._metric: known.mean, **known.means(objective.names[1:])})
 
     @property
     def best(self) -> Configuration:
@@ -131,7 +154,7 @@ class Rerun:
         first = self.configurations[0]
         if not is_valid(first.mean):
             raise HpsearchError(
-                f"{self.study.directory}: no configuration has a mean of {self.study.sweep.metric.name!r} yet. "
+                f"{self.study.directory}: no configuration has a mean of {self._metric!r} yet. "
                 f"`hpsearch trials {shlex.quote(str(self.study.directory))}` shows what became of each run."
             )
         return first
@@ -171,7 +194,7 @@ class Rerun:
 
     def text(self) -> str:
         """Give the table for a terminal, what isn't in it, and which configuration is best."""
-        known, metric = self.configurations, self.study.sweep.metric.name
+        known, metric = self.configurations, self._metric
         columns = [
             Column("trial", [str(one.trial) for one in known]),
             Column(f"its {metric}", [_shown(one.value) for one in known]),
@@ -194,7 +217,7 @@ class Rerun:
                 elif row.state is not TrialState.COMPLETE:
                     unended += 1
                 elif not is_valid(row.value):
-                    lines.append(f"no value:     {which}: {self.study.sweep.metric.name} is NaN")
+                    lines.append(f"no value:     {which}: {self._metric} is NaN")
         if len(lines) > _MOST_NAMED:
             more = counted(len(lines) - _MOST_NAMED, "more run")
             lines[_MOST_NAMED:] = [
@@ -209,7 +232,9 @@ class Rerun:
         best, first = self.configurations[0], self.former[0]
         if not is_valid(best.mean):
             return ["best by mean: none, no run has a value"]
+        broken = " and ".join(self.study.sweep.objective.broken(self._score(best)))
         line = f"best by mean: trial {best.trial} of {self.directory}, {self._told(best)}"
+        line += f", but the means break {broken}, as all do" if broken else ""
         if best is first:
             return [line, "              which was the best trial there, too"]
         place = self.configurations.index(first) + 1
@@ -222,7 +247,7 @@ class Rerun:
         if one.mean is None:
             return f"none of {counted(one.asked, 'run')} has a value"
         spread = "" if one.std is None else f" ± {_shown(one.std)}"
-        return f"{self.study.sweep.metric.name} {_shown(one.mean)}{spread} over {one.succeeded} of {one.asked} runs"
+        return f"{self._metric} {_shown(one.mean)}{spread} over {one.succeeded} of {one.asked} runs"
 
 
 def _came_of(one: Configuration) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from hpsearch.report.study import Study
-from hpsearch.report.wording import by_state, by_width, counted, duration, params_line, shortened, up_to
+from hpsearch.report.wording import by_state, by_width, counted, duration, front_line, params_line, shortened, up_to
 from hpsearch.study.enough import ENOUGH
 from hpsearch.trial import Failure, TrialState
 
@@ -41,19 +41,32 @@ def status_text(study: Study, holder: str | None) -> str:
     of_all = "" if total is None else f" of {total[1]:,}"
     where = "from ask to tell" if study.is_told else "in workers"
     lines.append(f"iterations  {study.iterations:,}{of_all}, {duration(sum(row.seconds for row in rows))} {where}")
-    best = study._journaled.best()
-    if best is not None:
-        value = f"{study.sweep.metric.name} {best.value!r} at {best.value_iteration}"
-        lines.append(f"best        trial {best.number}: {value}")
-        lines.append(f"            {params_line(best.params)}")
-        others = {name: value for name, value in best.metrics.items() if name != study.sweep.metric.name}
-        if others:
-            lines.append(f"            reports {params_line(others)}")
+    lines += _leaders(study)
     lines += _widths(study)
     lines += _rungs(study)
     lines += _reverted(study)
     lines += _failures(study)
     return "\n".join(lines) + "\n"
+
+
+def _leaders(study: Study) -> list[str]:
+    """Say which trial is best, or which ones are the front."""
+    objective, leaders = study.sweep.objective, study.leaders
+    if not leaders:
+        return []
+    if objective.several:
+        lines = [f"front       {front_line(leaders, objective)}"]
+        if leaders[0].feasible:
+            pasted = shlex.quote(str(study.directory))
+            lines.append(f"            look at it with: hpsearch trials {pasted} --front")
+        return lines
+    (best,) = leaders
+    goal = objective.goals[0].name
+    broken = "" if best.feasible else f", which breaks {' and '.join(objective.broken(best.score))}, as all do"
+    lines = [f"best        trial {best.number}: {goal} {best.values[0]!r} at {best.value_iteration}{broken}"]
+    lines.append(f"            {params_line(best.params)}")
+    others = {name: value for name, value in best.metrics.items() if name != goal}
+    return [*lines, f"            reports {params_line(others)}"] if others else lines
 
 
 def _open(study: Study) -> str:
@@ -65,15 +78,23 @@ def _open(study: Study) -> str:
     return f"open: {waits}ask with: hpsearch ask {shlex.quote(str(study.directory))}"
 
 
-def way_on(state: str, directory: Path | str) -> str:
-    """Say how a study that has ended before it was finished goes on."""
+def way_on(study: Study, directory: Path | str) -> str:
+    """Say how a study that has ended before it was finished goes on, whose directory is shown so."""
+    state = study.state
     command = f"go on with: hpsearch resume {shlex.quote(str(directory))}"
     if state == "max_time":
         return f"its limits.max_time is used up; {command} --set limits.max_time=TIME (over all runs)"
     if state in ENOUGH:
-        changed = "metric.target=VALUE" if state == "target" else "limits.patience=TRIALS"
+        changed = f"{_target_key(study)}=VALUE" if state == "target" else "limits.patience=TRIALS"
         return f"{command} --set {changed} (null for none)"
     return command
+
+
+def _target_key(study: Study) -> str:
+    """Give the key of a target: of several metrics the first one that has any."""
+    objective = study.sweep.objective
+    place = next((place for place, goal in enumerate(objective.goals) if goal.target is not None), 0)
+    return f"metric.{place}.target" if objective.several else "metric.target"
 
 
 def _state(study: Study, holder: str | None) -> str:
@@ -84,10 +105,10 @@ def _state(study: Study, holder: str | None) -> str:
     if study.state == "finished":
         return "finished"
     if study.state in ENOUGH:
-        return f"{study.state}: {study.message}\n            {way_on(study.state, study.directory)}"
+        return f"{study.state}: {study.message}\n            {way_on(study, study.directory)}"
     if study.message:
-        return f"{study.state}: {study.message}\n            mend it and {way_on(study.state, study.directory)}"
-    return f"{study.state}; {way_on(study.state, study.directory)}"
+        return f"{study.state}: {study.message}\n            mend it and {way_on(study, study.directory)}"
+    return f"{study.state}; {way_on(study, study.directory)}"
 
 
 def _rungs(study: Study) -> list[str]:

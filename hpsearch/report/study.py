@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpsearch.checks import nearest
 from hpsearch.errors import HpsearchError, UnreadableCheckpointError
 from hpsearch.events import Ended, Event, Extended, Failed, Finished, Lost, Opened, Reverted, Saved, Started
+from hpsearch.objective import Objective
+from hpsearch.report.best import BestTrial, hypervolumes, no_best, weighted
 from hpsearch.report.lineage import Stage, lineage
 from hpsearch.report.segments import SegmentRow, segment_rows
 from hpsearch.schedulers.base import RungView
@@ -20,26 +21,16 @@ from hpsearch.study.extension import extended
 from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import TrialRow, TrialState
+from hpsearch.trial import Report, Score, TrialRow, TrialState
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from hpsearch.report.rerun import Rerun
 
+T = TypeVar("T")
+
 __all__ = ["BestTrial", "Study", "load", "stored_sweep", "study_of"]
-
-
-@dataclass(frozen=True, slots=True)
-class BestTrial:
-    """The best trial of a study."""
-
-    number: int
-    value: float
-    params: dict[str, Any]
-    """As the trainable saw them, groups nested."""
-    checkpoint: Path | None
-    """A file for `torch.load`, or what the trainable wrote; None where none was saved, or it was deleted."""
 
 
 @dataclass(eq=False)
@@ -101,19 +92,71 @@ class Study:
 
     @property
     def best_trial(self) -> BestTrial:
-        """The trial with the best value; ties go to the lower number.
+        """The trial with the best value, of those that keep all constraints; ties go to the lower number.
 
         Raises:
-            HpsearchError: No trial has a value.
+            HpsearchError: There is none, or several metrics decide.
         """
-        row = self._journaled.best()
-        if row is None or row.value is None:
-            failed = self._journaled.counts().get(TrialState.FAILED, 0)
+        if self.sweep.objective.several:
             raise HpsearchError(
-                f"{self.directory}: no trial has a value of {self.sweep.metric.name!r} yet ({failed} failed). "
-                f"`hpsearch trials {shlex.quote(str(self.directory))}` shows what became of each."
+                f"{self.directory}: {self._title} decide together, so that there is no best trial: `best_trials` are "
+                "those that no other is better than, `best_by(weights)` is the best one by weights"
             )
-        return BestTrial(row.number, row.value, self.sweep.parameters.nest(row.params), self.checkpoint_path(row))
+        return self.best_trials[0]
+
+    @property
+    def _title(self) -> str:
+        return self.sweep.objective.title
+
+    @property
+    def best_trials(self) -> list[BestTrial]:
+        """The trials that no other one is better than (the front), by number; of one metric the best one.
+
+        Raises:
+            HpsearchError: No trial has a value and keeps all constraints.
+        """
+        leaders = self.leaders
+        if not leaders or not leaders[0].feasible:
+            raise no_best(self, leaders)
+        return [self._best(row) for row in leaders]
+
+    @property
+    def leaders(self) -> list[TrialRow]:
+        """The rows of `best_trials`; of trials that all break constraints the one that does so least."""
+        return self._journaled.leaders()
+
+    def best_by(self, weights: Mapping[str, float]) -> BestTrial:
+        """Give the trial that is best by one number, of those that keep all constraints; ties go to the lower number.
+
+        Args:
+            weights: What one unit of a metric is worth, at least 0; one that isn't named is worth nothing.
+
+        Raises:
+            HpsearchError: No trial has a value and keeps all constraints; or the weights aren't right.
+        """
+        worth = weighted(self.trials, self.sweep.objective, weights)
+        if not worth:
+            raise no_best(self, self.leaders)
+        return self._best(self.trials[min(worth, key=lambda number: (-worth[number], number))])
+
+    def hypervolumes(self, reference: Mapping[str, float] | None = None) -> list[tuple[float, int, float]]:
+        """Give how the hypervolume of the front grew: (seconds since the beginning, iterations in all, hypervolume).
+
+        There is one entry wherever a trial changed the front by ending a segment, failing, being retried or taken back.
+
+        Args:
+            reference: The worst value of each metric that is worth anything; of those that it doesn't name the sweep's
+                `metric.reference`, or the worst value that any trial of the front had.
+
+        Raises:
+            HpsearchError: It names another metric, or what isn't finite.
+        """
+        return hypervolumes(self.sweep, self._entries(), self.created, reference)
+
+    def _best(self, row: TrialRow) -> BestTrial:
+        names = (goal.name for goal in self.sweep.objective.goals)
+        values = dict(zip(names, row.values, strict=True))
+        return BestTrial(row.number, values, self.sweep.parameters.nest(row.params), self.checkpoint_path(row))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -140,13 +183,15 @@ class Study:
     def trials_dataframe(self, times: bool = False, metrics: bool = False) -> pd.DataFrame:
         """Give every trial as a row: `trial, state, iterations, value, params.<name>, width`.
 
+        With several goals `values.<name>` stand in place of `value`; with constraints on outcomes there is `feasible`.
+
         Args:
             times: Add the running time in seconds.
             metrics: Add all that was reported at `iterations`, as `metrics.<name>`.
         """
         from hpsearch.report.tables import trials_dataframe
 
-        return trials_dataframe(self.trials, self.names, times, metrics)
+        return trials_dataframe(self.trials, self.names, times, metrics, self.sweep.objective)
 
     def checkpoint_path(self, row: TrialRow) -> Path | None:
         """Give a trial's checkpoint as the user reads it; None where there is none, or it was deleted or is damaged."""
@@ -163,15 +208,40 @@ class Study:
         """Give each trial's metric over its iterations, of the reports that count; NaN where NaN was reported.
 
         Args:
-            metric: Any that was reported; iterations that didn't report it are left out. None: the sweep's own.
+            metric: Any that was reported; iterations that didn't report it are left out. None: the only one that
+                decides.
 
         Raises:
-            HpsearchError: No report holds this metric.
+            HpsearchError: No report holds this metric; or none is named, and several decide.
         """
-        name = self.sweep.metric.name if metric is None else metric
-        known = {self.sweep.metric.name: None}  # in the order of reporting
-        points: dict[int, dict[int, float]] = defaultdict(dict)
-        sound: dict[int, dict[int, float]] = {}
+        own = self.sweep.objective.names
+        if metric is None and self.sweep.objective.several:
+            raise HpsearchError(f"{self.directory}: expected the name of a metric, as {self._title} decide together")
+        name = own[0] if metric is None else metric
+        known = dict.fromkeys(own)  # in the order of reporting
+
+        def read(report: Report) -> float | None:
+            known.update(dict.fromkeys(report.metrics))
+            return report.metrics.get(name)
+
+        curves = self._over_iterations(read)
+        if name not in known:
+            raise HpsearchError(f"{self.directory}: no report holds a metric {name!r}; {nearest(name, known)}")
+        return curves
+
+    def scores(self, objective: Objective | None = None) -> dict[int, list[tuple[int, Score]]]:
+        """Give what each trial was worth over its iterations, of the reports that count, NaN where it was reported.
+
+        Args:
+            objective: What it is worth to; None: to the sweep. Reports that lack what decides are left out.
+        """
+        wanted = objective or self.sweep.objective
+        return self._over_iterations(lambda report: wanted.reported(report.metrics))
+
+    def _over_iterations(self, read: Callable[[Report], T | None]) -> dict[int, list[tuple[int, T]]]:
+        """Give what is read from each report that counts, by trial, in the order of iterations."""
+        points: dict[int, dict[int, T]] = defaultdict(dict)
+        sound: dict[int, dict[int, T]] = {}
         """Of trials that failed, what counts where they run again."""
         for entry in self._entries():
             match event := entry.event:
@@ -179,31 +249,35 @@ class Study:
                     if isinstance(event, Failed):
                         sound[event.trial] = dict(points[event.trial])
                     for report in event.reports:
-                        known.update(dict.fromkeys(report.metrics))
-                        if name in report.metrics:
-                            points[report.trial][report.iteration] = report.metrics[name]
+                        if (found := read(report)) is not None:
+                            points[report.trial][report.iteration] = found
                 case Reverted(trial=trial, iteration=last):
                     points[trial] = {i: value for i, value in points[trial].items() if i <= last}
             for decision in entry.followed.decisions:
                 if decision.action == "withdraw":
                     points[decision.trial] = sound.pop(decision.trial)
-        if name not in known:
-            raise HpsearchError(f"{self.directory}: no report holds a metric {name!r}; {nearest(name, known)}")
         return {trial: sorted(curve.items()) for trial, curve in points.items() if curve}
 
     def lineage(self, trial: int | None = None) -> tuple[Stage, ...]:
         """Give what a trial was trained with: its ancestors' params and its own, each with its iterations.
 
         Args:
-            trial: Its number; None: the best one's.
+            trial: Its number; None: the best one's, where one metric decides.
 
         Raises:
-            HpsearchError: There is no such trial.
+            HpsearchError: There is no such trial; or none is named, and several metrics decide.
         """
+        if trial is None and self.sweep.objective.several:
+            raise HpsearchError(f"{self.directory}: expected the number of a trial, as {self._title} decide together")
         rows, number = self.trials, self.best_trial.number if trial is None else trial
         if not 0 <= number < len(rows):
             raise HpsearchError(f"{self.directory}: expected the number of one of {len(rows)} trials, got {number}")
-        return lineage(rows, number, self.curves() if rows else {})
+        names = {goal.name for goal in self.sweep.objective.goals}
+
+        def deciding(report: Report) -> dict[str, float]:
+            return {name: value for name, value in report.metrics.items() if name in names}
+
+        return lineage(rows, number, self._over_iterations(deciding))
 
     def times(self) -> dict[int, tuple[float, float | None]]:
         """Give when each trial's first segment began and its last one ended, in seconds since the epoch.

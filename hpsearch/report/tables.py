@@ -1,7 +1,8 @@
 """The table of trials: as CSV and JSON for programs, for a terminal, and as a DataFrame.
 
 CSV and DataFrame have the columns `trial,state,iterations,value,params.<name>...,width`, and equal rows give equal
-bytes: no times unless they are asked for. Where trials were forked `parent` and `inherited` follow. A trial need not
+bytes: no times unless they are asked for. Where several metrics decide `values.<name>` stand in place of `value`; where
+outcomes are constrained `feasible` follows. Where trials were forked `parent` and `inherited` follow. A trial need not
 have every param. Behind them stand all that was reported, `metrics.<name>`, where asked for.
 
 JSON has no numbers for what isn't finite: there they are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`.
@@ -17,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpsearch.objective import is_valid
+from hpsearch.objective import Metric, Objective
 from hpsearch.report.wording import duration, number, shortened
 from hpsearch.trial import TrialRow, TrialState, Value
 
@@ -38,6 +39,7 @@ __all__ = [
     "strict_json",
     "table_text",
     "trials_dataframe",
+    "value_columns",
 ]
 
 LONGEST_CELL = 100
@@ -55,7 +57,17 @@ class Column:
     """Begins at the left, as words do and numbers don't."""
 
 
-def rows_to_csv(rows: Sequence[TrialRow], names: Sequence[str], times: bool = False, metrics: bool = False) -> str:
+_ONE_VALUE = Objective(Metric("value"))
+"""What decides, where nobody says what it is called."""
+
+
+def rows_to_csv(
+    rows: Sequence[TrialRow],
+    names: Sequence[str],
+    times: bool = False,
+    metrics: bool = False,
+    objective: Objective = _ONE_VALUE,
+) -> str:
     r"""Give the trials as CSV with `\n` line ends.
 
     Floats have the digits that give the same float again, or are `nan`, `inf` or `-inf`; lists and mappings are JSON.
@@ -66,8 +78,9 @@ def rows_to_csv(rows: Sequence[TrialRow], names: Sequence[str], times: bool = Fa
         names: The params, in the order of the columns.
         times: Add the column `seconds`.
         metrics: Add the columns `metrics.<name>`.
+        objective: What decides.
     """
-    columns = _columns(rows, names, times, metrics)
+    columns = _columns(rows, names, times, metrics, objective)
     return csv_text(columns, zip(*columns.values(), strict=True))
 
 
@@ -86,14 +99,21 @@ def csv_text(columns: Iterable[str], rows: Iterable[Sequence[Value]]) -> str:
     return text.getvalue()
 
 
-def rows_to_json(rows: Sequence[TrialRow], names: Sequence[str], times: bool = False, metric: str = "") -> str:
+def value_columns(metrics: Sequence[str]) -> list[str]:
+    """Name the columns of the metrics that decide: `value` where it is one, else `values.<name>`."""
+    return [f"values.{name}" for name in metrics] if len(metrics) > 1 else ["value"]
+
+
+def rows_to_json(
+    rows: Sequence[TrialRow], names: Sequence[str], times: bool = False, objective: Objective = _ONE_VALUE
+) -> str:
     """Give the trials as a JSON array of objects, params and metrics as an object in each, one trial per line.
 
     Args:
         rows: The trials, in the order of the lines.
         names: The params, in the order of each object.
         times: Add the running time.
-        metric: Where it is NaN, and so no value, `value` says so.
+        objective: What decides. Where that is NaN, and so no value, `value` says so.
     """
     entries = []
     for row in rows:
@@ -101,7 +121,7 @@ def rows_to_json(rows: Sequence[TrialRow], names: Sequence[str], times: bool = F
             "trial": row.number,
             "state": str(row.state),
             "iterations": row.iterations,
-            "value": row.value if is_valid(row.value) else _nan_of(row, metric),
+            **_values_json(row, objective),
             "params": {name: row.params[name] for name in names if name in row.params},
             "width": row.width,
             "metrics": dict(row.metrics),
@@ -137,9 +157,10 @@ def strict_json(value: Value) -> Value:
 def rows_to_table(
     rows: Sequence[TrialRow],
     names: Sequence[str],
-    metric: str = "value",
+    objective: Objective = _ONE_VALUE,
     times: bool = False,
     metrics: bool = False,
+    worth: Mapping[int, float] | None = None,
 ) -> str:
     """Give the trials for a terminal; a failed one shows its message in one line, one that was taken back the reason.
 
@@ -148,22 +169,30 @@ def rows_to_table(
     Args:
         rows: The trials, in the order of the lines.
         names: The params, in the order of the columns.
-        metric: Heads the column of values.
+        objective: What decides. Constrained metrics have columns as well, and so has what is broken of it.
         times: Add the running time.
         metrics: Add what else was reported.
+        worth: Trial to its worth by weights, which is shown.
     """
     columns = [
         Column("trial", [str(row.number) for row in rows]),
         Column("state", [str(row.state) for row in rows], is_text=True),
         Column("iterations", [str(row.iterations) for row in rows]),
-        Column(metric, [f"{row.value:.6g}" if is_valid(row.value) else "" for row in rows]),
     ]
+    for place, goal in enumerate(objective.goals):
+        columns.append(Column(goal.name, [f"{row.values[place]:.6g}" if row.values else "" for row in rows]))
+    for name in objective.names[len(objective.goals) :]:
+        columns.append(_metric_column(name, rows))
+    if worth is not None:
+        columns.append(Column("worth", [f"{worth[row.number]:.6g}" if row.number in worth else "" for row in rows]))
+    if objective.constraints:
+        columns.append(Column("breaks", [", ".join(objective.broken(row.score)) for row in rows], is_text=True))
     for name in names:
         cells = [param_cell(row.params[name]) if name in row.params else "" for row in rows]
         columns.append(Column(name, cells, is_text=True))
     for name in _metric_names(rows) if metrics else []:
-        if name != metric:
-            columns.append(Column(name, [f"{row.metrics[name]:.6g}" if name in row.metrics else "" for row in rows]))
+        if name not in objective.names:
+            columns.append(_metric_column(name, rows))
     if any(row.parent is not None for row in rows):
         columns.append(Column("parent", [_forked_from(row) for row in rows]))
     if any(row.width != 1 for row in rows):
@@ -198,7 +227,11 @@ def table_text(columns: Sequence[Column]) -> str:
 
 
 def trials_dataframe(
-    rows: Sequence[TrialRow], names: Sequence[str], times: bool = False, metrics: bool = False
+    rows: Sequence[TrialRow],
+    names: Sequence[str],
+    times: bool = False,
+    metrics: bool = False,
+    objective: Objective = _ONE_VALUE,
 ) -> pd.DataFrame:
     """Give the trials as a DataFrame with the columns of the CSV; NaN where there is no value.
 
@@ -207,8 +240,10 @@ def trials_dataframe(
     """
     import pandas as pd
 
-    frame = frame_of(_columns(rows, names, times, metrics, absent=pd.NA))
-    return frame.astype({"value": "float64", "trial": "int64", "iterations": "int64", "width": "int64"})
+    frame = frame_of(_columns(rows, names, times, metrics, objective, absent=pd.NA))
+    values = dict.fromkeys(value_columns([goal.name for goal in objective.goals]), "float64")
+    kinds = {**values, "trial": "int64", "iterations": "int64", "width": "int64"}
+    return frame.astype(kinds | ({"feasible": "boolean"} if objective.constraints else {}))
 
 
 def frame_of(columns: Mapping[str, list[Any]]) -> pd.DataFrame:
@@ -219,14 +254,23 @@ def frame_of(columns: Mapping[str, list[Any]]) -> pd.DataFrame:
 
 
 def _columns(
-    rows: Sequence[TrialRow], names: Sequence[str], times: bool, metrics: bool, absent: Any = None
+    rows: Sequence[TrialRow],
+    names: Sequence[str],
+    times: bool,
+    metrics: bool,
+    objective: Objective,
+    absent: Any = None,
 ) -> dict[str, list[Value]]:
     """Give the values of each column of the CSV; `absent` is that of what the trial doesn't have."""
     columns: dict[str, list[Value]] = {
         "trial": [row.number for row in rows],
         "state": [str(row.state) for row in rows],
         "iterations": [row.iterations for row in rows],
-        "value": [row.value if is_valid(row.value) else None for row in rows],
+        **{
+            column: [row.values[place] if row.values else None for row in rows]
+            for place, column in enumerate(value_columns([goal.name for goal in objective.goals]))
+        },
+        **({"feasible": [row.feasible if row.values else absent for row in rows]} if objective.constraints else {}),
         **{f"params.{name}": [row.params.get(name, absent) for row in rows] for name in names},
         "width": [row.width for row in rows],
     }
@@ -245,6 +289,10 @@ def _metric_names(rows: Iterable[TrialRow]) -> list[str]:
     return sorted({name for row in rows for name in row.metrics})
 
 
+def _metric_column(name: str, rows: Sequence[TrialRow]) -> Column:
+    return Column(name, [f"{row.metrics[name]:.6g}" if name in row.metrics else "" for row in rows])
+
+
 def _forked_from(row: TrialRow) -> str:
     """Say what a trial was forked from: `"3 at 20"`; without the iteration where nothing was taken over."""
     if row.parent is None:
@@ -252,10 +300,14 @@ def _forked_from(row: TrialRow) -> str:
     return str(row.parent) if row.inherited is None else f"{row.parent} at {row.inherited}"
 
 
-def _nan_of(row: TrialRow, metric: str) -> float | None:
-    """Give NaN for a trial that has no value because it reported NaN."""
-    told = math.isnan(row.metrics.get(metric, 0.0)) and row.state is not TrialState.FAILED
-    return math.nan if told else None
+def _values_json(row: TrialRow, objective: Objective) -> dict[str, Value]:
+    """Give what decides; NaN for a trial that has no value because it reported NaN."""
+    names = [goal.name for goal in objective.goals]
+    failed = row.state is TrialState.FAILED
+    nans = {name: math.nan for name in names if math.isnan(row.metrics.get(name, 0.0)) and not failed}
+    values = dict(zip(names, row.values, strict=True)) if row.values else nans
+    told: dict[str, Value] = {"values": values} if objective.several else {"value": values.get(names[0])}
+    return told | ({"feasible": row.feasible if row.values else None} if objective.constraints else {})
 
 
 def csv_field(value: Value) -> str:

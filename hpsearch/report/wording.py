@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from hpsearch.trial import Params, TrialState, Value
+from hpsearch.objective import Objective
+from hpsearch.trial import Params, TrialRow, TrialState, Value
 
-__all__ = ["by_state", "by_width", "counted", "duration", "number", "params_line", "shortened", "up_to"]
+__all__ = [
+    "by_state",
+    "by_width",
+    "counted",
+    "duration",
+    "front_line",
+    "number",
+    "params_line",
+    "shortened",
+    "up_to",
+]
 
 
 def duration(seconds: float) -> str:
@@ -45,6 +56,20 @@ def up_to(until: int | None) -> str:
 def params_line(params: Params) -> str:
     """Give params in one line: `lr=0.01234  layers=3  activation=relu`."""
     return "  ".join(f"{name}={_value(value)}" for name, value in params.items())
+
+
+def front_line(leaders: Sequence[TrialRow], objective: Objective) -> str:
+    """Put a front into words: `7 trials, accuracy 0.91 to 0.98, latency_ms 3.1 to 20`."""
+    if not leaders:
+        return f"no {objective.title} yet"
+    if not leaders[0].feasible:
+        broken = " and ".join(objective.broken(leaders[0].score))
+        return f"none: trial {leaders[0].number} breaks {broken} least"
+    told = [counted(len(leaders), "trial")]
+    for goal, values in zip(objective.goals, zip(*(row.values for row in leaders), strict=True), strict=True):
+        low, high = number(min(values)), number(max(values))
+        told.append(f"{goal.name} {low}" if low == high else f"{goal.name} {low} to {high}")
+    return ", ".join(told)
 
 
 def by_state(counts: Mapping[TrialState, int]) -> str:

@@ -56,7 +56,7 @@ def suite(tmp_path: Path) -> Suite:
 
 
 def test_a_suite_knows_the_methods_of_hpsearch_and_its_own(suite):
-    searchers = ["random", "qmc", "tpe", "bohb", "gp", "cmaes", "curves", "evolution", "spectral"]
+    searchers = ["random", "qmc", "tpe", "bohb", "gp", "cmaes", "nsga2", "curves", "evolution", "spectral"]
     schedulers = ["hyperband", "successive_halving", "asha", "pasha", "median"]
     assert list(suite.known) == [*searchers, *schedulers, "asha_from_3"]
     suite.check([name for name in suite.known if name != "cmaes"])  # which needs two numbers to move
@@ -71,7 +71,7 @@ def test_a_suite_knows_the_methods_of_hpsearch_and_its_own(suite):
 
 def test_the_target_of_a_suites_sweep_ends_no_run_before_its_last_budget(tmp_path):
     suite = load_suite(write(tmp_path, sweep={**SUITE["sweep"], "metric": {"name": "loss", "target": 1e9}}))
-    assert suite.sweep_of("random", "one.yaml", 0, 1, 1.0).metric.target is None
+    assert suite.sweep_of("random", "one.yaml", 0, 1, 1.0).objective.goals[0].target is None
 
 
 def test_what_is_good_on_a_task(suite):

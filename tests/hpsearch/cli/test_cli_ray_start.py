@@ -18,6 +18,7 @@ def init(**options):
     raise {error}
 
 ray.init = init
+from hpsearch.objective import Metric, Objective
 from hpsearch.cli import main
 sys.exit(main(["run", "sweep.yaml", "--dir", "study"]))
 """
@@ -104,12 +105,13 @@ def test_a_command_that_cant_run_is_said_before_ray_starts(here, hpsearch_comman
     [["${env}", "A=1", "sh", "${program}"], ["${env}", "-i", "sh"], ["${interpreter}"], ["./run.sh"], ["${args}"]],
 )
 def test_a_command_that_may_run_isnt_refused_beforehand(here, command):
+    from hpsearch.objective import Metric, Objective
     from hpsearch.worker.job import CommandLine, Job
     from hpsearch.worker.preflight import check_trainable
 
     (here / "run.sh").touch(mode=0o755)
     line = CommandLine(None, tuple(command), os.fspath(here))
-    check_trainable(Job("study", "test", line, (), "loss", None, 1))
+    check_trainable(Job("study", "test", line, (), Objective(Metric("loss")), None, 1))
 
 
 @BACKENDS

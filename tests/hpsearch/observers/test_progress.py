@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpsearch.objective import Metric
+from hpsearch.objective import Metric, Objective
 from hpsearch.observers.progress import LiveTable, PlainLines, Silent, Snapshot, choose_progress
 from hpsearch.observers.rung_rows import rung_rows
 from hpsearch.schedulers.base import RungView
@@ -32,10 +32,10 @@ BEST = TrialRow(
 
 START = Snapshot(
     name="digits",
-    metric=Metric("accuracy", "maximize"),
+    objective=Objective(Metric("accuracy", "maximize")),
     rungs=[RungView(0, 0, 1, 27, 4, 2), RungView(0, 1, 3, 9, 0, 0)],
     counts={TrialState.RUNNING: 2, TrialState.WAITING: 2},
-    best=None,
+    leaders=(),
     workers=Workers(ready=2, busy=2, wanted=4),
     iterations=2,
     total=(49, 357),
@@ -79,7 +79,8 @@ def test_plain_lines_come_every_ten_seconds():
 def test_widths_of_running_trials_stand_beside_the_workers():
     wide = replace(START, widths={4: 1, 1: 2}, workers=Workers(6, 6, 6))
     assert (
-        plain(wide, replace(wide, best=BEST))[1].split("  ")[-3] == "6 of 6 workers busy (2 trials on 1 worker, 1 on 4)"
+        plain(wide, replace(wide, leaders=(BEST,)))[1].split("  ")[-3]
+        == "6 of 6 workers busy (2 trials on 1 worker, 1 on 4)"
     )
     terminal = Terminal()
     table = LiveTable(terminal)
@@ -89,10 +90,10 @@ def test_widths_of_running_trials_stand_beside_the_workers():
 
 
 def test_plain_line_comes_at_once_when_the_best_improves():
-    better = replace(START, best=BEST, remaining=75.0)
+    better = replace(START, leaders=(BEST,), remaining=75.0)
     same = replace(better, elapsed=0.7)
-    best = replace(BEST, number=13, value=0.98)
-    lines = plain(START, better, same, replace(same, best=best))
+    best = replace(BEST, number=13, score=0.98)
+    lines = plain(START, better, same, replace(same, leaders=(best,)))
     assert len(lines) == 3
     assert lines[1].endswith(
         "4 of 49 trials (2 waiting, 2 running)  2 of 2 workers busy, 4 wanted  2 of 357 iterations  "
@@ -132,7 +133,7 @@ def test_plain_lines_end_with_the_best_params():
     assert stream.getvalue() == ""
     lines.show(START)
     lines.note("[red]careful[/red]")
-    lines.show(replace(START, elapsed=3.0, best=BEST))
+    lines.show(replace(START, elapsed=3.0, leaders=(BEST,)))
     lines.close()
     told = stream.getvalue().splitlines()
     assert told[1] == "[red]careful[/red]"
@@ -144,7 +145,7 @@ def test_live_table_shows_rungs_best_workers_and_time_left():
     terminal = Terminal()
     table = LiveTable(terminal)
     failures = [(5, "ValueError: [bold]no[/bold]")]
-    snapshot = replace(START, best=BEST, remaining=75.0, failures=failures)
+    snapshot = replace(START, leaders=(BEST,), remaining=75.0, failures=failures)
     table.show(snapshot)
     table.close()
     told = terminal.getvalue()
@@ -168,7 +169,7 @@ def test_live_table_stays_under_thirty_lines(brackets, done):
     failures = [(trial, "x" * 500) for trial in range(9)]
     best = replace(BEST, params={f"parameter{number}": 0.5 for number in range(100)})
     rungs = many_rungs(brackets, done)
-    table.show(replace(START, rungs=rungs, best=best, failures=failures))
+    table.show(replace(START, rungs=rungs, leaders=(best,), failures=failures))
     table.close()
     last_picture = terminal.getvalue().rpartition("\x1b[1A")[2]
     assert "xxxx" in last_picture

@@ -7,12 +7,13 @@ import pytest
 
 from hpsearch.decision import Decision
 from hpsearch.events import Failed, Finished, Lost, Started
+from hpsearch.objective import Metric, Objective
 from hpsearch.observers.base import Observer, Record
 from hpsearch.observers.progress import Display, Snapshot
 from hpsearch.observers.watching import Watching
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.state import StudyState
-from hpsearch.sweep.sweep import Metric, Resources
+from hpsearch.sweep.sweep import Resources
 from hpsearch.task import Workers
 from hpsearch.trial import Failure, Report
 from tests.hpsearch.support.lives import OPENED
@@ -75,11 +76,10 @@ def test_the_screen_shows_where_the_course_stands():
     started(study_state)
     watching.look(study_state, WORKERS, 10.0)
     first, second = screen.shown
-    assert (first.iterations, first.remaining, first.best) == (0, None, None)
-    assert (second.name, second.metric, second.workers) == ("s", Metric("loss", "minimize"), WORKERS)
+    assert (first.iterations, first.remaining, first.leaders) == (0, None, [])
+    assert (second.name, second.objective, second.workers) == ("s", Objective(Metric("loss", "minimize")), WORKERS)
     assert (second.iterations, second.total, second.elapsed) == (4, (3, 12), 10.0)
-    assert second.best is not None
-    assert (second.best.number, second.best.value) == (0, 0.25)
+    assert [(row.number, row.value) for row in second.leaders] == [(0, 0.25)]
     assert second.remaining == pytest.approx(20.0)  # 4 iterations took 10 s, 8 are left
     watching.close()
     assert (len(screen.shown), screen.closed) == (2, 1)

@@ -52,7 +52,7 @@ def test_a_study_gives_whole_curves_as_far_as_trials_get_here(study):
 
 
 def test_a_study_of_another_metric_or_goal_is_refused(study):
-    with pytest.raises(SweepError, match=r"decided by 'other', the sweep's metric, got one by 'loss'"):
+    with pytest.raises(SweepError, match=r"decided by 'other', as the sweep is, got one by 'loss'"):
         begun(study, metric=Metric("other"))
     with pytest.raises(SweepError, match="whose goal is to maximize loss, got minimize"):
         begun(study, metric=Metric("loss", "maximize"))
@@ -157,7 +157,7 @@ def test_a_study_of_optunas_that_doesnt_fit_is_refused(tmp_path, monkeypatch):
     for given, told in (
         ("sqlite:///study.db", "expected the name of a study behind a #; there are bowl, other"),
         ("sqlite:///study.db#bowls", "it has no study 'bowls'; .* did you mean bowl"),
-        ("sqlite:///study.db#other", "whose goal is to minimize, as the sweep's, got maximize"),
+        ("sqlite:///study.db#other", "whose goal is to minimize loss, as the sweep's, got maximize"),
         ("sqlite:///none.db#bowl", "expected a file of Optuna's, but none.db is none"),
         ("sqlite:///empty.db#bowl", "can't be read as one: no such table"),
         ("empty.db", "can't be read as one: no such table"),

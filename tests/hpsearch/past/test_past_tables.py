@@ -50,7 +50,7 @@ def table_of(sweep: Sweep, values: list[float | None], **changes: Any) -> list[T
     rows = []
     for number, value in enumerate(values):
         params = sweep.parameters.draw(7, number)
-        given: dict[str, Any] = {"state": TrialState.COMPLETE, "iterations": 2, "value": value, "params": params}
+        given: dict[str, Any] = {"state": TrialState.COMPLETE, "iterations": 2, "score": value, "params": params}
         given |= {"origin": "random", "checkpoint": None, "failure": None, "seconds": 0.0, "reason": ""}
         rows.append(TrialRow(number, **{**given, **changes}))
     return rows

@@ -51,7 +51,11 @@ def test_stages_follow_each_other_and_the_last_is_the_trials_own(study):
     for fork in forks:
         stages = study.lineage(fork.number)
         assert [stage.start for stage in stages] == [0, *(stage.end for stage in stages[:-1])]
-        assert (stages[-1].trial, stages[-1].end, stages[-1].value) == (fork.number, fork.iterations, fork.value)
+        assert (stages[-1].trial, stages[-1].end, stages[-1].values["loss"]) == (
+            fork.number,
+            fork.iterations,
+            fork.value,
+        )
         assert stages[-2].trial == fork.parent
         assert stages[-2].end == fork.inherited == fork.start
         assert [stage.params for stage in stages] == [study.trials[stage.trial].params for stage in stages]
@@ -62,14 +66,14 @@ def test_stages_follow_each_other_and_the_last_is_the_trials_own(study):
 
 def test_where_nothing_was_taken_over_training_began_with_the_fork():
     rows = [row(0, 4), row(1, 6, parent=0), row(2, 8, parent=1, inherited=5)]
-    assert lineage(rows, 2, {1: [(5, math.inf)]}) == (
-        Stage(1, 0, 5, math.inf, {"x": 1}),
-        Stage(2, 5, 8, None, {"x": 2}),
+    assert lineage(rows, 2, {1: [(5, {"loss": math.inf})]}) == (
+        Stage(1, 0, 5, {"loss": math.inf}, {"x": 1}),
+        Stage(2, 5, 8, {}, {"x": 2}),
     )
 
 
 def test_a_trial_that_was_not_forked_is_its_own_lineage():
-    text = lineage_to_csv(lineage([row(0, 4)], 0, {0: [(4, 0.5)]}), ["x"])
+    text = lineage_to_csv(lineage([row(0, 4)], 0, {0: [(4, {"loss": 0.5})]}), ["x"], ["loss"])
     assert text == "trial,start,end,value,params.x\n0,0,4,0.5,0\n"
 
 

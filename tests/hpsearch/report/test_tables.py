@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpsearch.objective import Metric, Objective
 from hpsearch.report.tables import (
     rows_to_csv,
     rows_to_json,
@@ -44,7 +45,7 @@ def test_csv_has_exactly_the_columns_in_the_order_of_the_sweep():
     rows = [
         row(0, 0.1 + 0.2, params={"opt.name": "a,b", "lr": 1e-05}),
         row(1, None, TrialState.FAILED, params={"lr": None, "opt.name": [1, "é", None]}),
-        replace(row(2, math.nan, TrialState.STOPPED, params={"lr": 3, "opt.name": True}), width=4),
+        replace(row(2, None, TrialState.STOPPED, params={"lr": 3, "opt.name": True}), width=4),
         row(3, 2.0, TrialState.WAITING, params={"lr": 0.5}),
     ]
     assert rows_to_csv(rows, NAMES) == (
@@ -118,7 +119,7 @@ def test_json_tells_nan_and_the_infinities_from_each_other_and_from_nothing():
         row(2, None, TrialState.WAITING),
         replace(row(3, None, TrialState.FAILED), metrics={"loss": math.nan}),
     ]
-    told = json.loads(rows_to_json(rows, NAMES, metric="loss"), parse_constant=pytest.fail)
+    told = json.loads(rows_to_json(rows, NAMES, objective=Objective(Metric("loss"))), parse_constant=pytest.fail)
     assert [entry["value"] for entry in told] == ["NaN", "-Infinity", None, None]
     assert told[0]["metrics"] == {"loss": "NaN", "up": "Infinity", "down": "-Infinity", "late": 0.5}
 
@@ -135,7 +136,7 @@ def test_metrics_are_columns_of_the_csv_and_the_frame_where_they_are_asked_for()
     frame = trials_dataframe(rows, ["lr"], metrics=True)
     assert list(frame.columns)[-4:] == ["metrics.down", "metrics.late", "metrics.loss", "metrics.up"]
     assert frame["metrics.late"].tolist() == [0.5, None]
-    head = rows_to_table(rows, ["lr"], "loss", metrics=True).strip().splitlines()[0]
+    head = rows_to_table(rows, ["lr"], Objective(Metric("loss")), metrics=True).strip().splitlines()[0]
     assert head.split() == ["trial", "state", "iterations", "loss", "lr", "down", "late", "up"]
 
 
@@ -148,7 +149,7 @@ def test_the_order_in_which_metrics_were_reported_changes_no_table():
 def test_table_shows_a_failed_trials_message_in_one_line_and_no_markup():
     failure = Failure("raised", "ValueError: [bold]bad[/bold]\nmore", "Traceback")
     rows = [row(0, 0.97222222), row(1, None, TrialState.FAILED, failure=failure)]
-    text = rows_to_table(rows, NAMES, metric="accuracy")
+    text = rows_to_table(rows, NAMES, objective=Objective(Metric("accuracy")))
     lines = text.splitlines()
     assert [word in lines[1] for word in ("trial", "accuracy", "lr", "opt.name", "failure")] == [True] * 5
     assert "0.972222" in text

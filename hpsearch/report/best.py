@@ -1,0 +1,140 @@
+"""The best trials of a study: of several goals the front, by weights one of them; and how the front grew."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpsearch.checks import nearest
+from hpsearch.errors import HpsearchError
+from hpsearch.events import Failed, Finished, Retried, Reverted
+from hpsearch.objective import Metric, Objective, hypervolume, values_of
+from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.trial import Score, TrialRow, TrialState
+
+if TYPE_CHECKING:
+    from hpsearch.report.study import Study
+
+__all__ = ["BestTrial", "hypervolumes", "no_best", "weighted"]
+
+
+@dataclass(frozen=True, slots=True)
+class BestTrial:
+    """The best trial of a study, or one of the best."""
+
+    number: int
+    values: dict[str, float]
+    """Those of the metrics that decide, by name."""
+    params: dict[str, Any]
+    """As the trainable saw them, groups nested."""
+    checkpoint: Path | None
+    """A file for `torch.load`, or what the trainable wrote; None where none was saved, or it was deleted."""
+
+    @property
+    def value(self) -> float:
+        """The value of the only metric that decides.
+
+        Raises:
+            HpsearchError: Several do.
+        """
+        if len(self.values) != 1:
+            raise HpsearchError(f"trial {self.number} has a value of each of {', '.join(self.values)}: see `values`")
+        return next(iter(self.values.values()))
+
+
+def no_best(study: Study, leaders: Sequence[TrialRow]) -> HpsearchError:
+    """Say why a study has no best trial."""
+    objective, look = study.sweep.objective, f"hpsearch trials {shlex.quote(str(study.directory))}"
+    if not leaders:
+        failed = sum(row.state is TrialState.FAILED for row in study.trials)
+        told = " and ".join(repr(goal.name) for goal in objective.goals)
+        return HpsearchError(
+            f"{study.directory}: no trial has a value of {told} yet ({failed} failed). `{look}` shows what became of "
+            "each."
+        )
+    broken = " and ".join(objective.broken(leaders[0].score))
+    return HpsearchError(
+        f"{study.directory}: no trial keeps all outcome_constraints; trial {leaders[0].number} breaks them least "
+        f"({broken}). `{look}` shows all: loosen the constraint, or give the search more trials."
+    )
+
+
+def weighted(rows: Sequence[TrialRow], objective: Objective, weights: Mapping[str, float]) -> dict[int, float]:
+    """Give the worth of each trial that keeps all constraints: the sum of its values by weight, more is better.
+
+    Values of metrics that are to be minimized count as less than nothing.
+
+    Args:
+        rows: The trials.
+        objective: What decides.
+        weights: What one unit of a metric is worth, at least 0; one that isn't named is worth nothing.
+
+    Raises:
+        HpsearchError: The weights aren't right.
+    """
+    known = [goal.name for goal in objective.goals]
+    for name, weight in weights.items():
+        if name not in known:
+            raise HpsearchError(f"weights: expected metrics that decide, got {name!r}; {nearest(name, known)}")
+        if not 0 <= weight < math.inf:
+            raise HpsearchError(f"weights: expected a finite number of at least 0 for {name}, got {weight!r}")
+    if not any(weights.values()):
+        raise HpsearchError("weights: expected a weight of more than 0, got none")
+    worth = [(place, weights[goal.name], goal) for place, goal in enumerate(objective.goals) if weights.get(goal.name)]
+    sums = {
+        row.number: 0.0 - sum(weight * goal.signed(row.values[place]) for place, weight, goal in worth)
+        for row in rows
+        if row.feasible
+    }
+    # What is infinitely good in one and infinitely bad in another is worth nothing that could be compared.
+    return {number: -math.inf if math.isnan(total) else total for number, total in sums.items()}
+
+
+def hypervolumes(
+    sweep: Sweep, entries: Iterator[Entry], created: float, given: Mapping[str, float] | None
+) -> list[tuple[float, int, float]]:
+    """Give how the hypervolume of a study's front grew: (seconds since it was made, iterations in all, hypervolume).
+
+    Args:
+        sweep: Says what decides.
+        entries: The study's journal.
+        created: When it was made, in seconds since the epoch.
+        given: The worst value of each metric that is worth anything; of those that it doesn't name the sweep's
+            `metric.reference`, or the worst value that any trial of the front had.
+
+    Raises:
+        HpsearchError: It names another metric, or what isn't finite.
+    """
+    objective, journaled = sweep.objective, JournaledState(sweep)
+    fronts: list[tuple[float, int, list[Score]]] = []
+    for entry in journaled.read(entries):
+        if not isinstance(entry.event, Finished | Failed | Retried | Reverted):
+            continue
+        front = [row.score for row in journaled.leaders() if row.feasible and row.score is not None]
+        if front != (fronts[-1][2] if fronts else []):
+            fronts.append((entry.time - created, journaled.iterations, front))
+    reference = _reference(objective.goals, given or {}, [score for _, _, front in fronts for score in front])
+    return [
+        (seconds, iterations, hypervolume([objective.point(score) for score in front], reference))
+        for seconds, iterations, front in fronts
+    ]
+
+
+def _reference(goals: Sequence[Metric], given: Mapping[str, float], scores: Sequence[Score]) -> tuple[float, ...]:
+    known = [goal.name for goal in goals]
+    for name, value in given.items():
+        if name not in known:
+            raise HpsearchError(f"reference: expected metrics that decide, got {name!r}; {nearest(name, known)}")
+        if not math.isfinite(value):
+            raise HpsearchError(f"reference: expected a finite number for {name}, got {value!r}")
+    points = []
+    for place, goal in enumerate(goals):
+        seen = [value for score in scores if math.isfinite(value := goal.signed(values_of(score)[place]))]
+        told = given.get(goal.name, goal.reference)
+        points.append(max(seen, default=0.0) if told is None else goal.signed(told))
+    return tuple(points)
