@@ -11,28 +11,31 @@ import torch
 from torch import nn
 
 from hpsearch.sweep.file import load_sweep
-from hpsearch_trainers.digits_network import CellNetwork, ChainNetwork, Perceptron
+from hpsearch_trainers.digits_network import CellNetwork, ChainNetwork, MeasuredChain, Perceptron
 from hpsearch_trainers.trainer import Trainer
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 IMAGES = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+Nothing = nn.Identity | nn.Sequential
 
 NETWORKS = {
     "conditional_digits": Perceptron,
     "chain_digits": ChainNetwork,
     "edge_cell_digits": CellNetwork,
     "node_cell_digits": CellNetwork,
+    "goals_digits": MeasuredChain,
 }
 
 
-def network(kind: type[Any], params: dict[str, Any]) -> nn.Sequential:
+def network(kind: type[Any], params: dict[str, Any]) -> Any:
     trial: Any = SimpleNamespace(params=params, seed=0)
-    made: nn.Sequential = kind(trial).network(params)
-    return made
+    return kind(trial).network(params)
 
 
 def kinds(module: nn.Module) -> list[str]:
-    return [type(one).__name__ for one in module.children()]
+    """Give the layers, one behind the other."""
+    return [type(one).__name__ for one in module.modules() if not list(one.children()) and not isinstance(one, Nothing)]
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -64,45 +67,49 @@ def test_the_layers_of_a_chain_stand_in_order() -> None:
     model = network(ChainNetwork, {"layers": layers})
     convolution = ["Conv2d", "BatchNorm2d", "ReLU"]
     assert kinds(model) == [*convolution, "MaxPool2d", "Conv2d", *convolution, "AdaptiveAvgPool2d", "Flatten", "Linear"]
-    assert [(one.in_channels, one.out_channels) for one in model if isinstance(one, nn.Conv2d)] == [
-        (1, 4),
-        (4, 4),
-        (4, 6),
-    ]
+    convolutions = [one for one in model.modules() if isinstance(one, nn.Conv2d)]
+    assert [(one.in_channels, one.out_channels) for one in convolutions] == [(1, 4), (4, 4), (4, 6)]
 
 
 def test_a_chain_pools_until_one_pixel_is_left() -> None:
     model = network(ChainNetwork, {"layers": ["pool"] * 5})
-    assert kinds(model).count("MaxPool2d") == 3
+    assert model.body(IMAGES).shape == (3, 1, 1, 1)
     assert model(IMAGES).shape == (3, 10)
 
 
-def test_the_output_of_an_edge_cell_is_the_sum_over_its_paths() -> None:
-    none = dict.fromkeys(["0-1", "0-2", "1-2"], "none")
-    model = network(CellNetwork, {"cell": {**none, "0-1": "skip", "1-2": "skip"}, "channels": 2})
-    cell: Any = next(one for one in model if type(one).__name__ == "EdgeCell")
-    values = torch.rand(1, 2, 4, 4)
-    assert torch.equal(cell(values), values)
-    twice: Any = network(CellNetwork, {"cell": dict.fromkeys(none, "skip"), "channels": 2})
-    assert torch.equal(next(one for one in twice if type(one).__name__ == "EdgeCell")(values), 2 * values)
+def test_a_cell_stands_before_and_behind_a_pool_with_weights_of_its_own() -> None:
+    model = network(CellNetwork, {"cell": {"0-1": "nor_conv_3x3"}, "channels": 2})
+    convolution = ["Conv2d", "BatchNorm2d", "ReLU"]
+    cell = ["ReLU", "Conv2d", "BatchNorm2d"]
+    assert kinds(model) == [*convolution, *cell, "MaxPool2d", *cell, "AdaptiveAvgPool2d", "Flatten", "Linear"]
+    first, second = (one for one in model.body if not isinstance(one, nn.MaxPool2d))
+    assert first is not second
 
 
-def test_the_output_of_a_node_cell_is_the_mean_of_what_no_node_takes() -> None:
-    def node(one: int, other: int) -> list[dict[str, Any]]:
-        return [{"from": one, "operation": "skip"}, {"from": other, "operation": "skip"}]
+def test_a_perceptron_has_the_widths_it_is_given() -> None:
+    model = network(Perceptron, {"hidden": [16, 32], "dropout": 0.25})
+    layer = ["Linear", "ReLU", "Dropout"]
+    assert kinds(model) == ["Flatten", *layer, *layer, "Linear"]
+    assert [(one.in_features, one.out_features) for one in model.modules() if isinstance(one, nn.Linear)] == [
+        (64, 16),
+        (16, 32),
+        (32, 10),
+    ]
+    assert {one.p for one in model.modules() if isinstance(one, nn.Dropout)} == {0.25}
 
-    model = network(CellNetwork, {"cell": {"2": node(0, 1), "3": node(2, 2), "4": node(0, 0)}, "channels": 2})
-    cell: Any = next(one for one in model if type(one).__name__ == "NodeCell")
-    values = torch.rand(1, 2, 4, 4)
-    assert cell.loose == [3, 4]
-    assert torch.allclose(cell(values), 3 * values)  # (4 + 2) / 2
+
+def test_a_measured_chain_reports_its_parameters() -> None:
+    training: Trainer = MeasuredChain(SimpleNamespace(params={"layers": ["pool"], "batch_size": 512}, seed=0))
+    metrics = training.step()
+    assert metrics["parameters"] == 4 * 10 + 10
+    assert metrics["latency_ms"] > 0
 
 
 @pytest.mark.parametrize(
     ("kind", "params", "told"),
     [
-        (ChainNetwork, {"layers": ["jump"]}, "a layer must be conv, separable, pool or skip, got 'jump'"),
-        (CellNetwork, {"cell": {"0-1": "jump"}}, "an operation must be none, skip, .* got 'jump'"),
+        (ChainNetwork, {"layers": ["jump"]}, r"^layers\[0\]: must be an operation that there is, got 'jump'"),
+        (CellNetwork, {"cell": {"0-1": "jump"}}, r"^cell\[0\]\.0-1: must be an operation that there is, got 'jump'"),
         (Perceptron, {"optimizer": {"lion": {}}}, "an optimizer must be sgd or adam, got 'lion'"),
     ],
 )

@@ -60,6 +60,9 @@ class Parts:
     loaders: int | None = None
     """Processes that read a map-style data set ahead, at most as many as the worker has cores; 0: the worker reads.
     None: as many as it has cores where it trains on a GPU, and 0 where it trains on these cores."""
+    measures: Mapping[str, Callable[[nn.Module], float]] = field(default_factory=dict)
+    """By name, what is measured of the model itself after each validation, as `measures.latency`; it is in eval mode.
+    Of several workers the mean."""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "validation_batch_size", "accumulate"):
@@ -75,11 +78,13 @@ class Parts:
             raise ConfigurationError(f"autocast must be torch.bfloat16 or None, got {self.autocast!r}")
         if self.batch_norm not in _BATCH_NORMS:
             raise ConfigurationError(f"batch_norm must be one of {', '.join(_BATCH_NORMS)}, got {self.batch_norm!r}")
-        if not isinstance(self.metrics, Mapping):
-            raise ConfigurationError(f"metrics must be functions by name, got {type(self.metrics).__name__}")
-        for name in self.metrics:
-            if name in _REPORTED:
-                raise ConfigurationError(f"a metric must have a name of its own, got {name!r}, which a Trainer reports")
+        for kind, given in (("metrics", self.metrics), ("measures", self.measures)):
+            if not isinstance(given, Mapping):
+                raise ConfigurationError(f"{kind} must be functions by name, got {type(given).__name__}")
+            for name in given:
+                if name in _REPORTED or (kind == "measures" and name in self.metrics):
+                    whose = "which a Trainer reports" if name in _REPORTED else "which is a metric, too"
+                    raise ConfigurationError(f"a metric must have a name of its own, got {name!r}, {whose}")
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
             raise ConfigurationError("model must have a parameter to train, got none that requires a gradient")
 

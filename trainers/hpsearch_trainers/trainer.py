@@ -35,6 +35,7 @@ from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.buffers import buffers_kept, synchronize_buffers
 from hpsearch_trainers.evaluation import evaluate
 from hpsearch_trainers.forks import take_over
+from hpsearch_trainers.inheritance import Inherited, inherit_weights
 from hpsearch_trainers.moving_average import MovingAverage
 from hpsearch_trainers.normalization import hold_statistics
 from hpsearch_trainers.parts import Parts
@@ -52,7 +53,7 @@ class Trainer(ABC):
     Each epoch reports the mean training `loss`, on the validation data `validation_loss` and the metrics of `Parts`
     (exact: sums and counts are added up over all workers), and what it was trained with: `learning_rate` (of the
     optimizer's first group, at the epoch's end), `global_batch`, and `data_wait`, the share of the epoch's time spent
-    waiting for data.
+    waiting for data; and what `Parts.measures` measure of the model, the mean over all workers.
 
     Args:
         trial: Gives `params`; and `seed`, `group` (the workers; None or a group of one for one), `scaling` (see
@@ -127,6 +128,10 @@ class Trainer(ABC):
                 f"goes to {self._target:g} times its own ({rule}; scaling.lr names another)"
             )
 
+        inherited = None if getattr(trial, "start", 0) else getattr(trial, "parent_checkpoint", None)
+        if inherited is not None:
+            self.inherit(inherited)
+
     @abstractmethod
     def build(self, params: Mapping[str, Any]) -> Parts:
         """Make model, optimizer, loss and data from the trial's parameters; the same on every worker."""
@@ -162,7 +167,7 @@ class Trainer(ABC):
                 if model is not None:
                     self.synchronize_buffers(model, self.group)
             metrics["data_wait"] = self._sum(torch.tensor(metrics["data_wait"])) / self.group.size
-        return metrics | self.validate()
+        return metrics | self.validate() | self._measured()
 
     def validate(self) -> dict[str, float]:
         """Give the loss and the metrics on the validation data, over all workers."""
@@ -178,6 +183,16 @@ class Trainer(ABC):
             self.group,
             self._autocast,
         )
+
+    def _measured(self) -> dict[str, float]:
+        """Measure the model that is validated, over all workers."""
+        model = self.model if self._average is None else self._average.module
+        model.eval()
+        with torch.no_grad():
+            found = {name: float(measure(model)) for name, measure in self.parts.measures.items()}
+        if self.group is None:
+            return found
+        return {name: self._sum(torch.tensor(value)) / self.group.size for name, value in found.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Give what continues the training at any width: tensors and plain containers."""
@@ -208,6 +223,22 @@ class Trainer(ABC):
         self._stages = [Stage(float(epoch), float(target)) for epoch, target in state["stages"]]
         if self._stages[-1].target != self._target:
             self._stages.append(Stage(float(self.epoch), self._target))
+
+    def inherit(self, state: Mapping[str, Any]) -> None:
+        """Take over what a parent has learned, as far as it fits; called of a child that starts at epoch 0.
+
+        Weights and buffers of the same name and shape become the parent's, all others stay as they were made. So does
+        the optimizer, whose state was the parent's way and not its place. Override it where models know better.
+
+        Args:
+            state: The parent's `state_dict()`; what another class has saved is left alone.
+        """
+        found = inherit_weights(self.model, state["model"]) if "model" in state else Inherited((), ())
+        if self._average is not None:
+            self._average.module.load_state_dict(self.model.state_dict())
+        if self._shard.rank == 0:
+            count = len(found.taken) + len(found.left)
+            print(f"inherited {len(found.taken)} of {count} weights and buffers; the rest and the optimizer begin anew")
 
     def _load_optimizer(self, state: Mapping[str, Any]) -> None:
         own = type(self.optimizer).__qualname__

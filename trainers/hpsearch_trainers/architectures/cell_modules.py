@@ -1,0 +1,120 @@
+"""Modules of cells, and of networks that are stacks of them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["CellStack", "EdgeCell", "Network", "NodeCell", "Step"]
+
+
+class EdgeCell(nn.Module):
+    """Operations on edges, as in NAS-Bench-201 (Dong and Yang, ICLR 2020): a node is the sum of what its edges bring.
+
+    Args:
+        edges: Names such as "0-2" to the operations; node 0 is the input, the last one the output.
+    """
+
+    def __init__(self, edges: dict[str, nn.Module]) -> None:
+        super().__init__()
+        self.operations = nn.ModuleDict(edges)
+        pairs = sorted((int(end), int(start)) for start, end in (edge.split("-") for edge in edges))
+        self.incoming = [
+            [(start, f"{start}-{end}") for end, start in pairs if end == node] for node in range(1, 1 + pairs[-1][0])
+        ]
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Give the last node."""
+        nodes = [values]
+        for incoming in self.incoming:
+            node: Tensor | None = None
+            for start, edge in incoming:
+                term = self.operations[edge](nodes[start])
+                node = term if node is None else node + term
+            assert node is not None
+            nodes.append(node)
+        return nodes[-1]
+
+
+class NodeCell(nn.Module):
+    """Operations on nodes, as in NASNet (Zoph et al., CVPR 2018): a node is the sum of its operations.
+
+    Args:
+        nodes: Numbers of nodes to (node that is taken, operation) of each side; those below the first are inputs.
+        join: What becomes of the nodes that no other takes: "concat" puts them side by side, "mean" takes their mean.
+        axis: Of the batch's shape, on which they are put side by side.
+    """
+
+    def __init__(self, nodes: dict[str, list[tuple[int, nn.Module]]], join: str = "mean", axis: int = 1) -> None:
+        super().__init__()
+        numbers = sorted(map(int, nodes))
+        self.inputs = numbers[0]
+        self.sources = [[start for start, _ in nodes[str(number)]] for number in numbers]
+        self.operations = nn.ModuleDict(
+            {str(number): nn.ModuleList(made for _, made in nodes[str(number)]) for number in numbers}
+        )
+        taken = {start for sources in self.sources for start in sources}
+        self.loose = [number for number in numbers if number not in taken]
+        self.join, self.axis = join, axis
+
+    def forward(self, *values: Tensor) -> Tensor:
+        """Give the nodes that no other takes, joined; a single value stands for all inputs."""
+        nodes = list(values) if len(values) > 1 else [*values] * self.inputs
+        for sources, operations in zip(self.sources, self.operations.values(), strict=True):
+            assert isinstance(operations, nn.ModuleList)
+            node: Tensor | None = None
+            for start, made in zip(sources, operations, strict=True):
+                term = made(nodes[start])
+                node = term if node is None else node + term
+            assert node is not None
+            nodes.append(node)
+        loose = [nodes[number] for number in self.loose]
+        if self.join == "concat":
+            return torch.cat(loose, self.axis)
+        return torch.stack(loose).mean(0)
+
+
+class Step(nn.Module):
+    """A cell of a stack, behind what fits each of its inputs to it; or a reduction between two cells."""
+
+    def __init__(self, inputs: list[nn.Module], cell: nn.Module) -> None:
+        super().__init__()
+        self.inputs = nn.ModuleList(inputs)
+        self.cell = cell
+
+    def forward(self, *values: Tensor) -> Tensor:
+        """Give the cell's output."""
+        newest = values[-len(self.inputs) :]
+        out: Tensor = self.cell(*(fit(value) for fit, value in zip(self.inputs, newest, strict=True)))
+        return out
+
+
+class CellStack(nn.Module):
+    """Cells one behind the other, each of which takes the outputs of as many before it as it has inputs."""
+
+    def __init__(self, steps: list[Step]) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(steps)
+        self.memory = max(len(step.inputs) for step in steps)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Give the last output; what comes in stands for the outputs before the first cell."""
+        outputs = [values] * self.memory
+        for step in self.steps:
+            outputs = [*outputs[1:], step(*outputs)]
+        return outputs[-1]
+
+
+class Network(nn.Module):
+    """A stem, a body, and a head that ends in a linear layer."""
+
+    def __init__(self, stem: nn.Module, body: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.stem = stem
+        self.body = body
+        self.head = head
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Give the outputs of each row of the batch."""
+        out: Tensor = self.head(self.body(self.stem(values)))
+        return out

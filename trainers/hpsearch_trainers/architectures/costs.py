@@ -1,0 +1,172 @@
+"""What a network costs, before there is one: it is built and run on the meta device, where nothing is allocated."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from hpsearch_trainers.architectures.calls import module
+from hpsearch_trainers.architectures.network import plan_network
+from hpsearch_trainers.architectures.shapes import Shape, whole
+
+__all__ = ["Costs", "costs"]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a network costs.
+
+    Attributes:
+        parameters: Numbers that are trained.
+        flops: Floating point operations of a forward pass for one row, as torch counts them: two for each
+            multiplication and addition of convolutions, linear layers and attention, and none for all else.
+        peak_memory_bytes: An estimate of what tensors take at most in a training step: weights, buffers, gradients, the
+            optimizer's state, a batch, and what the passes forward and back hold at their fullest. What a kernel needs
+            while it runs isn't in it, nor what an allocator keeps, nor the temporaries of an optimizer's step.
+    """
+
+    parameters: int
+    flops: int
+    peak_memory_bytes: int
+
+
+def costs(
+    value: Any,
+    inputs: Shape = (1, 8, 8),
+    outputs: int = 10,
+    *,
+    stem: Any = None,
+    head: Any = None,
+    batch: int = 32,
+    optimizer_copies: int = 1,
+    path: str = "architecture",
+) -> Costs:
+    """Say what the network of an architecture costs. No weights are allocated, however many there are.
+
+    Args:
+        value: The architecture; or a function of no arguments that builds any module, for which `outputs`, `stem`,
+            `head` and `path` mean nothing.
+        inputs: The shape of what goes in, without the batch.
+        outputs: As in `network`.
+        stem: As in `network`.
+        head: As in `network`.
+        batch: Rows of a training step.
+        optimizer_copies: How many numbers the optimizer keeps for each weight: 0 for SGD without momentum, 1 with it, 2
+            for Adam.
+        path: As in `network`.
+
+    Raises:
+        ArchitectureError: No network can be built from it.
+        ValueError: An argument is out of range; or the network can't be trained, such as with batch normalization of a
+            single number for a batch of one row.
+    """
+    whole("batch", batch)
+    if not isinstance(optimizer_copies, int) or optimizer_copies < 0:
+        raise ValueError(f"optimizer_copies must be a whole number of at least 0, got {optimizer_copies!r}")
+    if isinstance(value, nn.Module):
+        raise ValueError(f"value must be an architecture or a function that builds a module, got {type(value)}")
+    build: Callable[[], nn.Module]
+    if callable(value):
+        build = value
+    else:
+        call = plan_network(value, inputs, outputs, stem=stem, head=head, path=path)
+
+        def build() -> nn.Module:
+            return module(call)
+
+    shape = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
+    # Whoever asks may have switched gradients off, and then there would be nothing of a pass back to count.
+    with torch.device("meta"), torch.inference_mode(False), torch.enable_grad():
+        made = build()
+        _check_meta(made)
+        trained = [parameter for parameter in made.parameters() if parameter.requires_grad]
+        kept = sum(map(_size, {*made.parameters(), *made.buffers()}))
+        state = optimizer_copies * sum(map(_size, trained))
+        return Costs(
+            parameters=sum(parameter.numel() for parameter in trained),
+            flops=_flops(made, torch.empty(1, *shape)),
+            peak_memory_bytes=kept + state + _passes(made, torch.empty(batch, *shape)),
+        )
+
+
+def _check_meta(made: nn.Module) -> None:
+    for name, tensor in (*made.named_parameters(), *made.named_buffers()):
+        if not tensor.is_meta:
+            raise ValueError(
+                f"{name} must be made on torch's default device, so that counting it allocates nothing, got one on "
+                f"{tensor.device}"
+            )
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _flops(made: nn.Module, row: Tensor) -> int:
+    made.eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        made(row)
+    return int(counter.get_total_flops())
+
+
+def _passes(made: nn.Module, batch: Tensor) -> int:
+    """Give what a batch, its pass forward and its pass back take at most, with the gradients of the weights."""
+    made.train()
+    live = _Live([*made.parameters(), *made.buffers()])
+    live.add(batch)
+    with live:
+        out = made(batch)
+        if out.requires_grad:
+            out.square().mean().backward()
+    return live.most
+
+
+class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up the memory of tensors while they live, at every operation.
+
+    Args:
+        known: Tensors that don't count.
+
+    Attributes:
+        most: Bytes at the fullest.
+    """
+
+    def __init__(self, known: list[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.most = self._now = 0
+        self._storages: dict[int, weakref.ref[Any]] = {}
+        for tensor in known:
+            self._watch(tensor, 0)
+
+    def add(self, tensor: Tensor) -> None:
+        """Count a tensor, unless it is a view of one that is counted."""
+        self._watch(tensor, tensor.untyped_storage().nbytes())
+        self.most = max(self.most, self._now)
+
+    def _watch(self, tensor: Tensor, size: int) -> None:
+        storage = tensor.untyped_storage()
+        key = id(storage)  # it stays the same object as long as any tensor has it
+        if key in self._storages:
+            return
+
+        def ended(_: object) -> None:
+            self._now -= size
+            del self._storages[key]
+
+        self._now += size
+        self._storages[key] = weakref.ref(storage, ended)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor):
+                self.add(leaf)
+        return out

@@ -1,0 +1,31 @@
+"""The mistake in an architecture, with the place where it is."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["ArchitectureError", "nearest"]
+
+
+class ArchitectureError(ValueError):
+    """An architecture that no network can be built from.
+
+    Attributes:
+        path: Where in the architecture, such as `layers[2].conv`.
+        problem: What must hold, and what was there instead.
+    """
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(path, problem)
+        self.path = path
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}"
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Give "; did you mean ...?" if a known name is near, else nothing."""
+    found = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {found[0]!r}?" if found else ""

@@ -1,0 +1,106 @@
+"""The network of an architecture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from hpsearch_trainers.architectures import cell_operations, convolutions, operations
+from hpsearch_trainers.architectures.calls import Call, Planned, module
+from hpsearch_trainers.architectures.cell_modules import Network
+from hpsearch_trainers.architectures.cells import is_cell, plan_cell
+from hpsearch_trainers.architectures.errors import ArchitectureError
+from hpsearch_trainers.architectures.plan import chain, named, plan_operation
+from hpsearch_trainers.architectures.shapes import Shape, described, whole
+from hpsearch_trainers.architectures.stacks import plan_stack
+
+__all__ = ["network", "plan_network", "shape_after"]
+
+_REGISTERED = (cell_operations, convolutions, operations)
+"""Modules that are imported for what they register."""
+
+
+def network(
+    value: Any,
+    inputs: Shape = (1, 8, 8),
+    outputs: int = 10,
+    *,
+    stem: Any = None,
+    head: Any = None,
+    path: str = "architecture",
+) -> nn.Module:
+    """Make the network of an architecture, with torch's own initialization.
+
+    Args:
+        value: As a sweep's structures give it to a trainable: an operation's name; one name to its parameters; a list
+            of these, which stand one behind the other; a cell with operations on edges, `{"0-1": ...}`, or on nodes,
+            `{"2": [{"from": 0, "operation": ...}, ...]}`. They stand in each other freely.
+        inputs: The shape of what goes in, without the batch: (channels, height, width), (tokens, features) or
+            (features,).
+        outputs: How many numbers come out for each row of the batch.
+        stem: An architecture before it.
+        head: An architecture behind it, which must give rows; None takes the mean over pixels or tokens. A linear
+            layer comes last in any case.
+        path: What the architecture is called in errors, such as the name of the sweep's parameter.
+
+    Raises:
+        ArchitectureError: No network can be built from it.
+    """
+    return module(plan_network(value, inputs, outputs, stem=stem, head=head, path=path))
+
+
+def plan_network(
+    value: Any, inputs: Shape, outputs: int, *, stem: Any = None, head: Any = None, path: str = "architecture"
+) -> Call:
+    """Say what makes the network, as `network` does; no weights are allocated."""
+    inputs, outputs = _checked(inputs, outputs)
+    before = _plan([] if stem is None else stem, inputs, "stem")
+    body = _plan(value, before.shape, path)
+    if head is None:
+        head = [] if len(body.shape) == 1 else ["global_pool"]
+    behind = _plan(head, body.shape, "head")
+    if len(behind.shape) != 1:
+        raise ArchitectureError(
+            "head", f"must give a row, got {described(behind.shape)}: end it with 'flatten' or 'global_pool'"
+        )
+    linear = Call(nn.Linear, (behind.shape[0], outputs))
+    return Call(Network, (before.call, body.call, Call(nn.Sequential, (behind.call, linear))))
+
+
+def shape_after(value: Any, inputs: Shape, path: str = "architecture") -> Shape:
+    """Give the shape of what an architecture gives, without stem and head and without the batch.
+
+    Raises:
+        ArchitectureError: No network can be built from it.
+    """
+    return _plan(value, _checked(inputs, 1)[0], path).shape
+
+
+def _checked(inputs: Any, outputs: Any) -> tuple[Shape, int]:
+    shape = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
+    if not 1 <= len(shape) <= 3:
+        raise ArchitectureError(
+            "inputs", f"must be (channels, height, width), (tokens, features) or (features,), got {inputs!r}"
+        )
+    try:
+        for side in shape:
+            whole("each number", side)
+    except ValueError as error:
+        raise ArchitectureError("inputs", str(error)) from error
+    try:
+        return shape, whole("outputs", outputs)
+    except ValueError as error:
+        raise ArchitectureError("outputs", str(error).removeprefix("outputs ")) from error
+
+
+def _plan(value: Any, shape: Shape, path: str) -> Planned:
+    """Plan any value."""
+    if isinstance(value, list | tuple):
+        return chain(value, shape, path, _plan)
+    if is_cell(value):
+        return plan_cell(value, shape, path, _plan)
+    name, params = named(value, path)
+    if name == "cells":
+        return plan_stack(params, shape, f"{path}.cells", _plan)
+    return plan_operation(name, params, shape, path, _plan)

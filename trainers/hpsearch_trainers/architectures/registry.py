@@ -1,0 +1,69 @@
+"""Operations by their names: those that are here, and users' own."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch import nn
+
+__all__ = ["OPERATIONS", "Build", "operation"]
+
+Build = Callable[..., nn.Module]
+"""`build(shape, **params)` gives the module; `shape` is that of what comes to it, without the batch."""
+
+OPERATIONS: dict[str, Build] = {}
+"""Names to what builds them."""
+
+_Function = TypeVar("_Function", bound=Build)
+_OF_A_CELL = re.compile(r"\d+(-\d+)?")
+_STRUCTURES = ("cells",)
+
+
+def operation(*names: str) -> Callable[[_Function], _Function]:
+    """Register a function as an operation, under its own name or others.
+
+    The function is called with the shape of what comes to the operation, (channels, height, width), (tokens, features)
+    or (features,), and with the parameters that the architecture gives, by name. It returns a new module, and raises
+    ValueError for what it can't take: the error is told with its place in the architecture. A parameter that is
+    annotated `nn.Module` is an architecture itself, and the function gets the module, built for the same shape. An
+    operation with a parameter `stride` can stand at the inputs of a reduction cell.
+
+    Args:
+        names: What architectures call it; without any, the function's own name.
+
+    Raises:
+        ValueError: The name is another operation's, or can't be told from a node or an edge of a cell.
+    """
+
+    def register(function: _Function) -> _Function:
+        for name in names or (function.__name__,):
+            if _OF_A_CELL.fullmatch(name) or name in _STRUCTURES:
+                raise ValueError(f"an operation's name must not be that of a node, an edge or cells, got {name!r}")
+            known = OPERATIONS.get(name)
+            if known is not None and _place(known) != _place(function):
+                raise ValueError(f"operation {name!r} is there already, {'.'.join(_place(known))}: take another name")
+        _check_signature(function)
+        OPERATIONS.update(dict.fromkeys(names or (function.__name__,), function))
+        return function
+
+    return register
+
+
+def _place(function: Any) -> tuple[str, str]:
+    """Tell a function that is defined anew, as by a notebook's cell, from another one."""
+    return getattr(function, "__module__", ""), getattr(function, "__qualname__", repr(function))
+
+
+def _check_signature(function: Build) -> None:
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    first, others = parameters[:1], parameters[1:]
+    if not first or first[0].kind not in positional or any(other.kind not in by_name for other in others):
+        raise ValueError(
+            f"{'.'.join(_place(function))} must take a shape, and then parameters by name, got "
+            f"{inspect.signature(function)}"
+        )

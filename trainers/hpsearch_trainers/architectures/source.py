@@ -1,0 +1,237 @@
+"""The source of functions and classes with all that it names, so far as that is torch's, Python's, or source itself."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import resolve_name
+from types import ModuleType
+from typing import Any
+
+from hpsearch_trainers.architectures.registry import operation
+
+__all__ = ["NoSourceError", "Sources"]
+
+_THERE = sys.stdlib_module_names | {"torch"}
+"""What may be imported where the source runs."""
+
+_NONE = object()
+
+
+class NoSourceError(ValueError):
+    """Something whose source can't be taken along."""
+
+
+@dataclass(frozen=True)
+class _File:
+    """A module's source.
+
+    Attributes:
+        text: Of it.
+        bound: The statement at its top that binds a name.
+        changed: Names that other statements at its top may change, so that the one that binds them doesn't say it all.
+    """
+
+    text: str
+    bound: dict[str, ast.stmt]
+    changed: set[str]
+
+
+class Sources:
+    """Collect source: imports, and definitions behind what they need.
+
+    Args:
+        imports: Names to statements that are there in any case.
+        reserved: Names that stand for something else where the source goes.
+    """
+
+    def __init__(self, imports: dict[str, str], reserved: set[str]) -> None:
+        self._imports = dict(imports)
+        self._imported: dict[str, Any] = {}
+        for statement in imports.values():
+            exec(statement, self._imported)
+        self._reserved = reserved
+        self._definitions: dict[str, tuple[str, str]] = {}  # name to module and text
+        self._files: dict[str, _File] = {}
+
+    def add(self, made: Callable[..., Any]) -> str:
+        """Take a function or class along, with what it needs.
+
+        Returns:
+            Its name in the source.
+
+        Raises:
+            NoSourceError: It isn't possible.
+        """
+        name = getattr(made, "__qualname__", repr(made))
+        module = sys.modules.get(getattr(made, "__module__", None) or "")
+        if module is None or "." in name or "<" in name or "(" in name:
+            raise NoSourceError(f"{name} must be a function or class at the top of a file")
+        if getattr(module, name, None) is not made:
+            raise NoSourceError(f"{module.__name__}.{name} must be what was registered, and is something else now")
+        self._take(module, name)
+        if name not in self._definitions:
+            raise NoSourceError(f"{module.__name__}.{name} must be defined at the top of its file")
+        return name
+
+    def imports(self) -> str:
+        """Give the import statements."""
+        statements = sorted(set(self._imports.values()), key=lambda text: (text.startswith("from"), text))
+        of_torch = [text for text in statements if text.split()[1].split(".")[0] == "torch"]
+        others = [text for text in statements if text not in of_torch]
+        return "\n".join([*others, "", *of_torch])
+
+    def definitions(self) -> str:
+        """Give the definitions."""
+        return "\n\n\n".join(text for _, text in self._definitions.values())
+
+    def _take(self, module: ModuleType, name: str) -> None:
+        """Take along what a module's name stands for; of a local name, nothing."""
+        file = self._file(module)
+        place = f"{module.__name__}.{name}"
+        statement = file.bound.get(name)
+        if statement is None:
+            if not hasattr(module, name) or hasattr(builtins, name):
+                return
+            raise NoSourceError(f"{place} must be defined, assigned or imported at the top of its file")
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            self._take_import(module, name, statement)
+            return
+        if name in self._definitions:
+            if self._definitions[name][0] != module.__name__:
+                other = self._definitions[name][0]
+                raise NoSourceError(f"{place} must have another name than {other}.{name}: both are needed")
+            return
+        if name in file.changed or _differs(module, name, statement):
+            raise NoSourceError(f"{place} must be defined by one statement, and is changed after it")
+        if name in self._reserved or name in self._imports:
+            raise NoSourceError(f"{place} must have another name, since the stand-alone file has one of that name")
+        self._definitions[name] = (module.__name__, "")  # two functions may call each other
+        for needed in _needs(statement, module):
+            self._take(module, needed)
+        del self._definitions[name]  # it stands behind what it needs
+        self._definitions[name] = (module.__name__, _text(file, statement, module))
+
+    def _take_import(self, module: ModuleType, name: str, statement: ast.Import | ast.ImportFrom) -> None:
+        alias = next(one for one in statement.names if _name(one) == name)
+        called = f" as {alias.asname}" if alias.asname else ""
+        if isinstance(statement, ast.Import):
+            source, text = alias.name, f"import {alias.name}{called}"
+        else:
+            source = resolve_name("." * statement.level + (statement.module or ""), module.__package__)
+            text = f"from {source} import {alias.name}{called}"
+        if source.split(".")[0] not in _THERE:
+            owner = sys.modules.get(source)
+            if isinstance(statement, ast.Import) or owner is None or alias.name not in self._file(owner).bound:
+                raise NoSourceError(f"{module.__name__} must need nothing but torch and Python, and needs {text!r}")
+            if name != alias.name:
+                raise NoSourceError(f"{module.__name__} must import {alias.name} under its own name, got {text!r}")
+            self._take(owner, name)
+            return
+        meant = getattr(module, name)
+        if name in self._reserved or name in self._definitions or self._imported.get(name, meant) is not meant:
+            raise NoSourceError(
+                f"{module.__name__} must import {name} under another name, since the stand-alone file has one of that "
+                f"name: {text!r}"
+            )
+        if self._imports.setdefault(name, text) != text and "." in text and text.startswith("import"):
+            self._imports[f"{name} {text}"] = text  # `import a.b` beside `import a`
+        self._imported[name] = meant
+
+    def _file(self, module: ModuleType) -> _File:
+        if module.__name__ not in self._files:
+            try:
+                text = inspect.getsource(module)
+            except (OSError, TypeError) as error:
+                raise NoSourceError(f"{module.__name__} must be a file with source: {error}") from error
+            bound: dict[str, ast.stmt] = {}
+            changed: set[str] = set()
+            for statement in ast.parse(text).body:
+                names = list(_binds(statement))
+                changed |= {name for name in names if name in bound} | (_stored(statement) - set(names))
+                bound |= dict.fromkeys(names, statement)
+            self._files[module.__name__] = _File(text, bound, changed)
+        return self._files[module.__name__]
+
+
+def _binds(statement: ast.stmt) -> Iterator[str]:
+    match statement:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.AsyncFunctionDef(name=name):
+            yield name
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            yield from map(_name, names)
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            yield name
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+            yield name
+
+
+def _name(alias: ast.alias) -> str:
+    return alias.asname or alias.name.split(".")[0]
+
+
+def _stored(statement: ast.stmt) -> set[str]:
+    """Give the names that a statement may change: what it assigns, assigns inside of, or calls a method of."""
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef | ast.Import | ast.ImportFrom):
+        return set()
+    found = set()
+    for node in ast.walk(statement):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                found.add(name)
+            case ast.Subscript(ctx=ast.Store() | ast.Del()) | ast.Attribute(ctx=ast.Store() | ast.Del()):
+                found |= {one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)}
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name))) if isinstance(statement, ast.Expr):
+                found.add(name)
+    return found
+
+
+def _differs(module: ModuleType, name: str, statement: ast.stmt) -> bool:
+    """Tell whether a constant is another one by now."""
+    value = getattr(statement, "value", None)
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or value is None:
+        return False
+    try:
+        written = ast.literal_eval(value)
+    except (ValueError, TypeError):
+        return False
+    return bool(written != getattr(module, name, _NONE))
+
+
+def _needs(statement: ast.stmt, module: ModuleType) -> list[str]:
+    """Give the names that a statement reads, without the decorators that register operations."""
+    left_out = {id(one) for one in _decorators(statement) if _registers(one, module)}
+    nodes: list[ast.AST] = [statement]
+    names = []
+    while nodes:
+        node = nodes.pop()
+        if id(node) in left_out:
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            names.append(node.id)
+        nodes += reversed(list(ast.iter_child_nodes(node)))
+    return list(dict.fromkeys(names))
+
+
+def _text(file: _File, statement: ast.stmt, module: ModuleType) -> str:
+    """Give a statement as it is written, without the decorators that register operations."""
+    kept = [f"@{ast.unparse(one)}" for one in _decorators(statement) if not _registers(one, module)]
+    return "\n".join([*kept, ast.get_source_segment(file.text, statement) or ""])
+
+
+def _decorators(statement: ast.stmt) -> list[ast.expr]:
+    return getattr(statement, "decorator_list", [])
+
+
+def _registers(decorator: ast.expr, module: ModuleType) -> bool:
+    """Tell whether it is `operation(...)`, by whatever name the module has it."""
+    if not isinstance(decorator, ast.Call):
+        return False
+    found: Any = module
+    for part in ast.unparse(decorator.func).split("."):
+        found = getattr(found, part, None)
+    return found is operation

@@ -1,0 +1,48 @@
+"""What a model costs, beside what it is worth: for `Parts.measures`."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["latency", "parameters"]
+
+
+def parameters(model: nn.Module) -> float:
+    """Count the numbers that a model trains."""
+    return float(sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad))
+
+
+def latency(inputs: Any, *, runs: int = 30, warmup: int = 5) -> Callable[[nn.Module], float]:
+    """Give what measures the time that a model takes for some inputs, in milliseconds.
+
+    The median over runs, without gradients, on the device where the inputs are and the model is, after some runs that
+    don't count. It is a measurement: it differs from run to run, and is larger on a worker that shares its cores.
+
+    Args:
+        inputs: What the model is called with; a tensor, or a tuple of its arguments.
+        runs: How many are measured.
+        warmup: How many come before them.
+    """
+    if runs < 1 or warmup < 0:
+        raise ValueError(f"runs must be at least 1 and warmup at least 0, got {runs} and {warmup}")
+    arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+    on_gpu = any(isinstance(given, Tensor) and given.is_cuda for given in arguments)
+
+    def measure(model: nn.Module) -> float:
+        times = []
+        with torch.no_grad():
+            for _ in range(warmup + runs):
+                began = time.perf_counter()
+                model(*arguments)
+                if on_gpu:
+                    torch.cuda.synchronize()
+                times.append(time.perf_counter() - began)
+        return 1000 * statistics.median(times[warmup:])
+
+    return measure
