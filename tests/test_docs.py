@@ -22,6 +22,7 @@ from hpsearch.schedulers.brackets import Bracket, hyperband_brackets, iterations
 from hpsearch.simulation.table_file import read_table
 from hpsearch.sweep.file import load_sweep
 from hpsearch.sweep.wandb import HINTS, REFUSED_DISTRIBUTIONS
+from hpsearch_trainers.architectures import OPERATIONS
 from tests.hpsearch.support.command_line import call, environment
 
 ROOT = Path(__file__).parents[1]
@@ -88,11 +89,13 @@ def write_files(page: Path, folder: Path) -> None:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of the test's own, entered, whose modules are forgotten in the end."""
+    """A folder of the test's own, entered, whose modules and operations are forgotten in the end."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    before = set(sys.modules)
+    before, operations = set(sys.modules), dict(OPERATIONS)
     yield tmp_path
+    OPERATIONS.clear()
+    OPERATIONS.update(operations)
     for name in set(sys.modules) - before:
         file = getattr(sys.modules[name], "__file__", None)
         if file is not None and Path(file).is_relative_to(tmp_path):
@@ -113,8 +116,9 @@ def test_python_runs_in_the_order_of_the_page(page, here, monkeypatch):
 
 
 @pytest.mark.parametrize("block", of("yaml"), ids=name_of)
-def test_yaml_loads_as_a_sweep_a_table_or_a_suite(block, tmp_path):
-    path = tmp_path / "sweep.yaml"
+def test_yaml_loads_as_a_sweep_a_table_or_a_suite(block, here):
+    write_files(block.page, here)  # a sweep may name a function of its page
+    path = here / "sweep.yaml"
     given = yaml.safe_load(block.text)
     if "table" in given or "tasks" in given:
         path.write_text(block.text)

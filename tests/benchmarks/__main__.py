@@ -18,6 +18,7 @@ _BENCHMARKS = (
     "gangs",
     "pbt",
     "architectures",
+    "several_goals",
     "large_batch",
     "simulated",
     "scale",
