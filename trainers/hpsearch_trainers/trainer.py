@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from hpsearch_comm import DataParallel, Group, SyncBatchNorm, convert_sync_batchnorm
 from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.architectures import architecture_of
 from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.buffers import buffers_kept, synchronize_buffers
 from hpsearch_trainers.evaluation import evaluate
@@ -205,6 +206,9 @@ class Trainer(ABC):
         }
         if self._average is not None:
             state["average"] = self._average.state_dict()
+        architecture = architecture_of(self.model)
+        if architecture is not None:
+            state["architecture"] = architecture
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

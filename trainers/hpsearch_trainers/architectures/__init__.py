@@ -1,7 +1,7 @@
 """Networks whose architecture is a value, such as a sweep's structures give to a trainable.
 
-`network` makes the torch module, `costs` says what it costs before there is one, and `standalone` writes it down as a
-Python file that needs torch alone. `operation` adds to what there is.
+`network` makes the torch module, `architecture_of` says what it was made from, `costs` what it costs before there is
+one, and `standalone` writes it down as a Python file that needs torch alone. `operation` adds to what there is.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from hpsearch_trainers.architectures.costs import Costs, costs
 from hpsearch_trainers.architectures.errors import ArchitectureError
 from hpsearch_trainers.architectures.network import network, shape_after
+from hpsearch_trainers.architectures.recorded import architecture_of
 from hpsearch_trainers.architectures.registry import OPERATIONS, operation
 from hpsearch_trainers.architectures.shapes import Shape
 from hpsearch_trainers.architectures.standalone import standalone
@@ -18,6 +19,7 @@ __all__ = [
     "ArchitectureError",
     "Costs",
     "Shape",
+    "architecture_of",
     "costs",
     "network",
     "operation",

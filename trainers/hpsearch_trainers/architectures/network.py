@@ -12,6 +12,7 @@ from hpsearch_trainers.architectures.cell_modules import Network
 from hpsearch_trainers.architectures.cells import is_cell, plan_cell
 from hpsearch_trainers.architectures.errors import ArchitectureError
 from hpsearch_trainers.architectures.plan import chain, named, plan_operation
+from hpsearch_trainers.architectures.recorded import record
 from hpsearch_trainers.architectures.shapes import Shape, described, whole
 from hpsearch_trainers.architectures.stacks import plan_stack
 
@@ -47,7 +48,9 @@ def network(
     Raises:
         ArchitectureError: No network can be built from it.
     """
-    return module(plan_network(value, inputs, outputs, stem=stem, head=head, path=path))
+    made = module(plan_network(value, inputs, outputs, stem=stem, head=head, path=path))
+    record(made, value=value, inputs=inputs, outputs=outputs, stem=stem, head=head)
+    return made
 
 
 def plan_network(

@@ -1,0 +1,33 @@
+"""What a network was made from, kept with it, so that a checkpoint can say what its weights belong to."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from torch import nn
+
+from hpsearch_trainers.architectures.cell_modules import Network
+
+__all__ = ["architecture_of", "record"]
+
+
+def record(network: nn.Module, **arguments: Any) -> None:
+    """Keep what a network was made with, if JSON can say it: a value with objects of one's own is not kept."""
+    try:
+        network.architecture = json.loads(json.dumps(arguments))
+    except (TypeError, ValueError):
+        return
+
+
+def architecture_of(model: nn.Module) -> dict[str, Any] | None:
+    """Give the arguments that `network`, `costs` and `standalone` take for this model, as plain containers.
+
+    Args:
+        model: What `network` made. Of any other module nothing is known, also if it holds such a network.
+
+    Returns:
+        A mapping with "value", "inputs", "outputs", "stem" and "head"; or None.
+    """
+    found: Any = vars(model).get("architecture")
+    return found if isinstance(model, Network) and isinstance(found, dict) else None
