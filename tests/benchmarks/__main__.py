@@ -18,6 +18,8 @@ _BENCHMARKS = (
     "gangs",
     "pbt",
     "architectures",
+    "found_network",
+    "inheritance",
     "several_goals",
     "large_batch",
     "simulated",

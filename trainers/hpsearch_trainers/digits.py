@@ -22,10 +22,6 @@ from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["CNN", "MLP", "Digits", "cnn", "correct", "digits", "mlp"]
 
-_SPLIT_SEED = 0
-"""The split is the same for every trial of every sweep, so that their accuracies compare."""
-
-
 @dataclass(frozen=True, slots=True)
 class Digits:
     """Images with pixels from 0 to 1, shaped (n, 1, 8, 8), and their classes; never written to."""
@@ -38,12 +34,16 @@ class Digits:
     validation_labels: Tensor
 
 
-@lru_cache(maxsize=1)
-def digits() -> Digits:
-    """Load and split the digits, once per process."""
+@lru_cache(maxsize=4)
+def digits(split: int = 0) -> Digits:
+    """Load and split the digits, once per process.
+
+    Args:
+        split: The seed of the split. Trials whose accuracies are to compare must have the same.
+    """
     pixels, classes = load_digits(return_X_y=True)
     train, validation, train_classes, validation_classes = train_test_split(
-        pixels, classes, test_size=360, stratify=classes, random_state=_SPLIT_SEED
+        pixels, classes, test_size=360, stratify=classes, random_state=split
     )
     return Digits(
         _images(train),
@@ -56,7 +56,8 @@ def digits() -> Digits:
 class _Classifier(Trainer):
     """Both networks report `accuracy` on the validation images, beside what every `Trainer` does.
 
-    Their parameters: `lr` (0.1), `momentum` (0.9), `dropout` (0.0), `weight_decay` (0.0), `batch_size` (32).
+    Their parameters: `lr` (0.1), `momentum` (0.9), `dropout` (0.0), `weight_decay` (0.0), `batch_size` (32), `split` (0:
+    the seed that divides the images into those to train on and those to validate on).
     """
 
     @abstractmethod
@@ -65,7 +66,7 @@ class _Classifier(Trainer):
 
     def build(self, params: Mapping[str, Any]) -> Parts:
         """Make the parts; SGD with momentum."""
-        data = digits()
+        data = digits(int(params.get("split", 0)))
         model = self.network(params)
         optimizer = torch.optim.SGD(
             model.parameters(),

@@ -45,7 +45,8 @@ class Network(Trainer):
     """Reports `accuracy` on the validation images.
 
     Parameters beside the architecture: `optimizer` (`{"sgd": {"momentum": 0.9}}`; `sgd` takes `momentum` and
-    `nesterov`, `adam` takes `beta1`), `lr` (0.05 of sgd, 0.001 of adam), `weight_decay` (0.0), `batch_size` (32).
+    `nesterov`, `adam` takes `beta1`), `lr` (0.05 of sgd, 0.001 of adam), `weight_decay` (0.0), `batch_size` (32), `split`
+    (0: the seed that divides the images into those to train on and those to validate on).
     """
 
     def network(self, params: Mapping[str, Any]) -> nn.Module:
@@ -58,7 +59,7 @@ class Network(Trainer):
 
     def build(self, params: Mapping[str, Any]) -> Parts:
         """Make the parts."""
-        data = digits()
+        data = digits(int(params.get("split", 0)))
         model = self.network(params)
         return Parts(
             model,
