@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +49,20 @@ def blind_node(ray_cluster, tmp_path) -> Iterator[str]:
 
 
 @pytest.fixture
-def one_more_node(ray_cluster: Any) -> Iterator[Any]:
-    """A node that the test may lose; gone in any case when it ends."""
+def add_node(ray_cluster: Any) -> Iterator[Callable[[int], Any]]:
+    """A function that adds a node with so many CPUs, which the test may lose; all are gone when it ends."""
     before = alive_nodes()
-    node = ray_cluster.add_node(num_cpus=1, include_dashboard=False)
-    wait_until(lambda: alive_nodes() == before + 1)
-    yield node
-    if node in ray_cluster.worker_nodes:
-        ray_cluster.remove_node(node, allow_graceful=False)
+    added = []
+
+    def add(cpus: int) -> Any:
+        known = alive_nodes()
+        added.append(ray_cluster.add_node(num_cpus=cpus, include_dashboard=False))
+        wait_until(lambda: alive_nodes() == known + 1)
+        return added[-1]
+
+    yield add
+    for node in added:
+        if node in ray_cluster.worker_nodes:
+            ray_cluster.remove_node(node)
+    # Ray takes a while to miss one that was killed, and tells the next test of its CPUs until then.
+    wait_until(lambda: alive_nodes() == before)

@@ -260,7 +260,7 @@ hpsearch.search(Walk, backend="simulated", directory={directory!r}, observers=[E
 
 @pytest.mark.parametrize(
     "name",
-    ["hyperband", "pasha", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("asha", "median"))],
+    ["hyperband", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("pasha", "asha", "median"))],
 )
 def test_a_simulated_sweep_that_is_killed_is_resumed_to_the_same_table(tmp_path, name):
     options = (SWEEPS | IN_ORDER)[name]

@@ -75,11 +75,11 @@ def test_over_structures_and_constraints_it_is_so_too(method):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("sweep", SWEEPS)
 @pytest.mark.parametrize("method", [*METHODS, "bohb", "optuna.samplers:QMCSampler"])
-def test_with_any_lag_the_table_is_the_same_in_a_hundred_orders(method, sweep):
+def test_with_any_lag_the_table_is_the_same_in_many_orders(method, sweep):
     skip_without_rungs(method, sweep)
     for lag in (1, 2, 3, 5, 8):
         one = table(SteadyLife(lagging(method, sweep, lag), 1, 0).run().state)
-        for seed in range(20):
+        for seed in range(8):
             assert table(SteadyLife(lagging(method, sweep, lag), 1 + seed % lag, seed).run().state) == one
 
 

@@ -12,6 +12,14 @@ from pathlib import Path
 import torch
 
 
+def stay_while_held(hold: Path) -> None:
+    """Wait until a test takes this file away; a file beside it says which process does."""
+    if hold.exists():
+        hold.with_name(f"{os.getpid()}.held").touch()
+    while hold.exists():
+        time.sleep(0.02)
+
+
 def total(trial):
     """Adds `x` up; its value at an iteration is known without running it."""
     so_far = 0.0 if trial.checkpoint is None else trial.checkpoint["total"]
@@ -26,11 +34,11 @@ def without_checkpoints(trial):
         trial.report({"value": trial.params["x"] * iteration})
 
 
-def slow_total(trial):
-    """The same, with a fifth of a second per iteration, so that something can happen meanwhile."""
+def held_total(trial):
+    """The same, but held where the file `hold` is to be seen in its folder."""
     so_far = 0.0 if trial.checkpoint is None else trial.checkpoint["total"]
     for _ in trial.iterations():
-        time.sleep(0.2)
+        stay_while_held(Path(trial.params["folder"]) / "hold")
         so_far += trial.params["x"]
         print(f"node {Path('/proc/self/ns/mnt').readlink()}")
         trial.report({"value": so_far}, checkpoint=lambda: {"total": so_far})
@@ -145,7 +153,8 @@ def waits(trial):
 def together(trial):
     """Adds `x` up over ranks and iterations; `pause` is what an iteration takes.
 
-    Rank `raises` does so in the second iteration, and rank `stays` doesn't come back at the end.
+    As long as there is a file `hold`, no rank comes through the second iteration; rank `raises` raises in it, and rank
+    `stays` doesn't come back at the end.
     """
     so_far = 0.0 if trial.checkpoint is None else trial.checkpoint["total"]
     group = trial.group
@@ -153,6 +162,8 @@ def together(trial):
     known |= {f"pid{rank}": pid for rank, pid in enumerate(group.allgather_object(os.getpid()))}
     for iteration in trial.iterations():
         time.sleep(trial.params.get("pause", 0.0))
+        if iteration == 2 and "hold" in trial.params:
+            stay_while_held(Path(trial.params["hold"]))
         if iteration == 2 and trial.params.get("raises") == group.rank:
             raise ValueError("this rank can't go on")
         so_far += float(group.allreduce(torch.tensor([trial.params["x"]]), op="sum"))

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any, TypeVar
 
 import psutil
+
+Found = TypeVar("Found")
 
 
 def wait_until(met: Callable[[], bool]) -> None:
     """Wait for a condition; the test's own time limit bounds it."""
     while not met():
         time.sleep(0.05)
+
+
+def beside(work: Callable[[], Found]) -> Future[Found]:
+    """Call a function in a thread of its own, whose error is raised where its result is asked for."""
+    future: Future[Found] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()  # where the test fails nobody waits for it
+    return future
 
 
 def limits(first: float) -> list[float]:
@@ -41,6 +60,19 @@ def living_below(pid: int, name: str) -> list[psutil.Process]:
                 if child.name().startswith(name):
                     found.append(child)
     return found
+
+
+def workers_of(node: Any) -> set[int]:
+    """Give the processes of a node of the tests' Ray, which are its raylet's children."""
+    raylet = node.all_processes["raylet"][0].process.pid
+    return {child.pid for child in living_below(raylet, "")}
+
+
+def lose(cluster: Any, node: Any) -> None:
+    """Kill a node of the tests' Ray, and wait until its workers have ended; Ray itself misses it later."""
+    workers = workers_of(node)
+    cluster.remove_node(node, allow_graceful=False)
+    wait_until(lambda: all(gone(pid) for pid in workers))
 
 
 def alive_nodes() -> int:

@@ -55,7 +55,7 @@ NUMERIC = Space.from_parameters(
 FINITE = Space.from_parameters(
     {
         "optimizer": Choice({"sgd": {"nesterov": [True, False]}, "adam": {}}),
-        "blocks": Repeat(Ordinal([8, 16, 32]), 0, 2),
+        "blocks": Repeat(Ordinal([16, 32]), 0, 2),
         "edges": Cell(["none", "skip"], 2),
         "steps": When("optimizer == 'adam'", [1, 2]),
     },

@@ -306,6 +306,7 @@ def test_a_python_script_that_is_killed_is_lost_to_the_others(gang: Gang) -> Non
     assert results[0].iteration == 2  # reported before the others were asked
 
 
+@pytest.mark.exhaustive
 def test_torch_distributed_works_in_a_script_of_any_width(gang: Gang) -> None:
     gang.open(
         """

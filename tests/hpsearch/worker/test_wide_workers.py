@@ -102,7 +102,9 @@ def test_a_trainer_has_the_same_curve_at_every_width(tmp_path: Path) -> None:
     assert alone[-1] < alone[0]
 
 
-@pytest.mark.parametrize("trainable", [trainables.drawing, trainables.Drawing])
+@pytest.mark.parametrize(
+    "trainable", [pytest.param(trainables.drawing, marks=pytest.mark.exhaustive), trainables.Drawing]
+)
 def test_a_wide_trial_in_parts_has_the_bits_of_the_whole(tmp_path: Path, trainable: Any) -> None:
     with Workers(tmp_path, trainable) as workers:
         whole = workers.run(wide(0, 5))[:1]

@@ -23,7 +23,7 @@ from hpsearch.study.journal import Journal
 from hpsearch.sweep.parts import Resources
 from hpsearch.trial import TrialState
 from tests.hpsearch.support import backend_trainables as trainables
-from tests.hpsearch.support.conditions import gone, limits, wait_until
+from tests.hpsearch.support.conditions import beside, gone, limits, lose, wait_until, workers_of
 from tests.hpsearch.support.driver import Driver
 
 pytestmark = pytest.mark.ray
@@ -177,22 +177,28 @@ def test_a_worker_that_no_node_can_hold_is_one_clear_error(ray_cluster, tmp_path
 
 
 @pytest.mark.exhaustive
-def test_three_nodes_one_blind_one_lost_give_the_same_table(ray_cluster, tmp_path, expected, blind_node, one_more_node):
-    # On a busy machine one worker could run it all before the others come: the search is to find all of them warm.
+def test_three_nodes_one_blind_one_lost_give_the_same_table(ray_cluster, tmp_path, expected, blind_node, add_node):
+    lost = add_node(1)
+    # One worker could run it all before the others come: the search is to find all of them warm.
     driver = Driver(RayBackend(Resources(workers=4)), tmp_path / "warm", "total")
     driver.wait_for(lambda: driver.backend.workers().ready == 4)
     driver.backend.close()
-    directory = tmp_path / "ray"
+    directory, hold = tmp_path / "ray", tmp_path / "hold"
+    hold.touch()
 
     def lose_a_node() -> None:
-        wait_until(lambda: directory.exists() and len(list((directory / "trials").glob("*"))) >= 10)
-        ray_cluster.remove_node(one_more_node, allow_graceful=False)
+        try:  # what three workers that are held can't have begun is run by the blind one, which doesn't see that
+            wait_until(lambda: directory.exists() and len(list((directory / "trials").glob("*"))) >= 10)
+            wait_until(lambda: any((tmp_path / f"{pid}.held").exists() for pid in workers_of(lost)))
+            lose(ray_cluster, lost)
+        finally:
+            hold.unlink()
 
-    thread = threading.Thread(target=lose_a_node, daemon=True)
-    thread.start()
-    study = search(trainables.slow_total, directory, workers=4)
-    thread.join()
+    losing = beside(lose_a_node)
+    study = search(trainables.held_total, directory, workers=4)
+    losing.result()
     assert csv(study) == expected
+    assert events(directory, Lost)
     logs = [log.read_text() for log in directory.glob("trials/*/*/output.log")]
     assert any(blind_node in log for log in logs), "the blind node ran nothing"
     assert any(blind_node not in log for log in logs)

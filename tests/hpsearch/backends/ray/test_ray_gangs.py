@@ -19,7 +19,7 @@ from hpsearch.backends.ray import backoff, worker_pool
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.sweep.parts import Resources
 from hpsearch.task import Gone, Result, TimedOut
-from tests.hpsearch.support.conditions import alive_nodes, gone, limits, wait_until
+from tests.hpsearch.support.conditions import gone, limits, lose, wait_until
 from tests.hpsearch.support.driver import ROOT, Driver
 
 pytestmark = pytest.mark.ray
@@ -136,9 +136,9 @@ def test_a_rank_that_stays_when_rank_0_is_done_is_killed(pair, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_gangs_stay_on_a_node_where_they_can_and_survive_the_loss_of_one(ray_cluster, tmp_path, monkeypatch):
+def test_gangs_stay_on_a_node_where_they_can_and_survive_the_loss_of_one(ray_cluster, tmp_path, monkeypatch, add_node):
     monkeypatch.setattr(gangs, "GRACE_SECONDS", 2.0)  # Ray takes longer to miss a node
-    node = ray_cluster.add_node(num_cpus=2, include_dashboard=False)
+    node = add_node(2)
     driver = Driver(RayBackend(Resources(workers=4, workers_per_trial=2)), tmp_path / "study", "together", widest=4)
     driver.wait_for(lambda: driver.backend.capacity() == 4)
     driver.start(0, {"x": X, "pause": 0.1}, end=5, width=2)
@@ -152,7 +152,7 @@ def test_gangs_stay_on_a_node_where_they_can_and_survive_the_loss_of_one(ray_clu
     assert {wide["pid0"], wide["pid1"]} in ({first["pid0"], first["pid1"]}, {second["pid0"], second["pid1"]})
     driver.start(3, {"x": X, "pause": 0.1}, end=100_000, width=4)
     pids = {pid for name, pid in driver.metrics(3).items() if name.startswith("pid")}
-    ray_cluster.remove_node(node, allow_graceful=False)
+    lose(ray_cluster, node)
     assert isinstance(driver.outcome(3), Gone)
     left = {pid for pid in pids if not gone(pid)}
     assert len(left) == 2
@@ -160,7 +160,6 @@ def test_gangs_stay_on_a_node_where_they_can_and_survive_the_loss_of_one(ray_clu
     last = ended(driver.outcome(4))
     assert {last["pid0"], last["pid1"]} == left
     driver.backend.close(kill=True)
-    wait_until(lambda: alive_nodes() == 1)
 
 
 def test_a_trial_that_the_cluster_can_never_hold_is_one_clear_error(ray_cluster, tmp_path):

@@ -43,16 +43,15 @@ def test_idle_workers_are_given_back_and_had_again(ray_cluster, tmp_path, monkey
     driver.backend.close()
 
 
-def test_workers_are_added_when_the_cluster_grows(ray_cluster, tmp_path):
+def test_workers_are_added_when_the_cluster_grows(ray_cluster, tmp_path, add_node):
     import ray
 
     before = sum(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
     driver = Driver(RayBackend(Resources(workers=None)), tmp_path / "study", "total")
     assert driver.backend.workers().wanted == before
-    node = ray_cluster.add_node(num_cpus=1, include_dashboard=False)
+    add_node(1)
     driver.wait_for(lambda: driver.backend.workers().ready == before + 1)
     driver.backend.close(kill=True)
-    ray_cluster.remove_node(node)
 
 
 def test_a_task_sent_ahead_is_taken_back_from_behind_a_long_one(ray_cluster, tmp_path, monkeypatch):

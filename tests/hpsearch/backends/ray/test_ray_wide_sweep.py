@@ -2,63 +2,58 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
 import hpsearch
 from hpsearch.errors import JournalError
-from hpsearch.events import Lost, Saved, Started
+from hpsearch.events import Event, Lost, Saved, Started
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.backend_trainables import together
-from tests.hpsearch.support.conditions import alive_nodes, wait_until
+from tests.hpsearch.support.conditions import beside, lose, wait_until, workers_of
 from tests.hpsearch.support.scripted import events_of
 
 WIDTH, ITERATIONS = 3, 4
 
 
-def workers_seen(directory: Path) -> set[int]:
-    """Give the processes of the ranks whose reports are in the journal."""
+def saves(directory: Path) -> list[Saved]:
+    """Give the checkpoints that are in the journal so far."""
     try:
-        saved = [event for event in events_of(directory) if isinstance(event, Saved)]
-    except JournalError:
-        return set()
-    metrics = [report.metrics for event in saved for report in event.reports]
-    return {int(each[f"pid{rank}"]) for each in metrics for rank in range(WIDTH)}
+        return [event for event in events_of(directory) if isinstance(event, Saved)]
+    except JournalError:  # it is only about to be made
+        return []
 
 
-def runs_one_of(node: Any, pids: set[int]) -> bool:
-    """Say whether some of these processes belong to a node: they are its raylet's children."""
-    children = psutil.Process(node.all_processes["raylet"][0].process.pid).children(recursive=True)
-    return not pids.isdisjoint(child.pid for child in children)
+def starts(events: list[Event], trial: int) -> list[int]:
+    """Give the iterations after which the attempts of a trial began."""
+    segments = [event.segment for event in events if isinstance(event, Started)]
+    return [segment.start for segment in segments if segment.trial == trial]
 
 
 @pytest.mark.ray
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_node_lost_in_the_middle_of_a_wide_segment_costs_an_attempt_and_no_trial(ray_cluster, tmp_path):
+def test_a_node_lost_in_the_middle_of_a_wide_segment_costs_an_attempt_and_no_trial(ray_cluster, tmp_path, add_node):
     """Three workers of two nodes train each trial; when one node is gone, the third takes its place."""
-    before = alive_nodes()
-    nodes = []
-    for _ in range(2):
-        nodes.append(ray_cluster.add_node(num_cpus=1, include_dashboard=False))
-        wait_until(lambda: alive_nodes() == before + len(nodes))
-    directory = tmp_path / "study"
+    nodes = [add_node(1) for _ in range(2)]
+    directory, hold = tmp_path / "study", tmp_path / "hold"
+    hold.touch()
+
+    def gang() -> set[int]:
+        return {int(path.stem) for path in tmp_path.glob("*.held")}
 
     def lose_a_node() -> None:
-        wait_until(lambda: any(runs_one_of(node, workers_seen(directory)) for node in nodes))
-        lost = next(node for node in nodes if runs_one_of(node, workers_seen(directory)))
-        nodes.remove(lost)
-        ray_cluster.remove_node(lost, allow_graceful=False)
+        try:
+            wait_until(lambda: len(gang()) == WIDTH and len(saves(directory)) > 0)
+            lose(ray_cluster, next(node for node in nodes if gang() & workers_of(node)))
+        finally:
+            hold.unlink()  # until now nobody came through the second iteration
 
-    thread = threading.Thread(target=lose_a_node, daemon=True)
-    thread.start()
+    losing = beside(lose_a_node)
     study = hpsearch.search(
         together,
-        parameters={"x": hpsearch.Uniform(0.0, 1.0), "pause": 0.5},
+        parameters={"x": hpsearch.Uniform(0.0, 1.0), "hold": str(hold)},
         metric="value",
         goal="maximize",
         method="random",
@@ -70,12 +65,11 @@ def test_a_node_lost_in_the_middle_of_a_wide_segment_costs_an_attempt_and_no_tri
         tensorboard=False,
         progress=False,
     )
-    thread.join()
-    ray_cluster.remove_node(nodes.pop())
-    assert not nodes, "none was lost"
+    losing.result()
     assert {row.state for row in study.trials} == {TrialState.COMPLETE}
     for row in study.trials:
         assert row.value == pytest.approx(WIDTH * ITERATIONS * row.params["x"], rel=1e-6)
-    events = events_of(directory)
-    assert any(isinstance(event, Lost) for event in events)
+    events, saved = events_of(directory), saves(directory)[0]
+    assert {event.trial for event in events if isinstance(event, Lost)} == {saved.trial}
+    assert starts(events, saved.trial)[:2] == [0, saved.iteration]
     assert {event.segment.width for event in events if isinstance(event, Started)} == {WIDTH}
