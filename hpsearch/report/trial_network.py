@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpsearch.errors import HpsearchError, Interrupted, TrainableError, UnreadableCheckpointError, exception_line
 from hpsearch.sweep.table_name import is_table
@@ -29,11 +29,17 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainingStep", "TrialNetwork", "trial_network"]
 
+T = TypeVar("T")
+
 _ARGUMENTS = frozenset({"value", "inputs", "outputs", "stem", "head"})
 _DEFAULT_ROWS = 32
 _HOW = (
-    "a function's checkpoint may have it as {'model': model.state_dict(), 'architecture': architecture_of(model)}, of a "
-    "network that hpsearch_trainers.architectures.network made"
+    "a function's checkpoint may have it as {'model': model.state_dict(), 'architecture': architecture_of(model)}, of "
+    "a network that hpsearch_trainers.architectures.network made"
+)
+_NONE_KEPT = (
+    "no checkpoint was saved with its value, or it wasn't kept: in a sweep, checkpoints.keep: all keeps those of all "
+    "trials, and checkpoints.every: 1 saves one after each iteration"
 )
 
 
@@ -131,7 +137,7 @@ class TrialNetwork:
             ) from error
         return made.eval()
 
-    def _built(self, build: Any, **more: Any) -> Any:
+    def _built(self, build: Callable[..., T], **more: Any) -> T:
         from hpsearch_trainers.architectures import ArchitectureError
 
         if self.architecture is None:
@@ -166,7 +172,7 @@ def trial_network(study: Study, trial: int | None = None) -> TrialNetwork:
     path, state, no_weights = study.checkpoint_path(row), None, ""
     if path is None:
         lost = row.checkpoint is not None
-        no_weights = "its checkpoint was deleted or is damaged" if lost else "no checkpoint of it was saved, or kept"
+        no_weights = "its checkpoint was deleted or is damaged" if lost else _NONE_KEPT
     else:
         try:
             state = read_state(study.directory / str(row.checkpoint))
@@ -200,7 +206,11 @@ def _built_again(study: Study, row: TrialRow) -> tuple[Mapping[str, Any] | None,
     if sweep.program is not None or sweep.command is not None:
         return None, {}, "what a script trains isn't known; its checkpoint is what the script wrote"
     if sweep.trainable is None:
-        return None, {}, "trials that are asked for and told of train elsewhere, so that nothing is known of their networks"
+        return (
+            None,
+            {},
+            "nothing is known of the networks of trials that are asked for and told of",
+        )
     if is_table(sweep.trainable):
         return None, {}, "a recorded table trains nothing"
     try:

@@ -159,8 +159,8 @@ class _Reader:
                 self.read(side["operation"], made, str(place), start)
                 for place, (side, (start, made)) in enumerate(zip(values[number], sides, strict=True))
             )
-            sums = {"parameters": sum(one.parameters for one in read), "flops": sum(one.flops for one in read)}
-            nodes.append(Layer(number, "", "node", shape=read[0].shape, parts=read, **sums))
+            parameters, flops = sum(one.parameters for one in read), sum(one.flops for one in read)
+            nodes.append(Layer(number, "", "node", {}, None, read[0].shape, parameters, flops, read))
         return tuple(nodes)
 
     def _steps(self, params: Mapping[str, Any], call: Call) -> tuple[Layer, ...]:

@@ -38,8 +38,8 @@ def weights_in(state: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
     """Give the weights that a checkpoint was judged by, as a network's `state_dict`.
 
     Args:
-        state: A Trainer's `state_dict()`, or any mapping with "model": of "average", too, that is the `state_dict` of an
-            `AveragedModel`, and what was validated.
+        state: A Trainer's `state_dict()`, or any mapping with "model". Where it has "average", that is the `state_dict`
+            of torch's `AveragedModel`, and what was validated.
 
     Returns:
         "average" or "model", and the weights; or None where there are none.
