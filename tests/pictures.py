@@ -113,7 +113,7 @@ def chain() -> str:
     value = [{"conv": {"channels": 16, "kernel": 3}}, "pool", {"separable": {"channels": 32}}]
     tree = layers(value, (1, 8, 8), 10)
     made = Picture("A chain, with the shape after each layer", 360, 330)
-    boxes = [("input", (1, 8, 8), "box")]
+    boxes: list[tuple[str, tuple[int, ...], str]] = [("input", (1, 8, 8), "box")]
     for part in tree.parts:
         for one in part.parts or (part,):
             given = ", ".join(f"{name} {setting}" for name, setting in one.settings.items())
@@ -174,8 +174,8 @@ def node_cell() -> str:
             made.box(at, 150, side["operation"], 82)
         made.box(x, 230, f"node {number}: sum", 120, "cell")
         made.line((x, 244), (200, 306))
-    for number, (at, y) in inputs.items():
-        made.box(at, y, f"input {number}: cell before" if number else "input 0: before that", 164)
+    for place, (at, y) in inputs.items():
+        made.box(at, y, "input 1: cell before" if place else "input 0: before that", 164)
     made.box(200, 320, "output", 90, "cell")
     made.words(570, 376, "The stack: 2 stages of 2 cells", "small")
     y = 30
@@ -202,7 +202,7 @@ def moves() -> str:
     parameter = Chain({"conv": {"channels": Ordinal([8, 16, 32])}, "sep": {}, "pool": {}}, min=2, max=4)
     space = Space.from_parameters({"layers": parameter})
     first, second = (_point(space, *names) for names in (["conv", "pool", "sep"], ["sep", "conv", "pool"]))
-    rows: list[tuple[str, Sequence[str], Sequence[str]]] = [("parent", _layers(space, first), ["box"] * 4)]
+    rows: list[tuple[str, list[str], list[str]]] = [("parent", _layers(space, first), ["box"] * 4)]
     seen: set[int] = set()
     seed = 0
     while len(seen) < 2:  # one longer, and one of the same length

@@ -90,7 +90,8 @@ def run_config(call: Call, name: str, trainable: str, *changes: str) -> hpsearch
 EVOLUTION = ("max_iter=2", "search.options.population=2", "search.options.sample=1")
 
 
-def test_what_is_written_gives_what_the_trained_network_gave_where_there_is_no_hpsearch(here, hpsearch_command):
+@pytest.mark.exhaustive
+def test_what_is_written_of_each_kind_gives_what_was_trained_where_there_is_no_hpsearch(here, hpsearch_command):
     best = "metric={name: falling, goal: maximize, scope: best}"
     studies = [
         run_config(hpsearch_command, "chain_digits", "Chain", *EVOLUTION, best, "checkpoints={every: 1}"),
@@ -98,10 +99,25 @@ def test_what_is_written_gives_what_the_trained_network_gave_where_there_is_no_h
         run_config(hpsearch_command, "node_cell_digits", "Cell", *EVOLUTION, "parameters.channels={value: 4}"),
         run_config(hpsearch_command, "conditional_digits", "Dense", "early_terminate.max_iter=1"),
         run(hpsearch_command, "Stack"),
-        run(hpsearch_command, "Averaged", parameters={**LAYERS, "average": {"value": 0.9}}),
         run(hpsearch_command, "synchronized"),
-        run(hpsearch_command, "function"),
     ]
+    compare_alone(here, hpsearch_command, studies)
+    assert studies[0].row().value_iteration == 1  # the best one isn't the last
+    shown = json.loads(hpsearch_command("show", "chain_digits", "--format", "json").out)
+    assert (shown["value"], shown["metrics"]["falling"], shown["iterations"]) == (-1.0, -1.0, 2)
+    other = hpsearch_command("show", "chain_digits", 1 - studies[0].row().number)
+    assert "weights     none: no checkpoint was saved with its value, or it wasn't kept" in other.out
+    assert "in all" in other.out
+
+
+def test_what_is_written_is_what_was_validated_where_there_is_no_hpsearch(here, hpsearch_command):
+    averaged = run(hpsearch_command, "Averaged", parameters={**LAYERS, "average": {"value": 0.9}})
+    compare_alone(here, hpsearch_command, [averaged, run(hpsearch_command, "function")])
+    assert "moving average" in hpsearch_command("show", "Averaged").out
+
+
+def compare_alone(here: Path, hpsearch_command: Call, studies: list[hpsearch.Study]) -> None:
+    """Run what is written in a process without hpsearch, and compare with what the trained networks gave."""
     folders = []
     for study in studies:
         row = study.row()
@@ -113,13 +129,6 @@ def test_what_is_written_gives_what_the_trained_network_gave_where_there_is_no_h
         (gave,) = (study.directory / "trials" / f"{row.number:05}").glob(f"*/outputs{row.value_iteration}.pt")
         shutil.copy(gave, folder / "gave.pt")
         folders.append(folder)
-    assert studies[0].row().value_iteration == 1  # the best one isn't the last
-    shown = json.loads(hpsearch_command("show", "chain_digits", "--format", "json").out)
-    assert (shown["value"], shown["metrics"]["falling"], shown["iterations"]) == (-1.0, -1.0, 2)
-    other = hpsearch_command("show", "chain_digits", 1 - studies[0].row().number)
-    assert "weights     none: no checkpoint was saved with its value, or it wasn't kept" in other.out
-    assert "conv channels=" in other.out or "separable channels=" in other.out or "pool" in other.out
-    assert "moving average" in hpsearch_command("show", "Averaged").out
     (here / "alone.py").write_text(ALONE)
     alone = subprocess.run(
         [sys.executable, "-I", "-W", "error", "alone.py", *map(str, folders)], capture_output=True, text=True
@@ -245,6 +254,7 @@ def test_a_trial_must_be_there_and_be_named_where_several_goals_decide(here, hps
     assert json.loads(hpsearch_command("show", "Measured", 0, "--format", "json").out)["values"]["falling"] == -1
 
 
+@pytest.mark.exhaustive
 def test_operations_of_ones_own_are_found_where_the_trainable_is(here, hpsearch_command):
     """In a process of its own, from another folder; without their module they are missed."""
     (here / "own_shift.py").write_text(OWN)
