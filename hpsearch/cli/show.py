@@ -61,6 +61,7 @@ def _record(found: TrialNetwork) -> dict[str, Any]:
         "weights": found.weights_are or None,
         "no_weights": found.no_weights or None,
         "architecture": None if found.architecture is None else dict(found.architecture),
+        "built_again": found.built_again and found.architecture is not None,
         "unknown": found.unknown or None,
     }
     if found.architecture is not None:
@@ -106,6 +107,8 @@ def _lines(found: TrialNetwork, record: dict[str, Any]) -> Iterator[str]:
         if found.weights is not None:
             yield "\n" + weights_to_table(found.weights).strip("\n")
         return
+    if found.built_again:
+        yield f"network     as {found.study.sweep.trainable} builds it now: no checkpoint says what was built"
     yield "\n" + network_to_table(found.layers()).strip("\n") + "\n"
     yield f"parameters  {record['parameters']:,}"
     yield f"FLOPs       {record['flops']:,} of a forward pass for one row"

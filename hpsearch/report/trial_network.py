@@ -67,6 +67,8 @@ class TrialNetwork:
     """Of the state that gave its value, as the user reads it."""
     architecture: Mapping[str, Any] | None
     """Keyword arguments of `network`, `costs`, `layers` and `standalone`."""
+    built_again: bool
+    """Whether it is what the trainable builds now, as no checkpoint says what was built."""
     weights: Mapping[str, Tensor] | None
     """The `state_dict` that was validated."""
     weights_are: str
@@ -182,15 +184,15 @@ def trial_network(study: Study, trial: int | None = None) -> TrialNetwork:
     architecture, weights = found.get("architecture"), weights_in(found)
     if weights is None and not no_weights:
         no_weights = "its checkpoint has no mapping of weights as 'model'"
-    unknown = ""
-    if architecture is None:
+    unknown, built_again = "", architecture is None
+    if built_again:
         architecture, built, unknown = _built_again(study, row)
         found = {**built, **found}
     elif not isinstance(architecture, Mapping) or set(architecture) - _ARGUMENTS or "value" not in architecture:
         architecture, unknown = None, f"'architecture' in {path} must be what architecture_of gives: {_HOW}"
     name, kept = ("", None) if weights is None else weights
     step = _training_step(study, row, found)
-    return TrialNetwork(study, row, path, architecture, kept, name, step, unknown, no_weights)
+    return TrialNetwork(study, row, path, architecture, built_again, kept, name, step, unknown, no_weights)
 
 
 def _built_again(study: Study, row: TrialRow) -> tuple[Mapping[str, Any] | None, Mapping[str, Any], str]:

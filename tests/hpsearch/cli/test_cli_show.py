@@ -193,10 +193,12 @@ def test_a_trainer_is_built_again_where_its_checkpoint_is_gone(here, hpsearch_co
     record = json.loads(hpsearch_command("show", trainable, "--format", "json").out)
     for same in ("architecture", "parameters", "flops", "peak_memory_bytes", "step", "layers"):
         assert record[same] == whole[same], same
+    assert (record["built_again"], whole["built_again"]) == (True, False)
     assert record["weights"] is None
     assert record["no_weights"] == "its checkpoint was deleted or is damaged"
     answer = hpsearch_command("show", trainable, "--output", "out")
     assert "no weights are there (its checkpoint was deleted or is damaged)" in answer.out
+    assert f"{trainable} builds it now: no checkpoint says what was built" in answer.out
     assert "from network import load" not in answer.out
     assert [path.name for path in (here / "out").iterdir()] == ["network.py"]
     with pytest.raises(hpsearch.HpsearchError, match="must have a network with its weights: its checkpoint was del"):
