@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from hpsearch.cli import ask, look, run
+from hpsearch.cli import ask, look, run, show
 
 __all__ = ["build_parser"]
 
@@ -132,6 +132,13 @@ def _add_looking(commands: _Commands) -> None:
 
     command = _add_study_command(commands, "best", look.best, "show a study's best trial, or its front")
     _add_weights(command, "one of several metrics' best: what a unit of each is worth, e.g. accuracy=1,ms=0.01")
+    command.add_argument("--format", choices=("table", "json"), default="table")
+
+    text = "show a trial's network and what it costs; write a file that builds it without hpsearch"
+    command = _add_study_command(commands, "show", show.show, text)
+    command.add_argument("trial", type=_number, nargs="?", metavar="TRIAL", help="default: the best one")
+    text = "write network.py, and weights.pt with the trial's weights, to this folder"
+    command.add_argument("--output", type=Path, metavar="FOLDER", help=text)
     command.add_argument("--format", choices=("table", "json"), default="table")
 
     command = _add_study_command(

@@ -25,6 +25,7 @@ from hpsearch.trial import Report, Score, TrialRow, TrialState
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import nn
 
     from hpsearch.report.rerun import Rerun
 
@@ -258,8 +259,8 @@ class Study:
                     points[decision.trial] = sound.pop(decision.trial)
         return {trial: sorted(curve.items()) for trial, curve in points.items() if curve}
 
-    def lineage(self, trial: int | None = None) -> tuple[Stage, ...]:
-        """Give what a trial was trained with: its ancestors' params and its own, each with its iterations.
+    def row(self, trial: int | None = None) -> TrialRow:
+        """Give a trial.
 
         Args:
             trial: Its number; None: the best one's, where one metric decides.
@@ -272,6 +273,39 @@ class Study:
         rows, number = self.trials, self.best_trial.number if trial is None else trial
         if not 0 <= number < len(rows):
             raise HpsearchError(f"{self.directory}: expected the number of one of {len(rows)} trials, got {number}")
+        return rows[number]
+
+    def network(self, trial: int | None = None) -> nn.Module:
+        """Give the network of a trial, with the weights that gave its value, on the CPU and in evaluation mode.
+
+        Args:
+            trial: Its number; None: the best one's, where one metric decides.
+
+        Raises:
+            HpsearchError: There is no such trial; it has no checkpoint, or not one of a network that
+                `hpsearch_trainers.architectures.network` made; or its weights don't fit it.
+        """
+        from hpsearch.report.trial_network import trial_network
+
+        return trial_network(self, trial).module()
+
+    def metrics_of(self, row: TrialRow) -> Mapping[str, float]:
+        """Give all that a trial reported with its value; where it has none, all that it reported last."""
+        if row.value_iteration in (0, row.iterations):
+            return row.metrics
+        reported = self._over_iterations(lambda report: report.metrics)
+        return dict(reported[row.number])[row.value_iteration]
+
+    def lineage(self, trial: int | None = None) -> tuple[Stage, ...]:
+        """Give what a trial was trained with: its ancestors' params and its own, each with its iterations.
+
+        Args:
+            trial: Its number; None: the best one's, where one metric decides.
+
+        Raises:
+            HpsearchError: There is no such trial; or none is named, and several metrics decide.
+        """
+        rows, number = self.trials, self.row(trial).number
         names = {goal.name for goal in self.sweep.objective.goals}
 
         def deciding(report: Report) -> dict[str, float]:

@@ -30,6 +30,7 @@ COMMANDS = [
     "status",
     "trials",
     "best",
+    "show",
     "lineage",
     "export",
     "tensorboard",

@@ -68,9 +68,11 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def write_sweep(path: Path, trainable: str | None = "steps", **changes: Any) -> Path:
-    """Write a small sweep file; None takes a key away."""
+    """Write a small sweep file; None takes a key away, and a trainable's name without a module is one of ours."""
+    if trainable is not None and ":" not in trainable:
+        trainable = f"tests.hpsearch.support.cli_trainables:{trainable}"
     sweep: dict[str, Any] = {
-        "trainable": None if trainable is None else f"tests.hpsearch.support.cli_trainables:{trainable}",
+        "trainable": trainable,
         "metric": {"name": "loss", "goal": "minimize"},
         "method": "random",
         "max_iter": 2,

@@ -30,15 +30,23 @@ class Planned:
     shape: Shape
 
 
-def evaluate(term: Any) -> Any:
-    """Give what a term stands for: each call anew, in the order in which they are written."""
+def evaluate(term: Any, made: dict[int, Any] | None = None) -> Any:
+    """Give what a term stands for: each call anew, in the order in which they are written.
+
+    Args:
+        term: A call, or lists and mappings with calls.
+        made: Is given what each call made, by the call's `id`.
+    """
     if isinstance(term, Call):
-        arguments = [evaluate(one) for one in term.arguments]
-        return term.function(*arguments, **{name: evaluate(one) for name, one in term.keywords.items()})
+        arguments = [evaluate(one, made) for one in term.arguments]
+        result = term.function(*arguments, **{name: evaluate(one, made) for name, one in term.keywords.items()})
+        if made is not None:
+            made[id(term)] = result
+        return result
     if isinstance(term, Mapping):
-        return {key: evaluate(one) for key, one in term.items()}
+        return {key: evaluate(one, made) for key, one in term.items()}
     if isinstance(term, list | tuple):
-        return type(term)(evaluate(one) for one in term)
+        return type(term)(evaluate(one, made) for one in term)
     return term
 
 

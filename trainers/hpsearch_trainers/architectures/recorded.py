@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
 from hpsearch_trainers.architectures.cell_modules import Network
 
-__all__ = ["architecture_of", "record"]
+__all__ = ["architecture_of", "record", "weights_in"]
 
 
 def record(network: nn.Module, **arguments: Any) -> None:
@@ -31,3 +32,19 @@ def architecture_of(model: nn.Module) -> dict[str, Any] | None:
     """
     found: Any = vars(model).get("architecture")
     return found if isinstance(model, Network) and isinstance(found, dict) else None
+
+
+def weights_in(state: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    """Give the weights that a checkpoint was judged by, as a network's `state_dict`.
+
+    Args:
+        state: A Trainer's `state_dict()`, or any mapping with "model". Where it has "average", that is the `state_dict`
+            of torch's `AveragedModel`, and what was validated.
+
+    Returns:
+        "average" or "model", and the weights; or None where there are none.
+    """
+    average, model = state.get("average"), state.get("model")
+    if isinstance(average, Mapping):
+        return "average", {name.removeprefix("module."): one for name, one in average.items() if name != "n_averaged"}
+    return ("model", dict(model)) if isinstance(model, Mapping) else None

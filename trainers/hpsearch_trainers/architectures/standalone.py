@@ -46,9 +46,15 @@ def build() -> nn.Module:
 
 
 def load(path: str) -> nn.Module:
-    """Make the network with the weights of a file: its state_dict, or a checkpoint that has it as `model`."""
+    """Make the network with the weights of a file: its state_dict, or a checkpoint that has it as `model`.
+
+    Where a checkpoint has a moving average of the weights, as `average`, it is that, which was validated.
+    """
     state = torch.load(path, map_location="cpu", weights_only=True)
-    if isinstance(state.get("model"), dict):
+    if isinstance(state.get("average"), dict):
+        kept = state["average"].items()
+        state = {{name.removeprefix("module."): one for name, one in kept if name != "n_averaged"}}
+    elif isinstance(state.get("model"), dict):
         state = state["model"]
     network = build()
     network.load_state_dict(state)

@@ -1,0 +1,170 @@
+"""`hpsearch show`: the network of a trial, what it costs, and a file that builds it without hpsearch."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpsearch.errors import HpsearchError
+from hpsearch.report.study import Study, load
+from hpsearch.trial import TrialRow
+
+if TYPE_CHECKING:
+    from hpsearch.report.trial_network import TrialNetwork
+
+__all__ = ["show"]
+
+_NETWORK, _WEIGHTS = "network.py", "weights.pt"
+
+
+def show(given: argparse.Namespace) -> int:
+    """Show a trial and its network; write it down where a folder is named."""
+    from hpsearch.report.tables import strict_json
+    from hpsearch.report.trial_network import trial_network
+
+    with contextlib.redirect_stdout(sys.stderr):  # what a searcher or trainable of one's own prints is no part of JSON
+        study = load(given.dir)
+        found = trial_network(study, given.trial)
+        if found.weights is not None and found.architecture is not None:
+            found.module()  # refuses weights that don't fit, before anything is said of them
+        written = None if given.output is None else _write(found, given.output)
+        record = _record(found)
+    if given.format == "json":
+        record["written"] = None if written is None else [str(path) for path in written]
+        print(json.dumps(strict_json(record), indent=2, allow_nan=False))
+        return 0
+    print("".join(f"{line}\n" for line in _lines(found, record)), end="")
+    if written is not None:
+        print("".join(f"{line}\n" for line in _how_to_load(found, written)), end="")
+    return 0
+
+
+def _record(found: TrialNetwork) -> dict[str, Any]:
+    """Give all that is known."""
+    from hpsearch.report.network_tables import layer_record
+
+    study, row, step = found.study, found.row, found.step
+    known: dict[str, Any] = {
+        "trial": row.number,
+        "state": row.state.value,
+        "iterations": row.iterations,
+        **_values(study, row),
+        "params": study.sweep.parameters.nest(row.params),
+        "metrics": dict(study.metrics_of(row)),
+        "checkpoint": None if found.checkpoint is None else str(found.checkpoint),
+        "weights": found.weights_are or None,
+        "no_weights": found.no_weights or None,
+        "architecture": None if found.architecture is None else dict(found.architecture),
+        "built_again": found.built_again and found.architecture is not None,
+        "unknown": found.unknown or None,
+    }
+    if found.architecture is not None:
+        costs = found.costs()
+        known |= {
+            "parameters": costs.parameters,
+            "flops": costs.flops,
+            "peak_memory_bytes": costs.peak_memory_bytes,
+            "step": {"rows": step.rows, "optimizer": step.optimizer or None, "optimizer_copies": step.copies},
+            "layers": layer_record(found.layers()),
+        }
+    return known
+
+
+def _values(study: Study, row: TrialRow) -> dict[str, Any]:
+    names = [goal.name for goal in study.sweep.objective.goals]
+    if len(names) == 1:
+        return {"value": row.values[0] if row.values else None}
+    return {"values": dict(zip(names, row.values, strict=False))}
+
+
+def _lines(found: TrialNetwork, record: dict[str, Any]) -> Iterator[str]:
+    """Say it for people."""
+    from hpsearch.report.network_tables import bytes_text, network_to_table, weights_to_table
+    from hpsearch.report.wording import counted
+
+    row, step, objective = found.row, found.step, found.study.sweep.objective
+    yield f"trial       {row.number}, {row.state.value}, {counted(row.iterations, 'iteration')}"
+    if row.failure is not None:
+        yield f"failure     {row.failure.message}"
+    names = [goal.name for goal in objective.goals]
+    for name, value in zip(names, row.values, strict=False):
+        yield f"{name:<11} {value!r}"
+    for name, value in record["params"].items():
+        yield f"  {name:<20} {value!r}"
+    others = {name: value for name, value in record["metrics"].items() if name not in names or not row.values}
+    if others:
+        yield "reported    " + ", ".join(f"{name} {value:.6g}" for name, value in others.items())
+    yield f"checkpoint  {found.checkpoint or 'none'}"
+    yield f"weights     {_which(found)}"
+    if found.architecture is None:
+        yield f"network     not known: {found.unknown}"
+        if found.weights is not None:
+            yield "\n" + weights_to_table(found.weights).strip("\n")
+        return
+    if found.built_again:
+        yield f"network     as {found.study.sweep.trainable} builds it now: no checkpoint says what was built"
+    yield "\n" + network_to_table(found.layers()).strip("\n") + "\n"
+    yield f"parameters  {record['parameters']:,}"
+    yield f"FLOPs       {record['flops']:,} of a forward pass for one row"
+    optimizer = step.optimizer or "an optimizer"
+    keeps = "that keeps none" if step.copies == 0 else f"that keeps {counted(step.copies, 'number')}"
+    rows = f"{counted(step.rows, 'row')}" + ("" if step.reported else " (the trial reported no global_batch)")
+    yield (
+        f"memory      about {bytes_text(record['peak_memory_bytes'])} at most in a training step of {rows}, with "
+        f"{optimizer} {keeps} for each weight"
+    )
+
+
+def _which(found: TrialNetwork) -> str:
+    if found.no_weights:
+        return f"none: {found.no_weights}"
+    iteration = found.row.value_iteration
+    average = "the moving average, which was validated, " if found.weights_are == "average" else ""
+    return f"{average}after iteration {iteration}" if iteration else f"{average}as they were saved last"
+
+
+def _write(found: TrialNetwork, folder: Path) -> list[Path]:
+    """Write the network's file, and its weights where there are some.
+
+    Raises:
+        HpsearchError: A file is there, or the folder can't be written to; or the network isn't known.
+    """
+    if found.architecture is None:
+        raise HpsearchError(f"--output: {found.where} must have a network that is known, but {found.unknown}")
+    for name in (_NETWORK, _WEIGHTS):
+        if (folder / name).exists():
+            raise HpsearchError(f"--output: {folder / name} must not be there yet: name another folder, or delete it")
+    source = found.source()
+    written = [folder / _NETWORK]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if found.weights is not None:
+            import torch
+
+            with (folder / _WEIGHTS).open("xb") as file:
+                torch.save(dict(found.weights), file)
+            written.append(folder / _WEIGHTS)
+        with (folder / _NETWORK).open("x", encoding="utf-8") as text:
+            text.write(source)
+    except OSError as error:
+        raise HpsearchError(
+            f"--output: {folder} must be a folder that can be written to, got: {error.strerror}. Name another."
+        ) from error
+    return written
+
+
+def _how_to_load(found: TrialNetwork, written: list[Path]) -> Iterator[str]:
+    yield ""
+    for path in written:
+        yield f"wrote       {path}"
+    folder = shlex.quote(str(written[0].parent))
+    if found.weights is None:
+        yield f"no weights are there ({found.no_weights}); `build()` of network.py makes new ones"
+    else:
+        yield f"load it in {folder} with: from network import load; network = load({_WEIGHTS!r}).eval()"

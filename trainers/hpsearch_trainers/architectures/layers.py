@@ -1,0 +1,197 @@
+"""What each part of a network is: its shape and what it costs, as a tree that reads as the architecture does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from hpsearch_trainers.architectures.calls import Call, evaluate
+from hpsearch_trainers.architectures.cell_modules import CellStack, EdgeCell, NodeCell
+from hpsearch_trainers.architectures.network import plan_network
+from hpsearch_trainers.architectures.plan import named
+from hpsearch_trainers.architectures.shapes import Shape
+
+__all__ = ["Layer", "layers"]
+
+Kind = Literal["network", "chain", "operation", "edges", "nodes", "node", "stack", "step"]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A part of a network.
+
+    Attributes:
+        place: What it is called in the part around it: "stem", "0" of a chain, "0-1" of a cell's edges, "2" of its
+            nodes, "body" of an operation's parameters; "cell" or "reduction" of a stack, "input 0" before a cell.
+        name: Of an operation; empty of others.
+        kind: What it is.
+        settings: The operation's own parameters, without those that are parts; a stack's.
+        takes: The node whose value comes to it, in a cell.
+        shape: Of what it gives, without the batch; None where it is never called by itself.
+        parameters: Numbers that are trained.
+        flops: Of a forward pass for one row, as in `Costs`.
+        parts: What it is made of, in the order of the architecture.
+    """
+
+    place: str
+    name: str
+    kind: Kind
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    takes: int | None = None
+    shape: Shape | None = None
+    parameters: int = 0
+    flops: int = 0
+    parts: tuple[Layer, ...] = ()
+
+
+@dataclass
+class _Seen:
+    """What a module gave."""
+
+    shape: Shape | None = None
+    flops: int = 0
+    parameters: int = 0
+
+
+def layers(
+    value: Any, inputs: Shape = (1, 8, 8), outputs: int = 10, *, stem: Any = None, head: Any = None, path: str = "body"
+) -> Layer:
+    """Say what each part of an architecture's network is. No weights are allocated.
+
+    Args:
+        value: As in `network`.
+        inputs: As in `network`.
+        outputs: As in `network`.
+        stem: As in `network`.
+        head: As in `network`.
+        path: As in `network`; and the place of the architecture in the tree.
+
+    Raises:
+        ArchitectureError: No network can be built from it.
+    """
+    call = plan_network(value, inputs, outputs, stem=stem, head=head, path=path)
+    reader = _Reader(_run(call, tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)))
+    before, body, behind = call.arguments
+    pooled, linear = behind.arguments
+    if head is None:
+        head = ["global_pool"] * len(pooled.arguments)
+    parts = [] if stem is None else [reader.read(stem, before, "stem")]
+    parts += [reader.read(value, body, path)]
+    last = reader.layer(linear, "outputs", "linear", "operation")
+    parts += [reader.read(head, pooled, "head"), last] if pooled.arguments else [last]
+    return reader.layer(call, "", "", "network", parts=tuple(parts))
+
+
+def _run(call: Call, inputs: Shape) -> dict[int, _Seen]:
+    """Run a network on the meta device; give what each of its calls' modules gave, by the call's `id`."""
+    made: dict[int, Any] = {}
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network = evaluate(call, made).eval()
+        seen = {key: _watched(module, counter) for key, module in made.items()}
+        network(torch.empty(1, *inputs))
+    return seen
+
+
+def _watched(module: nn.Module, counter: FlopCounterMode) -> _Seen:
+    seen = _Seen(parameters=sum(one.numel() for one in module.parameters() if one.requires_grad))
+    began: list[int] = []
+
+    def before(*_: Any) -> None:
+        began.append(counter.get_total_flops())
+
+    def after(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        seen.flops += int(counter.get_total_flops() - began.pop())
+        if isinstance(output, Tensor):
+            seen.shape = tuple(output.shape[1:])
+
+    module.register_forward_pre_hook(before)
+    module.register_forward_hook(after)
+    return seen
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads an architecture beside the calls that were planned of it."""
+
+    seen: Mapping[int, _Seen]
+
+    def layer(self, call: Call, place: str, name: str, kind: Kind, **more: Any) -> Layer:
+        seen = self.seen[id(call)]
+        return Layer(place, name, kind, shape=seen.shape, parameters=seen.parameters, flops=seen.flops, **more)
+
+    def read(self, value: Any, call: Call, place: str, takes: int | None = None) -> Layer:
+        if isinstance(value, list | tuple):
+            chain = zip(value, call.arguments, strict=True)
+            parts = tuple(self.read(one, made, str(number)) for number, (one, made) in enumerate(chain))
+            return self.layer(call, place, "", "chain", parts=parts, takes=takes)
+        if call.function is EdgeCell:
+            return self.layer(call, place, "", "edges", parts=self._edges(value, call), takes=takes)
+        if call.function is NodeCell:
+            joined = call.keywords.get("join", "mean")
+            return self.layer(
+                call, place, "", "nodes", parts=self._nodes(value, call), takes=takes, settings={"join": joined}
+            )
+        name, params = named(value, place)
+        if call.function is CellStack:
+            kept = {key: given for key, given in params.items() if key not in ("cell", "reduction")}
+            return self.layer(call, place, name, "stack", settings=kept, parts=self._steps(params, call), takes=takes)
+        inner = {key: made for key, made in call.keywords.items() if isinstance(made, Call)}
+        parts = tuple(self.read(params[key], made, key) for key, made in inner.items())
+        kept = {key: given for key, given in params.items() if key not in inner}
+        return self.layer(call, place, name, "operation", settings=kept, parts=parts, takes=takes)
+
+    def _edges(self, cell: Mapping[Any, Any], call: Call) -> tuple[Layer, ...]:
+        values = {str(key): value for key, value in cell.items()}
+        calls: Mapping[str, Call] = call.arguments[0]
+        ordered = sorted(calls, key=lambda edge: [int(node) for node in reversed(edge.split("-"))])
+        return tuple(self.read(values[edge], calls[edge], edge, int(edge.split("-")[0])) for edge in ordered)
+
+    def _nodes(self, cell: Mapping[Any, Any], call: Call) -> tuple[Layer, ...]:
+        values = {str(key): value for key, value in cell.items()}
+        nodes = []
+        for number, sides in call.arguments[0].items():
+            read = tuple(
+                self.read(side["operation"], made, str(place), start)
+                for place, (side, (start, made)) in enumerate(zip(values[number], sides, strict=True))
+            )
+            parameters, flops = sum(one.parameters for one in read), sum(one.flops for one in read)
+            nodes.append(Layer(number, "", "node", {}, None, read[0].shape, parameters, flops, read))
+        return tuple(nodes)
+
+    def _steps(self, params: Mapping[str, Any], call: Call) -> tuple[Layer, ...]:
+        repeats = params.get("repeats", 1)
+        steps = []
+        for number, step in enumerate(call.arguments[0]):
+            fits, made = step.arguments
+            # `repeats` cells, and then in each further stage a reduction before them.
+            reduces = number >= repeats and (number - repeats) % (repeats + 1) == 0
+            parts = [
+                self.layer(fit, f"input {place}", fitting, "operation", takes=place)
+                for place, fit in enumerate(fits)
+                if (fitting := _fitting(fit))
+            ]
+            parts.append(self.read(_step_value(params, made, reduces), made, "cell"))
+            steps.append(self.layer(step, "reduction" if reduces else "cell", "", "step", parts=tuple(parts)))
+        return tuple(steps)
+
+
+def _step_value(params: Mapping[str, Any], made: Call, reduces: bool) -> Any:
+    """Give what the architecture has for a step of a stack, or what stands there where it has nothing."""
+    if not reduces:
+        return params["cell"]
+    given = params.get("reduction")
+    return {made.function.__name__: dict(made.keywords)} if given is None else given
+
+
+def _fitting(fit: Call) -> str:
+    """Say what fits a cell's input; nothing where it fits as it is."""
+    if fit.function is nn.Identity:
+        return ""
+    if fit.function is nn.Sequential:
+        return ", ".join(_fitting(one) for one in fit.arguments)
+    return fit.function.__name__
