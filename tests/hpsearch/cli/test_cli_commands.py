@@ -35,6 +35,7 @@ COMMANDS = [
     "tensorboard",
     "benchmark",
     "doctor",
+    "predict",
     "ask",
     "tell",
     "give-up",

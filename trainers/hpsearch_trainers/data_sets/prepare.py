@@ -70,10 +70,12 @@ def prepare(
       (rows, channels, height, width); and `targets`, int64 for classes, float32 for numbers in their own unit;
     - `data/task.json`: `kind`, `classes`, `class_rows`, `target`, `inputs`, `trained_rows`, `test_rows`, `target_mean`,
       `target_scale`, and for images `channel_means` and `channel_scales`, else null;
-    - `model/`: `preprocessing.json`, `predict.py`, and what that imports; it wants `network.py` and `weights.pt` beside
-      it, and for `--trees` also `trees.joblib`, which predicts from `inputs` as they lie in the files, a row each. Into that network goes what `preprocessing.network_inputs` gives: rows as they are, images
-      as (pixels - channel_means) / channel_scales. Of it come logits of the classes; or, of shape (rows, 1), numbers of
-      which target_mean + target_scale * output is the prediction.
+    - `model/`: `preprocessing.json`, `predict.py`, and what that imports. It wants `network.py` and `weights.pt` beside
+      it, and for `--trees` also `trees.joblib`, which predicts from `inputs` as they lie in the files, a row each.
+
+    Into the network goes what `preprocessing.network_inputs` gives: rows as they are, images as
+    (pixels - channel_means) / channel_scales. Of it come logits of the classes; or, of shape (rows, 1), numbers of
+    which target_mean + target_scale * output is the prediction.
 
     Args:
         source: A CSV, Parquet or NPZ file; an IDX file with its labels beside it, or a folder of such; or a folder with

@@ -130,7 +130,7 @@ def check_pixels(fitted: Mapping[str, Any], images: Values, place: Callable[[int
         note(f"{far[0]} images have pixels far from those from {fitted['least']:g} to {fitted['most']:g} of training")
     if far[1] > len(images) / 2:
         note(
-            f"{far[1]} of {len(images)} images are nearly of one color; those of training went from {fitted['least']:g} "
+            f"{far[1]} of {len(images)} images are nearly of one color; in training they went from {fitted['least']:g} "
             f"to {fitted['most']:g}"
         )
 
