@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ assert not any(name.startswith("hpsearch_") for name in sys.modules)
 """
 
 
-def write_csv(path: Path, columns: Mapping[str, Sequence[object]]) -> Path:
+def write_csv(path: Path, columns: Mapping[str, Any]) -> Path:
     with path.open("w", newline="", encoding="utf-8") as file:
         lines = csv.writer(file)
         lines.writerow(columns)
@@ -76,11 +76,6 @@ def inputs_alone(folder: Path, *news: Path) -> list[np.ndarray]:
 
 def rows_of(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
-
-
-def task(folder: Path) -> dict[str, object]:
-    found: dict[str, object] = json.loads((folder / "data/task.json").read_text())
-    return found
 
 
 def _environment() -> dict[str, str]:

@@ -120,6 +120,10 @@ def prepare(
         fitted = fit_images(examples, images[chosen.search])
         found = [image_line(inputs)]
     lines, more = split_lines(chosen, groups)
+    class_rows = _class_rows(targets, chosen.search)
+    for label, rows in zip(targets.classes or (), class_rows or (), strict=True):
+        if rows == 0:
+            more.append(f"class {label!r} has no row to search with, so that nothing can learn it")
     mean, scale = _unit(targets, chosen.search)
     fitted = {
         "format": 1,
@@ -132,7 +136,6 @@ def prepare(
         "array": examples.array,
         **fitted,
     }
-    class_rows = _class_rows(targets, chosen.search)
     _write(Path(folder), inputs, targets, chosen, fitted, class_rows)
     return Prepared(
         kind=fitted["kind"],
