@@ -9,7 +9,7 @@ from typing import Any
 from hpsearch_trainers.architectures.calls import Call
 from hpsearch_trainers.architectures.cell_modules import CellStack, EdgeCell, NodeCell
 from hpsearch_trainers.architectures.modules import Zero
-from hpsearch_trainers.inheritance.alignment import aligned
+from hpsearch_trainers.inheritance.alignment import aligned, distance
 from hpsearch_trainers.inheritance.transfer import Transfer
 from hpsearch_trainers.inheritance.units import Flow, Units
 from hpsearch_trainers.inheritance.walk import Part, joined, selects, silence, walk
@@ -128,7 +128,7 @@ def _stack(transfer: Transfer, child: Part, parent: Part, flow: Flow) -> Flow:
     mine, theirs = child.call.arguments[0], parent.call.arguments[0]
     pairs: list[tuple[int | None, int | None]] = [(at, at) for at in range(len(mine))]
     if len(mine) != len(theirs):
-        pairs = aligned(mine, theirs)
+        pairs = aligned(mine, theirs, distance)
     outputs = [flow] * max(len(call.arguments[0]) for call in [*mine, *theirs])
     for at, beside in pairs:
         other = None if beside is None else parent.inside(f"steps.{beside}", theirs[beside])

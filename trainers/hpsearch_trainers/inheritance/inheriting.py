@@ -80,10 +80,20 @@ def _by_architecture(
     changed = _changed(model, child)
     if changed is not None:
         raise _Unknown(f"the model's {changed} was changed after it was made")
-    transfer = Transfer(own, weights, torch.Generator().manual_seed(seed))
-    _fill(transfer, child, parent)
+    transfer = _transferred(own, weights, child, parent, seed, by_function=False)
+    if transfer.reasons:  # another alignment may be exact: [wide, narrow] is [narrow] with a layer behind, too
+        other = _transferred(own, weights, child, parent, seed, by_function=True)
+        transfer = transfer if other.reasons else other
     _write(own, transfer.found)
     return Inherited({name: transfer.fates.get(name, "new") for name in own}, tuple(transfer.reasons))
+
+
+def _transferred(
+    own: Mapping[str, Tensor], weights: Mapping[str, Tensor], child: Side, parent: Side, seed: int, by_function: bool
+) -> Transfer:
+    transfer = Transfer(own, weights, torch.Generator().manual_seed(seed), by_function)
+    _fill(transfer, child, parent)
+    return transfer
 
 
 def _fill(transfer: Transfer, child: Side, parent: Side) -> None:

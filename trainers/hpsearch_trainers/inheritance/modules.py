@@ -19,7 +19,7 @@ from hpsearch_trainers.inheritance import mixing_layers, plain_layers
 from hpsearch_trainers.inheritance.transfer import Place, Transfer
 from hpsearch_trainers.inheritance.units import Flow, Units
 
-__all__ = ["changes_nothing", "chooses", "copied", "fill", "followed", "known", "left_out", "silenced"]
+__all__ = ["alike", "changes_nothing", "chooses", "copied", "fill", "followed", "known", "left_out", "silenced"]
 
 _Rule = Callable[[Transfer, Place, Place | None, Flow, Units | None], Flow]
 
@@ -54,6 +54,15 @@ def known(module: nn.Module) -> bool:
     if type(module) is nn.Sequential:
         return all(known(one) for one in module)
     return type(module) in _RULES or type(module) in (FactorizedReduction, ResidualReduction)
+
+
+def alike(one: nn.Module, other: nn.Module) -> bool:
+    """Say whether two modules that there are rules for are made of the same types, as are convolutions of two sizes."""
+    if type(one) is not type(other) or not known(one):
+        return False
+    if isinstance(one, nn.Sequential) and isinstance(other, nn.Sequential):
+        return len(one) == len(other) and all(alike(*pair) for pair in zip(one, other, strict=True))
+    return True
 
 
 def chooses(module: nn.Module) -> bool:

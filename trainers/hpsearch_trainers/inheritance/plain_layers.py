@@ -76,7 +76,8 @@ def pool(transfer: Transfer, child: Place, parent: Place | None, flow: Flow, wan
     if parent is None:
         problems = {"is new, and pools what comes to it": not keeps_image(child)}
     else:
-        problems = {"pools otherwise than the parent's": not same_settings(child.module, parent.module)}
+        alike = same_settings(child.module, parent.module) or (keeps_image(child) and keeps_image(parent))
+        problems = {"pools otherwise than the parent's": not alike}
     return replace(flow, exact=transfer.checked(flow, child, problems))
 
 

@@ -51,6 +51,7 @@ class Transfer:
         own: The child's weights as it was made.
         weights: The parent's.
         generator: Of all that is drawn.
+        by_function: Whether layers are aligned by their functions alone.
         found: The child's new weights.
         fates: What became of them.
         reasons: Why outputs differ.
@@ -59,6 +60,7 @@ class Transfer:
     own: Mapping[str, Tensor]
     weights: Mapping[str, Tensor]
     generator: torch.Generator
+    by_function: bool = False
     found: dict[str, Tensor] = field(default_factory=dict)
     fates: dict[str, str] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)

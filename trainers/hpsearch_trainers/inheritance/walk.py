@@ -10,8 +10,17 @@ from torch import nn
 from hpsearch_trainers.architectures.calls import Call
 from hpsearch_trainers.architectures.cell_modules import CellStack, EdgeCell, NodeCell
 from hpsearch_trainers.architectures.modules import Residual, Zero
-from hpsearch_trainers.inheritance.alignment import aligned, same_call
-from hpsearch_trainers.inheritance.modules import changes_nothing, chooses, copied, fill, known, left_out, silenced
+from hpsearch_trainers.inheritance.alignment import aligned, distance, same_call
+from hpsearch_trainers.inheritance.modules import (
+    alike,
+    changes_nothing,
+    chooses,
+    copied,
+    fill,
+    known,
+    left_out,
+    silenced,
+)
 from hpsearch_trainers.inheritance.transfer import Place, Transfer
 from hpsearch_trainers.inheritance.units import Flow, Units
 
@@ -64,7 +73,13 @@ def _chain(
 ) -> Flow:
     """Fill what stands one behind the other."""
     last = max((at for at, part in enumerate(child) if selects(part)), default=None)
-    for at, beside in aligned([part.call for part in child], [part.call for part in parent]):
+
+    def cost(one: Part, other: Part) -> float:
+        if one.call.function is not other.call.function:
+            return 1.0 if alike(one.place.module, other.place.module) else distance(one.call, other.call)
+        return 0.0 if transfer.by_function else distance(one.call, other.call)
+
+    for at, beside in aligned(child, parent, cost):
         if at is None:
             assert beside is not None
             flow = _passed(transfer, parent[beside], flow)
@@ -135,6 +150,8 @@ def _replaced(transfer: Transfer, child: Part, parent: Part, flow: Flow, wanted:
             return Flow(flow.units if wanted is None else wanted, flow.exact, True)
         if silence(transfer, child):
             return Flow(flow.units if wanted is None else wanted, flow.exact)
+    if alike(child.place.module, parent.place.module):
+        return fill(transfer, child.place, parent.place, flow, wanted)
     if changes_nothing(parent.place, flow.nonnegative) and parent.call.function is not nn.Sequential:
         return walk(transfer, child, None, flow, wanted)
     return walk(transfer, child, None, _passed(transfer, parent, flow), wanted)
