@@ -81,6 +81,11 @@ def nodes(first: Any, second: Any) -> Any:
     return {"2": [{"from": 0, "operation": first}, {"from": 1, "operation": second}]}
 
 
+def following(node: int) -> Any:
+    first = {"from": 0, "operation": "conv_3x3"}
+    return {"1": [first], "2": [{"from": 1, "operation": "conv_1x1"}, {"from": node, "operation": "skip"}]}
+
+
 def stack(cell: Any, channels: int, **params: Any) -> Any:
     return [conv(channels), {"cells": {"cell": cell, "repeats": 2, "channels": channels, **params}}]
 
@@ -218,6 +223,13 @@ DIFFERING: dict[str, tuple[Any, Any, Any, str]] = {
         stack(edges("conv_3x3", "skip"), 4, repeats=3),
         IMAGE,
         "(Step)",
+    ),
+    "a skip from another node": (following(1), following(0), IMAGE, "(Identity) takes another node than the parent's"),
+    "inputs of a cell that were widened apart": (
+        {"cells": {"cell": nodes("sep_3x3", "skip"), "stages": 2, "repeats": 2, "channels": 4}},
+        {"cells": {"cell": nodes("sep_3x3", "skip"), "stages": 2, "repeats": 2, "channels": 7}},
+        IMAGE,
+        "joins values that repeat other units",
     ),
     "another number of heads": (["attention"], [{"attention": {"heads": 2}}], (5, 8), "was made otherwise"),
 }
