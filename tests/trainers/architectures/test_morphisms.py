@@ -324,6 +324,31 @@ def test_an_operation_of_ones_own_is_copied_where_nothing_changed() -> None:
 
 
 @pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(
+    ("build", "shape"),
+    [
+        (lambda shape: nn.LayerNorm(shape), IMAGE),
+        (lambda shape: nn.LayerNorm(shape[-1]), IMAGE),
+        (lambda shape: nn.Linear(shape[-1], shape[-1]), IMAGE),
+        (lambda shape: nn.Flatten(2), IMAGE),
+        (lambda shape: nn.BatchNorm1d(shape[0]), (5, 6)),
+    ],
+)
+def test_one_that_takes_another_axis_for_its_units_is_only_copied(build: Any, shape: Any) -> None:
+    @operation()
+    def own(shape: Any) -> nn.Module:
+        made: nn.Module = build(shape)
+        return made
+
+    before = conv if len(shape) == 3 else dense
+    found, apart = inherited([before(4), "own"], [before(4), "own"], shape)
+    assert found.preserving
+    assert apart < 1e-5
+    found, _ = inherited([before(4), "own"], [before(6), "own"], shape)
+    assert not found.preserving
+
+
+@pytest.mark.usefixtures("registry")
 def test_an_operation_that_changed_since_is_told_and_names_and_shapes_count() -> None:
     @operation()
     def mine(shape: Any) -> nn.Module:

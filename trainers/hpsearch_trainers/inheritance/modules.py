@@ -49,20 +49,37 @@ _NOT_FLAT = (nn.Identity, nn.Dropout, nn.GELU, nn.SiLU, nn.Tanh, nn.ELU, nn.Leak
 """Give 0 for 0, and have a slope there, so that what gives 0 before them can learn."""
 
 
-def known(module: nn.Module) -> bool:
-    """Say whether there are rules for all of a module."""
-    if type(module) is nn.Sequential:
-        return all(known(one) for one in module)
-    return type(module) in _RULES or type(module) in (FactorizedReduction, ResidualReduction)
+def known(place: Place) -> bool:
+    """Say whether there are rules for all of a module, and it takes its units from where the rules do."""
+    made = place.module
+    if type(made) is nn.Sequential:
+        return all(known(place.inside(name)) for name, _ in made.named_children())
+    if type(made) in (FactorizedReduction, ResidualReduction):
+        return True
+    return type(made) in _RULES and place.path in place.side.shapes and _units_first(made, len(place.shapes[0]))
 
 
-def alike(one: nn.Module, other: nn.Module) -> bool:
+def _units_first(made: nn.Module, sides: int) -> bool:
+    """Say whether a module treats as units what `unit_count` counts: operations of one's own may take another axis."""
+    if isinstance(made, nn.Flatten):
+        return (made.start_dim, made.end_dim) == (1, -1)
+    if isinstance(made, nn.LayerNorm):
+        return sides < 3 and len(made.normalized_shape) == 1
+    if isinstance(made, nn.Linear):
+        return sides < 3
+    if isinstance(made, nn.BatchNorm1d):
+        return sides == 1
+    return sides == 3 or not isinstance(made, (nn.Conv2d, nn.BatchNorm2d, nn.GroupNorm, *_POOLS))
+
+
+def alike(one: Place, other: Place) -> bool:
     """Say whether two modules that there are rules for are made of the same types, as are convolutions of two sizes."""
-    if type(one) is not type(other) or not known(one):
+    if not (known(one) and known(other)) or type(one.module) is not type(other.module):
         return False
-    if isinstance(one, nn.Sequential) and isinstance(other, nn.Sequential):
-        return len(one) == len(other) and all(alike(*pair) for pair in zip(one, other, strict=True))
-    return True
+    names, others = ([name for name, _ in each.module.named_children()] for each in (one, other))
+    if type(one.module) is not nn.Sequential:
+        return True
+    return names == others and all(alike(one.inside(name), other.inside(name)) for name in names)
 
 
 def chooses(module: nn.Module) -> bool:

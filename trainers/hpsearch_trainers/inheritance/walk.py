@@ -62,7 +62,7 @@ def walk(transfer: Transfer, child: Part, parent: Part | None, flow: Flow, wante
         return walk_cells(transfer, child, parent, flow)
     if type(module) is Residual and "body" in child.call.keywords:
         return _residual(transfer, child, parent, flow)
-    if known(module) and (parent is None or known(parent.place.module)):
+    if known(child.place) and (parent is None or known(parent.place)):
         return fill(transfer, child.place, None if parent is None else parent.place, flow, wanted)
     same = parent is not None and same_call(child.call, parent.call)
     return copied(transfer, child.place, None if parent is None else parent.place, flow, same)
@@ -76,7 +76,7 @@ def _chain(
 
     def cost(one: Part, other: Part) -> float:
         if one.call.function is not other.call.function:
-            return 1.0 if alike(one.place.module, other.place.module) else distance(one.call, other.call)
+            return 1.0 if alike(one.place, other.place) else distance(one.call, other.call)
         return 0.0 if transfer.by_function else distance(one.call, other.call)
 
     for at, beside in aligned(child, parent, cost):
@@ -123,7 +123,7 @@ def selects(part: Part) -> bool:
     """Say whether a part's outputs can repeat whichever units are wanted."""
     if part.call.function is nn.Sequential:
         return any(selects(one) for one in _items(part))
-    return known(part.place.module) and chooses(part.place.module)
+    return known(part.place) and chooses(part.place.module)
 
 
 def _residual(transfer: Transfer, child: Part, parent: Part | None, flow: Flow) -> Flow:
@@ -138,7 +138,7 @@ def _residual(transfer: Transfer, child: Part, parent: Part | None, flow: Flow) 
 
 def silence(transfer: Transfer, part: Part) -> bool:
     """Make a part give zeros, if that is possible and it can learn from there."""
-    if known(part.place.module):
+    if known(part.place):
         return silenced(transfer, part.place)
     return part.call.function is nn.Sequential and len(part.call.arguments) > 0 and silence(transfer, _items(part)[-1])
 
@@ -150,7 +150,7 @@ def _replaced(transfer: Transfer, child: Part, parent: Part, flow: Flow, wanted:
             return Flow(flow.units if wanted is None else wanted, flow.exact, True)
         if silence(transfer, child):
             return Flow(flow.units if wanted is None else wanted, flow.exact)
-    if alike(child.place.module, parent.place.module):
+    if alike(child.place, parent.place):
         return fill(transfer, child.place, parent.place, flow, wanted)
     if changes_nothing(parent.place, flow.nonnegative) and parent.call.function is not nn.Sequential:
         return walk(transfer, child, None, flow, wanted)
