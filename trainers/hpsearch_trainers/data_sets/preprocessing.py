@@ -1,0 +1,227 @@
+"""Make a network's inputs of examples, by what was fitted on those that it was trained on.
+
+A copy of this file lies beside each model that `hpsearch design` leaves, where it reads `preprocessing.json`; it needs
+Python and NumPy alone. The same code made the inputs that the network was trained on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .reading import DataSetError, Table
+
+__all__ = ["MISSING", "Values", "features", "load", "network_inputs", "parse", "transform"]
+
+Values = NDArray[Any]
+
+MISSING = frozenset(
+    {"", "NA", "N/A", "n/a", "na", "NaN", "nan", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA", "?"}
+)
+"""Texts that say that there is nothing; so does what is infinite."""
+
+BOOLEANS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "t": 1.0, "f": 0.0, "y": 1.0, "n": 0.0}
+
+LARGEST = 1e150
+"""Beyond it a number's square can't be told from infinity."""
+
+_FAR = 10.0
+"""A number further than so many scales from the mean is held there."""
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].+)?")
+_EPOCH = datetime(1970, 1, 1)
+_DAY = 86400.0
+_CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}
+"""What recurs, with its length in days."""
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """Read what was fitted."""
+    path = folder / "preprocessing.json"
+    try:
+        fitted: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataSetError(f"{path}: must be what `hpsearch design` left there, but can't be read: {error}") from error
+    return fitted
+
+
+def transform(fitted: Mapping[str, Any], table: Table, note: Callable[[str], object] = print) -> NDArray[np.float32]:
+    """Make inputs of a table's rows.
+
+    Args:
+        fitted: What `preprocessing.json` holds.
+        table: Its columns may come in any order; those that aren't known are left out.
+        note: Told, in a sentence each, what is in the table that training never saw.
+
+    Returns:
+        Shape (rows, features).
+
+    Raises:
+        DataSetError: A column is missing, or a cell is of another kind than the column was: names row and column.
+    """
+    columns = fitted["columns"]
+    missing = [column["name"] for column in columns if column["name"] not in table.columns]
+    if missing:
+        names = ", ".join(repr(name) for name in missing)
+        there = ", ".join(repr(name) for name in table.columns)
+        raise DataSetError(
+            f"{table.path}: must have the columns that were trained on, but lacks {names}; it has {there}"
+        )
+    parts = []
+    for column in columns:
+        values = parse(column, table.columns[column["name"]], table.place)
+        _note_unknown(column, values, note)
+        parts.append(features(column, values))
+    return np.concatenate(parts, axis=1)
+
+
+def network_inputs(fitted: Mapping[str, Any], inputs: Values) -> NDArray[np.float32]:
+    """Give what goes into the network: float32, images with each channel's mean and scale taken out."""
+    if inputs.ndim != 4:
+        return inputs.astype(np.float32)
+    mean, scale = (np.array(fitted[name], np.float32)[:, None, None] for name in ("channel_means", "channel_scales"))
+    return (inputs.astype(np.float32) - mean) / scale
+
+
+def parse(column: Mapping[str, Any], cells: Sequence[str] | Values, place: Callable[[int], str]) -> Values:
+    """Read a column's cells, each for itself.
+
+    Args:
+        column: What it is: `kind`, its `name`, and `missing_texts`, which say that there is nothing.
+        cells: As they are written; or numbers, NaN where there is none.
+        place: Says where a row is.
+
+    Returns:
+        float64: numbers, 0 or 1 for booleans, seconds from 1970 on for dates, NaN for nothing; or an array of texts for
+        categories, None for nothing.
+
+    Raises:
+        DataSetError: A cell is of another kind; names its row and column.
+    """
+    if not isinstance(cells, np.ndarray):
+        return _parse_texts(column, cells, place)
+    values = cells.astype(np.float64)
+    values[~(np.abs(values) <= LARGEST)] = np.nan
+    return values
+
+
+def _parse_texts(column: Mapping[str, Any], cells: Sequence[str], place: Callable[[int], str]) -> Values:
+    kind, missing = column["kind"], MISSING.union(column.get("missing_texts", ()))
+    if kind == "category":
+        texts = np.empty(len(cells), dtype=object)
+        texts[:] = [None if cell in missing else cell for cell in cells]
+        return texts
+    read = {"number": _number, "boolean": _boolean, "date": _zoned_date if column.get("zoned") else _plain_date}[kind]
+    row = 0
+    numbers = np.empty(len(cells))
+    try:
+        for row, cell in enumerate(cells):
+            numbers[row] = np.nan if cell in missing else read(cell)
+    except (ValueError, KeyError, OverflowError) as error:
+        wanted = {
+            "number": "numbers, with a point and without spaces or commas",
+            "boolean": "true or false",
+            "date": "dates such as 2024-05-31T17:00"
+            + ("+02:00, with a time zone" if column.get("zoned") else ", without a time zone"),
+        }[kind]
+        raise DataSetError(f"{place(row)}: column {column['name']!r} must hold {wanted}, got {cells[row]!r}") from error
+    numbers[~(np.abs(numbers) <= LARGEST)] = np.nan
+    return numbers
+
+
+def _number(cell: str) -> float:
+    if "_" in cell:  # which Python would pass over
+        raise ValueError
+    return float(cell)
+
+
+def _boolean(cell: str) -> float:
+    return float(cell) if cell in ("0", "1") else BOOLEANS[cell.lower()]
+
+
+def _plain_date(cell: str) -> float:
+    found = _date(cell)
+    if found.tzinfo is not None:
+        raise ValueError
+    return (found - _EPOCH).total_seconds()
+
+
+def _zoned_date(cell: str) -> float:
+    found = _date(cell)
+    if found.tzinfo is None:
+        raise ValueError
+    return (found.astimezone(UTC).replace(tzinfo=None) - _EPOCH).total_seconds()
+
+
+def _date(cell: str) -> datetime:
+    if not _DATE.fullmatch(cell):
+        raise ValueError
+    return datetime.fromisoformat(cell)
+
+
+def features(column: Mapping[str, Any], values: Values) -> NDArray[np.float32]:
+    """Make features of a column's values, each for itself: shape (rows, features)."""
+    if column["kind"] == "category":
+        return _one_hot(column, values)
+    absent = np.isnan(values)
+    filled = np.where(absent, column["median"], values)
+    made = [_scaled(column, filled)]
+    for name in column.get("cycles", ()):
+        angle = filled / _DAY * (2 * np.pi / _CYCLES[name])
+        made += [np.where(absent, 0.0, np.sin(angle)), np.where(absent, 0.0, np.cos(angle))]
+    if column["indicator"]:
+        made.append(absent.astype(np.float64))
+    return np.stack(made, axis=1).astype(np.float32)
+
+
+def _scaled(column: Mapping[str, Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.clip((bent(column, values) - column["mean"]) / column["scale"], -_FAR, _FAR)
+
+
+def bent(column: Mapping[str, Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Give the logarithm of the distance from the median, with its sign, where a column has heavy tails."""
+    if not column["log"]:
+        return values
+    distance = (values - column["median"]) / column["spread"]
+    return np.sign(distance) * np.log1p(np.abs(distance))
+
+
+def _one_hot(column: Mapping[str, Any], values: Values) -> NDArray[np.float32]:
+    """One feature for each category, for all others together if training saw some, and for nothing likewise."""
+    places: dict[str | None, int] = {name: place for place, name in enumerate(column["categories"])}
+    count = len(places)
+    if column["indicator"]:
+        places[None] = count
+        count += 1
+    others = count if column["others"] else -1
+    count += column["others"]
+    if not column["indicator"]:
+        places[None] = -1
+    found = np.array([places.get(value, others) for value in values], dtype=np.int64).reshape(-1)
+    made = np.zeros((len(values), count), np.float32)
+    rows = np.flatnonzero(found >= 0)
+    made[rows, found[rows]] = 1
+    return made
+
+
+def _note_unknown(column: Mapping[str, Any], values: Values, note: Callable[[str], object]) -> None:
+    """Say what training never saw in a column: a category, or nothing at all."""
+    name = column["name"]
+    if column["kind"] == "category":
+        known = {*column["categories"], *column["rare"], None}
+        unknown = [value for value in values if value not in known]
+        if unknown:
+            some = ", ".join(sorted(set(unknown))[:3])
+            note(f"column {name!r}: {len(unknown)} rows have a category that training never saw ({some})")
+        absent = sum(value is None for value in values)
+    else:
+        absent = int(np.isnan(values).sum())
+    if absent and not column["indicator"]:
+        note(f"column {name!r}: {absent} rows have nothing there, which training never saw")
