@@ -9,7 +9,7 @@ from typing import Any
 
 from hpsearch.checks import InvalidKey, nearest
 from hpsearch.errors import DesignError
-from hpsearch.sweep.parts import Limits
+from hpsearch.settings import read_duration
 
 __all__ = ["BOUNDED", "Asked", "read_limits", "read_seconds"]
 
@@ -70,11 +70,9 @@ def read_seconds(text: str) -> float:
         DesignError: It is none.
     """
     try:
-        seconds = Limits(max_time=float(text) if text.replace(".", "", 1).isdecimal() else text).max_time  # type: ignore[arg-type]
+        return read_duration(float(text) if text.replace(".", "", 1).isdecimal() else text, ())
     except InvalidKey as error:
         raise DesignError(f"--time {text}: {error.problem}") from None
-    assert seconds is not None
-    return float(seconds)
 
 
 def read_limits(given: Sequence[str]) -> dict[str, float]:

@@ -32,7 +32,7 @@ from hpsearch.study.journal import Journal
 from hpsearch.sweep.file import load_sweep
 from hpsearch.sweep.sweep import Sweep
 from hpsearch_comm.errors import ConfigurationError
-from hpsearch_trainers.data_sets import prepare
+from hpsearch_trainers.data_sets import DataSetError, prepare
 from hpsearch_trainers.prepared_rows import PreparedRows, read_rows
 from hpsearch_trainers.scores import SCORES
 
@@ -129,7 +129,7 @@ def _look(place: DesignFolder, record: dict[str, Any], asked: Asked, clock: Cloc
         Path(asked.source), asked.target, place.path, goal=asked.goal, test_share=asked.test_share, seed=asked.seed
     )
     found = tuple(prepared.lines)
-    for line in found:
+    for line in (*found, *(f"warning: {warning}" for warning in prepared.warnings)):
         around.say(line)
     rows = read_rows(place.search_rows)
     goal = _goal(asked.goal, rows)
@@ -244,5 +244,5 @@ def _own_errors() -> Iterator[None]:
     """Say what the trainers refuse as an error of our own."""
     try:
         yield
-    except ConfigurationError as error:
+    except (ConfigurationError, DataSetError) as error:
         raise DesignError(str(error)) from error

@@ -48,6 +48,11 @@ class DesignFolder:
         return self.data / "test.npz"
 
     @property
+    def raw_test_rows(self) -> Path:
+        """The test rows of a table as they were written."""
+        return self.data / "test.csv"
+
+    @property
     def sweep(self) -> Path:
         """The sweep file."""
         return self.path / "sweep.yaml"

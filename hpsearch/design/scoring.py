@@ -93,7 +93,7 @@ def predictions_of(place: DesignFolder, task: Task, rows: int) -> NDArray[np.flo
     """
     script = place.model / "predict.py"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    out = place.path / "test_predictions.csv"
+    out = place.data / "test_predictions.csv"
     done = subprocess.run(
         [sys.executable, str(script), str(place.raw_test_rows), "--output", str(out)],
         env={**environment, "OMP_NUM_THREADS": "1"},
@@ -112,7 +112,7 @@ def predictions_of(place: DesignFolder, task: Task, rows: int) -> NDArray[np.flo
         raise DesignError(f"{script}: must give a prediction for each of the {rows} test rows, got {len(found)}")
     if task.kind == "numbers":
         return np.array([float(row["prediction"]) for row in found])
-    return np.array([[float(row[f"p:{label}"]) for label in task.classes] for row in found])
+    return np.array([[float(row[f"probability of {label}"]) for label in task.classes] for row in found])
 
 
 def _scored(goal: str, given: NDArray[np.float64], rows: PreparedRows) -> TestScore:

@@ -84,7 +84,7 @@ def _print(file: TextIO, fitted: dict[str, Any], outputs: NDArray[np.float64]) -
         lines.writerows([f"{value:.9g}"] for value in outputs)
     else:
         lines.writerow(["prediction", *(f"probability of {label}" for label in classes)])
-        lines.writerows([classes[row.argmax()], *(f"{value:.6f}" for value in row)] for row in outputs)
+        lines.writerows([classes[row.argmax()], *(f"{value:.9g}" for value in row)] for row in outputs)
 
 
 if __name__ == "__main__":

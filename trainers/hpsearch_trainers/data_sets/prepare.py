@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hpsearch_trainers.data_sets.columns import Column, fit, look
 from hpsearch_trainers.data_sets.preprocessing import features
 from hpsearch_trainers.data_sets.reading import DataSetError, read_table
+from hpsearch_trainers.data_sets.raw_rows import write_rows
 from hpsearch_trainers.data_sets.split import equal_rows, split
 from hpsearch_trainers.data_sets.targets import GOALS, Targets, see_targets
 
@@ -66,6 +67,7 @@ def prepare(
 
     - `data/search.npz` and `data/test.npz`: `inputs`, float32 of shape (rows, features), or uint8 or float32 of shape
       (rows, channels, height, width); and `targets`, int64 for classes, float32 for numbers in their own unit;
+    - `data/test.csv`: of a table the test rows as they were written;
     - `data/task.json`: `kind`, `classes`, `class_rows`, `target`, `inputs`, `trained_rows`, `test_rows`, `target_mean`,
       `target_scale`, and for images `channel_means` and `channel_scales`, else null;
     - `model/`: `preprocessing.json`, `reading.py`, `preprocessing.py` and `predict.py`, which want `network.py` and
@@ -121,6 +123,7 @@ def prepare(
         "columns": [column.fitted for column in used],
     }
     _write(into, inputs, targets, search, test, fitted)
+    write_rows(into / "data" / "test.csv", table, targets.rows[test])
     return Prepared(
         fitted["kind"],
         targets.classes,
