@@ -1,7 +1,7 @@
 """The folder of a design: what lies where.
 
 design.json     what was asked for, what was found out before the search, and the seconds that it took so far
-data/           search.npz, test.npz and task.json: the rows, split once
+data/           search.npz, test.npz and task.json: the rows, split once; and the test rows as they came
 sweep.yaml      the sweep
 study/          the study
 model/          preprocessing, network, weights and predict.py: all that predictions need
@@ -49,8 +49,9 @@ class DesignFolder:
 
     @property
     def raw_test_rows(self) -> Path:
-        """The test rows of a table as they were written."""
-        return self.data / "test.csv"
+        """The test rows as they came: a table, an array, or a folder of images."""
+        names = ("test.csv", "test_rows.npz", "test")
+        return next((self.data / name for name in names if (self.data / name).exists()), self.data / names[0])
 
     @property
     def sweep(self) -> Path:

@@ -1,7 +1,7 @@
 """Data sets as they lie in files, made ready for a search, and the code that predicts for new ones.
 
-`prepare` looks at a data set, splits it, and writes what a search needs. What it leaves under `model/` runs without this
-package: `reading.py`, `preprocessing.py` and `predict.py` are copies of the files here.
+`prepare` looks at a data set, splits it, and writes what a search needs. What it leaves under `model/` runs without
+this package: its Python files are copies of `reading`, `arrays`, `images`, `preprocessing` and `predict`.
 """
 
 from __future__ import annotations

@@ -25,9 +25,12 @@ _TAIL = 15.0
 _EXACT = 2**53
 """Beyond it a float can't hold every whole number."""
 
+_BEYOND = "it holds whole numbers beyond 2**53, which a float can't tell apart, as ids do"
+
 _COMMA = re.compile(r"[+-]?[\d.' ]*\d,\d[\d,.]*")
 _CODE = re.compile(r"0\d+")
 _OTHER_DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*")
+_PAIRS = tuple(zip(list(BOOLEANS)[::2], list(BOOLEANS)[1::2], strict=True))
 _MOST_ODD_TEXTS = 5
 _LEAST_NUMBERS = 0.9
 
@@ -63,6 +66,8 @@ def look(name: str, cells: Sequence[str] | Values, place: Callable[[int], str]) 
     column = Column(name)
     if isinstance(cells, np.ndarray):
         column.fitted = {"name": name, "kind": "number"}
+        if cells.dtype.kind in "iu" and max(abs(int(cells.min())), abs(int(cells.max()))) > _EXACT:
+            column.left_out = _BEYOND
     else:
         present = Counter(cells)
         for text in MISSING:
@@ -85,9 +90,9 @@ def _see_kind(column: Column, present: Counter[str], where: Callable[[str], str]
         if any(_CODE.fullmatch(text) for text in present):
             column.fitted["kind"] = "category"  # of 007 and 7 each is another
         elif any(len(text) > 15 and text.lstrip("+-").isdecimal() and abs(int(text)) > _EXACT for text in present):
-            column.left_out = "it holds whole numbers beyond 2**53, which a float can't tell apart, as ids have"
+            column.left_out = _BEYOND
         return
-    if any({text.lower() for text in present} <= set(pair) for pair in zip(BOOLEANS, list(BOOLEANS)[1:], strict=False)):
+    if any({text.lower() for text in present} <= set(pair) for pair in _PAIRS):
         column.fitted["kind"] = "boolean"
         return
     if _see_dates(column, present, where):
@@ -95,8 +100,8 @@ def _see_kind(column: Column, present: Counter[str], where: Callable[[str], str]
     comma = next((text for text in odd if _COMMA.fullmatch(text)), None)
     if comma is not None and all(_COMMA.fullmatch(text) for text in odd):
         raise DataSetError(
-            f"{where(comma)}: column {name!r} must hold numbers with a decimal point and nothing between thousands, got "
-            f"{comma!r}: write them so"
+            f"{where(comma)}: column {name!r} must hold numbers with a decimal point and nothing between thousands, "
+            f"got {comma!r}: write them so"
         )
     numbers = total - sum(present[text] for text in odd)
     if len(odd) <= _MOST_ODD_TEXTS and numbers >= _LEAST_NUMBERS * total:
@@ -126,8 +131,8 @@ def _see_dates(column: Column, present: Counter[str], where: Callable[[str], str
             return False
     if len(zones) == 2:
         raise DataSetError(
-            f"{where(zones[True])}: column {column.name!r} must hold times that all have a time zone, or none of which has "
-            f"one, got {zones[True]!r} and {zones[False]!r}: write them alike"
+            f"{where(zones[True])}: column {column.name!r} must hold times that all have a time zone, or none of which "
+            f"has one, got {zones[True]!r} and {zones[False]!r}: write them alike"
         )
     column.fitted |= {"kind": "date", "zoned": True in zones}
     return True

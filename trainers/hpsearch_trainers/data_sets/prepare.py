@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpsearch_trainers.data_sets.columns import Column, fit, look
+from hpsearch_trainers.data_sets.findings import column_lines, leaks, split_lines, target_line
+from hpsearch_trainers.data_sets.image_values import fit_images, image_line
 from hpsearch_trainers.data_sets.preprocessing import features
-from hpsearch_trainers.data_sets.reading import DataSetError, read_table
-from hpsearch_trainers.data_sets.raw_rows import write_rows
-from hpsearch_trainers.data_sets.split import equal_rows, split
+from hpsearch_trainers.data_sets.raw_rows import write_raw_rows
+from hpsearch_trainers.data_sets.reading import DataSetError
+from hpsearch_trainers.data_sets.sources import Examples, read_examples
+from hpsearch_trainers.data_sets.split import Split, equal_rows, parted, split
 from hpsearch_trainers.data_sets.targets import GOALS, Targets, see_targets
 
 __all__ = ["Prepared", "prepare"]
 
-_STANDALONE = ("reading.py", "preprocessing.py", "predict.py")
+_STANDALONE = ("reading.py", "arrays.py", "images.py", "preprocessing.py", "predict.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +69,19 @@ def prepare(
 
     - `data/search.npz` and `data/test.npz`: `inputs`, float32 of shape (rows, features), or uint8 or float32 of shape
       (rows, channels, height, width); and `targets`, int64 for classes, float32 for numbers in their own unit;
-    - `data/test.csv`: of a table the test rows as they were written;
+    - `data/test.csv`, `data/test_rows.npz` or `data/test/`: the test rows as they came;
     - `data/task.json`: `kind`, `classes`, `class_rows`, `target`, `inputs`, `trained_rows`, `test_rows`, `target_mean`,
       `target_scale`, and for images `channel_means` and `channel_scales`, else null;
-    - `model/`: `preprocessing.json`, `reading.py`, `preprocessing.py` and `predict.py`, which want `network.py` and
-      `weights.pt` beside them. Into that network goes what `preprocessing.network_inputs` gives: rows as they are, images
-      as (pixels - channel_means) / channel_scales. Of it come logits of the classes; or, of shape (rows, 1), numbers of
-      which target_mean + target_scale * output is the prediction.
+    - `model/`: `preprocessing.json`, `predict.py`, and what that imports; it wants `network.py` and `weights.pt` beside
+      it, and for `--trees` also `trees.joblib`, which predicts from `inputs` as they lie in the files, a row each.
+      Into that network goes what `preprocessing.network_inputs` gives: rows as they are, images as (pixels -
+      channel_means) / channel_scales. Of it come logits of the classes; or, of shape (rows, 1), numbers of which
+      target_mean + target_scale * output is the prediction.
 
     Args:
-        source: A CSV or Parquet file.
-        target: The column to predict.
+        source: A CSV, Parquet or NPZ file; an IDX file with its labels beside it, or a folder of such; or a folder with
+            a folder of images for each class.
+        target: The column to predict, or the array where its name isn't one that is known; else None.
         folder: Where to; what lies there under these names is replaced.
         goal: The metric, one of `GOALS`; if None, what the targets are follows from how they look.
         test_share: Of the rows, to test on.
@@ -91,52 +95,91 @@ def prepare(
         raise DataSetError(f"goal: must be one of {', '.join(GOALS)}, got {goal!r}")
     if not 0 < test_share < 1:
         raise DataSetError(f"test_share: must lie between 0 and 1, got {test_share}")
-    path, into = Path(source), Path(folder)
-    table = read_table(path)
-    if target not in table.columns:
-        names = ", ".join(repr(name) for name in table.columns)
-        raise DataSetError(f"target: must be one of the columns of {path}, got {target!r}; there are {names}")
-    targets = see_targets(target, table.columns[target], goal, table.place)
-    columns = [look(name, cells, table.place) for name, cells in table.columns.items() if name != target]
-    used = [column for column in columns if not column.left_out]
-    if not used:
-        raise DataSetError(f"{path}: must have a column to predict {target!r} from, got none that tells anything")
-    for column in used:
-        column.values = column.values[targets.rows]
-    groups = equal_rows([column.values for column in used])
-    strata = targets.values if targets.classes is not None else np.zeros(len(groups), np.int64)
-    search, test, whole = split(groups, strata.astype(np.int64), test_share, seed)
-    for column in used:
-        fit(column, search)
-    inputs = np.concatenate([features(column.fitted, column.values) for column in used], axis=1)
-    lines, warnings = _found(columns, targets, groups, whole)
-    mean, scale = _unit(targets, search)
+    if side is not None and side < 1:
+        raise DataSetError(f"side: must be a number of pixels, at least 1, got {side}")
+    examples = read_examples(Path(source), target, side)
+    name = examples.target or "labels"
+    targets = see_targets(name, examples.targets, goal, examples.place, examples.labelled)
+    cells = dict(examples.columns)
+    columns: list[Column] = []
+    if examples.images is None:
+        columns = _look(examples, targets)
+        used = [column for column in columns if not column.left_out]
+        groups = equal_rows([column.values for column in used])
+    else:
+        images = examples.images[targets.rows]
+        groups = equal_rows([images])
+    chosen = _split(examples, targets, groups, test_share, seed)
+    if examples.images is None:
+        for column in used:
+            fit(column, chosen.search)
+        inputs: NDArray[Any] = np.concatenate([features(column.fitted, column.values) for column in used], axis=1)
+        fitted: dict[str, Any] = {"width": len(columns), "columns": [column.fitted for column in used]}
+        found = column_lines(columns)
+        warnings = [column.warning for column in columns if column.warning] + leaks(used, targets)
+    else:
+        inputs, warnings = images, []
+        fitted = fit_images(examples, images[chosen.search])
+        found = [image_line(inputs)]
+    lines, more = split_lines(chosen, groups)
+    mean, scale = _unit(targets, chosen.search)
     fitted = {
         "format": 1,
-        "examples": "table",
         "kind": "numbers" if targets.classes is None else "classes",
         "classes": targets.classes,
-        "target": target,
+        "target": examples.target,
         "target_mean": mean,
         "target_scale": scale,
         "inputs": list(inputs.shape[1:]),
-        "columns": [column.fitted for column in used],
+        "array": examples.array,
+        **fitted,
     }
-    _write(into, inputs, targets, search, test, fitted)
-    write_rows(into / "data" / "test.csv", table, targets.rows[test])
+    class_rows = _class_rows(targets, chosen.search)
+    _write(Path(folder), inputs, targets, chosen, fitted, class_rows)
+    write_raw_rows(Path(folder) / "data", examples, cells, targets.rows[chosen.test])
     return Prepared(
-        fitted["kind"],
-        targets.classes,
-        _class_rows(targets, search),
-        target,
-        inputs.shape[1:],
-        len(search),
-        len(test),
-        mean,
-        scale,
-        tuple(lines),
-        (*targets.warnings, *warnings),
+        kind=fitted["kind"],
+        classes=targets.classes,
+        class_rows=class_rows,
+        target=examples.target,
+        inputs=inputs.shape[1:],
+        search_rows=len(chosen.search),
+        test_rows=len(chosen.test),
+        target_mean=mean,
+        target_scale=scale,
+        lines=(*lines, *found, *examples.lines, target_line(targets, name)),
+        warnings=(*targets.warnings, *warnings, *more),
     )
+
+
+def _look(examples: Examples, targets: Targets) -> list[Column]:
+    """See what the columns are, and keep those rows that have a target."""
+    columns = []
+    for name in list(examples.columns):
+        column = look(name, examples.columns.pop(name), examples.place)  # pop: its cells aren't needed any more
+        if not column.left_out:
+            column.values = column.values[targets.rows]
+        columns.append(column)
+    if all(column.left_out for column in columns):
+        reasons = "; ".join(f"{column.name!r}: {column.left_out}" for column in columns[:5]) or "there are no others"
+        raise DataSetError(
+            f"{examples.path}: must have a column to predict from, got none that tells anything ({reasons})"
+        )
+    return columns
+
+
+def _split(examples: Examples, targets: Targets, groups: NDArray[np.int64], test_share: float, seed: int) -> Split:
+    if examples.given_test is None:
+        classes = np.zeros(len(groups), np.int64) if targets.classes is None else targets.values.astype(np.int64)
+        chosen = split(groups, classes, test_share, seed)
+    else:
+        chosen = parted(groups, examples.given_test[targets.rows])
+    if not len(chosen.test) or not len(chosen.search):
+        raise DataSetError(
+            f"{examples.path}: must have rows to search with and to test on, got {len(chosen.search)} and "
+            f"{len(chosen.test)}: choose another share to test on"
+        )
+    return chosen
 
 
 def _unit(targets: Targets, search: NDArray[np.int64]) -> tuple[float, float]:
@@ -152,41 +195,32 @@ def _class_rows(targets: Targets, search: NDArray[np.int64]) -> tuple[int, ...] 
     return tuple(np.bincount(targets.values[search].astype(np.int64), minlength=len(targets.classes)).tolist())
 
 
-def _found(
-    columns: list[Column], targets: Targets, groups: NDArray[np.int64], whole: bool
-) -> tuple[list[str], list[str]]:
-    kinds = Counter(column.fitted["kind"] for column in columns if not column.left_out)
-    lines = [f"{len(columns)} columns: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items())]
-    lines += [f"`{column.name}` is left out: {column.left_out}" for column in columns if column.left_out]
-    return lines, [column.warning for column in columns if column.warning]
-
-
 def _write(
     folder: Path,
     inputs: NDArray[Any],
     targets: Targets,
-    search: NDArray[np.int64],
-    test: NDArray[np.int64],
+    chosen: Split,
     fitted: Mapping[str, Any],
+    class_rows: tuple[int, ...] | None,
 ) -> None:
     for name in ("data", "model"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    for name, rows in (("search", search), ("test", test)):
+    for name, rows in (("search", chosen.search), ("test", chosen.test)):
         np.savez(folder / "data" / f"{name}.npz", inputs=inputs[rows], targets=targets.values[rows])
     task = {
         "kind": fitted["kind"],
         "classes": fitted["classes"],
-        "class_rows": _class_rows(targets, search),
+        "class_rows": class_rows,
         "target": fitted["target"],
         "inputs": fitted["inputs"],
-        "trained_rows": len(search),
-        "test_rows": len(test),
+        "trained_rows": len(chosen.search),
+        "test_rows": len(chosen.test),
         "target_mean": fitted["target_mean"],
         "target_scale": fitted["target_scale"],
         "channel_means": fitted.get("channel_means"),
         "channel_scales": fitted.get("channel_scales"),
     }
     for path, content in ((folder / "data/task.json", task), (folder / "model/preprocessing.json", fitted)):
-        path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        path.write_text(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
     for name in _STANDALONE:
         shutil.copyfile(Path(__file__).parent / name, folder / "model" / name)

@@ -11,16 +11,31 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .reading import DataSetError, Table
+from .reading import DataSetError
 
-__all__ = ["MISSING", "Values", "features", "load", "network_inputs", "parse", "transform"]
+__all__ = [
+    "BOOLEANS",
+    "LARGEST",
+    "MISSING",
+    "Note",
+    "Values",
+    "bent",
+    "check_pixels",
+    "features",
+    "load",
+    "network_inputs",
+    "parse",
+    "transform",
+]
 
-Values = NDArray[Any]
+Values: TypeAlias = NDArray[Any]
+Note: TypeAlias = Callable[[str], object]
+"""Told, in a sentence each, what there is in new examples that training never saw."""
 
 MISSING = frozenset(
     {"", "NA", "N/A", "n/a", "na", "NaN", "nan", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA", "?"}
@@ -52,34 +67,72 @@ def load(folder: Path) -> dict[str, Any]:
     return fitted
 
 
-def transform(fitted: Mapping[str, Any], table: Table, note: Callable[[str], object] = print) -> NDArray[np.float32]:
-    """Make inputs of a table's rows.
+def transform(
+    fitted: Mapping[str, Any], cells: Mapping[str, Sequence[str] | Values], place: Callable[[int], str], note: Note
+) -> NDArray[np.float32]:
+    """Make inputs of rows.
 
     Args:
         fitted: What `preprocessing.json` holds.
-        table: Its columns may come in any order; those that aren't known are left out.
-        note: Told, in a sentence each, what is in the table that training never saw.
+        cells: Of each column, in any order; those that aren't known are left out.
+        place: Says where a row is.
+        note: Told what training never saw.
 
     Returns:
         Shape (rows, features).
 
     Raises:
-        DataSetError: A column is missing, or a cell is of another kind than the column was: names row and column.
+        DataSetError: A column is missing, or a cell is of another kind than its column was: names row and column.
     """
     columns = fitted["columns"]
-    missing = [column["name"] for column in columns if column["name"] not in table.columns]
+    missing = [repr(column["name"]) for column in columns if column["name"] not in cells]
     if missing:
-        names = ", ".join(repr(name) for name in missing)
-        there = ", ".join(repr(name) for name in table.columns)
+        there = ", ".join(map(repr, cells)) or "none of them"
         raise DataSetError(
-            f"{table.path}: must have the columns that were trained on, but lacks {names}; it has {there}"
+            f"must have all columns that were trained on, but lacks {', '.join(missing)}; there are {there}"
         )
     parts = []
     for column in columns:
-        values = parse(column, table.columns[column["name"]], table.place)
+        values = parse(column, cells[column["name"]], place)
         _note_unknown(column, values, note)
         parts.append(features(column, values))
     return np.concatenate(parts, axis=1)
+
+
+def check_pixels(fitted: Mapping[str, Any], images: Values, place: Callable[[int], str], note: Note) -> None:
+    """Refuse images whose pixels are of another kind than those that were trained on.
+
+    Raises:
+        DataSetError: They have another shape, or are fractions where training had bytes, or the other way round.
+    """
+    if list(images.shape[1:]) != fitted["inputs"]:
+        raise DataSetError(
+            f"{place(0)}: must be images of (channels, height, width) {fitted['inputs']}, as in training, got "
+            f"{list(images.shape[1:])}"
+        )
+    span = fitted["most"] - fitted["least"]
+    far = [0, 0]
+    for row, image in enumerate(images):
+        if fitted["bytes"] and not (image.min() >= 0 and image.max() <= 255 and (image == np.floor(image)).all()):
+            raise DataSetError(
+                f"{place(row)}: must be an image of bytes, 0 to 255, as in training, got {image.dtype} numbers "
+                f"from {image.min()} to {image.max()}"
+            )
+        out = max(fitted["least"] - float(image.min()), float(image.max()) - fitted["most"])
+        if not fitted["bytes"] and not out <= 10 * span:
+            raise DataSetError(
+                f"{place(row)}: must be an image of numbers from {fitted['least']:g} to {fitted['most']:g}, as "
+                f"in training, got some from {image.min()} to {image.max()}"
+            )
+        far[0] += out > 0.5 * span
+        far[1] += float(image.max()) - float(image.min()) < span / 100
+    if far[0]:
+        note(f"{far[0]} images have pixels far from those from {fitted['least']:g} to {fitted['most']:g} of training")
+    if far[1] > len(images) / 2:
+        note(
+            f"{far[1]} of {len(images)} images are nearly of one color; those of training went from {fitted['least']:g} "
+            f"to {fitted['most']:g}"
+        )
 
 
 def network_inputs(fitted: Mapping[str, Any], inputs: Values) -> NDArray[np.float32]:
@@ -182,7 +235,8 @@ def features(column: Mapping[str, Any], values: Values) -> NDArray[np.float32]:
 
 
 def _scaled(column: Mapping[str, Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.clip((bent(column, values) - column["mean"]) / column["scale"], -_FAR, _FAR)
+    scaled: NDArray[np.float64] = np.clip((bent(column, values) - column["mean"]) / column["scale"], -_FAR, _FAR)
+    return scaled
 
 
 def bent(column: Mapping[str, Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -190,7 +244,8 @@ def bent(column: Mapping[str, Any], values: NDArray[np.float64]) -> NDArray[np.f
     if not column["log"]:
         return values
     distance = (values - column["median"]) / column["spread"]
-    return np.sign(distance) * np.log1p(np.abs(distance))
+    logarithms: NDArray[np.float64] = np.sign(distance) * np.log1p(np.abs(distance))
+    return logarithms
 
 
 def _one_hot(column: Mapping[str, Any], values: Values) -> NDArray[np.float32]:
@@ -211,7 +266,7 @@ def _one_hot(column: Mapping[str, Any], values: Values) -> NDArray[np.float32]:
     return made
 
 
-def _note_unknown(column: Mapping[str, Any], values: Values, note: Callable[[str], object]) -> None:
+def _note_unknown(column: Mapping[str, Any], values: Values, note: Note) -> None:
     """Say what training never saw in a column: a category, or nothing at all."""
     name = column["name"]
     if column["kind"] == "category":
@@ -223,5 +278,8 @@ def _note_unknown(column: Mapping[str, Any], values: Values, note: Callable[[str
         absent = sum(value is None for value in values)
     else:
         absent = int(np.isnan(values).sum())
+        far = np.abs((bent(column, values) - column["mean"]) / column["scale"]) > _FAR
+        if far.any():
+            note(f"column {name!r}: {far.sum()} rows hold {values[far][0]:g} or so, far beyond what training saw")
     if absent and not column["indicator"]:
         note(f"column {name!r}: {absent} rows have nothing there, which training never saw")

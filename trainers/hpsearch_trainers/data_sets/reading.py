@@ -1,6 +1,7 @@
 """Read tables from CSV and Parquet files.
 
-A copy of this file lies beside each model that `hpsearch design` leaves: it needs Python alone, and pyarrow for Parquet.
+A copy of this file lies beside each model that `hpsearch design` leaves: it needs Python, and pyarrow for
+Parquet.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def read_table(path: Path, only: Sequence[str] | None = None) -> Table:
     """Read a table.
 
     Args:
-        path: A CSV file in UTF-8, packed or not, with cells between commas, semicolons, tabs or bars and names of columns
-            in its first line; or a Parquet file.
+        path: A CSV file in UTF-8, packed or not, with cells between commas, semicolons, tabs or bars and names of
+            columns in its first line; or a Parquet file.
         only: The columns to read, of which some may be missing; all if None.
 
     Raises:
@@ -67,8 +68,8 @@ def read_table(path: Path, only: Sequence[str] | None = None) -> Table:
             return _read_csv(path, file, only)
     except UnicodeDecodeError as error:
         raise DataSetError(
-            f"{path}: must be text in UTF-8, got byte {error.object[error.start]:#04x}, which can't stand there: save it "
-            "in UTF-8"
+            f"{path}: must be text in UTF-8, got byte {error.object[error.start]:#04x}, which can't stand there: save "
+            "it in UTF-8"
         ) from error
     except (OSError, EOFError) as error:
         raise DataSetError(f"{path}: must be a CSV or Parquet file, but can't be read: {error}") from error
@@ -176,7 +177,7 @@ def _read_parquet(path: Path, only: Sequence[str] | None) -> Table:
         names = [name for name in file.schema_arrow.names if not _PANDAS_INDEX.fullmatch(name)]
         _names(path, names)
         names = [name for name in names if only is None or name in only]
-        columns = {}
+        columns: dict[str, Sequence[str]] = {}
         for name in names:
             column = file.read(columns=[name], use_pandas_metadata=False).column(name)
             if pyarrow.types.is_timestamp(column.type):  # Python's times have no nanoseconds
@@ -202,7 +203,7 @@ def _texts(path: Path, name: str, values: list[Any], kind: str) -> list[str]:
             texts.append(value.isoformat())
         else:
             raise DataSetError(
-                f"{path}, row {row}: column {name!r} must hold numbers, texts, booleans or dates, got {kind}: leave it out "
-                "or write it as columns of those"
+                f"{path}, row {row}: column {name!r} must hold numbers, texts, booleans or dates, got {kind}: leave it "
+                "out or write it as columns of those"
             )
     return texts

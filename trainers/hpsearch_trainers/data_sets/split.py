@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpsearch_trainers.data_sets.preprocessing import Values
 
-__all__ = ["equal_rows", "split"]
+__all__ = ["Split", "equal_rows", "parted", "split"]
 
 
 def equal_rows(columns: Sequence[Values]) -> NDArray[np.int64]:
@@ -36,29 +37,41 @@ def _codes(column: Values) -> NDArray[np.int64]:
     return np.unique(column, return_inverse=True)[1].astype(np.int64)
 
 
-def split(
-    groups: NDArray[np.int64], classes: NDArray[np.int64], share: float, seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], bool]:
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Which rows are for what, each in the order of the rows."""
+
+    search: NDArray[np.int64]
+    test: NDArray[np.int64]
+    whole: bool
+    """Whether rows with equal inputs lie on one side."""
+
+
+def split(groups: NDArray[np.int64], classes: NDArray[np.int64], share: float, seed: int) -> Split:
     """Draw the test rows: of each class its share, with rows of one group on one side.
+
+    Where groups are so large that this would give another number of test rows, they are parted.
 
     Args:
         groups: Of each row, the number of its group, as `equal_rows` gives it.
         classes: Of each row, its class; one for all where there are none. A group counts for that of its first row.
         share: Of the rows, to test on.
         seed: Decides the draw.
-
-    Returns:
-        The search rows and the test rows, each in the order of the rows; and whether groups were kept whole, which is
-        given up where they are too large for it.
     """
     rng = np.random.default_rng(seed)
     test = _draw(groups, classes, share, rng)
-    whole = abs(len(test) - share * len(groups)) <= max(2, 0.25 * share * len(groups))
-    if not whole:
+    if abs(len(test) - share * len(groups)) > max(2, 0.25 * share * len(groups)):
         test = _draw(np.arange(len(groups)), classes, share, rng)
     chosen = np.zeros(len(groups), bool)
     chosen[test] = True
-    return np.flatnonzero(~chosen), np.flatnonzero(chosen), whole
+    return parted(groups, chosen)
+
+
+def parted(groups: NDArray[np.int64], chosen: NDArray[np.bool_]) -> Split:
+    """Give the split whose test rows were chosen."""
+    return Split(
+        np.flatnonzero(~chosen), np.flatnonzero(chosen), not np.isin(groups[chosen], groups[~chosen]).any().item()
+    )
 
 
 def _draw(

@@ -28,9 +28,9 @@ GOALS = {
 
 _MOST_CLASSES = 1000
 _MOST_COUNTED_CLASSES = 20
-"""Different whole numbers up to which they are taken for classes where no goal says what they are."""
+"""Different whole numbers, up to which they are taken for classes where no goal says what they are."""
 
-LEAST_ROWS = 20
+_LEAST_ROWS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,34 +46,45 @@ class Targets:
     warnings: tuple[str, ...]
 
 
-def see_targets(name: str, cells: Sequence[str] | Values, goal: str | None, place: Callable[[int], str]) -> Targets:
+def see_targets(
+    name: str, cells: Sequence[str] | Values, goal: str | None, place: Callable[[int], str], labelled: bool = False
+) -> Targets:
     """See what the targets are.
+
+    Args:
+        name: What they are called.
+        cells: They, as they are written.
+        goal: The metric, which says what they are; None if they say it themselves.
+        place: Says where a row is.
+        labelled: Whether they are labels, whatever they look like, and none is missing.
 
     Raises:
         DataSetError: They don't fit the goal, or there are too few.
     """
     if isinstance(cells, np.ndarray):
         cells = [text(value) for value in cells.tolist()]
-    rows = np.array([row for row, cell in enumerate(cells) if cell not in MISSING], np.int64)
-    if len(rows) < LEAST_ROWS:
-        raise DataSetError(
-            f"{place(0) if len(cells) else name}: must have at least {LEAST_ROWS} rows with a target in {name!r}, got {len(rows)}"
-        )
+    missing = frozenset() if labelled else MISSING
+    rows = np.array([row for row, cell in enumerate(cells) if cell not in missing], np.int64)
+    if len(rows) < _LEAST_ROWS:
+        raise DataSetError(f"{name}: must have at least {_LEAST_ROWS} rows with a target, got {len(rows)}")
     present = [cells[row] for row in rows]
     warnings = []
     if len(rows) < len(cells):
-        absent = Counter(cell for cell in cells if cell in MISSING)
+        absent = Counter(cell for cell in cells if cell in missing)
         written = ", ".join(repr(cell) for cell in sorted(absent))
         warnings.append(f"{absent.total()} rows are left out, whose target is missing (written {written})")
     counts = Counter(present)
-    wanted = None if goal is None else GOALS[goal]
-    if (wanted or _kind(counts)) == "numbers":
+    kind = GOALS[goal] if goal is not None else "classes" if labelled else _kind(counts)
+    if kind == "numbers":
         return Targets(rows, _numbers(name, present, rows, goal, place), None, tuple(warnings))
-    _check_classes(name, counts, goal)
+    _check_classes(name, counts, labelled)
     few = [label for label, count in counts.items() if count < 10]
     if few:
         some = ", ".join(f"{label!r} has {counts[label]}" for label in sorted(few)[:5])
-        warnings.append(f"{len(few)} classes have fewer than 10 rows, too few to learn or to test: {some}")
+        warnings.append(
+            f"{len(few)} classes have fewer than 10 rows, too few to learn and to test ({some}): add rows, or put "
+            "classes together"
+        )
     classes = _in_order(counts)
     numbers = {label: number for number, label in enumerate(classes)}
     values = np.array([numbers[label] for label in present], np.int64)
@@ -82,7 +93,7 @@ def see_targets(name: str, cells: Sequence[str] | Values, goal: str | None, plac
 
 def text(value: object) -> str:
     """Write a label of an array as a cell has it."""
-    return "" if value != value else str(value).strip()
+    return "" if value is None or value != value else str(value).strip()
 
 
 def _kind(counts: Counter[str]) -> str:
@@ -98,7 +109,7 @@ def _in_order(counts: Counter[str]) -> tuple[str, ...]:
     return tuple(sorted(counts))
 
 
-def _check_classes(name: str, counts: Counter[str], goal: str | None) -> None:
+def _check_classes(name: str, counts: Counter[str], labelled: bool) -> None:
     if len(counts) < 2:
         raise DataSetError(f"{name!r} must have at least two classes, got {next(iter(counts))!r} alone")
     if len(counts) > _MOST_CLASSES or len(counts) > counts.total() / 2:
@@ -108,12 +119,12 @@ def _check_classes(name: str, counts: Counter[str], goal: str | None) -> None:
             f"{counts.total()} rows: choose {wanted}"
         )
     written: dict[object, str] = {}
-    for label in counts:
+    for label in () if labelled else counts:
         key = float(label) if is_number(label) and len(label) < 16 else label
         if written.setdefault(key, label) != label:
             raise DataSetError(
-                f"{name!r} must have each class written in one way, got {written[key]!r} and {label!r}, which are the same "
-                "number"
+                f"{name!r} must have each class written in one way, got {written[key]!r} and {label!r}, which are the "
+                "same number"
             )
 
 
@@ -128,7 +139,7 @@ def _numbers(
         raise DataSetError(f"{name!r} must have more than one value, got {cells[0]} in all rows")
     if np.abs(exact).max() > 1e30 or np.abs(exact.astype(np.float32) - exact).max() > 1e-3 * np.std(exact):
         raise DataSetError(
-            f"{name!r} must differ from row to row by more than a float32 rounds off, got numbers from {exact.min():g} to "
-            f"{exact.max():g}: subtract their mean, or divide by their size"
+            f"{name!r} must differ from row to row by more than a float32 rounds off, got numbers from {exact.min():g} "
+            f"to {exact.max():g}: subtract their mean, or divide by their size"
         )
     return exact.astype(np.float32)
