@@ -1,4 +1,4 @@
-"""A network for a data set: look at it, search, train the best on all rows, and say what it is worth on the test rows."""
+"""A network for a data set: look at it, search, train the best on all rows, and test it on rows that nothing saw."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from hpsearch.design.asked import Asked
 from hpsearch.design.check_sweep import check_sweep
 from hpsearch.design.folder import DesignFolder
 from hpsearch.design.last_fit import best_of, deliver
-from hpsearch.design.pace import SCORING, STARTING, Clock, pace, search_seconds
+from hpsearch.design.pace import ENOUGH_EPOCHS, SCORING, STARTING, Clock, pace, search_seconds
 from hpsearch.design.report import Report
 from hpsearch.design.scoring import tested
 from hpsearch.design.search_space import search_space
@@ -30,7 +30,6 @@ from hpsearch.run.study_run import Run, create_study, run_study, seconds_spent
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.sweep.file import load_sweep
-from hpsearch.sweep.sweep import Sweep
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.data_sets import DataSetError, prepare
 from hpsearch_trainers.prepared_rows import PreparedRows, read_rows
@@ -42,6 +41,9 @@ _FEW = 2000
 """Rows up to which all folds validate; beyond, one held-out fold says enough."""
 
 _FOLDS = 5
+
+_QUICK_FOLDS = 2
+"""That validate where networks are slow for the time that there is."""
 
 _TREES = 0.2
 """Share of the time that trees may take."""
@@ -134,7 +136,7 @@ def _look(place: DesignFolder, record: dict[str, Any], asked: Asked, clock: Cloc
     rows = read_rows(place.search_rows)
     goal = _goal(asked.goal, rows)
     count = len(rows.targets)
-    constants = {
+    constants: dict[str, Any] = {
         "data": str(place.search_rows),
         "goal": goal,
         "folds": _FOLDS,
@@ -142,12 +144,16 @@ def _look(place: DesignFolder, record: dict[str, Any], asked: Asked, clock: Cloc
         "split_seed": asked.seed,
     }
     workers, starting = _workers(asked), STARTING.get(around.backend, 0.0)
-    trees = best_trees(rows, goal, constants, _TREES * (clock.left - SCORING), workers, place.model / "trees.joblib")
-    if trees is not None:
-        around.say(f"trees:        {goal} {number(trees.validation)} on the validated rows, {trees.kind}")
     space = search_space(rows.task, count, goal, constants, asked.limits)
     usual = space.points[0] if space.points else {}
     paced = pace({**usual, **constants}, clock, workers, starting)
+    if constants["validated"] > _QUICK_FOLDS and paced.epochs < ENOUGH_EPOCHS:
+        constants["validated"] = _QUICK_FOLDS
+        paced = pace({**usual, **constants}, clock, workers, starting)
+    seconds = _TREES * (clock.left - starting - SCORING)
+    trees = best_trees(rows, goal, constants, seconds, workers, place.model / "trees.joblib")
+    if trees is not None:
+        around.say(f"trees:        {goal} {number(trees.validation)} on the validated rows, {trees.kind}")
     constants |= {"epochs": paced.epochs} | ({"latency": True} if "latency_ms" in asked.limits else {})
     for_search = search_seconds(clock, paced.fit_seconds, starting)
     if for_search < 1:
@@ -167,7 +173,7 @@ def _look(place: DesignFolder, record: dict[str, Any], asked: Asked, clock: Cloc
     }
     place.write(place.record, {**record, "spent": clock.spent})
     place.sweep.with_suffix(".new").write_text(sweep_text(plan, space), encoding="utf-8")
-    os.replace(place.sweep.with_suffix(".new"), place.sweep)
+    place.sweep.with_suffix(".new").replace(place.sweep)
     around.say(f"sweep:        {place.sweep}")
 
 
@@ -211,11 +217,16 @@ def _searched(
 def _finished(
     place: DesignFolder, record: dict[str, Any], asked: Asked, study: Study, clock: Clock, around: Surroundings
 ) -> Report:
+    if not study.leaders:
+        raise DesignError(
+            f"{place.path}: no network came as far as to be validated within the search's time; give more: `hpsearch "
+            f"design --resume {place.path} --time ...`"
+        )
     best = best_of(study)
     around.say(f"last fit:     trial {best.trial} on all {len(read_rows(place.search_rows).targets)} rows")
-    cost = deliver(best, place.model, study.sweep.seed)
+    delivered = deliver(best, place.model, study.sweep.seed)
     trees: Trees | None = read_trees(record["trees"])
-    report = tested(place, record, best, cost, trees, asked)
+    report = tested(place, record, best, delivered.cost, trees, asked, delivered.of(read_rows(place.test_rows)))
     if not report.trees_win:
         (place.model / "trees.joblib").unlink(missing_ok=True)
     report = replace(report, seconds=clock.spent)

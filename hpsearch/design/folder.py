@@ -11,7 +11,6 @@ report.json     what came of it
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -111,6 +110,6 @@ class DesignFolder:
         new = path.with_suffix(".new")
         try:
             new.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-            os.replace(new, path)
+            new.replace(path)
         except OSError as error:
             raise DesignError(f"{path}: must be a place that can be written, got: {error}") from error

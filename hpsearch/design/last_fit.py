@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hpsearch.design.pace import seeded
 from hpsearch.errors import DesignError
@@ -19,8 +20,9 @@ from hpsearch_trainers.architectures import standalone
 from hpsearch_trainers.designed_architectures import architecture
 from hpsearch_trainers.designed_network import DesignedNetwork
 from hpsearch_trainers.measures import latency, parameters
+from hpsearch_trainers.prepared_rows import PreparedRows
 
-__all__ = ["Best", "best_of", "deliver"]
+__all__ = ["Best", "Delivered", "best_of", "deliver"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,19 @@ class Best:
     """That have a score."""
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Delivered:
+    """The network that was written."""
+
+    cost: Mapping[str, float]
+    """`parameters`, and `latency_ms` for one row."""
+    training: DesignedNetwork
+
+    def of(self, rows: PreparedRows) -> NDArray[np.float64]:
+        """Give what it says of prepared rows: probabilities (rows, classes), or numbers (rows,)."""
+        return self.training.predictions(rows)
+
+
 def best_of(study: Study) -> Best:
     """Give the best trial that keeps all bounds.
 
@@ -49,7 +64,7 @@ def best_of(study: Study) -> Best:
     return Best(found.number, found.params, row.value_iteration, found.value, count)
 
 
-def deliver(best: Best, folder: Path, seed: int) -> dict[str, float]:
+def deliver(best: Best, folder: Path, seed: int) -> Delivered:
     """Train the best trial's network on all search rows, for as many epochs, and write network.py and weights.pt.
 
     Everything but which rows it sees is as in that trial: parameters, schedule and threads.
@@ -58,9 +73,6 @@ def deliver(best: Best, folder: Path, seed: int) -> dict[str, float]:
         best: What the search found.
         folder: Where to write.
         seed: Of the weights and of the order of rows.
-
-    Returns:
-        What it costs: `parameters`, and `latency_ms` for one row.
 
     Raises:
         DesignError: It became no network, or can't be written.
@@ -88,7 +100,7 @@ def deliver(best: Best, folder: Path, seed: int) -> dict[str, float]:
         folder.mkdir(exist_ok=True)
         (folder / "network.py").write_text(standalone(given.pop("value"), **given), encoding="utf-8")
         torch.save(state, folder / "weights.new")
-        os.replace(folder / "weights.new", folder / "weights.pt")
+        (folder / "weights.new").replace(folder / "weights.pt")
     except OSError as error:
         raise DesignError(f"{folder}: must be a place that can be written, got: {error}") from error
-    return cost
+    return Delivered(cost, training)

@@ -15,10 +15,13 @@ from hpsearch.errors import DesignError
 from hpsearch.report.wording import duration
 from hpsearch_trainers.designed_network import DesignedNetwork
 
-__all__ = ["Clock", "Pace", "pace", "search_seconds", "seeded"]
+__all__ = ["ENOUGH_EPOCHS", "SCORING", "STARTING", "Clock", "Pace", "pace", "search_seconds", "seeded"]
 
 _TRIALS = 40
 """Whole trials for which there should be time: with rungs that is some hundred."""
+
+ENOUGH_EPOCHS = 27
+"""With fewer it pays to validate fewer folds, so that trials are quicker."""
 
 _EPOCHS = (9, 81)
 """Fewest and most; fewer only where there is no time for one network otherwise."""
@@ -98,7 +101,7 @@ def pace(params: Mapping[str, Any], clock: Clock, workers: int, starting: float)
             f"--time must leave {duration(4 * fit + starting + SCORING)} to train a network, as an epoch of a usual one "
             f"takes {duration(fit)} here, but {duration(max(0.0, clock.left))} are left"
         )
-    return Pace(epochs, round(min(0.4 * left, max(2.0, 4 * fit * epochs)), 1))
+    return Pace(epochs, round(min(0.4 * left, max(0.1 * left, 4 * fit * epochs)), 1))
 
 
 def search_seconds(clock: Clock, fit_seconds: float, starting: float) -> float:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import joblib
@@ -30,6 +29,10 @@ _LINES = 5
 """Of what predict.py said, where it failed."""
 
 
+_SAME = 1e-3
+"""Of a probability, or of the targets' deviation: what may lie between two ways to the same prediction."""
+
+
 def tested(
     place: DesignFolder,
     record: Mapping[str, Any],
@@ -37,14 +40,19 @@ def tested(
     cost: Mapping[str, float],
     trees: Trees | None,
     asked: Asked,
+    expected: NDArray[np.float64],
 ) -> Report:
     """Score the delivered network, the trees and a baseline on the test rows.
+
+    The network's score is that of what the delivered predict.py says of the test rows as they came. `expected` is what
+    the trained network itself says of them, and no more than a check.
 
     Raises:
         DesignError: The delivered files don't predict.
     """
     goal, search, test = record["goal"], read_rows(place.search_rows), read_rows(place.test_rows)
     given = predictions_of(place, test.task, len(test.targets))
+    _check_same(place, given, expected)
     guess, guess_is = _baseline(goal, search, len(test.targets))
     of_trees = None
     if trees is not None:
@@ -113,6 +121,17 @@ def predictions_of(place: DesignFolder, task: Task, rows: int) -> NDArray[np.flo
     if task.kind == "numbers":
         return np.array([float(row["prediction"]) for row in found])
     return np.array([[float(row[f"probability of {label}"]) for label in task.classes] for row in found])
+
+
+def _check_same(place: DesignFolder, given: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
+    """See that the delivered files are what was trained."""
+    scale = 1.0 if given.ndim > 1 else float(expected.std()) or 1.0
+    worst = float(np.abs(given - expected).max()) / scale
+    if not worst <= _SAME:
+        raise DesignError(
+            f"{place.model}: predict.py must say of the test rows what the trained network says, but differs "
+            f"by {worst:.3g} where at most {_SAME:g} is rounding: the folder or the data set may have been changed meanwhile"
+        )
 
 
 def _scored(goal: str, given: NDArray[np.float64], rows: PreparedRows) -> TestScore:

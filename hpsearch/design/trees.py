@@ -22,7 +22,7 @@ from hpsearch_trainers.folds import assign_folds
 from hpsearch_trainers.prepared_rows import PreparedRows, Task
 from hpsearch_trainers.scores import SCORES, score
 
-__all__ = ["Trees", "best_trees", "predicted", "read_trees"]
+__all__ = ["KINDS", "Trees", "best_trees", "fitted_trees", "predicted", "read_trees"]
 
 _SAMPLE = 2000
 """Rows whose time says how long all will take."""
@@ -31,6 +31,9 @@ _MAKERS: Mapping[str, Mapping[str, Any]] = {
     "random forest": {"classes": RandomForestClassifier, "numbers": RandomForestRegressor},
     "gradient boosting": {"classes": HistGradientBoostingClassifier, "numbers": HistGradientBoostingRegressor},
 }
+
+KINDS = tuple(_MAKERS)
+"""What there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +80,17 @@ def best_trees(
     folds = assign_folds(rows.inputs, rows.targets, params["folds"], params["split_seed"])
     scores: dict[str, float] = {}
     left_out = []
-    for kind in _MAKERS:
-        if _estimate(kind, rows, jobs) * (params["validated"] + 1) > seconds / 2:
+    for kind in KINDS:
+        found = _validated(kind, rows, goal, folds, params["validated"], jobs, seconds / 2)
+        if found is None:
             left_out.append(kind)
-            continue
-        scores[kind] = _validated(kind, rows, goal, folds, params["validated"], jobs)
+        else:
+            scores[kind] = found
     if not scores:
         return None
     best = (max if SCORES[goal].goal == "maximize" else min)(scores, key=lambda kind: scores[kind])
     path.parent.mkdir(exist_ok=True)
-    joblib.dump(_fitted(best, rows, np.arange(len(rows.targets)), jobs), path, compress=3)
+    joblib.dump(fitted_trees(best, rows, np.arange(len(rows.targets)), jobs), path, compress=3)
     return Trees(best, scores, tuple(left_out))
 
 
@@ -100,16 +104,26 @@ def predicted(model: Any, inputs: NDArray[np.generic], task: Task) -> NDArray[np
     return given
 
 
-def _validated(kind: str, rows: PreparedRows, goal: str, folds: NDArray[np.int64], validated: int, jobs: int) -> float:
-    own = [np.flatnonzero(folds == number) for number in range(validated)]
-    given = [
-        predicted(_fitted(kind, rows, np.flatnonzero(folds != number), jobs), rows.inputs[held], rows.task)
-        for number, held in enumerate(own)
-    ]
+def _validated(
+    kind: str, rows: PreparedRows, goal: str, folds: NDArray[np.int64], validated: int, jobs: int, seconds: float
+) -> float | None:
+    """Give the score of the validated rows; None where it would take more seconds, the fit on all rows included."""
+    if _estimate(kind, rows, jobs) * (validated + 1) > seconds:
+        return None
+    began = time.monotonic()
+    own, given = [], []
+    for number in range(validated):
+        own.append(np.flatnonzero(folds == number))
+        model = fitted_trees(kind, rows, np.flatnonzero(folds != number), jobs)
+        given.append(predicted(model, rows.inputs[own[-1]], rows.task))
+        each = (time.monotonic() - began) / (number + 1)
+        if each * (validated + 1) > seconds:
+            return None
     return score(goal, np.concatenate(given), rows.targets[np.concatenate(own)])
 
 
-def _fitted(kind: str, rows: PreparedRows, chosen: NDArray[np.int64], jobs: int) -> Any:
+def fitted_trees(kind: str, rows: PreparedRows, chosen: NDArray[np.int64], jobs: int) -> Any:
+    """Train trees of a kind on chosen rows, with default settings."""
     more = {"n_jobs": jobs} if kind == "random forest" else {}
     model = _MAKERS[kind][rows.task.kind](random_state=0, **more)
     return model.fit(rows.inputs.reshape(len(rows.inputs), -1)[chosen], rows.targets[chosen])
@@ -121,5 +135,5 @@ def _estimate(kind: str, rows: PreparedRows, jobs: int) -> float:
     if count <= 2 * _SAMPLE:
         return 0.0
     began = time.monotonic()
-    _fitted(kind, rows, np.linspace(0, count - 1, _SAMPLE).astype(np.int64), jobs)
+    fitted_trees(kind, rows, np.linspace(0, count - 1, _SAMPLE).astype(np.int64), jobs)
     return (time.monotonic() - began) * count / _SAMPLE

@@ -22,6 +22,7 @@ _BENCHMARKS = (
     "large_batch",
     "simulated",
     "scale",
+    "designed",
     "comm",
 )
 

@@ -75,8 +75,7 @@ class DesignedNetwork(Trainer):
         targets = torch.from_numpy(self.rows.targets).to(self.device)
         self._scale = TargetScale(targets, chosen.to(self.device)) if task.kind == "numbers" else None
         networks = [designed(params, task) for _ in range(max(1, count))]
-        channels = None if task.channels is None else torch.tensor(task.channels, device=self.device)
-        model = FoldNetworks(networks, inputs, channels, self._augment)
+        model = FoldNetworks(networks, inputs, self._channels(), self._augment)
         epochs = float(params.get("epochs", 27))
         falling, rising = cosine(epochs), warmup(max(1.0, _WARMUP * epochs), start=0.1)
         self._seconds, self._epochs_timed, self._fit_epochs = 0.0, 0, epochs * len(targets) / len(chosen)
@@ -142,6 +141,24 @@ class DesignedNetwork(Trainer):
             else:
                 parts.append(outputs.double().softmax(1))
         return torch.cat(parts).cpu().numpy(), np.concatenate(rows)
+
+    @torch.no_grad()
+    def predictions(self, rows: PreparedRows) -> np.ndarray[Any, Any]:
+        """Give what the first network says of other rows, in evaluation.
+
+        Returns:
+            Probabilities (rows, classes), or numbers (rows,), float64.
+        """
+        others = FoldNetworks([self.model.networks[0]], torch.from_numpy(rows.inputs), self._channels(), lambda x: x)
+        others.to(self.device)
+        outputs = others.predict(0, torch.arange(len(rows.targets)))
+        if self._scale is not None:
+            return self._scale.in_units(0, outputs[:, 0]).cpu().numpy()
+        return outputs.double().softmax(1).cpu().numpy()
+
+    def _channels(self) -> Tensor | None:
+        channels = self.rows.task.channels
+        return None if channels is None else torch.tensor(channels, device=self.device)
 
     def delivered(self) -> nn.Module:
         """Give the network that trained on all rows, in evaluation.

@@ -45,7 +45,7 @@ class FoldNetworks(nn.Module):
         """Give one network's outputs for some rows, in evaluation; (rows, outputs)."""
         self.eval()
         network = self.networks[number]
-        return torch.cat([network(self._read(part)) for part in rows.split(batch)])
+        return torch.cat([network(self._read(part)) for part in torch.split(rows, batch)])
 
     def _read(self, rows: Tensor) -> Tensor:
         chosen = self._inputs[rows].float()

@@ -157,7 +157,7 @@ def _of_trees(fitted: Mapping[str, Any], inputs: NDArray[Any]) -> NDArray[np.flo
     if not path.exists():
         raise DataSetError(f"{path}: must be what `hpsearch design` left there, but isn't: only where trees did better")
     try:
-        import joblib  # type: ignore[import-untyped]
+        import joblib
     except ImportError as error:
         raise DataSetError("--trees needs scikit-learn, which isn't installed: pip install scikit-learn") from error
     trees, rows = joblib.load(path), inputs.reshape(len(inputs), -1)

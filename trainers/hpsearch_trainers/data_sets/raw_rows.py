@@ -32,7 +32,8 @@ def write_raw_rows(
         array = np.stack(list(columns.values()), 1)[rows] if found is None else found[rows]
         if found is not None and array.shape[1] == 1:
             array = array[:, 0]  # as images of one channel usually are kept
-        np.savez(folder / "test_rows.npz", **{examples.array: array})
+        named: dict[str, Any] = {examples.array: array}
+        np.savez(folder / "test_rows.npz", **named)
     elif examples.images is None:
         with (folder / "test.csv").open("w", encoding="utf-8", newline="") as file:
             lines = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
