@@ -98,8 +98,8 @@ def pace(params: Mapping[str, Any], clock: Clock, workers: int, starting: float)
     epochs = min(epochs, int(0.25 * left / fit))
     if epochs < 1:
         raise DesignError(
-            f"--time must leave {duration(4 * fit + starting + SCORING)} to train a network, as an epoch of a usual one "
-            f"takes {duration(fit)} here, but {duration(max(0.0, clock.left))} are left"
+            f"--time must leave {duration(4 * fit + starting + SCORING)} to train a network, as an epoch of a usual "
+            f"one takes {duration(fit)} here, but {duration(max(0.0, clock.left))} are left"
         )
     return Pace(epochs, round(min(0.4 * left, max(0.1 * left, 4 * fit * epochs)), 1))
 

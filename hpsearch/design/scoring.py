@@ -130,7 +130,7 @@ def _check_same(place: DesignFolder, given: NDArray[np.float64], expected: NDArr
     if not worst <= _SAME:
         raise DesignError(
             f"{place.model}: predict.py must say of the test rows what the trained network says, but differs "
-            f"by {worst:.3g} where at most {_SAME:g} is rounding: the folder or the data set may have been changed meanwhile"
+            f"by {worst:.3g} where at most {_SAME:g} is rounding: was the folder changed meanwhile?"
         )
 
 

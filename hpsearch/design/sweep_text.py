@@ -46,8 +46,8 @@ def sweep_text(plan: Plan, space: SearchSpace) -> str:
         *(f"# {line}" for line in plan.found),
         "name: design",
         f"trainable: {TRAINABLE}",
-        f"metric: {{name: {goal}, goal: {SCORES[goal].goal}}} # of all validated rows, each predicted by a network that "
-        "didn't see it",
+        f"metric: {{name: {goal}, goal: {SCORES[goal].goal}}} # each validated row is predicted by a network that didn't "
+        "see it",
         "outcome_constraints:",
         f"  - {bounds[0]} # of the last fit, on all rows, so that it ends in time",
         *(f"  - {bound} # of one row" for bound in bounds[1:]),

@@ -87,9 +87,12 @@ def _see_kind(column: Column, present: Counter[str], where: Callable[[str], str]
     odd = [text for text in present if not is_number(text)]
     column.fitted = {"name": name, "kind": "number"}
     if not odd:
-        if any(_CODE.fullmatch(text) for text in present):
+        if any(text[0] == "0" and _CODE.fullmatch(text) for text in present):
             column.fitted["kind"] = "category"  # of 007 and 7 each is another
-        elif any(len(text) > 15 and text.lstrip("+-").isdecimal() and abs(int(text)) > _EXACT for text in present):
+        elif any(
+            len(text) > 15 and "." not in text and text.lstrip("+-").isdecimal() and abs(int(text)) > _EXACT
+            for text in present
+        ):
             column.left_out = _BEYOND
         return
     if any({text.lower() for text in present} <= set(pair) for pair in _PAIRS):

@@ -94,7 +94,7 @@ def leaks(columns: Sequence[Column], targets: Targets) -> list[str]:
             told = codes.max() == answers.max() == pairs.max()
         if told:
             said.append(
-                f"`{column.name}` tells the target: each value of it stands with one of the target; leave it out unless "
+                f"`{column.name}` tells the target: each value of one goes with one of the other; leave it out unless "
                 "it is known before the target is"
             )
     return said

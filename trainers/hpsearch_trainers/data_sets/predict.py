@@ -124,9 +124,7 @@ def _read_images(
     if colors:
         note(f"{colors} images have colors, which training never saw; they are made grey")
     if sizes:
-        note(
-            f"{sizes} images have another size than {fitted['size'][0]} x {fitted['size'][1]}, which all had in training"
-        )
+        note(f"{sizes} images have another size than those of training, {fitted['size'][0]} x {fitted['size'][1]}")
     return [str(file.relative_to(path)) if path.is_dir() else file.name for file in files], found
 
 

@@ -72,11 +72,12 @@ def prepare(
     - `data/test.csv`, `data/test_rows.npz` or `data/test/`: the test rows as they came;
     - `data/task.json`: `kind`, `classes`, `class_rows`, `target`, `inputs`, `trained_rows`, `test_rows`, `target_mean`,
       `target_scale`, and for images `channel_means` and `channel_scales`, else null;
-    - `model/`: `preprocessing.json`, `predict.py`, and what that imports; it wants `network.py` and `weights.pt` beside
+    - `model/`: `preprocessing.json`, `predict.py`, and what that imports. It wants `network.py` and `weights.pt` beside
       it, and for `--trees` also `trees.joblib`, which predicts from `inputs` as they lie in the files, a row each.
-      Into that network goes what `preprocessing.network_inputs` gives: rows as they are, images as (pixels -
-      channel_means) / channel_scales. Of it come logits of the classes; or, of shape (rows, 1), numbers of which
-      target_mean + target_scale * output is the prediction.
+
+    Into the network goes what `preprocessing.network_inputs` gives: rows as they are, images as
+    (pixels - channel_means) / channel_scales. Of it come logits of the classes; or, of shape (rows, 1), numbers of
+    which target_mean + target_scale * output is the prediction.
 
     Args:
         source: A CSV, Parquet or NPZ file; an IDX file with its labels beside it, or a folder of such; or a folder with
@@ -122,6 +123,10 @@ def prepare(
         fitted = fit_images(examples, images[chosen.search])
         found = [image_line(inputs)]
     lines, more = split_lines(chosen, groups)
+    class_rows = _class_rows(targets, chosen.search)
+    for label, rows in zip(targets.classes or (), class_rows or (), strict=True):
+        if rows == 0:
+            more.append(f"class {label!r} has no row to search with, so that nothing can learn it")
     mean, scale = _unit(targets, chosen.search)
     fitted = {
         "format": 1,
@@ -134,7 +139,6 @@ def prepare(
         "array": examples.array,
         **fitted,
     }
-    class_rows = _class_rows(targets, chosen.search)
     _write(Path(folder), inputs, targets, chosen, fitted, class_rows)
     write_raw_rows(Path(folder) / "data", examples, cells, targets.rows[chosen.test])
     return Prepared(

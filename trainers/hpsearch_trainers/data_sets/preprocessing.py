@@ -130,7 +130,7 @@ def check_pixels(fitted: Mapping[str, Any], images: Values, place: Callable[[int
         note(f"{far[0]} images have pixels far from those from {fitted['least']:g} to {fitted['most']:g} of training")
     if far[1] > len(images) / 2:
         note(
-            f"{far[1]} of {len(images)} images are nearly of one color; those of training went from {fitted['least']:g} "
+            f"{far[1]} of {len(images)} images are nearly of one color; in training they went from {fitted['least']:g} "
             f"to {fitted['most']:g}"
         )
 
@@ -172,11 +172,10 @@ def _parse_texts(column: Mapping[str, Any], cells: Sequence[str], place: Callabl
         texts[:] = [None if cell in missing else cell for cell in cells]
         return texts
     read = {"number": _number, "boolean": _boolean, "date": _zoned_date if column.get("zoned") else _plain_date}[kind]
-    row = 0
-    numbers = np.empty(len(cells))
+    found: list[float] = []
     try:
-        for row, cell in enumerate(cells):
-            numbers[row] = np.nan if cell in missing else read(cell)
+        for cell in cells:
+            found.append(np.nan if cell in missing else read(cell))
     except (ValueError, KeyError, OverflowError) as error:
         wanted = {
             "number": "numbers, with a point and without spaces or commas",
@@ -184,7 +183,10 @@ def _parse_texts(column: Mapping[str, Any], cells: Sequence[str], place: Callabl
             "date": "dates such as 2024-05-31T17:00"
             + ("+02:00, with a time zone" if column.get("zoned") else ", without a time zone"),
         }[kind]
-        raise DataSetError(f"{place(row)}: column {column['name']!r} must hold {wanted}, got {cells[row]!r}") from error
+        raise DataSetError(
+            f"{place(len(found))}: column {column['name']!r} must hold {wanted}, got {cell!r}"
+        ) from error
+    numbers = np.array(found, np.float64)
     numbers[~(np.abs(numbers) <= LARGEST)] = np.nan
     return numbers
 

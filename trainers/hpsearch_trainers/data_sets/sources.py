@@ -176,7 +176,8 @@ def _idx_labels(path: Path, count: int) -> Array:
             labels = read_idx(file)
             if labels.ndim != 1 or len(labels) != count:
                 raise DataSetError(
-                    f"{file}: must hold a label for each of the {count} images in {path}, got shape {list(labels.shape)}"
+                    f"{file}: must hold a label for each of the {count} images in {path}, got "
+                    f"shape {list(labels.shape)}"
                 )
             return labels
     raise DataSetError(f"{path}: must have a file with its labels beside it, {name} or {name}.gz, but there is none")

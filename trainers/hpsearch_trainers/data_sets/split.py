@@ -16,6 +16,8 @@ __all__ = ["Split", "equal_rows", "parted", "split"]
 def equal_rows(columns: Sequence[Values]) -> NDArray[np.int64]:
     """Number the rows so that those with equal values in all columns, and they alone, have the same number.
 
+    Numbers follow the first row of each, so that a draw among them depends on nothing that the rows hold.
+
     Args:
         columns: Arrays of shape (rows,) or (rows, ...).
     """
@@ -23,7 +25,8 @@ def equal_rows(columns: Sequence[Values]) -> NDArray[np.int64]:
     for column in columns:
         keys = keys * np.uint64(0x9E3779B97F4A7C15) + _codes(column).astype(np.uint64)
         keys ^= keys >> np.uint64(29)  # so that low bits follow from high ones, too
-    return np.unique(keys, return_inverse=True)[1].astype(np.int64)
+    _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[numbers].astype(np.int64)
 
 
 def _codes(column: Values) -> NDArray[np.int64]:
