@@ -9,8 +9,6 @@ import shlex
 import sys
 from pathlib import Path
 
-import psutil
-
 from hpsearch.design import Asked, design, resume
 from hpsearch.design.asked import read_limits, read_seconds
 from hpsearch.design.design import Surroundings
@@ -29,7 +27,7 @@ def design_network(given: argparse.Namespace) -> int:
         say=lambda text: print(text, flush=True),
         display=lambda: choose_progress(sys.stdout),
         backend=given.backend,
-        began=psutil.Process().create_time(),  # importing torch takes a part of --time, too
+        began=given.began,
         sweep_only=given.sweep_only,
     )
     seconds = None if given.time is None else read_seconds(given.time)

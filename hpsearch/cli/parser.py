@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -278,7 +279,7 @@ def _positive(text: str) -> int:
 
 
 def _design(given: argparse.Namespace) -> int:
-    # torch and scikit-learn, which most other commands don't need
+    given.began = time.time()  # before torch and scikit-learn, whose import is a part of --time
     from hpsearch.cli.design import design_network
 
     return design_network(given)

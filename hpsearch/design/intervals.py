@@ -50,4 +50,4 @@ def _wilson(share: float, rows: int) -> tuple[float, float]:
     square = _Z**2 / rows
     middle = (share + square / 2) / (1 + square)
     half = _Z / (1 + square) * math.sqrt(share * (1 - share) / rows + square / (4 * rows))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))  # whatever rounding does

@@ -26,10 +26,10 @@ ENOUGH_EPOCHS = 27
 _EPOCHS = (9, 81)
 """Fewest and most; fewer only where there is no time for one network otherwise."""
 
-SCORING = 8.0
+SCORING = 6.0
 """Seconds for predict.py to start and to score the test rows, on cores that others use, too."""
 
-STARTING = {"ray": 10.0}
+STARTING = {"ray": 7.0}
 """Seconds that a backend takes to start and to end beyond `limits.max_time`; others take none."""
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from hpsearch.design.pace import ENOUGH_EPOCHS
 from hpsearch.design.search_space import SearchSpace
 from hpsearch_trainers.scores import SCORES
 
@@ -46,8 +47,8 @@ def sweep_text(plan: Plan, space: SearchSpace) -> str:
         *(f"# {line}" for line in plan.found),
         "name: design",
         f"trainable: {TRAINABLE}",
-        f"metric: {{name: {goal}, goal: {SCORES[goal].goal}}} # each validated row is predicted by a network that didn't "
-        "see it",
+        f"metric: {{name: {goal}, goal: {SCORES[goal].goal}}} # each validated row is predicted by a network that "
+        "didn't see it",
         "outcome_constraints:",
         f"  - {bounds[0]} # of the last fit, on all rows, so that it ends in time",
         *(f"  - {bound} # of one row" for bound in bounds[1:]),
@@ -55,7 +56,7 @@ def sweep_text(plan: Plan, space: SearchSpace) -> str:
         "early_terminate:",
         "  type: asha",
         f"  max_iter: {epochs} # epochs; `epochs` below is the same, over which the learning rate falls to 0",
-        f"  min_iter: {-(-epochs // 9)}",
+        f"  min_iter: {-(-epochs // (9 if epochs > ENOUGH_EPOCHS else 3))}",
         "limits:",
         f"  max_time: {plan.max_time:.0f} # seconds; what is left of --time is for the last fit and the test score",
         *([f"resources: {{workers: {plan.workers}}}"] if plan.workers is not None else []),

@@ -17,7 +17,7 @@ from hpsearch.events import Ended, Exhausted, Opened
 from hpsearch.observers.progress import Silent
 from hpsearch.report.study import Study, load
 from hpsearch.report.tables import rows_to_csv
-from hpsearch.run.study_run import Run, seconds_spent, create_study, run_study
+from hpsearch.run.study_run import Run, create_study, run_study, seconds_spent
 from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry
 from hpsearch.sweep.sweep import Sweep
