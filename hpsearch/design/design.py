@@ -151,7 +151,7 @@ def _look(place: DesignFolder, record: dict[str, Any], asked: Asked, clock: Cloc
         constants["validated"] = _QUICK_FOLDS
         paced = pace({**usual, **constants}, clock, workers, starting)
     seconds = _TREES * (clock.left - starting - SCORING)
-    trees = best_trees(rows, goal, constants, seconds, workers, place.model / "trees.joblib")
+    trees = best_trees(rows, goal, constants, seconds, workers, place.trees)
     if trees is not None:
         around.say(f"trees:        {goal} {number(trees.validation)} on the validated rows, {trees.kind}")
     constants |= {"epochs": paced.epochs} | ({"latency": True} if "latency_ms" in asked.limits else {})
@@ -227,8 +227,11 @@ def _finished(
     delivered = deliver(best, place.model, study.sweep.seed)
     trees: Trees | None = read_trees(record["trees"])
     report = tested(place, record, best, delivered.cost, trees, asked, delivered.of(read_rows(place.test_rows)))
-    if not report.trees_win:
-        (place.model / "trees.joblib").unlink(missing_ok=True)
+    offered = place.model / place.trees.name
+    if report.trees_win:
+        shutil.copyfile(place.trees, offered)
+    else:
+        offered.unlink(missing_ok=True)
     report = replace(report, seconds=clock.spent)
     place.write(place.report, report.to_json())
     return report

@@ -53,6 +53,11 @@ class DesignFolder:
         return next((self.data / name for name in names if (self.data / name).exists()), self.data / names[0])
 
     @property
+    def trees(self) -> Path:
+        """What the network is compared with; a copy is delivered where it did better."""
+        return self.data / "trees.joblib"
+
+    @property
     def sweep(self) -> Path:
         """The sweep file."""
         return self.path / "sweep.yaml"

@@ -18,7 +18,7 @@ from hpsearch.design.folder import DesignFolder
 from hpsearch.design.intervals import interval
 from hpsearch.design.last_fit import Best
 from hpsearch.design.report import Report, TestScore
-from hpsearch.design.trees import Trees, predicted
+from hpsearch.design.trees import KINDS, Trees, predicted
 from hpsearch.errors import DesignError
 from hpsearch_trainers.prepared_rows import PreparedRows, Task, read_rows
 from hpsearch_trainers.scores import SCORES, score
@@ -56,7 +56,7 @@ def tested(
     guess, guess_is = _baseline(goal, search, len(test.targets))
     of_trees = None
     if trees is not None:
-        of_trees = _scored(goal, predicted(joblib.load(place.model / "trees.joblib"), test.inputs, test.task), test)
+        of_trees = _scored(goal, predicted(joblib.load(place.trees), test.inputs, test.task), test)
     wins = trees is not None and _better(goal, trees.validation, best.validation)
     over = [
         f"{name} {cost[name]:g} is above {bound:g}"
@@ -85,7 +85,7 @@ def tested(
         broken=tuple(over),
         search_rows=len(search.targets),
         test_rows=len(test.targets),
-        notes=tuple(f"there was no time for {kind}" for kind in (trees.left_out if trees is not None else ())),
+        notes=tuple(f"there was no time for {kind}" for kind in (KINDS if trees is None else trees.left_out)),
         seconds=0.0,
     )
 

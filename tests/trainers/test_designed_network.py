@@ -164,7 +164,7 @@ def test_a_trial_goes_on_from_its_state_as_if_nothing_had_been_between(tmp_path)
 def test_the_file_of_a_delivered_network_gives_what_was_trained(tmp_path, targets):
     """With the statistics of its batch normalization and without dropout; numbers by the scale of task.json."""
     goal = "rmse" if targets is NUMBERS else "accuracy"
-    more = {"norm": "batch", "dropout": 0.5, "embedding": "periodic"}
+    more: dict[str, Any] = {"norm": "batch", "dropout": 0.5, "embedding": "periodic"}
     training = trained(write(tmp_path, INPUTS, targets), goal=goal, validated=0, **more)
     rows = training.rows
     expected = training.predictions(rows)
