@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 import yaml
 
 import hpsearch
+from hpsearch_trainers.designed_network import DesignedNetwork
 from tests.hpsearch.support.command_line import Answer, call, environment
 
 ROWS = 120
@@ -94,11 +96,25 @@ def test_a_table_becomes_files_whose_test_score_anyone_can_compute_again(here, c
         == (report["cost"]["parameters"])
     )
     assert best.params["weights"] == report["cost"]["parameters"]
+    row = next(row for row in hpsearch.load(out / "study").trials if row.number == best.number)
+    assert report["epochs"] == row.value_iteration
+    torch.manual_seed(0)
+    again = DesignedNetwork(SimpleNamespace(params={**best.params, "validated": 0}, seed=0))
+    for _ in range(row.value_iteration):
+        again.step()
+    assert all(torch.equal(value, state[name]) for name, value in again.delivered().state_dict().items())
 
-    again = designed(capsys, "--resume", "out")  # trains nothing a second time
-    assert (again.code, json.loads((out / "report.json").read_text())) == (0, report)
-    assert "this design is finished" in again.out
+    finished = designed(capsys, "--resume", "out")  # trains nothing a second time
+    assert (finished.code, json.loads((out / "report.json").read_text())) == (0, report)
+    assert "this design is finished" in finished.out
 
+
+@pytest.mark.exhaustive
+def test_a_finished_design_goes_on_with_more_time(here, capsys):
+    out = sweep_only(capsys)
+    shorten(out / "sweep.yaml")
+    assert designed(capsys, "--resume", "out").code == 0
+    report = json.loads((out / "report.json").read_text())
     longer = designed(capsys, "--resume", "out", "--time", "5m")  # its sweep is at its end: the same network again
     assert longer.code == 0, longer.err
     assert json.loads((out / "report.json").read_text())["test"] == report["test"]
