@@ -50,15 +50,15 @@ def test_the_same_rows_give_the_same_numbers_without_hpsearch(tmp_path):
         }
     )
     typed.to_parquet(tmp_path / "c.parquet")
-    inputs = inputs_alone(
-        tmp_path / "o", source, write_csv(tmp_path / "b.csv", turned), tmp_path / "c.parquet", tmp_path / "a.csv"
-    )
+    one = write_csv(tmp_path / "d.csv", {name: [cells[7]] for name, cells in table.items()})
+    inputs = inputs_alone(tmp_path / "o", source, write_csv(tmp_path / "b.csv", turned), tmp_path / "c.parquet", one)
     ours = np.concatenate([loaded(tmp_path / "o", part)[0] for part in ("search", "test")])
     assert ours.dtype == np.float32
     assert ours.shape == (found.search_rows + found.test_rows, *found.inputs) == (300, *found.inputs)
     assert sorted(map(bytes, ours)) == sorted(map(bytes, inputs[0]))
-    for other in (inputs[1][::-1], inputs[2], inputs[3]):
+    for other in (inputs[1][::-1], inputs[2]):
         np.testing.assert_array_equal(inputs[0], other)
+    np.testing.assert_array_equal(inputs[0][7], inputs[3][0], "a row depends on no other")
 
 
 def test_predictions_come_in_the_order_of_the_rows_with_labels_as_they_were_written(tmp_path):
@@ -286,6 +286,7 @@ def test_semicolons_and_a_byte_order_mark_change_nothing(tmp_path, delimiter):
     [
         ({"age": ["40"] * 59 + ["old"]}, "line 61: column 'age' must hold numbers, .* got 'old'"),
         ({"age": ["1,5"] * 60}, "line 2: column 'age' must hold numbers, with a point .* got '1,5'"),
+        ({"age": ["1_0"] * 60}, "line 2: column 'age' must hold numbers, .* got '1_0'"),
         ({"member": ["maybe"] * 60}, "line 2: column 'member' must hold true or false, got 'maybe'"),
         ({"since": ["2024-01-01T00:00Z"] * 60}, "line 2: column 'since' must hold dates .*without a time zone"),
         ({"age": None, "city": None}, "must have all columns that were trained on, but lacks 'age', 'city'; there are"),
