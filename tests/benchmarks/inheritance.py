@@ -30,14 +30,14 @@ LONG, SHORT = 8, 2
 EPOCHS = 320
 """Of a whole search."""
 
-CHANNELS = hpsearch.Ordinal([4, 8, 12, 16, 24])
+CHANNELS = hpsearch.Ordinal([8, 12, 16, 24, 32])
 LAYERS = hpsearch.Chain(
     {
         "conv": {"channels": CHANNELS, "kernel": hpsearch.Ordinal([3, 5])},
         "separable": {"channels": CHANNELS, "kernel": hpsearch.Ordinal([3, 5])},
         "pool": {},
     },
-    min=1,
+    min=2,
     max=5,
 )
 
@@ -83,7 +83,7 @@ def best_by_epoch(seed: int, inherit: bool) -> Iterator[float]:
     with tempfile.TemporaryDirectory() as folder:
         study = hpsearch.search(
             HalfOfTheDigits,
-            parameters={"layers": LAYERS, "lr": hpsearch.LogUniform(0.005, 0.3), "batch_size": 128},
+            parameters={"layers": LAYERS, "lr": hpsearch.LogUniform(0.005, 0.3), "batch_size": 64},
             metric="accuracy",
             goal="maximize",
             method="evolution",
