@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import sys
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
@@ -68,6 +69,15 @@ def test_float_ranges_stay_inside_their_bounds_as_plain_numbers(distribution, se
         assert type(value) is (int if isinstance(distribution.step, int) else float)
         assert distribution.min <= value <= distribution.max
         assert distribution.accept(value) == value
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.floats(sys.float_info.min, 1e-300), st.integers(1, 10**6), SEEDS)
+def test_multiples_of_the_smallest_steps_are_taken_back_as_they_were_drawn(step, count, seed):
+    distribution = built(Uniform, -step * count, step * count, step=step, points=9)
+    for value in [*drawn(distribution, seed, 20), *distribution.grid()]:
+        assert distribution.accept(value) == value
+        assert all(distribution.accept(near) == near != value for near in distribution.neighbours(value))
 
 
 @settings(deadline=None, max_examples=150)
@@ -260,6 +270,9 @@ def test_accept_refuses_what_cannot_be_drawn(distribution, value, problem):
         (lambda: Uniform(0, 1, step=0), "step: must be greater than 0, got 0"),
         (lambda: Uniform(0.1, 0.4, step=1), "step: must have a multiple between 0.1 and 0.4, got 1"),
         (lambda: Uniform(0, 1e300, step=1e-300), "step: must not be so small"),
+        (lambda: Uniform(0, 2.2250738585e-313, step=5.8702e-319), r"step: must be at least 2.2250738585072014e-308, .*9"),
+        (lambda: LogUniform(5e-324, 1e-322, step=5e-324), r"step: must be at least 2.2250738585072014e-308"),
+        (lambda: Normal(0, 1e-310, step=1e-311), r"step: must be at least 2.2250738585072014e-308"),
         (lambda: Uniform(0, 1, points=1), "points: must be between 2 and 1000000, got 1"),
         (lambda: Normal(0, 0), "Normal: sigma: must be greater than 0, got 0.0"),
         (lambda: Normal(1e30, step=0.1), r"step: must not be so small against mu \(1e\+30\), got 0.1"),
