@@ -40,8 +40,8 @@ def test_the_first_stage_of_the_authors_example_is_found_from_300_samples():
 
 
 @pytest.mark.exhaustive
-def test_in_95_of_100_cases_it_is():
-    assert recovered(range(100)) >= 95
+def test_in_19_of_20_cases_it_is():
+    assert recovered(range(40)) >= 38
 
 
 def test_what_has_no_noise_is_found_to_the_coefficient_and_nothing_else():
