@@ -117,7 +117,7 @@ def test_params_lie_in_the_space_in_its_order(make):
 def test_the_size_is_the_number_of_suggestions(make):
     searcher = make()
     if searcher.size is None:
-        assert searcher.suggest(10**9) is not None
+        assert searcher.suggest(10**6) is not None
     else:
         assert searcher.suggest(searcher.size - 1) is not None
         assert searcher.suggest(searcher.size) is None

@@ -59,7 +59,7 @@ def seen_of(searcher: LearningSearcher) -> dict[int, Score]:
 
 
 @pytest.mark.parametrize("objective", [BOTH, ONE], ids=["two goals", "one goal"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(given=reports)
 def test_a_model_sees_who_breaks_constraints_and_what_is_better(
     objective: Objective, given: list[dict[str, float] | None]
@@ -123,7 +123,7 @@ def rows_of(seen: Mapping[int, Score]) -> list[_Row]:
 
 @pytest.mark.parametrize("objective", [BOTH, ONE], ids=["two goals", "one goal"])
 @pytest.mark.parametrize("method", ["tpe", "nsga2"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(given=reports)
 def test_the_best_trials_of_optunas_study_are_our_front(
     method: str, objective: Objective, given: list[dict[str, float] | None]
