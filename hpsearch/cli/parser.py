@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from hpsearch.cli import ask, look, run, show
+from hpsearch.cli import ask, look, predict, run, show
 
 __all__ = ["build_parser"]
 
@@ -39,6 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_running(commands)
     _add_asking(commands)
     _add_looking(commands)
+    _add_predicting(commands)
     return parser
 
 
@@ -166,6 +167,14 @@ def _add_looking(commands: _Commands) -> None:
     command.add_argument("--dir", type=Path, help="for the results (default: runs/benchmark-<suite>)")
 
     _add_command(commands, "doctor", look.doctor, "look at this machine and its installation")
+
+
+def _add_predicting(commands: _Commands) -> None:
+    text = "predict for new examples with a designed network: CSV, the probability of each class in it"
+    command = _add_study_command(commands, "predict", predict.predict, text)
+    command.add_argument("new", type=Path, metavar="NEW", help="a file or folder like what it was designed for")
+    command.add_argument("--output", type=Path, metavar="FILE", help="write there (default: standard output)")
+    command.add_argument("--trees", action="store_true", help="with the trees that lie beside the network")
 
 
 def _add_weights(command: argparse.ArgumentParser, text: str) -> None:

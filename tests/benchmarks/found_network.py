@@ -45,7 +45,9 @@ def measure(rounds: int) -> list[Figure]:
     for seed in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
             began = time.monotonic()
-            study = hpsearch.search(load_sweep(SWEEP, [f"seed={seed}"]), directory=Path(folder) / "study", progress=False)
+            study = hpsearch.search(
+                load_sweep(SWEEP, [f"seed={seed}"]), directory=Path(folder) / "study", progress=False
+            )
             seconds.append(time.monotonic() - began)
             parameters.append(float(study.best_params["weights"]))
             retrained = [accuracy(ChainNetwork, study.best_params, split) for split in SEEDS]
@@ -55,7 +57,9 @@ def measure(rounds: int) -> list[Figure]:
     counted = float(sum(one.numel() for one in CNN(_Alone({}, seed=0)).model.parameters()))
     return [
         Figure("a network found for the digits: accuracy on other splits", "share", found, "above 1", "by hand", hand),
-        Figure("a network found for the digits: parameters", "", parameters, "at most 1", "by hand", [counted] * rounds),
+        Figure(
+            "a network found for the digits: parameters", "", parameters, "at most 1", "by hand", [counted] * rounds
+        ),
         Figure("a network found for the digits: the search", "s", seconds, "under 300"),
     ]
 

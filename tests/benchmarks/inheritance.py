@@ -1,6 +1,7 @@
 """Evolution whose children inherit their parents' weights beside evolution that trains each network from nothing.
 
 Epochs count for both, those of ancestors too: every trial's are its own, and a parent's were paid when it was trained.
+Half of the digits are validated on: of 360, the best networks get all right.
 """
 
 from __future__ import annotations
@@ -8,10 +9,17 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import torch
 
 import hpsearch
+from hpsearch_trainers.digits import digits
+from hpsearch_trainers.digits_network import ChainNetwork
+from hpsearch_trainers.parts import Parts
 from tests.benchmarks.figures import Figure
 
 __all__ = ["best_by_epoch", "measure"]
@@ -34,9 +42,21 @@ LAYERS = hpsearch.Chain(
 )
 
 
+class HalfOfTheDigits(ChainNetwork):
+    """Trains on 897 images, validates on 900."""
+
+    def build(self, params: Mapping[str, Any]) -> Parts:
+        """Divide the images anew."""
+        known = digits()
+        images = torch.cat([known.images, known.validation_images])
+        labels = torch.cat([known.labels, known.validation_labels])
+        train, validation = (images[:897], labels[:897]), (images[897:], labels[897:])
+        return replace(super().build(params), train=train, validation=validation)
+
+
 def measure(rounds: int) -> list[Figure]:
     """Search the digits with five seeds, however many rounds."""
-    shares, reached = [], []
+    shares, arrivals, reached = [], [], []
     for seed in range(SEEDS):
         nothing = list(best_by_epoch(seed, inherit=False))
         inheriting = list(best_by_epoch(seed, inherit=True))
@@ -46,12 +66,14 @@ def measure(rounds: int) -> list[Figure]:
         told = f"| {seed} | {aim:.4f} | {first} | {spent} | {inheriting[-1]:.4f} |"
         print(told, file=sys.stderr, flush=True)
         shares.append(spent / EPOCHS)
+        arrivals.append(spent / first)
         reached.append(inheriting[-1] - aim)
     text = "epochs of evolution with inheritance to the best accuracy of evolution without"
     return [
         Figure(f"{text}, by the latter's {EPOCHS}", "share", shares, "at most 0.5"),
+        Figure(f"{text}, by those that the latter needed", "share", arrivals, ""),
         Figure("accuracy of evolution with inheritance less that without", "", reached, "above 0"),
-        Figure("the mean share of epochs", "share", [statistics.fmean(shares)], "at most 0.5"),
+        Figure("the mean of the former", "share", [statistics.fmean(shares)], "at most 0.5"),
     ]
 
 
@@ -60,7 +82,7 @@ def best_by_epoch(seed: int, inherit: bool) -> Iterator[float]:
     longest = SHORT if inherit else LONG
     with tempfile.TemporaryDirectory() as folder:
         study = hpsearch.search(
-            "hpsearch_trainers.digits_network:chain",
+            HalfOfTheDigits,
             parameters={"layers": LAYERS, "lr": hpsearch.LogUniform(0.005, 0.3)},
             metric="accuracy",
             goal="maximize",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hpsearch_comm import Group
-from hpsearch_trainers.inheritance import inherit_weights
+from hpsearch_trainers.inheritance import inherit
 from tests.comm.thread_ranks import run_ranks
 from tests.trainers.test_trainer import CLASSES, FEATURES, FakeTrial, Small
 
@@ -46,7 +46,8 @@ def test_weights_of_the_same_name_and_shape_are_taken_over_and_no_others() -> No
     model, before = wider(), {name: value.clone() for name, value in wider().state_dict().items()}
     before = {name: value.clone() for name, value in model.state_dict().items()}
     weights = parent()["model"]
-    found = inherit_weights(model, weights)
+    found = inherit(model, weights)
+    assert not found.preserving
     assert found.taken == ("0.weight", "0.bias")
     assert found.left == ("2.weight", "2.bias", "4.weight", "4.bias")
     after = model.state_dict()
@@ -65,7 +66,7 @@ def test_a_child_begins_with_its_parents_model_and_with_an_optimizer_of_its_own(
         module = {name.removeprefix("module."): value for name, value in trainer.state_dict()["average"].items()}
         assert all(torch.equal(module[name], value) for name, value in state["model"].items())
     count = len(state["model"])
-    told = f"inherited {count} of {count} weights and buffers; the rest and the optimizer begin anew"
+    told = f"inherited {count} of {count} weights and buffers, by name and shape; the rest and the optimizer begin anew"
     assert capsys.readouterr().out == f"{told}\n"
     better = trainer.step()["validation_loss"]
     assert better < Small(FakeTrial(params)).step()["validation_loss"]
@@ -74,7 +75,8 @@ def test_a_child_begins_with_its_parents_model_and_with_an_optimizer_of_its_own(
 def test_what_another_class_has_saved_is_left_alone(capsys) -> None:
     plain = Small(FakeTrial()).state_dict()["model"]
     assert equal(Small(child({"learned": [1]})).state_dict()["model"], plain)
-    assert capsys.readouterr().out == "inherited 0 of 0 weights and buffers; the rest and the optimizer begin anew\n"
+    told = "inherited 0 of 0 weights and buffers, by name and shape; the rest and the optimizer begin anew"
+    assert capsys.readouterr().out == f"{told}\n"
 
 
 def test_a_fork_that_goes_on_takes_over_nothing_before_its_own_checkpoint() -> None:

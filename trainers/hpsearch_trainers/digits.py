@@ -22,6 +22,7 @@ from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["CNN", "MLP", "Digits", "cnn", "correct", "digits", "mlp"]
 
+
 @dataclass(frozen=True, slots=True)
 class Digits:
     """Images with pixels from 0 to 1, shaped (n, 1, 8, 8), and their classes; never written to."""
@@ -56,8 +57,8 @@ def digits(split: int = 0) -> Digits:
 class _Classifier(Trainer):
     """Both networks report `accuracy` on the validation images, beside what every `Trainer` does.
 
-    Their parameters: `lr` (0.1), `momentum` (0.9), `dropout` (0.0), `weight_decay` (0.0), `batch_size` (32), `split` (0:
-    the seed that divides the images into those to train on and those to validate on).
+    Their parameters: `lr` (0.1), `momentum` (0.9), `dropout` (0.0), `weight_decay` (0.0), `batch_size` (32), and
+    `split` (0), the seed that divides the images into those to train on and those to validate on.
     """
 
     @abstractmethod

@@ -45,8 +45,8 @@ class Network(Trainer):
     """Reports `accuracy` on the validation images.
 
     Parameters beside the architecture: `optimizer` (`{"sgd": {"momentum": 0.9}}`; `sgd` takes `momentum` and
-    `nesterov`, `adam` takes `beta1`), `lr` (0.05 of sgd, 0.001 of adam), `weight_decay` (0.0), `batch_size` (32), `split`
-    (0: the seed that divides the images into those to train on and those to validate on).
+    `nesterov`, `adam` takes `beta1`), `lr` (0.05 of sgd, 0.001 of adam), `weight_decay` (0.0), `batch_size` (32), and
+    `split` (0), the seed that divides the images into those to train on and those to validate on.
     """
 
     def network(self, params: Mapping[str, Any]) -> nn.Module:

@@ -36,7 +36,7 @@ from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.buffers import buffers_kept, synchronize_buffers
 from hpsearch_trainers.evaluation import evaluate
 from hpsearch_trainers.forks import take_over
-from hpsearch_trainers.inheritance import Inherited, inherit_weights
+from hpsearch_trainers.inheritance import Inherited, inherit
 from hpsearch_trainers.moving_average import MovingAverage
 from hpsearch_trainers.normalization import hold_statistics
 from hpsearch_trainers.parts import Parts
@@ -231,18 +231,26 @@ class Trainer(ABC):
     def inherit(self, state: Mapping[str, Any]) -> None:
         """Take over what a parent has learned, as far as it fits; called of a child that starts at epoch 0.
 
-        Weights and buffers of the same name and shape become the parent's, all others stay as they were made. So does
-        the optimizer, whose state was the parent's way and not its place. Override it where models know better.
+        A network of `hpsearch_trainers.architectures` computes what its parent's does wherever the difference between
+        the two allows it: see `hpsearch_trainers.inheritance`. Of any other model, weights and buffers of the same name
+        and shape become the parent's, and all others stay as they were made. So does the optimizer, whose state was the
+        parent's way and not its place. Override it where models know better.
 
         Args:
             state: The parent's `state_dict()`; what another class has saved is left alone.
         """
-        found = inherit_weights(self.model, state["model"]) if "model" in state else Inherited((), ())
+        weights, architecture = state.get("model"), state.get("architecture")
+        found = Inherited({}, (), by_architecture=False)
+        if weights is not None:
+            found = inherit(self.model, weights, architecture, self._seed)
         if self._average is not None:
             self._average.module.load_state_dict(self.model.state_dict())
+            if found.preserving and "average" in state:
+                averages = {name.removeprefix("module."): value for name, value in state["average"].items()}
+                self._average.n_averaged.copy_(averages.pop("n_averaged"))
+                inherit(self._average.module, averages, architecture, self._seed)
         if self._shard.rank == 0:
-            count = len(found.taken) + len(found.left)
-            print(f"inherited {len(found.taken)} of {count} weights and buffers; the rest and the optimizer begin anew")
+            print(f"{found}; the rest and the optimizer begin anew")
 
     def _load_optimizer(self, state: Mapping[str, Any]) -> None:
         own = type(self.optimizer).__qualname__

@@ -36,6 +36,7 @@ COMMANDS = [
     "tensorboard",
     "benchmark",
     "doctor",
+    "predict",
     "ask",
     "tell",
     "give-up",

@@ -1,0 +1,82 @@
+"""Data sets written down, prepared, and predicted for in a process that knows nothing of hpsearch."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpsearch_trainers.architectures import network, standalone
+from hpsearch_trainers.data_sets import Prepared, prepare
+
+__all__ = ["alone", "inputs_alone", "loaded", "prepared", "rows_of", "write_csv"]
+
+_READ = """
+import importlib.util, json, sys, types
+from pathlib import Path
+import numpy as np
+folder = Path(sys.argv[1])
+package = types.ModuleType("model")
+package.__path__ = [str(folder)]
+sys.modules["model"] = package
+predict = importlib.import_module("model.predict")
+for new, to in zip(sys.argv[2::2], sys.argv[3::2]):
+    fitted = importlib.import_module("model.preprocessing").load(folder)
+    np.save(to, predict.read_inputs(fitted, Path(new), lambda text: print(text, file=sys.stderr))[1])
+assert not any(name.startswith("hpsearch_") for name in sys.modules)
+"""
+
+
+def write_csv(path: Path, columns: Mapping[str, Any]) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        lines = csv.writer(file)
+        lines.writerow(columns)
+        lines.writerows(zip(*columns.values(), strict=True))
+    return path
+
+
+def prepared(source: Path, target: str | None, folder: Path, **more: object) -> Prepared:
+    """Prepare, and put a network with new weights into the model's folder, as a search would in the end."""
+    found = prepare(source, target, folder, **more)  # type: ignore[arg-type]
+    torch.manual_seed(0)
+    outputs = 1 if found.classes is None else len(found.classes)
+    layers = ["flatten"] if len(found.inputs) > 1 else ["relu"]
+    torch.save(network(layers, found.inputs, outputs).state_dict(), folder / "model/weights.pt")
+    (folder / "model/network.py").write_text(standalone(layers, found.inputs, outputs))
+    return found
+
+
+def loaded(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
+    with np.load(folder / "data" / f"{part}.npz") as arrays:
+        return arrays["inputs"], arrays["targets"]
+
+
+def alone(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """Run predict.py, isolated, elsewhere."""
+    command = [sys.executable, "-I", str((folder / "model/predict.py").resolve()), *map(str, words)]
+    return subprocess.run(command, cwd="/", env=_environment(), capture_output=True, text=True)
+
+
+def inputs_alone(folder: Path, *news: Path) -> list[np.ndarray]:
+    """Give what the model's own code makes of each of some files, in a fresh process."""
+    words = [str(word.resolve()) for number, new in enumerate(news) for word in (new, folder / f"{number}.npy")]
+    command = [sys.executable, "-I", "-c", "import importlib\n" + _READ, str((folder / "model").resolve()), *words]
+    done = subprocess.run(command, cwd="/", env=_environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [np.load(folder / f"{number}.npy") for number in range(len(news))]
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

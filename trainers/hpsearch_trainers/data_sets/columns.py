@@ -1,0 +1,191 @@
+"""See what the columns of a table are, and fit what makes features of them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpsearch_trainers.data_sets.preprocessing import BOOLEANS, MISSING, Values, bent, parse
+from hpsearch_trainers.data_sets.reading import DataSetError
+
+__all__ = ["Column", "fit", "is_number", "look"]
+
+_MOST_CATEGORIES = 64
+"""Of a column, each with a feature of its own; the others share one."""
+
+_TAIL = 15.0
+"""Spreads from the median from which on a column's tail is heavy: a normal one reaches 6 in a billion rows."""
+
+_EXACT = 2**53
+"""Beyond it a float can't hold every whole number."""
+
+_BEYOND = "it holds whole numbers beyond 2**53, which a float can't tell apart, as ids do"
+
+_COMMA = re.compile(r"[+-]?[\d.' ]*\d,\d[\d,.]*")
+_CODE = re.compile(r"0\d+")
+_OTHER_DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*")
+_PAIRS = tuple(zip(list(BOOLEANS)[::2], list(BOOLEANS)[1::2], strict=True))
+_MOST_ODD_TEXTS = 5
+_LEAST_NUMBERS = 0.9
+
+
+@dataclass
+class Column:
+    """What was seen in a column."""
+
+    name: str
+    fitted: dict[str, Any] = field(default_factory=dict)
+    """What goes into preprocessing.json."""
+    values: Values = field(default_factory=lambda: np.empty(0))
+    left_out: str = ""
+    """Why it isn't used; nothing if it is."""
+    warning: str = ""
+
+
+def is_number(text: str) -> bool:
+    """Say whether a cell is written as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text
+
+
+def look(name: str, cells: Sequence[str] | Values, place: Callable[[int], str]) -> Column:
+    """See what a column is, and read it.
+
+    Raises:
+        DataSetError: It can be read in more than one way; names a row.
+    """
+    column = Column(name)
+    if isinstance(cells, np.ndarray):
+        column.fitted = {"name": name, "kind": "number"}
+        if cells.dtype.kind in "iu" and max(abs(int(cells.min())), abs(int(cells.max()))) > _EXACT:
+            column.left_out = _BEYOND
+    else:
+        present = Counter(cells)
+        for text in MISSING:
+            del present[text]
+        if not present:
+            column.left_out = "there is nothing in it"
+            return column
+        _see_kind(column, present, lambda text: place(cells.index(text)))
+    if not column.left_out:
+        column.values = parse(column.fitted, cells, place)
+        _see_use(column, cells)
+    return column
+
+
+def _see_kind(column: Column, present: Counter[str], where: Callable[[str], str]) -> None:
+    name, total = column.name, present.total()
+    odd = [text for text in present if not is_number(text)]
+    column.fitted = {"name": name, "kind": "number"}
+    if not odd:
+        if any(text[0] == "0" and _CODE.fullmatch(text) for text in present):
+            column.fitted["kind"] = "category"  # of 007 and 7 each is another
+        elif any(
+            len(text) > 15 and "." not in text and text.lstrip("+-").isdecimal() and abs(int(text)) > _EXACT
+            for text in present
+        ):
+            column.left_out = _BEYOND
+        return
+    if any({text.lower() for text in present} <= set(pair) for pair in _PAIRS):
+        column.fitted["kind"] = "boolean"
+        return
+    if _see_dates(column, present, where):
+        return
+    comma = next((text for text in odd if _COMMA.fullmatch(text)), None)
+    if comma is not None and all(_COMMA.fullmatch(text) for text in odd):
+        raise DataSetError(
+            f"{where(comma)}: column {name!r} must hold numbers with a decimal point and nothing between thousands, "
+            f"got {comma!r}: write them so"
+        )
+    numbers = total - sum(present[text] for text in odd)
+    if len(odd) <= _MOST_ODD_TEXTS and numbers >= _LEAST_NUMBERS * total:
+        column.fitted["missing_texts"] = sorted(odd)
+        some = ", ".join(f"{text!r} ({where(text)})" for text in sorted(odd))
+        column.warning = f"`{name}` holds numbers, and {total - numbers} cells that are none, taken as missing: {some}"
+        return
+    column.fitted["kind"] = "category"
+    if len(present) > 20 and len(present) > total / 2:
+        if all(_OTHER_DATE.fullmatch(text) for text in present):
+            column.left_out = "it seems to hold dates, which must be written as 2024-05-31"
+        else:
+            column.left_out = f"it holds {len(present)} different texts in {total} rows, as ids and sentences do"
+
+
+def _see_dates(column: Column, present: Counter[str], where: Callable[[str], str]) -> bool:
+    zones: dict[bool, str] = {}
+    for text in present:
+        for zoned in (False, True):
+            try:
+                parse({"name": column.name, "kind": "date", "zoned": zoned}, [text], str)
+            except DataSetError:
+                continue
+            zones[zoned] = text
+            break
+        else:
+            return False
+    if len(zones) == 2:
+        raise DataSetError(
+            f"{where(zones[True])}: column {column.name!r} must hold times that all have a time zone, or none of which "
+            f"has one, got {zones[True]!r} and {zones[False]!r}: write them alike"
+        )
+    column.fitted |= {"kind": "date", "zoned": True in zones}
+    return True
+
+
+def _see_use(column: Column, cells: Sequence[str] | Values) -> None:
+    """Leave out what tells nothing, or tells the rows from each other and nothing more."""
+    values = column.values
+    if column.fitted["kind"] == "category":
+        if len({value for value in values}) == 1:
+            column.left_out = "it is the same in all rows"
+        return
+    present = values[~np.isnan(values)]
+    if len(present) == 0:
+        column.left_out = "there is nothing in it"
+    elif len(present) == len(values) and (present == present[0]).all():
+        column.left_out = "it is the same in all rows"
+    elif column.fitted["kind"] == "number" and _counts(present) and len(present) == len(values):
+        named = bool(re.search(r"(^|[_ ])(id|index|key)$|^column 1$|[a-z]I[dD]$|^row", column.name, re.IGNORECASE))
+        if named or np.ptp(present) == len(present) - 1:
+            column.left_out = "it numbers the rows"
+
+
+def _counts(values: NDArray[np.float64]) -> bool:
+    return bool((values == np.floor(values)).all()) and len(np.unique(values)) == len(values)
+
+
+def fit(column: Column, rows: NDArray[np.int64]) -> None:
+    """Fit what makes features of a column, on the rows that the search may see."""
+    fitted, values = column.fitted, column.values[rows]
+    if fitted["kind"] == "category":
+        counts = Counter(value for value in values if value is not None)
+        least = max(3, len(rows) // 1000)
+        often = [name for name, count in counts.most_common(_MOST_CATEGORIES) if count >= least]
+        if len(often) == len(counts) - 1:  # one alone needs no place among others
+            often = list(counts)
+        fitted["categories"] = sorted(often)
+        fitted["rare"] = sorted(set(counts) - set(often))
+        fitted["others"] = bool(fitted["rare"])
+        fitted["indicator"] = counts.total() < len(rows)
+        return
+    present = values[~np.isnan(values)]
+    fitted["indicator"] = len(present) < len(values)
+    if len(present) == 0:
+        present = np.zeros(1)
+    if fitted["kind"] == "date":
+        fitted["cycles"] = ["year", "week"] + (["day"] if (present % 86400.0).any() else [])
+    low, median, high = np.quantile(present, [0.25, 0.5, 0.75])
+    spread = float(high - low) / 1.349 or float(np.std(present)) or 1.0  # a normal distribution's, of its quartiles
+    fitted["median"], fitted["spread"] = float(median), spread
+    fitted["log"] = fitted["kind"] == "number" and bool(np.abs(present - median).max() > _TAIL * spread)
+    shaped = bent(fitted, np.where(np.isnan(values), median, values))
+    fitted["mean"], fitted["scale"] = float(np.mean(shaped)), float(np.std(shaped)) or 1.0

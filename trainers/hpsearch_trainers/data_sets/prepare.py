@@ -1,0 +1,226 @@
+"""Make a data set ready for a search: look at it, split it, and fit what makes a network's inputs of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpsearch_trainers.data_sets.columns import Column, fit, look
+from hpsearch_trainers.data_sets.findings import column_lines, leaks, split_lines, target_line
+from hpsearch_trainers.data_sets.image_values import fit_images, image_line
+from hpsearch_trainers.data_sets.preprocessing import features
+from hpsearch_trainers.data_sets.reading import DataSetError
+from hpsearch_trainers.data_sets.sources import Examples, read_examples
+from hpsearch_trainers.data_sets.split import Split, equal_rows, parted, split
+from hpsearch_trainers.data_sets.targets import GOALS, Targets, see_targets
+
+__all__ = ["Prepared", "prepare"]
+
+_STANDALONE = ("reading.py", "arrays.py", "images.py", "preprocessing.py", "predict.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What was found in a data set, and made of it."""
+
+    kind: str
+    """`classes` or `numbers`: what is to be predicted."""
+    classes: tuple[str, ...] | None
+    """Labels as they were written, in the order of their numbers; None where the targets are numbers."""
+    class_rows: tuple[int, ...] | None
+    """Search rows of each class."""
+    target: str | None
+    """The column or array that holds the targets, where it has a name."""
+    inputs: tuple[int, ...]
+    """The shape of one input: (features,) or (channels, height, width)."""
+    search_rows: int
+    test_rows: int
+    target_mean: float
+    """Of the search rows' targets where they are numbers, and their standard deviation; 0 and 1 for classes."""
+    target_scale: float
+    lines: tuple[str, ...]
+    """What was found, fit to print."""
+    warnings: tuple[str, ...]
+    """What may be wrong with the data, fit to print."""
+
+
+def prepare(
+    source: str | os.PathLike[str],
+    target: str | None,
+    folder: str | os.PathLike[str],
+    *,
+    goal: str | None = None,
+    test_share: float = 0.2,
+    seed: int = 0,
+    side: int | None = None,
+) -> Prepared:
+    """Look at a data set, split it, fit its preprocessing on the search rows, and write what the search needs.
+
+    Into `folder` go
+
+    - `data/search.npz` and `data/test.npz`: `inputs`, float32 of shape (rows, features), or uint8 or float32 of shape
+      (rows, channels, height, width); and `targets`, int64 for classes, float32 for numbers in their own unit;
+    - `data/task.json`: `kind`, `classes`, `class_rows`, `target`, `inputs`, `trained_rows`, `test_rows`, `target_mean`,
+      `target_scale`, and for images `channel_means` and `channel_scales`, else null;
+    - `model/`: `preprocessing.json`, `predict.py`, and what that imports. It wants `network.py` and `weights.pt` beside
+      it, and for `--trees` also `trees.joblib`, which predicts from `inputs` as they lie in the files, a row each.
+
+    Into the network goes what `preprocessing.network_inputs` gives: rows as they are, images as
+    (pixels - channel_means) / channel_scales. Of it come logits of the classes; or, of shape (rows, 1), numbers of
+    which target_mean + target_scale * output is the prediction.
+
+    Args:
+        source: A CSV, Parquet or NPZ file; an IDX file with its labels beside it, or a folder of such; or a folder with
+            a folder of images for each class.
+        target: The column to predict, or the array where its name isn't one that is known; else None.
+        folder: Where to; what lies there under these names is replaced.
+        goal: The metric, one of `GOALS`; if None, what the targets are follows from how they look.
+        test_share: Of the rows, to test on.
+        seed: Of the split.
+        side: Pixels of the longer side that images are made to have; if None, as they are, but at most 64.
+
+    Raises:
+        DataSetError: The data can't be used as they are.
+    """
+    if goal is not None and goal not in GOALS:
+        raise DataSetError(f"goal: must be one of {', '.join(GOALS)}, got {goal!r}")
+    if not 0 < test_share < 1:
+        raise DataSetError(f"test_share: must lie between 0 and 1, got {test_share}")
+    if side is not None and side < 1:
+        raise DataSetError(f"side: must be a number of pixels, at least 1, got {side}")
+    examples = read_examples(Path(source), target, side)
+    name = examples.target or "labels"
+    targets = see_targets(name, examples.targets, goal, examples.place, examples.labelled)
+    columns: list[Column] = []
+    if examples.images is None:
+        columns = _look(examples, targets)
+        used = [column for column in columns if not column.left_out]
+        groups = equal_rows([column.values for column in used])
+    else:
+        images = examples.images[targets.rows]
+        groups = equal_rows([images])
+    chosen = _split(examples, targets, groups, test_share, seed)
+    if examples.images is None:
+        for column in used:
+            fit(column, chosen.search)
+        inputs: NDArray[Any] = np.concatenate([features(column.fitted, column.values) for column in used], axis=1)
+        fitted: dict[str, Any] = {"width": len(columns), "columns": [column.fitted for column in used]}
+        found = column_lines(columns)
+        warnings = [column.warning for column in columns if column.warning] + leaks(used, targets)
+    else:
+        inputs, warnings = images, []
+        fitted = fit_images(examples, images[chosen.search])
+        found = [image_line(inputs)]
+    lines, more = split_lines(chosen, groups)
+    class_rows = _class_rows(targets, chosen.search)
+    for label, rows in zip(targets.classes or (), class_rows or (), strict=True):
+        if rows == 0:
+            more.append(f"class {label!r} has no row to search with, so that nothing can learn it")
+    mean, scale = _unit(targets, chosen.search)
+    fitted = {
+        "format": 1,
+        "kind": "numbers" if targets.classes is None else "classes",
+        "classes": targets.classes,
+        "target": examples.target,
+        "target_mean": mean,
+        "target_scale": scale,
+        "inputs": list(inputs.shape[1:]),
+        "array": examples.array,
+        **fitted,
+    }
+    _write(Path(folder), inputs, targets, chosen, fitted, class_rows)
+    return Prepared(
+        kind=fitted["kind"],
+        classes=targets.classes,
+        class_rows=class_rows,
+        target=examples.target,
+        inputs=inputs.shape[1:],
+        search_rows=len(chosen.search),
+        test_rows=len(chosen.test),
+        target_mean=mean,
+        target_scale=scale,
+        lines=(*lines, *found, *examples.lines, target_line(targets, name)),
+        warnings=(*targets.warnings, *warnings, *more),
+    )
+
+
+def _look(examples: Examples, targets: Targets) -> list[Column]:
+    """See what the columns are, and keep those rows that have a target."""
+    columns = []
+    for name in list(examples.columns):
+        column = look(name, examples.columns.pop(name), examples.place)  # pop: its cells aren't needed any more
+        if not column.left_out:
+            column.values = column.values[targets.rows]
+        columns.append(column)
+    if all(column.left_out for column in columns):
+        reasons = "; ".join(f"{column.name!r}: {column.left_out}" for column in columns[:5]) or "there are no others"
+        raise DataSetError(
+            f"{examples.path}: must have a column to predict from, got none that tells anything ({reasons})"
+        )
+    return columns
+
+
+def _split(examples: Examples, targets: Targets, groups: NDArray[np.int64], test_share: float, seed: int) -> Split:
+    if examples.given_test is None:
+        classes = np.zeros(len(groups), np.int64) if targets.classes is None else targets.values.astype(np.int64)
+        chosen = split(groups, classes, test_share, seed)
+    else:
+        chosen = parted(groups, examples.given_test[targets.rows])
+    if not len(chosen.test) or not len(chosen.search):
+        raise DataSetError(
+            f"{examples.path}: must have rows to search with and to test on, got {len(chosen.search)} and "
+            f"{len(chosen.test)}: choose another share to test on"
+        )
+    return chosen
+
+
+def _unit(targets: Targets, search: NDArray[np.int64]) -> tuple[float, float]:
+    if targets.classes is not None:
+        return 0.0, 1.0
+    values = targets.values[search].astype(np.float64)
+    return float(values.mean()), float(values.std()) or 1.0
+
+
+def _class_rows(targets: Targets, search: NDArray[np.int64]) -> tuple[int, ...] | None:
+    if targets.classes is None:
+        return None
+    return tuple(np.bincount(targets.values[search].astype(np.int64), minlength=len(targets.classes)).tolist())
+
+
+def _write(
+    folder: Path,
+    inputs: NDArray[Any],
+    targets: Targets,
+    chosen: Split,
+    fitted: Mapping[str, Any],
+    class_rows: tuple[int, ...] | None,
+) -> None:
+    for name in ("data", "model"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for name, rows in (("search", chosen.search), ("test", chosen.test)):
+        np.savez(folder / "data" / f"{name}.npz", inputs=inputs[rows], targets=targets.values[rows])
+    task = {
+        "kind": fitted["kind"],
+        "classes": fitted["classes"],
+        "class_rows": class_rows,
+        "target": fitted["target"],
+        "inputs": fitted["inputs"],
+        "trained_rows": len(chosen.search),
+        "test_rows": len(chosen.test),
+        "target_mean": fitted["target_mean"],
+        "target_scale": fitted["target_scale"],
+        "channel_means": fitted.get("channel_means"),
+        "channel_scales": fitted.get("channel_scales"),
+    }
+    for path, content in ((folder / "data/task.json", task), (folder / "model/preprocessing.json", fitted)):
+        path.write_text(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
+    for name in _STANDALONE:
+        shutil.copyfile(Path(__file__).parent / name, folder / "model" / name)

@@ -1,0 +1,287 @@
+"""Make a network's inputs of examples, by what was fitted on those that it was trained on.
+
+A copy of this file lies beside each model that `hpsearch design` leaves, where it reads `preprocessing.json`; it needs
+Python and NumPy alone. The same code made the inputs that the network was trained on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .reading import DataSetError
+
+__all__ = [
+    "BOOLEANS",
+    "LARGEST",
+    "MISSING",
+    "Note",
+    "Values",
+    "bent",
+    "check_pixels",
+    "features",
+    "load",
+    "network_inputs",
+    "parse",
+    "transform",
+]
+
+Values: TypeAlias = NDArray[Any]
+Note: TypeAlias = Callable[[str], object]
+"""Told, in a sentence each, what there is in new examples that training never saw."""
+
+MISSING = frozenset(
+    {"", "NA", "N/A", "n/a", "na", "NaN", "nan", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA", "?"}
+)
+"""Texts that say that there is nothing; so does what is infinite."""
+
+BOOLEANS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "t": 1.0, "f": 0.0, "y": 1.0, "n": 0.0}
+
+LARGEST = 1e150
+"""Beyond it a number's square can't be told from infinity."""
+
+_FAR = 10.0
+"""A number further than so many scales from the mean is held there."""
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].+)?")
+_EPOCH = datetime(1970, 1, 1)
+_DAY = 86400.0
+_CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}
+"""What recurs, with its length in days."""
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """Read what was fitted."""
+    path = folder / "preprocessing.json"
+    try:
+        fitted: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataSetError(f"{path}: must be what `hpsearch design` left there, but can't be read: {error}") from error
+    return fitted
+
+
+def transform(
+    fitted: Mapping[str, Any], cells: Mapping[str, Sequence[str] | Values], place: Callable[[int], str], note: Note
+) -> NDArray[np.float32]:
+    """Make inputs of rows.
+
+    Args:
+        fitted: What `preprocessing.json` holds.
+        cells: Of each column, in any order; those that aren't known are left out.
+        place: Says where a row is.
+        note: Told what training never saw.
+
+    Returns:
+        Shape (rows, features).
+
+    Raises:
+        DataSetError: A column is missing, or a cell is of another kind than its column was: names row and column.
+    """
+    columns = fitted["columns"]
+    missing = [repr(column["name"]) for column in columns if column["name"] not in cells]
+    if missing:
+        there = ", ".join(map(repr, cells)) or "none of them"
+        raise DataSetError(
+            f"must have all columns that were trained on, but lacks {', '.join(missing)}; there are {there}"
+        )
+    parts = []
+    for column in columns:
+        values = parse(column, cells[column["name"]], place)
+        _note_unknown(column, values, note)
+        parts.append(features(column, values))
+    return np.concatenate(parts, axis=1)
+
+
+def check_pixels(fitted: Mapping[str, Any], images: Values, place: Callable[[int], str], note: Note) -> None:
+    """Refuse images whose pixels are of another kind than those that were trained on.
+
+    Raises:
+        DataSetError: They have another shape, or are fractions where training had bytes, or the other way round.
+    """
+    if list(images.shape[1:]) != fitted["inputs"]:
+        raise DataSetError(
+            f"{place(0)}: must be images of (channels, height, width) {fitted['inputs']}, as in training, got "
+            f"{list(images.shape[1:])}"
+        )
+    span = fitted["most"] - fitted["least"]
+    far = [0, 0]
+    for row, image in enumerate(images):
+        if fitted["bytes"] and not (image.min() >= 0 and image.max() <= 255 and (image == np.floor(image)).all()):
+            raise DataSetError(
+                f"{place(row)}: must be an image of bytes, 0 to 255, as in training, got {image.dtype} numbers "
+                f"from {image.min()} to {image.max()}"
+            )
+        out = max(fitted["least"] - float(image.min()), float(image.max()) - fitted["most"])
+        if not fitted["bytes"] and not out <= 10 * span:
+            raise DataSetError(
+                f"{place(row)}: must be an image of numbers from {fitted['least']:g} to {fitted['most']:g}, as "
+                f"in training, got some from {image.min()} to {image.max()}"
+            )
+        far[0] += out > 0.5 * span
+        far[1] += float(image.max()) - float(image.min()) < span / 100
+    if far[0]:
+        note(f"{far[0]} images have pixels far from those from {fitted['least']:g} to {fitted['most']:g} of training")
+    if far[1] > len(images) / 2:
+        note(
+            f"{far[1]} of {len(images)} images are nearly of one color; in training they went from {fitted['least']:g} "
+            f"to {fitted['most']:g}"
+        )
+
+
+def network_inputs(fitted: Mapping[str, Any], inputs: Values) -> NDArray[np.float32]:
+    """Give what goes into the network: float32, images with each channel's mean and scale taken out."""
+    if inputs.ndim != 4:
+        return inputs.astype(np.float32)
+    mean, scale = (np.array(fitted[name], np.float32)[:, None, None] for name in ("channel_means", "channel_scales"))
+    return (inputs.astype(np.float32) - mean) / scale
+
+
+def parse(column: Mapping[str, Any], cells: Sequence[str] | Values, place: Callable[[int], str]) -> Values:
+    """Read a column's cells, each for itself.
+
+    Args:
+        column: What it is: `kind`, its `name`, and `missing_texts`, which say that there is nothing.
+        cells: As they are written; or numbers, NaN where there is none.
+        place: Says where a row is.
+
+    Returns:
+        float64: numbers, 0 or 1 for booleans, seconds from 1970 on for dates, NaN for nothing; or an array of texts for
+        categories, None for nothing.
+
+    Raises:
+        DataSetError: A cell is of another kind; names its row and column.
+    """
+    if not isinstance(cells, np.ndarray):
+        return _parse_texts(column, cells, place)
+    values = cells.astype(np.float64)
+    values[~(np.abs(values) <= LARGEST)] = np.nan
+    return values
+
+
+def _parse_texts(column: Mapping[str, Any], cells: Sequence[str], place: Callable[[int], str]) -> Values:
+    kind, missing = column["kind"], MISSING.union(column.get("missing_texts", ()))
+    if kind == "category":
+        texts = np.empty(len(cells), dtype=object)
+        texts[:] = [None if cell in missing else cell for cell in cells]
+        return texts
+    read = {"number": _number, "boolean": _boolean, "date": _zoned_date if column.get("zoned") else _plain_date}[kind]
+    found: list[float] = []
+    try:
+        for cell in cells:
+            found.append(np.nan if cell in missing else read(cell))
+    except (ValueError, KeyError, OverflowError) as error:
+        wanted = {
+            "number": "numbers, with a point and without spaces or commas",
+            "boolean": "true or false",
+            "date": "dates such as 2024-05-31T17:00"
+            + ("+02:00, with a time zone" if column.get("zoned") else ", without a time zone"),
+        }[kind]
+        raise DataSetError(
+            f"{place(len(found))}: column {column['name']!r} must hold {wanted}, got {cell!r}"
+        ) from error
+    numbers = np.array(found, np.float64)
+    numbers[~(np.abs(numbers) <= LARGEST)] = np.nan
+    return numbers
+
+
+def _number(cell: str) -> float:
+    if "_" in cell:  # which Python would pass over
+        raise ValueError
+    return float(cell)
+
+
+def _boolean(cell: str) -> float:
+    return float(cell) if cell in ("0", "1") else BOOLEANS[cell.lower()]
+
+
+def _plain_date(cell: str) -> float:
+    found = _date(cell)
+    if found.tzinfo is not None:
+        raise ValueError
+    return (found - _EPOCH).total_seconds()
+
+
+def _zoned_date(cell: str) -> float:
+    found = _date(cell)
+    if found.tzinfo is None:
+        raise ValueError
+    return (found.astimezone(UTC).replace(tzinfo=None) - _EPOCH).total_seconds()
+
+
+def _date(cell: str) -> datetime:
+    if not _DATE.fullmatch(cell):
+        raise ValueError
+    return datetime.fromisoformat(cell)
+
+
+def features(column: Mapping[str, Any], values: Values) -> NDArray[np.float32]:
+    """Make features of a column's values, each for itself: shape (rows, features)."""
+    if column["kind"] == "category":
+        return _one_hot(column, values)
+    absent = np.isnan(values)
+    filled = np.where(absent, column["median"], values)
+    made = [_scaled(column, filled)]
+    for name in column.get("cycles", ()):
+        angle = filled / _DAY * (2 * np.pi / _CYCLES[name])
+        made += [np.where(absent, 0.0, np.sin(angle)), np.where(absent, 0.0, np.cos(angle))]
+    if column["indicator"]:
+        made.append(absent.astype(np.float64))
+    return np.stack(made, axis=1).astype(np.float32)
+
+
+def _scaled(column: Mapping[str, Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    scaled: NDArray[np.float64] = np.clip((bent(column, values) - column["mean"]) / column["scale"], -_FAR, _FAR)
+    return scaled
+
+
+def bent(column: Mapping[str, Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Give the logarithm of the distance from the median, with its sign, where a column has heavy tails."""
+    if not column["log"]:
+        return values
+    distance = (values - column["median"]) / column["spread"]
+    logarithms: NDArray[np.float64] = np.sign(distance) * np.log1p(np.abs(distance))
+    return logarithms
+
+
+def _one_hot(column: Mapping[str, Any], values: Values) -> NDArray[np.float32]:
+    """One feature for each category, for all others together if training saw some, and for nothing likewise."""
+    places: dict[str | None, int] = {name: place for place, name in enumerate(column["categories"])}
+    count = len(places)
+    if column["indicator"]:
+        places[None] = count
+        count += 1
+    others = count if column["others"] else -1
+    count += column["others"]
+    if not column["indicator"]:
+        places[None] = -1
+    found = np.array([places.get(value, others) for value in values], dtype=np.int64).reshape(-1)
+    made = np.zeros((len(values), count), np.float32)
+    rows = np.flatnonzero(found >= 0)
+    made[rows, found[rows]] = 1
+    return made
+
+
+def _note_unknown(column: Mapping[str, Any], values: Values, note: Note) -> None:
+    """Say what training never saw in a column: a category, or nothing at all."""
+    name = column["name"]
+    if column["kind"] == "category":
+        known = {*column["categories"], *column["rare"], None}
+        unknown = [value for value in values if value not in known]
+        if unknown:
+            some = ", ".join(sorted(set(unknown))[:3])
+            note(f"column {name!r}: {len(unknown)} rows have a category that training never saw ({some})")
+        absent = sum(value is None for value in values)
+    else:
+        absent = int(np.isnan(values).sum())
+        far = np.abs((bent(column, values) - column["mean"]) / column["scale"]) > _FAR
+        if far.any():
+            note(f"column {name!r}: {far.sum()} rows hold {values[far][0]:g} or so, far beyond what training saw")
+    if absent and not column["indicator"]:
+        note(f"column {name!r}: {absent} rows have nothing there, which training never saw")

@@ -1,0 +1,232 @@
+"""Examples and their targets, from whatever a data set lies in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpsearch_trainers.data_sets.arrays import Array, as_images, check_finite, is_idx, listed, read_idx, read_npz
+from hpsearch_trainers.data_sets.image_folder import read_image_folder
+from hpsearch_trainers.data_sets.reading import TABLE_ENDINGS, DataSetError, read_table
+
+__all__ = ["Examples", "read_examples"]
+
+_PAIRS = (
+    ("x", "y"),
+    ("inputs", "targets"),
+    ("images", "labels"),
+    ("data", "target"),
+    ("features", "targets"),
+    ("features", "labels"),
+)
+_TRAIN = ("{}_train", "train_{}")
+_TEST = ("{}_test", "test_{}")
+
+
+@dataclass
+class Examples:
+    """What a data set holds."""
+
+    path: Path
+    targets: Sequence[str] | Array
+    """Of each row, as it is written."""
+    target: str | None
+    """Their name, where they have one."""
+    columns: dict[str, Sequence[str] | Array] = field(default_factory=dict)
+    """Of a table."""
+    images: Array | None = None
+    """Shape (rows, channels, height, width); then there are no columns."""
+    array: str | None = None
+    """The name of the array with the inputs; None for a table of named columns and for a folder of images."""
+    given_test: NDArray[np.bool_] | None = None
+    """Which rows are to be tested on, where the data set says so."""
+    place: Callable[[int], str] = str
+    """Says where a row is."""
+    size: tuple[int, int] | None = None
+    """Height and width of all images, where they were of one size."""
+    labelled: bool = False
+    """Whether the targets are labels, whatever they look like."""
+    lines: list[str] = field(default_factory=list)
+    """What there is to say."""
+
+
+def read_examples(path: Path, target: str | None, side: int | None) -> Examples:
+    """Read a data set; `target` and `side` as in `prepare`.
+
+    Raises:
+        DataSetError: It can't be read, or doesn't have that target.
+    """
+    if not path.exists():
+        raise DataSetError(f"{path}: must be a file or a folder of images, but isn't there")
+    if path.name.lower().endswith(TABLE_ENDINGS):
+        return _of_table(path, target)
+    if path.suffix.lower() == ".npz":
+        return _of_arrays(path, read_npz(path), target)
+    if target is not None:
+        raise DataSetError(f"target: must be left out, got {target!r}: {path} has no columns with names")
+    if path.is_dir():
+        if any(is_idx(file) for file in path.iterdir()):
+            return _of_idx_folder(path)
+        folder = read_image_folder(path, side)
+        return Examples(
+            path,
+            folder.labels,
+            None,
+            images=folder.images,
+            place=lambda row: str(folder.paths[row]),
+            size=folder.size,
+            labelled=True,
+            lines=folder.lines,
+        )
+    if is_idx(path):
+        images = read_idx(path)
+        found = _of_array(path, images, _idx_labels(path, len(images)), None, "images")
+        found.labelled = True
+        return found
+    raise DataSetError(
+        f"{path}: must be a table ({', '.join(TABLE_ENDINGS)}), an NPZ file (.npz), an IDX file (such as "
+        "train-images-idx3-ubyte), or a folder of those or of images"
+    )
+
+
+def _of_table(path: Path, target: str | None) -> Examples:
+    table = read_table(path)
+    if target not in table.columns:
+        names = ", ".join(repr(name) for name in table.columns)
+        got = "none" if target is None else repr(target)
+        raise DataSetError(f"target: must be one of the columns of {path}, got {got}; there are {names}")
+    columns: dict[str, Sequence[str] | Array] = dict(table.columns)
+    return Examples(path, columns.pop(target), target, columns, place=table.place)
+
+
+def _of_arrays(path: Path, arrays: dict[str, Array], target: str | None) -> Examples:
+    if target is not None:
+        if target not in arrays:
+            raise DataSetError(
+                f"target: must be one of the arrays of {path}, got {target!r}; there are {listed(arrays)}"
+            )
+        others = [name for name, array in arrays.items() if name != target and _rows(array) == _rows(arrays[target])]
+        named = [name for name in others if name.lower() in {one for one, _ in _PAIRS}]
+        if len(others) != 1 and len(named) != 1:
+            raise DataSetError(
+                f"{path}: must hold one array with as many rows as {target!r} to predict it from, or one called x, "
+                f"inputs, images, data or features, got {listed(arrays)}"
+            )
+        name = others[0] if len(others) == 1 else named[0]
+        return _of_array(path, arrays[name], arrays[target], target, name)
+    whole, train, test = (_pair(arrays, forms) for forms in (("{}",), _TRAIN, _TEST))
+    first = whole or train
+    if first is None or (whole and train):
+        raise DataSetError(
+            f"{path}: must hold one pair of arrays called x and y, inputs and targets, images and labels, or data and "
+            f"target, whole or with _train and _test, got {listed(arrays)}: name one with --target, or write them so"
+        )
+    inputs, targets = arrays[first[0]], arrays[first[1]]
+    rows = len(inputs) if inputs.ndim else 0
+    if test is None:
+        return _of_array(path, inputs, targets, first[1], first[0])
+    more, their = arrays[test[0]], arrays[test[1]]
+    if inputs.shape[1:] != more.shape[1:] or targets.shape[1:] != their.shape[1:]:
+        raise DataSetError(f"{path}: must hold arrays of one shape to train and to test on, got {listed(arrays)}")
+    for names in (first, test):
+        _check_counts(path, arrays[names[0]], arrays[names[1]], f"{names[0]!r} and {names[1]!r}")
+    found = _of_array(path, np.concatenate([inputs, more]), np.concatenate([targets, their]), first[1], first[0])
+    found.given_test = np.arange(rows + len(more)) >= rows
+    return found
+
+
+def _pair(arrays: dict[str, Array], forms: Sequence[str]) -> tuple[str, str] | None:
+    names = {name.lower(): name for name in arrays}
+    for form in forms:
+        for pair in _PAIRS:
+            one, other = (form.format(name) for name in pair)
+            if one in names and other in names:
+                return names[one], names[other]
+    return None
+
+
+def _of_idx_folder(path: Path) -> Examples:
+    files = sorted(file for file in path.iterdir() if is_idx(file) and "labels" not in file.name)
+    kinds = {file.name.split("-")[0]: file for file in files}
+    if len(kinds) != len(files) or len(files) not in (1, 2) or (len(files) == 2 and not {"t10k", "test"} & set(kinds)):
+        names = ", ".join(file.name for file in files) or "none"
+        raise DataSetError(
+            f"{path}: must hold one IDX file of images, or one to train and one (t10k) to test on, got {names}"
+        )
+    files = [kinds[name] for name in sorted(kinds, key=lambda name: name in ("t10k", "test"))]
+    images = [read_idx(file) for file in files]
+    labels = [_idx_labels(file, len(array)) for file, array in zip(files, images, strict=True)]
+    if len({array.shape[1:] for array in images}) > 1:
+        raise DataSetError(f"{path}: must hold images of one size, got {[list(array.shape) for array in images]}")
+    found = _of_array(path, np.concatenate(images), np.concatenate(labels), None, "images")
+    found.labelled = True
+    if len(files) == 2:
+        found.given_test = np.arange(len(found.targets)) >= len(images[0])
+    return found
+
+
+def _idx_labels(path: Path, count: int) -> Array:
+    name = path.name.removesuffix(".gz").replace("images", "labels").replace("idx3", "idx1").replace("idx2", "idx1")
+    for file in (path.with_name(name), path.with_name(f"{name}.gz")):
+        if file.exists() and file.name != path.name:
+            labels = read_idx(file)
+            if labels.ndim != 1 or len(labels) != count:
+                raise DataSetError(
+                    f"{file}: must hold a label for each of the {count} images in {path}, got "
+                    f"shape {list(labels.shape)}"
+                )
+            return labels
+    raise DataSetError(f"{path}: must have a file with its labels beside it, {name} or {name}.gz, but there is none")
+
+
+def _of_array(path: Path, inputs: Array, targets: Array, target: str | None, name: str) -> Examples:
+    what = f"{path}, array {name!r}"
+    if inputs.dtype.kind not in "biuf" or inputs.ndim not in (1, 2, 3, 4) or inputs.size == 0:
+        raise DataSetError(
+            f"{what}: must be numbers of shape (rows, features), (rows, height, width) or with channels, got "
+            f"{inputs.dtype} of shape {list(inputs.shape)}"
+        )
+    if targets.ndim == 2 and targets.shape[1] == 1:
+        targets = targets[:, 0]
+    if targets.ndim != 1 or targets.dtype.kind not in "biufUS":
+        raise DataSetError(
+            f"{path}, array {target!r}: must be one number or text for each row, got {targets.dtype} of shape "
+            f"{list(targets.shape)}"
+        )
+    _check_counts(path, inputs, targets, f"{name!r} and {target!r}")
+    if targets.dtype.kind == "S":
+        targets = np.char.decode(targets, "utf-8", "backslashreplace")
+
+    def place(row: int) -> str:
+        return f"{what}, row {row + 1}"
+
+    found = Examples(path, targets, target, array=name, place=place)
+    if inputs.ndim < 3:
+        rows = inputs.reshape(len(inputs), -1)
+        found.columns = {str(number): np.ascontiguousarray(rows[:, number]) for number in range(rows.shape[1])}
+        return found
+    images = as_images(inputs, what)
+    check_finite(images, map(place, range(len(images))))
+    found.images = images if images.dtype == np.uint8 else _narrowed(images)
+    found.size = (images.shape[2], images.shape[3])
+    return found
+
+
+def _narrowed(images: Array) -> Array:
+    """Give bytes where all pixels are such, as often they are in another type; float32 otherwise."""
+    if images.dtype.kind in "iub" and images.min() >= 0 and images.max() <= 255:
+        return images.astype(np.uint8)
+    return images.astype(np.float32)
+
+
+def _check_counts(path: Path, inputs: Array, targets: Array, names: str) -> None:
+    if _rows(inputs) != _rows(targets):
+        raise DataSetError(f"{path}: {names} must have as many rows, got {_rows(inputs)} and {_rows(targets)}")
+
+
+def _rows(array: Array) -> int:
+    return len(array) if array.ndim else 0

@@ -1,0 +1,68 @@
+"""What became of a parent's weights in its child."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["FATES", "Inherited"]
+
+FATES = {
+    "same": "as they were",
+    "padded": "with zeros around the kernel",
+    "widened": "with units repeated",
+    "identity": "put in so that they change nothing",
+    "sliced": "of which a part fits",
+    "new": "anew",
+}
+"""What may become of layers, from what changes least to what changes most, and how that is said."""
+
+_ORDER = list(FATES)
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """What became of each weight and buffer of the child, and whether it computes what its parent does."""
+
+    fates: Mapping[str, str]
+    """Names in the child's `state_dict()` to one of `FATES`."""
+    reasons: tuple[str, ...]
+    """Why the child's outputs differ from its parent's; none: they are equal in eval mode, up to rounding."""
+    by_architecture: bool = True
+    """Whether both architectures are known; else names and shapes alone were compared."""
+
+    @property
+    def preserving(self) -> bool:
+        """Whether outputs are the parent's in eval mode, as known from the architectures alone."""
+        return self.by_architecture and not self.reasons
+
+    @property
+    def taken(self) -> tuple[str, ...]:
+        """Names of what is the parent's, at least in part."""
+        return tuple(name for name, fate in self.fates.items() if fate not in ("new", "identity"))
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Names of what begins as the child made it."""
+        return tuple(name for name, fate in self.fates.items() if fate == "new")
+
+    @property
+    def layers(self) -> dict[str, str]:
+        """Modules with weights or buffers of their own to their fate: of several, that which changes most."""
+        found: dict[str, str] = {}
+        for name, fate in self.fates.items():
+            layer = name.rpartition(".")[0]
+            found[layer] = max(found.get(layer, fate), fate, key=_ORDER.index)
+        return found
+
+    def __str__(self) -> str:
+        if not self.by_architecture:
+            known = f"inherited {len(self.taken)} of {len(self.fates)} weights and buffers, by name and shape"
+            return f"{known} ({self.reasons[0]})" if self.reasons else known
+        counts = Counter(self.layers.values())
+        told = ", ".join(f"{counts[fate]} {says}" for fate, says in FATES.items() if counts[fate]) or "none"
+        if self.preserving:
+            return f"inherited {len(self.layers)} layers: {told}; outputs are the parent's"
+        more = f", and {len(self.reasons) - 1} more" if len(self.reasons) > 1 else ""
+        return f"inherited {len(self.layers)} layers: {told}; outputs differ from the parent's: {self.reasons[0]}{more}"

@@ -1,0 +1,153 @@
+"""Give a child's network its parent's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hpsearch_trainers.architectures import ArchitectureError, architecture_of
+from hpsearch_trainers.architectures.calls import Call
+from hpsearch_trainers.inheritance.inherited import Inherited
+from hpsearch_trainers.inheritance.same_names import of_same_name_and_shape
+from hpsearch_trainers.inheritance.sides import Side, side_of
+from hpsearch_trainers.inheritance.transfer import Place, Transfer
+from hpsearch_trainers.inheritance.units import Flow, Units, unit_count
+from hpsearch_trainers.inheritance.walk import Part, walk
+
+__all__ = ["inherit"]
+
+
+class _Unknown(Exception):
+    """Why the two networks can't be compared."""
+
+
+def inherit(
+    model: nn.Module,
+    weights: Mapping[str, Tensor],
+    architecture: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> Inherited:
+    """Give a model the weights of another one, as far as they fit.
+
+    Where both were made by `hpsearch_trainers.architectures.network`, their layers are aligned, and the model computes
+    what the other one does wherever the difference between them allows it: Chen et al., "Net2Net: Accelerating Learning
+    via Knowledge Transfer", ICLR 2016. Else what has the same name and shape is taken over. Weights that aren't numbers
+    are not taken over, nor is any other with them.
+
+    Args:
+        model: As it was made; changed in place.
+        weights: The other one's `state_dict()`.
+        architecture: What `architecture_of` said of the other one, if it said something.
+        seed: Of all that is drawn: the same gives the same, on every worker.
+    """
+    own = model.state_dict()
+    broken = [name for name, value in weights.items() if value.is_floating_point() and bool(value.isnan().any())]
+    if broken:
+        reason = f"the parent's {broken[0]} isn't a number: nothing of it is taken over"
+        return Inherited(dict.fromkeys(own, "new"), (reason,), by_architecture=False)
+    try:
+        return _by_architecture(model, own, weights, architecture, seed)
+    except _Unknown as error:
+        found = of_same_name_and_shape(own, weights)
+        _write(own, found)
+        fates = {name: "same" if name in found else "new" for name in own}
+        return Inherited(fates, error.args, by_architecture=False)
+
+
+def _by_architecture(
+    model: nn.Module,
+    own: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor],
+    architecture: Mapping[str, Any] | None,
+    seed: int,
+) -> Inherited:
+    mine = architecture_of(model)
+    if mine is None:
+        raise _Unknown
+    if architecture is None:
+        raise _Unknown("the parent's architecture isn't known")
+    try:
+        child, parent = side_of(mine), side_of(architecture)
+    except (ArchitectureError, TypeError) as error:
+        raise _Unknown(f"an architecture can't be built again: {error}") from error
+    for side, state, whose in ((child, own, "model"), (parent, weights, "parent")):
+        wrong = _misfit(side, state)
+        if wrong is not None:
+            raise _Unknown(f"the {whose}'s weights aren't those of its architecture: {wrong}")
+    changed = _changed(model, child)
+    if changed is not None:
+        raise _Unknown(f"the model's {changed} was changed after it was made")
+    transfer = _transferred(own, weights, child, parent, seed, by_function=False)
+    if transfer.reasons:  # another alignment may be exact: [wide, narrow] is [narrow] with a layer behind, too
+        other = _transferred(own, weights, child, parent, seed, by_function=True)
+        transfer = transfer if other.reasons else other
+    _write(own, transfer.found)
+    return Inherited({name: transfer.fates.get(name, "new") for name in own}, tuple(transfer.reasons))
+
+
+def _transferred(
+    own: Mapping[str, Tensor], weights: Mapping[str, Tensor], child: Side, parent: Side, seed: int, by_function: bool
+) -> Transfer:
+    transfer = Transfer(own, weights, torch.Generator().manual_seed(seed), by_function)
+    _fill(transfer, child, parent)
+    return transfer
+
+
+def _fill(transfer: Transfer, child: Side, parent: Side) -> None:
+    """Stem, body and head answer to themselves; what goes out must be the parent's outputs, in their order."""
+    before, theirs = (side.shapes[""][0] for side in (child, parent))
+    flow = Flow(Units.overlapping(unit_count(before), unit_count(theirs)), before == theirs)
+    if before != theirs:
+        transfer.reasons.append(f"inputs have the shape {before}, and the parent's {theirs}")
+    (stem, body, head), others = _parts(child), _parts(parent)
+    flow = walk(transfer, stem, others[0], flow)
+    flow = walk(transfer, body, others[1], flow)
+    last, their_last = (_linear(part) for part in (head, others[2]))
+    inner, their_inner = (part.inside("0", part.call.arguments[0]) for part in (head, others[2]))
+    flow = walk(transfer, inner, their_inner, flow)
+    outputs = child.shapes[""][1][0]
+    flow = walk(transfer, last, their_last, flow, Units.same(outputs))
+    if flow.exact and not flow.units.identical:
+        transfer.reasons.append(f"there are {outputs} outputs, and the parent's {flow.units.of}")
+
+
+def _parts(side: Side) -> list[Part]:
+    names = ("stem", "body", "head")
+    return [Part(Place(side, name), call) for name, call in zip(names, side.call.arguments, strict=True)]
+
+
+def _linear(head: Part) -> Part:
+    call: Call = head.call.arguments[1]
+    return head.inside("1", call)
+
+
+def _misfit(side: Side, state: Mapping[str, Tensor]) -> str | None:
+    """Say which weight isn't of the name and shape that an architecture gives."""
+    expected = {name: value.shape for name, value in side.modules[""].state_dict().items()}
+    for name, shape in expected.items():
+        if name not in state:
+            return f"{name} is missing"
+        if state[name].shape != shape:
+            return f"{name} has the shape {tuple(state[name].shape)} in place of {tuple(shape)}"
+    return next((f"{name} is not of it" for name in state if name not in expected), None)
+
+
+def _changed(model: nn.Module, side: Side) -> str | None:
+    """Say which module isn't of the type that the architecture gives; a batch normalization may be synchronized."""
+    types = {name: type(one) for name, one in model.named_modules()}
+    for name, one in side.modules.items():
+        synchronized = isinstance(one, nn.modules.batchnorm._BatchNorm) and issubclass(
+            types.get(name, nn.Module), nn.modules.batchnorm._BatchNorm
+        )
+        if types.get(name) is not type(one) and not synchronized:
+            return name or "class"
+    return None
+
+
+def _write(own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, value in found.items():
+            own[name].copy_(value)
