@@ -286,6 +286,7 @@ def test_a_python_script_has_the_group_and_is_cut_on_all_ranks(gang: Gang) -> No
     assert [gang.output(rank) for rank in range(2)] == [f"{rank} 2 {rank} 2 ((0, 1),)\n" for rank in range(2)]
 
 
+@pytest.mark.exhaustive  # one in Python is told what ended another as one in any language is
 def test_a_python_script_that_is_killed_is_lost_to_the_others(gang: Gang) -> None:
     gang.open(
         """
