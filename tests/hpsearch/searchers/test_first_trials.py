@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,6 +53,13 @@ def test_a_sequence_lies_in_any_space(space, seed, number):
     params = QMC(problem_of(space, seed)).suggest(number).params  # type: ignore[union-attr]
     assert key(space.check(params)) == key(params)
     assert tuple(params) == space.names
+
+
+@pytest.mark.exhaustive
+def test_a_sequence_has_all_the_points_of_its_size():
+    searcher = QMC(problem_of(CUBE))
+    assert searcher.suggest(searcher.size - 1) is not None
+    assert searcher.suggest(searcher.size) is None
 
 
 def test_a_sequence_of_constants_has_but_one_point():
