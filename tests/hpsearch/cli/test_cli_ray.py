@@ -49,7 +49,7 @@ def test_a_run_that_is_killed_is_resumed_to_the_table_of_a_run_without_ray(tmp_p
     assert len(whole) == ITERATIONS
 
     counted: set[str] = set()
-    left = []
+    left: list[tuple[set[str], int]] = []
     for kill in kills:
         words = ("resume", "runs/sweep-1") if left else ("run", "sweep.yaml")
         known = run_and_kill(tmp_path, kill, *words, "--workers", "2")
