@@ -8,6 +8,7 @@ from collections.abc import Iterator
 __all__ = [
     "BackendError",
     "CheckpointError",
+    "DesignError",
     "HpsearchError",
     "Interrupted",
     "JournalError",
@@ -32,6 +33,10 @@ class HpsearchError(Exception):
 
 class SweepError(HpsearchError):
     """A sweep (a file, or the arguments of `search`) asks for something that can't be done."""
+
+
+class DesignError(HpsearchError):
+    """A network for a data set can't be designed as it was asked for."""
 
 
 class TrainableError(HpsearchError):

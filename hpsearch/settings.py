@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from hpsearch.checks import InvalidKey, KeyPath, at_least, boolean, integer, number, one_of, plain, shown, text
 
-__all__ = ["HOW", "AtLeast", "Count", "Seconds", "Settings", "SettingsField", "settings_fields"]
+__all__ = ["HOW", "AtLeast", "Count", "Seconds", "Settings", "SettingsField", "read_duration", "settings_fields"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _marked(field: SettingsField, mark: object) -> SettingsField:
         return _around(field, partial(at_least, mark.bound), {**field.schema, "minimum": mark.bound})
     if isinstance(mark, _Duration):
         schema = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
-        return replace(field, check=partial(_positive, number), read=partial(_positive, _duration), schema=schema)
+        return replace(field, check=partial(_positive, number), read=partial(_positive, read_duration), schema=schema)
     return replace(field, how=True) if mark is HOW else field
 
 
@@ -178,7 +178,7 @@ def _positive(read: _Check, value: object, key: KeyPath) -> float:
     return seconds
 
 
-def _duration(value: object, key: KeyPath) -> float:
+def read_duration(value: object, key: KeyPath) -> float:
     """Take a time in seconds: a number, or text such as 90m, 1h30m or 45s."""
     if not isinstance(value, str):
         return number(value, key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -82,7 +83,32 @@ def _add_running(commands: _Commands) -> None:
     text = "numbers (default: all that failed)"
     command.add_argument("failed", type=_number, nargs="*", metavar="TRIAL", help=text)
 
+    _add_design(commands)
+
     _add_study_command(commands, "stop", look.stop, "end a running sweep at the next reports of its trials")
+
+
+def _add_design(commands: _Commands) -> None:
+    text = "make a network for a data set: search, train the best on all rows, and test it"
+    command = _add_command(commands, "design", _design, text)
+    text = "a CSV or Parquet file, a folder with a folder of images for each class, an IDX or an NPZ file"
+    command.add_argument("data", type=Path, nargs="?", metavar="DATA", help=text)
+    command.add_argument("--target", metavar="NAME", help="the column, or the array, that is predicted")
+    text = "accuracy, balanced_accuracy, f1 or log_loss; rmse, mae or r2 (default: accuracy, rmse)"
+    command.add_argument("--goal", metavar="NAME", help=text)
+    text = "bound the network: parameters, flops or latency_ms (for one row); e.g. parameters=1e6; may be repeated"
+    command.add_argument("--limit", action="append", default=[], metavar="NAME=NUMBER", help=text)
+    command.add_argument("--time", metavar="TIME", help="for all of it, such as 90s or 1h (default: 10m)")
+    command.add_argument("--output", type=Path, metavar="DIR", help="(default: runs/design-<name of DATA>)")
+    text = "go on with a design that was interrupted, or whose sweep.yaml you have changed"
+    command.add_argument("--resume", type=Path, metavar="DIR", help=text)
+    command.add_argument("--sweep-only", action="store_true", help="end when the sweep is written, before it runs")
+    text = "of the rows, which the search never sees (default: %(default)s)"
+    command.add_argument("--test-share", type=float, default=0.2, metavar="SHARE", help=text)
+    command.add_argument("--seed", type=_number, default=0, metavar="N", help="of all that is random (default: 0)")
+    command.add_argument("--workers", type=_positive, metavar="N", help="trials at a time (default: one for each core)")
+    text = "inline runs in this process, one trial at a time"
+    command.add_argument("--backend", choices=("ray", "inline"), default="ray", help=text)
 
 
 def _add_asking(commands: _Commands) -> None:
@@ -249,7 +275,7 @@ def _add_list(
 
 def _number(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be the number of a trial, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0, such as that of a trial, got {text!r}")
     return int(text)
 
 
@@ -257,6 +283,13 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number, at least 1, got {text!r}")
     return int(text)
+
+
+def _design(given: argparse.Namespace) -> int:
+    given.began = time.time()  # before torch and scikit-learn, whose import is a part of --time
+    from hpsearch.cli.design import design_network
+
+    return design_network(given)
 
 
 def _benchmark(given: argparse.Namespace) -> int:

@@ -43,7 +43,7 @@ from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import CommandLine, Job
 
-__all__ = ["Run", "create_study", "run_study", "storage_errors", "sweep_to_run", "write_tensorboard"]
+__all__ = ["Run", "create_study", "run_study", "seconds_spent", "storage_errors", "sweep_to_run", "write_tensorboard"]
 
 _WORKERS_PATIENCE = 60.0
 """Seconds to wait for the workers of a killed run to end."""
@@ -243,7 +243,7 @@ def _go_on(
                 backend,
                 watching,
                 interrupts,
-                spent=_seconds_spent(history),
+                spent=seconds_spent(history),
                 discard=lambda gone: _remove(place.path, gone),
             ).run(_job(place, sweep, run, folder))
         finally:
@@ -319,7 +319,7 @@ def _named_checkpoints(history: Sequence[Entry]) -> set[str]:
     return {checkpoint for checkpoint in named if checkpoint is not None}
 
 
-def _seconds_spent(history: Sequence[Entry]) -> float:
+def seconds_spent(history: Sequence[Entry]) -> float:
     """Add up how long former runs took, as far as their journal tells; a clock that was set back takes nothing off."""
     return sum(
         max(0.0, entry.time - before.time)

@@ -24,6 +24,7 @@ _BENCHMARKS = (
     "large_batch",
     "simulated",
     "scale",
+    "designed",
     "comm",
 )
 

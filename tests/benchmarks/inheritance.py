@@ -83,7 +83,7 @@ def best_by_epoch(seed: int, inherit: bool) -> Iterator[float]:
     with tempfile.TemporaryDirectory() as folder:
         study = hpsearch.search(
             HalfOfTheDigits,
-            parameters={"layers": LAYERS, "lr": hpsearch.LogUniform(0.005, 0.3)},
+            parameters={"layers": LAYERS, "lr": hpsearch.LogUniform(0.005, 0.3), "batch_size": 128},
             metric="accuracy",
             goal="maximize",
             method="evolution",

@@ -22,6 +22,7 @@ from tests.hpsearch.support.wide_study import HARM, WIDENED, write_wide_study
 
 COMMANDS = [
     "run",
+    "design",
     "rerun",
     "plan",
     "resume",

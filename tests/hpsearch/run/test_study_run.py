@@ -17,7 +17,7 @@ from hpsearch.events import Ended, Exhausted, Opened
 from hpsearch.observers.progress import Silent
 from hpsearch.report.study import Study, load
 from hpsearch.report.tables import rows_to_csv
-from hpsearch.run.study_run import Run, _seconds_spent, create_study, run_study
+from hpsearch.run.study_run import Run, create_study, run_study, seconds_spent
 from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry
 from hpsearch.sweep.sweep import Sweep
@@ -143,7 +143,7 @@ def test_a_clock_that_was_set_back_takes_nothing_off_the_time_spent():
         Entry(40.0, Exhausted(), Followed()),
         Entry(50.0, Ended("interrupted"), Followed()),
     ]
-    assert _seconds_spent(first) == 70.0
+    assert seconds_spent(first) == 70.0
     more = [Entry(1000.0, opened, Followed()), Entry(1005.0, Exhausted(), Followed())]
-    assert _seconds_spent([*first, *more]) == 75.0
-    assert _seconds_spent([]) == 0.0
+    assert seconds_spent([*first, *more]) == 75.0
+    assert seconds_spent([]) == 0.0

@@ -19,7 +19,7 @@ from tests.trainers.architectures.drawn import architectures, edge_cells, images
 
 IMAGES = torch.rand(3, 8, 6, 6, generator=torch.Generator().manual_seed(0))
 
-SHAPES = {"attention": (5, 8), "positions": (5, 8), "dense": (8,)}
+SHAPES = {"periodic": (6,), "attention": (5, 8), "positions": (5, 8), "dense": (8,)}
 PARAMS: dict[str, Any] = {"residual": {"body": "conv"}, "projection": {"channels": 3}, "group_norm": {"groups": 4}}
 
 

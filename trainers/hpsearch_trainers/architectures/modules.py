@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -9,6 +11,7 @@ from torch.nn import functional
 __all__ = [
     "FactorizedReduction",
     "GlobalPool",
+    "Periodic",
     "Positions",
     "Residual",
     "ResidualReduction",
@@ -140,3 +143,20 @@ class Residual(nn.Module):
                 f"body must keep the shape {tuple(values.shape[1:])}, got one that gives {tuple(made.shape[1:])}"
             )
         return values + made
+
+
+class Periodic(nn.Module):
+    """Of each number its sines and cosines, a linear layer of its own for these, and a ReLU; all in one row."""
+
+    def __init__(self, numbers: int, features: int, frequencies: int, deviation: float) -> None:
+        super().__init__()
+        self.frequencies = nn.Parameter(torch.randn(numbers, frequencies) * deviation)
+        bound = (2 * frequencies) ** -0.5
+        self.weight = nn.Parameter(torch.empty(numbers, 2 * frequencies, features).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(numbers, features).uniform_(-bound, bound))
+
+    def forward(self, row: Tensor) -> Tensor:
+        """Give a row of `features` numbers for each number."""
+        angles = 2 * math.pi * self.frequencies * row[:, :, None]
+        waves = torch.cat([angles.sin(), angles.cos()], 2)
+        return torch.relu(torch.einsum("rnw,nwf->rnf", waves, self.weight) + self.bias).flatten(1)

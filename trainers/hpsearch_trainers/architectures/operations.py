@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import nn
 
 from hpsearch_trainers.architectures.convolutions import activation_of
 from hpsearch_trainers.architectures.modules import (
     FactorizedReduction,
     GlobalPool,
+    Periodic,
     Positions,
     Residual,
     SelfAttention,
@@ -53,6 +56,20 @@ def dense(shape: Shape, features: int | None = None, activation: str = "relu", d
     before = numbers(shape)
     linear = nn.Linear(before, before if features is None else whole("features", features))
     return nn.Sequential(linear, activation_of(activation), nn.Dropout(dropout))
+
+
+@operation()
+def periodic(shape: Shape, features: int = 8, frequencies: int = 8, deviation: float = 0.1) -> nn.Module:
+    """Make `features` numbers of each number of a row, by sines and cosines of learned frequencies.
+
+    A perceptron behind it follows functions that jump, as trees do (Gorishniy et al., NeurIPS 2022, "PLR").
+    """
+    if len(shape) != 1:
+        raise ValueError(f"needs a row, but what comes is {described(shape)}")
+    if not isinstance(deviation, int | float) or not 0 < deviation < math.inf:
+        raise ValueError(f"deviation must be a number above 0, got {deviation!r}")
+    numbers_of_each, waves = whole("features", features), whole("frequencies", frequencies)
+    return Periodic(shape[0], numbers_of_each, waves, float(deviation))
 
 
 @operation()

@@ -155,7 +155,7 @@ def _of_trees(fitted: Mapping[str, Any], inputs: NDArray[Any]) -> NDArray[np.flo
     if not path.exists():
         raise DataSetError(f"{path}: must be what `hpsearch design` left there, but isn't: only where trees did better")
     try:
-        import joblib  # type: ignore[import-untyped]
+        import joblib
     except ImportError as error:
         raise DataSetError("--trees needs scikit-learn, which isn't installed: pip install scikit-learn") from error
     trees, rows = joblib.load(path), inputs.reshape(len(inputs), -1)
@@ -174,7 +174,7 @@ def _write(file: TextIO, fitted: Mapping[str, Any], names: list[str] | None, out
     first = [] if names is None else ["file"]
     lines.writerow([*first, "prediction", *(f"probability of {label}" for label in classes or ())])
     for row, output in enumerate(outputs):
-        cells = [repr(float(output))] if classes is None else [classes[output.argmax()], *map("{:.6f}".format, output)]
+        cells = [repr(float(output))] if classes is None else [classes[output.argmax()], *map("{:.9g}".format, output)]
         lines.writerow([*([] if names is None else [names[row]]), *cells])
 
 

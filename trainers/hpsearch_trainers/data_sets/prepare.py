@@ -17,6 +17,7 @@ from hpsearch_trainers.data_sets.columns import Column, fit, look
 from hpsearch_trainers.data_sets.findings import column_lines, leaks, split_lines, target_line
 from hpsearch_trainers.data_sets.image_values import fit_images, image_line
 from hpsearch_trainers.data_sets.preprocessing import features
+from hpsearch_trainers.data_sets.raw_rows import write_raw_rows
 from hpsearch_trainers.data_sets.reading import DataSetError
 from hpsearch_trainers.data_sets.sources import Examples, read_examples
 from hpsearch_trainers.data_sets.split import Split, equal_rows, parted, split
@@ -68,6 +69,7 @@ def prepare(
 
     - `data/search.npz` and `data/test.npz`: `inputs`, float32 of shape (rows, features), or uint8 or float32 of shape
       (rows, channels, height, width); and `targets`, int64 for classes, float32 for numbers in their own unit;
+    - `data/test.csv`, `data/test_rows.npz` or `data/test/`: the test rows as they came;
     - `data/task.json`: `kind`, `classes`, `class_rows`, `target`, `inputs`, `trained_rows`, `test_rows`, `target_mean`,
       `target_scale`, and for images `channel_means` and `channel_scales`, else null;
     - `model/`: `preprocessing.json`, `predict.py`, and what that imports. It wants `network.py` and `weights.pt` beside
@@ -99,6 +101,7 @@ def prepare(
     examples = read_examples(Path(source), target, side)
     name = examples.target or "labels"
     targets = see_targets(name, examples.targets, goal, examples.place, examples.labelled)
+    cells = dict(examples.columns)
     columns: list[Column] = []
     if examples.images is None:
         columns = _look(examples, targets)
@@ -137,6 +140,7 @@ def prepare(
         **fitted,
     }
     _write(Path(folder), inputs, targets, chosen, fitted, class_rows)
+    write_raw_rows(Path(folder) / "data", examples, cells, targets.rows[chosen.test])
     return Prepared(
         kind=fitted["kind"],
         classes=targets.classes,

@@ -1,0 +1,99 @@
+"""What was asked of a design: kept in its folder, so that one that was cut short goes on with the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from hpsearch.checks import InvalidKey, nearest
+from hpsearch.errors import DesignError
+from hpsearch.settings import read_duration
+
+__all__ = ["BOUNDED", "Asked", "read_limits", "read_seconds"]
+
+BOUNDED = ("parameters", "flops", "latency_ms")
+"""What `--limit` bounds: of the delivered network, `flops` and `latency_ms` for one row."""
+
+LEAST_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked for.
+
+    Raises:
+        DesignError: It can't be had.
+    """
+
+    source: str
+    """The data set: a path, absolute."""
+    target: str | None = None
+    """The column or array that is predicted; None: what the source's kind implies."""
+    goal: str | None = None
+    """A name of `scores.SCORES`; None: by the kind of target."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Most of what is in `BOUNDED`."""
+    seconds: float = 600.0
+    """For all of it, from looking at the data to the test score."""
+    workers: int | None = None
+    """Trials at a time; None: as many as there are cores."""
+    seed: int = 0
+    test_share: float = 0.2
+    """Of the rows, which the search never sees."""
+
+    def __post_init__(self) -> None:
+        if not LEAST_SECONDS <= self.seconds < math.inf:
+            raise DesignError(f"--time must be at least {LEAST_SECONDS:g}s, got {self.seconds:g}s")
+        if not 0 < self.test_share < 1:
+            raise DesignError(f"--test-share must be between 0 and 1, got {self.test_share:g}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Asked:
+        """Read back what `to_json` gave."""
+        return cls(**given)
+
+    def with_seconds(self, seconds: float | None) -> Asked:
+        """Give it with another time; None leaves it."""
+        return self if seconds is None else replace(self, seconds=seconds)
+
+
+def read_seconds(text: str) -> float:
+    """Read a time such as 90s or 10m.
+
+    Raises:
+        DesignError: It is none.
+    """
+    try:
+        return read_duration(float(text) if text.replace(".", "", 1).isdecimal() else text, ())
+    except InvalidKey as error:
+        raise DesignError(f"--time {text}: {error.problem}") from None
+
+
+def read_limits(given: Sequence[str]) -> dict[str, float]:
+    """Read limits such as `parameters=1e6`.
+
+    Raises:
+        DesignError: One is nothing that can be bounded, is given twice, or isn't a number above 0.
+    """
+    limits: dict[str, float] = {}
+    for item in given:
+        name, equals, text = (part.strip() for part in item.partition("="))
+        if name not in BOUNDED or not equals:
+            raise DesignError(
+                f"--limit {item}: must be NAME=NUMBER, and NAME one of {', '.join(BOUNDED)}{nearest(name, BOUNDED)}"
+            )
+        if name in limits:
+            raise DesignError(f"--limit {item}: {name} must be given once")
+        try:
+            limits[name] = float(text.replace("_", ""))
+        except ValueError:
+            limits[name] = math.nan
+        if not 0 < limits[name] < math.inf:
+            raise DesignError(f"--limit {item}: must be a number above 0, got {text!r}")
+    return limits

@@ -1,0 +1,262 @@
+"""From a data set to a network: look, search, train the best on all rows, test."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpsearch.backends import BackendName, make_backend
+from hpsearch.design.asked import Asked
+from hpsearch.design.check_sweep import check_sweep
+from hpsearch.design.folder import DesignFolder
+from hpsearch.design.last_fit import best_of, deliver
+from hpsearch.design.pace import ENOUGH_EPOCHS, SCORING, STARTING, Clock, pace, search_seconds
+from hpsearch.design.report import Report
+from hpsearch.design.scoring import tested
+from hpsearch.design.search_space import search_space
+from hpsearch.design.sweep_text import Plan, sweep_text
+from hpsearch.design.trees import Trees, best_trees, read_trees
+from hpsearch.errors import DesignError
+from hpsearch.observers.progress import Display, Silent
+from hpsearch.report.study import Study, load
+from hpsearch.report.wording import duration, number
+from hpsearch.run.study_run import Run, create_study, run_study, seconds_spent
+from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.journal import Journal
+from hpsearch.sweep.file import load_sweep
+from hpsearch_comm.errors import ConfigurationError
+from hpsearch_trainers.data_sets import DataSetError, prepare
+from hpsearch_trainers.prepared_rows import PreparedRows, read_rows
+from hpsearch_trainers.scores import SCORES
+
+__all__ = ["Surroundings", "design", "resume"]
+
+_FEW = 2000
+"""Rows up to which all folds validate; beyond, one held-out fold says enough."""
+
+_FOLDS = 5
+
+_QUICK_FOLDS = 2
+"""That validate where networks are slow for the time that there is."""
+
+_TREES = 0.2
+"""Share of the time that trees may take."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """How a design is run; none of it changes what is asked for."""
+
+    say: Callable[[str], None] = print
+    display: Callable[[], Display] = Silent
+    backend: BackendName = "ray"
+    began: float | None = None
+    """When the time that was asked for began to run, by `time.time()`; None: when it is called."""
+    sweep_only: bool = False
+    """End before the search, so that the sweep can be changed."""
+
+
+def design(asked: Asked, folder: Path, around: Surroundings) -> Report | None:
+    """Design a network for a data set.
+
+    Args:
+        asked: What for, and within which bounds.
+        folder: Where all is written; it must not be there, or be empty.
+        around: How it is run.
+
+    Returns:
+        None where it ended before there was a network: `resume` goes on.
+
+    Raises:
+        DesignError: It can't be had.
+        HpsearchError: The search can't be run.
+    """
+    place = DesignFolder(folder)
+    if not Path(asked.source).exists():
+        raise DesignError(f"{asked.source}: must be a file or a folder, but there is none")
+    place.begin({"asked": asked.to_json(), "spent": 0.0})
+    return resume(folder, around)
+
+
+def resume(folder: Path, around: Surroundings, seconds: float | None = None) -> Report | None:
+    """Go on with a design where it stands, or give what came of it.
+
+    What was split stays split: the rows are read from the folder, not from the data set.
+
+    Args:
+        folder: The design's.
+        around: How it is run.
+        seconds: For all of it, former runs included; None: as asked at first. More of them let the search go on.
+
+    Raises:
+        DesignError, HpsearchError: As `design`.
+    """
+    place = DesignFolder(folder)
+    record = place.read()
+    asked = Asked.from_json(record["asked"]).with_seconds(seconds)
+    more = asked.seconds > record["asked"]["seconds"]
+    if place.report.is_file() and not more:
+        around.say(f"{folder}: this design is finished")
+        return Report.from_json(_json(place.report))
+    clock = Clock(asked.seconds, record["spent"], around.began)
+    record["asked"] = asked.to_json()
+    try:
+        with _own_errors():
+            if not place.sweep.is_file():
+                _look(place, record, asked, clock, around)
+            if around.sweep_only:
+                return None
+            study = _searched(place, record, asked, clock, around)
+            if study is None:
+                return None
+            return _finished(place, record, asked, study, clock, around)
+    finally:
+        record["spent"] = clock.spent
+        place.write(place.record, record)
+
+
+def _look(place: DesignFolder, record: dict[str, Any], asked: Asked, clock: Clock, around: Surroundings) -> None:
+    """Split and prepare the rows, see what trees and a usual network do with them, and write the sweep."""
+    for left in (place.data, place.model):  # of a run that ended in the middle of it
+        shutil.rmtree(left, ignore_errors=True)
+    if asked.goal is not None and asked.goal not in SCORES:
+        raise DesignError(f"--goal must be one of {', '.join(SCORES)}, got {asked.goal!r}")
+    prepared = prepare(
+        Path(asked.source), asked.target, place.path, goal=asked.goal, test_share=asked.test_share, seed=asked.seed
+    )
+    found = tuple(prepared.lines)
+    for line in (*found, *(f"warning: {warning}" for warning in prepared.warnings)):
+        around.say(line)
+    rows = read_rows(place.search_rows)
+    goal = _goal(asked.goal, rows)
+    count = len(rows.targets)
+    constants: dict[str, Any] = {
+        "data": str(place.search_rows),
+        "goal": goal,
+        "folds": _FOLDS,
+        "validated": _FOLDS if count <= _FEW else 1,
+        "split_seed": asked.seed,
+    }
+    workers, starting = _workers(asked), STARTING.get(around.backend, 0.0)
+    space = search_space(rows.task, count, goal, constants, asked.limits)
+    usual = space.points[0] if space.points else {}
+    paced = pace({**usual, **constants}, clock, workers, starting)
+    if constants["validated"] > _QUICK_FOLDS and paced.epochs < ENOUGH_EPOCHS:
+        constants["validated"] = _QUICK_FOLDS
+        paced = pace({**usual, **constants}, clock, workers, starting)
+    seconds = _TREES * (clock.left - starting - SCORING)
+    trees = best_trees(rows, goal, constants, seconds, workers, place.trees)
+    if trees is not None:
+        around.say(f"trees:        {goal} {number(trees.validation)} on the validated rows, {trees.kind}")
+    constants |= {"epochs": paced.epochs} | ({"latency": True} if "latency_ms" in asked.limits else {})
+    for_search = search_seconds(clock, paced.fit_seconds, starting)
+    if for_search < 1:
+        raise DesignError(
+            f"--time must leave a moment for the search; {duration(clock.spent)} were spent on looking at the data, "
+            f"and the last fit may take {duration(paced.fit_seconds)}: give more"
+        )
+    max_time = float(round(for_search))
+    plan = Plan(found, constants, asked.limits, paced.fit_seconds, max_time, asked.workers, asked.seed)
+    record |= {
+        "goal": goal,
+        "found": found,
+        "constants": constants,
+        "fit_seconds": paced.fit_seconds,
+        "max_time": max_time,
+        "trees": None if trees is None else trees.to_json(),
+    }
+    place.write(place.record, {**record, "spent": clock.spent})
+    place.sweep.with_suffix(".new").write_text(sweep_text(plan, space), encoding="utf-8")
+    place.sweep.with_suffix(".new").replace(place.sweep)
+    around.say(f"sweep:        {place.sweep}")
+
+
+def _searched(
+    place: DesignFolder, record: Mapping[str, Any], asked: Asked, clock: Clock, around: Surroundings
+) -> Study | None:
+    """Run the sweep for the time that there is; None where it was interrupted."""
+    sweep = load_sweep(place.sweep)
+    check_sweep(sweep, place, record["constants"])
+    directory = StudyDirectory(place.study)
+    if not directory.exists():
+        create_study(sweep, place.study, place.sweep.read_text(encoding="utf-8"))
+    with Journal.read(directory.journal) as journal:
+        spent = seconds_spent(list(journal.entries()))
+    left = search_seconds(clock, record["fit_seconds"], STARTING.get(around.backend, 0.0))
+    if left < 1:
+        before = load(place.study)
+        if before.leaders:
+            return before
+        raise DesignError(
+            f"{place.path}: --time must leave a moment for the search, but {duration(clock.spent)} of "
+            f"{duration(asked.seconds)} are spent: give more, `hpsearch design --resume {place.path} --time ...`"
+        )
+    own = sweep.limits.max_time
+    changed = own is not None and own != record["max_time"]  # somebody wants less than there is time for
+    most = min(own, spent + left) if changed and own is not None else spent + left
+    sweep = replace(sweep, limits=replace(sweep.limits, max_time=most))
+    run = Run(
+        trainable=None,
+        backend=lambda sweep: make_backend(around.backend, sweep, None),
+        display=around.display(),
+        tensorboard=False,
+        search_path=(),
+    )
+    study = run_study(directory, sweep, run)
+    if study.state == "interrupted":
+        return None
+    return study
+
+
+def _finished(
+    place: DesignFolder, record: dict[str, Any], asked: Asked, study: Study, clock: Clock, around: Surroundings
+) -> Report:
+    if not study.leaders:
+        raise DesignError(
+            f"{place.path}: no network came as far as to be validated within the search's time; give more: `hpsearch "
+            f"design --resume {place.path} --time ...`"
+        )
+    best = best_of(study)
+    around.say(f"last fit:     trial {best.trial} on all {len(read_rows(place.search_rows).targets)} rows")
+    delivered = deliver(best, place.model, study.sweep.seed)
+    trees: Trees | None = read_trees(record["trees"])
+    report = tested(place, record, best, delivered.cost, trees, asked, delivered.of(read_rows(place.test_rows)))
+    offered = place.model / place.trees.name
+    if report.trees_win:
+        shutil.copyfile(place.trees, offered)
+    else:
+        offered.unlink(missing_ok=True)
+    report = replace(report, seconds=clock.spent)
+    place.write(place.report, report.to_json())
+    return report
+
+
+def _goal(asked: str | None, rows: PreparedRows) -> str:
+    able = [known.name for known in SCORES.values() if known.kind == rows.task.kind]
+    if asked is not None and asked not in able:
+        raise DesignError(f"--goal must be one of {', '.join(able)} where the target is {rows.task.kind}, got {asked}")
+    return asked or able[0]
+
+
+def _workers(asked: Asked) -> int:
+    return asked.workers or len(os.sched_getaffinity(0))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """Say what the trainers refuse as an error of our own."""
+    try:
+        yield
+    except (ConfigurationError, DataSetError) as error:
+        raise DesignError(str(error)) from error

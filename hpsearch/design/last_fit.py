@@ -1,0 +1,106 @@
+"""The last fit: the best trial's network trained on all search rows, and written down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hpsearch.design.pace import seeded
+from hpsearch.errors import DesignError
+from hpsearch.report.study import Study
+from hpsearch.trial import TrialRow
+from hpsearch_trainers.architectures import standalone
+from hpsearch_trainers.designed_architectures import architecture
+from hpsearch_trainers.designed_network import DesignedNetwork
+from hpsearch_trainers.measures import latency, parameters
+from hpsearch_trainers.prepared_rows import PreparedRows
+
+__all__ = ["Best", "Delivered", "best_of", "deliver"]
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """What the search found."""
+
+    trial: int
+    params: Mapping[str, Any]
+    """As the trainable saw them."""
+    epochs: int
+    """After which its score was reported."""
+    validation: float
+    trials: int
+    """That have a score."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Delivered:
+    """The network that was written."""
+
+    cost: Mapping[str, float]
+    """`parameters`, and `latency_ms` for one row."""
+    training: DesignedNetwork
+
+    def of(self, rows: PreparedRows) -> NDArray[np.float64]:
+        """Give what it says of prepared rows: probabilities (rows, classes), or numbers (rows,)."""
+        return self.training.predictions(rows)
+
+
+def best_of(study: Study) -> Best:
+    """Give the best trial that keeps all bounds.
+
+    Raises:
+        HpsearchError: There is none.
+    """
+    found = study.best_trial
+    row: TrialRow = next(row for row in study.trials if row.number == found.number)
+    count = sum(row.score is not None for row in study.trials)
+    return Best(found.number, found.params, row.value_iteration, found.value, count)
+
+
+def deliver(best: Best, folder: Path, seed: int) -> Delivered:
+    """Train the best trial's network on all search rows, for as many epochs, and write network.py and weights.pt.
+
+    Everything but which rows it sees is as in that trial: parameters, schedule and threads.
+
+    Args:
+        best: What the search found.
+        folder: Where to write.
+        seed: Of the weights and of the order of rows.
+
+    Raises:
+        DesignError: It became no network, or can't be written.
+    """
+    params = {**best.params, "validated": 0, "latency": False}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a trial's, so that the time it was said to take holds
+    try:
+        with seeded(seed):
+            training = DesignedNetwork(SimpleNamespace(params=params, seed=seed))
+            for _ in range(best.epochs):
+                training.step()
+        network = training.delivered()
+        cost = {
+            "parameters": parameters(network),
+            "latency_ms": latency(torch.zeros(1, *training.rows.task.inputs))(network),
+        }
+    finally:
+        torch.set_num_threads(threads)
+    state = network.state_dict()
+    if not all(bool(torch.isfinite(value).all()) for value in state.values()):
+        raise DesignError("the last fit must give weights that are numbers, got NaN or infinity: try another --seed")
+    given = architecture(params, training.rows.task)
+    try:
+        folder.mkdir(exist_ok=True)
+        (folder / "network.py").write_text(standalone(given.pop("value"), **given), encoding="utf-8")
+        torch.save(state, folder / "weights.new")
+        (folder / "weights.new").replace(folder / "weights.pt")
+    except OSError as error:
+        raise DesignError(f"{folder}: must be a place that can be written, got: {error}") from error
+    return Delivered(cost, training)

@@ -1,0 +1,117 @@
+"""How long things may take: the seconds of a design divided among its parts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from hpsearch.errors import DesignError
+from hpsearch.report.wording import duration
+from hpsearch_trainers.designed_network import DesignedNetwork
+
+__all__ = ["ENOUGH_EPOCHS", "SCORING", "STARTING", "Clock", "Pace", "pace", "search_seconds", "seeded"]
+
+_TRIALS = 40
+"""Whole trials for which there should be time: with rungs that is some hundred."""
+
+ENOUGH_EPOCHS = 27
+"""With fewer it pays to validate fewer folds, so that trials are quicker."""
+
+_EPOCHS = (9, 81)
+"""Fewest and most; fewer only where there is no time for one network otherwise."""
+
+SCORING = 6.0
+"""Seconds for predict.py to start and to score the test rows, on cores that others use, too."""
+
+STARTING = {"ray": 7.0}
+"""Seconds that a backend takes to start and to end beyond `limits.max_time`; others take none."""
+
+
+class Clock:
+    """The time that is left of what was asked for, former runs of the same design included.
+
+    Args:
+        seconds: In all.
+        spent: By former runs.
+        began: When this run did, by `time.time()`.
+    """
+
+    def __init__(self, seconds: float, spent: float, began: float | None = None) -> None:
+        self._seconds = seconds
+        self._spent = spent
+        # The monotonic clock may have begun anywhere; only the seconds before this call come from the other one.
+        before = 0.0 if began is None else max(0.0, time.time() - began)
+        self._zero = time.monotonic() - before
+
+    @property
+    def spent(self) -> float:
+        """Seconds, former runs included."""
+        return self._spent + time.monotonic() - self._zero
+
+    @property
+    def left(self) -> float:
+        """Seconds; below 0 where more was spent than there was."""
+        return self._seconds - self.spent
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What follows from the speed of a usual network on these rows."""
+
+    epochs: int
+    """Of a whole trial."""
+    fit_seconds: float
+    """Most that the last fit may take."""
+
+
+def pace(params: Mapping[str, Any], clock: Clock, workers: int, starting: float) -> Pace:
+    """Train a usual network for one or two epochs and see what there is time for.
+
+    Args:
+        params: Of the usual network, `epochs` left out.
+        clock: What is left.
+        workers: Trials at a time.
+        starting: Seconds that the backend takes to start.
+
+    Raises:
+        DesignError: There is no time for any network.
+    """
+    with seeded(0):
+        trial = DesignedNetwork(SimpleNamespace(params={**params, "epochs": 1}, seed=0))
+        began = time.monotonic()
+        trial.step()
+        epoch = time.monotonic() - began
+        if epoch < 1:  # the first one is slower, as much is done there for the first time
+            began, fit = time.monotonic(), trial.step()["fit_seconds"]
+            epoch = time.monotonic() - began
+        else:
+            fit = epoch / max(1, int(params["validated"]))
+    left = clock.left - starting - SCORING
+    fewest, most = _EPOCHS
+    epochs = max(fewest, min(most, int(0.7 * left * workers / (_TRIALS * epoch))))
+    epochs = min(epochs, int(0.25 * left / fit))
+    if epochs < 1:
+        raise DesignError(
+            f"--time must leave {duration(4 * fit + starting + SCORING)} to train a network, as an epoch of a usual "
+            f"one takes {duration(fit)} here, but {duration(max(0.0, clock.left))} are left"
+        )
+    return Pace(epochs, round(min(0.4 * left, max(0.1 * left, 4 * fit * epochs)), 1))
+
+
+def search_seconds(clock: Clock, fit_seconds: float, starting: float) -> float:
+    """Give the seconds that the search may take, so that the last fit and the scoring come to their end in time."""
+    return clock.left - fit_seconds - starting - SCORING
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw what torch draws from a seed, and leave its generator as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,112 @@
+"""What came of a design, as JSON and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hpsearch.report.wording import counted, duration, number
+
+__all__ = ["Report", "TestScore"]
+
+
+@dataclass(frozen=True, slots=True)
+class TestScore:
+    """A score on the test rows."""
+
+    value: float
+    interval: tuple[float, float] | None
+    """95 %, as far as the draw of the test rows makes it uncertain."""
+
+    def __str__(self) -> str:
+        if self.interval is None:
+            return number(self.value)
+        return f"{number(self.value)} (95 %: {number(self.interval[0])} to {number(self.interval[1])})"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of it; scores are those of `goal`."""
+
+    goal: str
+    better: str
+    """`minimize` or `maximize`."""
+    test: TestScore
+    """Of the delivered files."""
+    all_scores: Mapping[str, float]
+    """Every score of this kind of task on the test rows."""
+    baseline: TestScore
+    """Of what knows the targets alone: the search rows' most frequent class, or their mean."""
+    baseline_is: str
+    trees: TestScore | None
+    """Of the trees that did best on the validated rows; None where there was no time for any."""
+    trees_are: str
+    validation: float
+    """Of the best trial; as the best of many it looks better than it is."""
+    trees_validation: float | None
+    trees_win: bool
+    """Whether trees did better on the validated rows. The test rows have no say in it."""
+    trial: int
+    trials: int
+    epochs: int
+    params: Mapping[str, Any]
+    cost: Mapping[str, float]
+    """`parameters`, and `latency_ms` for one row."""
+    broken: tuple[str, ...]
+    """Limits that the delivered network breaks."""
+    search_rows: int
+    test_rows: int
+    notes: tuple[str, ...]
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Report:
+        """Read back what `to_json` gave."""
+        scores = {name: _read(given[name]) for name in ("test", "baseline", "trees")}
+        lists = {name: tuple(given[name]) for name in ("broken", "notes")}
+        return cls(**{**given, **scores, **lists})
+
+    def text(self, model: str, study: str) -> str:
+        """Put it into words.
+
+        Args:
+            model: The path of the delivered files, as shown.
+            study: That of the study.
+        """
+        lines = [
+            f"test rows:    {self.goal} {self.test}, on {counted(self.test_rows, 'row')} that the search never saw",
+            f"baseline:     {self.goal} {self.baseline}, {self.baseline_is}",
+        ]
+        if self.trees is not None:
+            lines.append(f"trees:        {self.goal} {self.trees}, {self.trees_are} with default settings")
+        lines += [
+            f"validated:    {self.goal} {number(self.validation)}, trial {self.trial}, the best of {self.trials}"
+            + ("" if self.trees_validation is None else f"; the trees {number(self.trees_validation)}"),
+            f"network:      {counted(int(self.cost['parameters']), 'parameter')}, "
+            f"{number(self.cost['latency_ms'])} ms a row, {counted(self.epochs, 'epoch')} on "
+            f"{counted(self.search_rows, 'row')}",
+        ]
+        lines += [f"over limit:   {broken}" for broken in self.broken]
+        if self.trees_win:
+            lines += [
+                "The trees did better on the validated rows: take them, unless it must be a network:",
+                f"              python {model}/predict.py NEW --trees",
+            ]
+        lines += [f"note:         {note}" for note in self.notes]
+        lines += [
+            f"predict:      hpsearch predict {model.removesuffix('/model')} NEW, or python {model}/predict.py NEW",
+            f"trials:       hpsearch trials {study}",
+            f"took:         {duration(self.seconds)}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _read(given: Mapping[str, Any] | None) -> Any:
+    if given is None:
+        return None
+    return TestScore(given["value"], None if given["interval"] is None else tuple(given["interval"]))

@@ -1,0 +1,157 @@
+"""The space that suits a task: networks, and how they are trained."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpsearch.errors import DesignError
+from hpsearch_trainers.designed_network import flops, parameter_count
+from hpsearch_trainers.prepared_rows import Task
+from hpsearch_trainers.scores import SCORES
+
+__all__ = ["SearchSpace", "search_space"]
+
+_COUNTED = {"parameters": parameter_count, "flops": flops}
+
+_WIDE = 300
+"""Features from which on none gets an embedding: most of so many are columns of one category each."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSpace:
+    """What is searched."""
+
+    parameters: dict[str, Any]
+    """As `parameters` of a sweep file has them."""
+    points: list[dict[str, Any]]
+    """What is tried first."""
+
+
+def search_space(
+    task: Task, rows: int, goal: str, constants: Mapping[str, Any], limits: Mapping[str, float]
+) -> SearchSpace:
+    """Make the space.
+
+    Args:
+        task: What is predicted of what.
+        rows: To search with.
+        goal: A name of `SCORES`.
+        constants: Parameters of the trainable that aren't searched.
+        limits: Most `parameters` and `flops`.
+
+    Raises:
+        DesignError: No network of the space is within the limits.
+    """
+    sizes, other, points = _rows(task) if len(task.inputs) == 1 else _images(task)
+    sizes = _within(sizes, other, constants, limits)
+    batches = [16, 32, 64] if rows <= 2000 else [32, 64, 128] if rows <= 10_000 else [128, 256, 512]
+    training: dict[str, Any] = {
+        "lr": {"distribution": "log_uniform_values", "min": 0.0003, "max": 0.02},
+        "weight_decay": {"distribution": "log_uniform_values", "min": 0.0001, "max": 1.0},
+        "batch_size": {"values": batches, "ordered": True},
+    }
+    if task.kind == "classes" and goal != "log_loss":
+        training["label_smoothing"] = {"values": [0.0, 0.05, 0.1], "ordered": True}
+    usual = {"lr": 0.002, "weight_decay": 0.01, "batch_size": batches[1], "label_smoothing": 0.05}
+    ordered = {name: {"values": values, "ordered": True} for name, values in sizes.items()}
+    parameters = {**ordered, **other, **training}
+    known = [{name: value for name, value in {**usual, **point}.items() if name in parameters} for point in points]
+    kept = [
+        point
+        for point in known
+        if all(point[name] in values for name, values in sizes.items() if name in point)
+        and _over({**constants, **point}, limits) is None
+    ]
+    assert SCORES[goal].kind == task.kind
+    return SearchSpace(parameters, kept)
+
+
+Sizes = dict[str, list[Any]]
+
+
+def _rows(task: Task) -> tuple[Sizes, dict[str, Any], list[dict[str, Any]]]:
+    sizes: Sizes = {"depth": [0, 1, 2, 3, 4], "width": [8, 16, 32, 64, 128, 256]}
+    other: dict[str, Any] = {
+        "norm": {"values": ["none", "batch", "layer"]},
+        "activation": {"values": ["relu", "gelu", "tanh"]},
+        "residual": {"values": [False, True]},
+        "dropout": {"min": 0.0, "max": 0.5},
+    }
+    if task.inputs[0] < _WIDE:
+        other["embedding"] = {"values": ["none", "periodic"]}
+        other["deviation"] = {
+            "distribution": "log_uniform_values",
+            "min": 0.01,
+            "max": 1.0,
+            "when": "embedding == 'periodic'",
+        }
+    plain = {"norm": "none", "activation": "relu", "residual": False, "embedding": "none"}
+    points = [
+        {"depth": 2, "width": 64, "dropout": 0.2, **plain},
+        {"depth": 2, "width": 64, "dropout": 0.2, **plain, "embedding": "periodic", "deviation": 0.1},
+        {"depth": 3, "width": 128, "dropout": 0.2, **plain, "norm": "batch", "residual": True},
+        {"depth": 0, "width": 8, "dropout": 0.0, **plain},
+    ]
+    return sizes, other, points
+
+
+def _images(task: Task) -> tuple[Sizes, dict[str, Any], list[dict[str, Any]]]:
+    side = min(task.inputs[1:])
+    stages = max(1, min(4, side.bit_length() - 2))
+    first = [1] if stages == 1 else list(range(min(2, stages), stages + 1))
+    sizes: Sizes = {
+        "stages": first,
+        "blocks": [1, 2],
+        "channels": [8, 16, 32, 64] if side <= 16 else [8, 16, 32],
+        "kernel": [3, 5],
+        "side": [1, 2],
+    }
+    other: dict[str, Any] = {
+        "block": {"values": ["conv", "residual", "separable"]},
+        "dropout": {"min": 0.0, "max": 0.5},
+        "shift": {"values": [0, 1, 2] if side <= 16 else [0, 2, 4], "ordered": True},
+        "mirror": {"values": [False, True]},
+    }
+    usual = {"block": "conv", "kernel": 3, "side": 2, "dropout": 0.2, "mirror": False}
+    points = [
+        {**usual, "stages": first[-1], "blocks": 1, "channels": 16, "shift": 0},
+        {**usual, "stages": first[0], "blocks": 2, "channels": 16, "shift": 1},
+        {**usual, "stages": first[-1], "blocks": 2, "channels": 32, "shift": 1, "block": "residual"},
+    ]
+    return sizes, other, points
+
+
+def _over(params: Mapping[str, Any], limits: Mapping[str, float]) -> str | None:
+    """Say which limit a network breaks; None where it keeps all."""
+    for name, count in _COUNTED.items():
+        if name in limits and (found := count(params)) > limits[name]:
+            return f"{found:,} {name}"
+    return None
+
+
+def _within(sizes: Sizes, other: Mapping[str, Any], constants: Mapping[str, Any], limits: Mapping[str, float]) -> Sizes:
+    """Leave out what can't be within the limits whatever else is chosen, so that most draws keep them."""
+    if not set(limits) & set(_COUNTED):
+        return sizes
+    names, kinds = (
+        list(sizes),
+        {name: other[name]["values"][0] for name in ("block", "embedding", "norm") if name in other},
+    )
+    choices = list(itertools.product(*sizes.values(), *([["conv", "separable"]] if "block" in kinds else [])))
+    kept = []
+    broken: list[str] = []
+    for chosen in choices:
+        own = dict(zip([*names, "block"], chosen, strict=False))
+        found = _over({**constants, **kinds, **own}, limits)
+        if found is None:
+            kept.append(chosen)
+        else:
+            broken.append(found)
+    if not kept:
+        least = min(broken, key=lambda text: int(text.split()[0].replace(",", "")))
+        told = " and ".join(f"{name}={bound:g}" for name, bound in limits.items() if name in _COUNTED)
+        raise DesignError(f"--limit {told}: must leave a network, but the smallest that is searched has {least}")
+    return {name: sorted({chosen[place] for chosen in kept}) for place, name in enumerate(names)}

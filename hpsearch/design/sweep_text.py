@@ -1,0 +1,91 @@
+"""The sweep file of a design: for a person to read, and to change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from hpsearch.design.pace import ENOUGH_EPOCHS
+from hpsearch.design.search_space import SearchSpace
+from hpsearch_trainers.scores import SCORES
+
+__all__ = ["TRAINABLE", "Plan", "sweep_text"]
+
+TRAINABLE = "hpsearch_trainers.designed_network:DesignedNetwork"
+
+_COUNTED = {"parameters": ("weights", "parameter_count"), "flops": ("operations", "flops")}
+"""What is counted before anything trains: the sweep's names, and the functions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the file says beside the space."""
+
+    found: tuple[str, ...]
+    """What is known of the data, in lines."""
+    constants: Mapping[str, Any]
+    """Parameters that aren't searched."""
+    limits: Mapping[str, float]
+    fit_seconds: float
+    """Most that the last fit may take."""
+    max_time: float
+    """Seconds of the search."""
+    workers: int | None
+    seed: int
+
+
+def sweep_text(plan: Plan, space: SearchSpace) -> str:
+    """Write the file."""
+    goal, epochs = plan.constants["goal"], plan.constants["epochs"]
+    bounds = [f"fit_seconds <= {plan.fit_seconds:g}"]
+    bounds += [f"latency_ms <= {plan.limits['latency_ms']:g}"] if "latency_ms" in plan.limits else []
+    lines = [
+        "# Written by `hpsearch design`, and yours to change: `hpsearch design --resume DIR` runs it as it is then.",
+        *(f"# {line}" for line in plan.found),
+        "name: design",
+        f"trainable: {TRAINABLE}",
+        f"metric: {{name: {goal}, goal: {SCORES[goal].goal}}} # each validated row is predicted by a network that "
+        "didn't see it",
+        "outcome_constraints:",
+        f"  - {bounds[0]} # of the last fit, on all rows, so that it ends in time",
+        *(f"  - {bound} # of one row" for bound in bounds[1:]),
+        "method: tpe",
+        "early_terminate:",
+        "  type: asha",
+        f"  max_iter: {epochs} # epochs; `epochs` below is the same, over which the learning rate falls to 0",
+        f"  min_iter: {-(-epochs // (9 if epochs > ENOUGH_EPOCHS else 3))}",
+        "limits:",
+        f"  max_time: {plan.max_time:.0f} # seconds; what is left of --time is for the last fit and the test score",
+        *([f"resources: {{workers: {plan.workers}}}"] if plan.workers is not None else []),
+        f"seed: {plan.seed}",
+        "parameters:",
+        "  # What isn't searched.",
+        *_entries({name: {"value": value} for name, value in plan.constants.items()}),
+        "  # The network, and how it is trained.",
+        *_entries(space.parameters),
+    ]
+    constraints = []
+    for what, (name, function) in _COUNTED.items():
+        derived = {"derived": f"hpsearch_trainers.designed_network:{function}"}
+        if what == "parameters" or what in plan.limits:
+            lines += _entries({name: derived})
+        if what in plan.limits:
+            constraints.append(f"{name} <= {plan.limits[what]:.0f}")
+    if constraints:
+        lines += ["constraints: # of the delivered network, counted before anything trains"]
+        lines += [f"  - {constraint}" for constraint in constraints]
+    if space.points:
+        lines += ["points_to_try: # what usually works", *(f"  - {_flow(point)}" for point in space.points)]
+    return "\n".join(lines) + "\n"
+
+
+def _entries(parameters: Mapping[str, Any]) -> list[str]:
+    return [f"  {name}: {_flow(value)}" for name, value in parameters.items()]
+
+
+def _flow(value: Any) -> str:
+    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6, allow_unicode=True)
+    return text.strip()

@@ -1,0 +1,241 @@
+"""`hpsearch design` from a file to files that predict."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import hpsearch
+from hpsearch_trainers.designed_network import DesignedNetwork
+from tests.hpsearch.support.command_line import Answer, call, environment
+
+ROWS = 120
+
+
+def write_table(path: Path, numbers: bool = False) -> None:
+    chance = np.random.default_rng(0)
+    x = chance.standard_normal((ROWS, 3))
+    y = 10 * x[:, 0] + 100 if numbers else np.where(x[:, 0] > 0, "yes, sure", "no")
+    with path.open("w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["a", "b", "c", "answer"])
+        lines.writerows([*row, target] for row, target in zip(x.tolist(), y, strict=True))
+
+
+def designed(capsys: pytest.CaptureFixture[str], *words: object) -> Answer:
+    return call(capsys, "design", *words, "--backend", "inline")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_table(tmp_path / "table.csv")
+    return tmp_path
+
+
+def shorten(sweep: Path, **more: Any) -> None:
+    """Change a sweep as a user would, so that two trials end it."""
+    text = sweep.read_text()
+    given = yaml.safe_load(text)
+    given |= {"run_cap": 2, "early_terminate": {"type": "asha", "max_iter": 3, "min_iter": 1}, **more}
+    given["parameters"]["epochs"] = {"value": 3}
+    sweep.write_text(yaml.safe_dump(given, sort_keys=False))
+
+
+def sweep_only(capsys: pytest.CaptureFixture[str], *more: object) -> Path:
+    answer = designed(
+        capsys, "table.csv", "--target", "answer", "--time", "60s", "--output", "out", "--sweep-only", *more
+    )
+    assert (answer.code, answer.err) == (0, "")
+    return Path("out")
+
+
+def test_a_table_becomes_files_whose_test_score_anyone_can_compute_again(here, capsys):
+    out = sweep_only(capsys, "--limit", "parameters=2000")
+    shorten(out / "sweep.yaml")
+    answer = designed(capsys, "--resume", "out")
+    assert answer.code == 0, answer.err
+    report = json.loads((out / "report.json").read_text())
+    done = subprocess.run(
+        [sys.executable, "out/model/predict.py", "out/data/test.csv"],
+        env={**environment(), "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    with (here / "table.csv").open() as file:
+        known = {tuple(row[name] for name in "abc"): row["answer"] for row in csv.DictReader(file)}
+    with (out / "data/test.csv").open() as file:
+        truth = [known[tuple(row[name] for name in "abc")] for row in csv.DictReader(file)]
+    assert len(truth) == report["test_rows"] == 24
+    assert report["search_rows"] == 96
+    hits = [row["prediction"] == true for row, true in zip(rows, truth, strict=True)]
+    assert report["test"]["value"] == pytest.approx(np.mean(hits))
+    assert report["cost"]["parameters"] <= 2000
+    assert "test rows:    accuracy" in answer.out
+
+    # The last fit is the best trial's network, for as many epochs, and none of its parameters is another.
+    best = hpsearch.load(out / "study").best_trial
+    assert report["params"] == best.params
+    state = torch.load(out / "model/weights.pt", weights_only=True)
+    assert (
+        sum(weight.numel() for name, weight in state.items() if "running" not in name and "num_b" not in name)
+        == (report["cost"]["parameters"])
+    )
+    assert best.params["weights"] == report["cost"]["parameters"]
+    row = next(row for row in hpsearch.load(out / "study").trials if row.number == best.number)
+    assert report["epochs"] == row.value_iteration
+    torch.manual_seed(0)
+    again = DesignedNetwork(SimpleNamespace(params={**best.params, "validated": 0}, seed=0))
+    for _ in range(row.value_iteration):
+        again.step()
+    assert all(torch.equal(value, state[name]) for name, value in again.delivered().state_dict().items())
+
+    finished = designed(capsys, "--resume", "out")  # trains nothing a second time
+    assert (finished.code, json.loads((out / "report.json").read_text())) == (0, report)
+    assert "this design is finished" in finished.out
+
+
+@pytest.mark.exhaustive
+def test_a_finished_design_goes_on_with_more_time(here, capsys):
+    out = sweep_only(capsys)
+    shorten(out / "sweep.yaml")
+    assert designed(capsys, "--resume", "out").code == 0
+    report = json.loads((out / "report.json").read_text())
+    longer = designed(capsys, "--resume", "out", "--time", "5m")  # its sweep is at its end: the same network again
+    assert longer.code == 0, longer.err
+    assert json.loads((out / "report.json").read_text())["test"] == report["test"]
+
+
+def test_the_search_never_opens_the_test_rows(here, capsys):
+    """They are gone while it runs; what it needs of them is only scored afterwards."""
+    out = sweep_only(capsys)
+    shorten(out / "sweep.yaml")
+    for name in ("test.npz", "test.csv"):
+        (out / "data" / name).rename(here / name)
+    answer = call(capsys, "run", "out/sweep.yaml", "--dir", "study", "--backend", "inline")
+    assert answer.code == 0, answer.err
+    assert hpsearch.load("study").best_value > 0.3
+
+
+def test_numbers_are_scored_in_their_unit_with_less_being_better(here, capsys):
+    write_table(here / "table.csv", numbers=True)
+    out = sweep_only(capsys, "--goal", "mae")
+    shorten(out / "sweep.yaml")
+    assert designed(capsys, "--resume", "out").code == 0
+    report = json.loads((out / "report.json").read_text())
+    low, high = report["test"]["interval"]
+    assert low <= report["test"]["value"] <= high
+    assert 4 < report["baseline"]["value"] < 12  # the mean absolute deviation of 10 x is 8
+    study = hpsearch.load(out / "study")
+    assert study.best_value == min(row.value for row in study.trials if row.value is not None)
+    with np.load(out / "data/test.npz") as arrays:
+        assert abs(arrays["targets"].mean() - 100) < 10
+
+
+def test_what_is_changed_in_the_sweep_is_honoured(here, capsys):
+    out = sweep_only(capsys)
+    given = yaml.safe_load((out / "sweep.yaml").read_text())["parameters"]
+    shorten(out / "sweep.yaml", parameters={**given, "depth": {"value": 1}, "width": {"value": 5}}, points_to_try=[])
+    assert designed(capsys, "--resume", "out").code == 0
+    params = json.loads((out / "report.json").read_text())["params"]
+    assert (params["depth"], params["width"]) == (1, 5)
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"metric": {"name": "f1", "goal": "maximize"}}, "metric: must be accuracy, to maximize"),
+    ({"metric": {"name": "accuracy", "goal": "minimize"}}, "metric: must be accuracy, to maximize"),
+    ({"trainable": "somewhere:else"}, "trainable: must be hpsearch_trainers"),
+    ({"data": "other/search.npz"}, "parameters.data: must be"),
+    ({"epochs": 4}, "parameters.epochs: must be 3"),
+    ({"split_seed": 1}, "parameters.split_seed: must be 0"),
+    ({"validated": 0}, "parameters.validated: must be"),
+]
+
+
+def test_changes_that_make_it_another_design_are_refused(here, capsys):
+    out = sweep_only(capsys)
+    shorten(out / "sweep.yaml")
+    shutil.copytree(out / "data", "other")
+    before = (out / "sweep.yaml").read_text()
+    for change, told in REFUSED:
+        given = yaml.safe_load(before)
+        for name, value in change.items():
+            if name in given:
+                given[name] = value
+            else:
+                given["parameters"][name] = {"value": value}
+        (out / "sweep.yaml").write_text(yaml.safe_dump(given, sort_keys=False))
+        answer = designed(capsys, "--resume", "out")
+        assert (answer.code, told in answer.err) == (1, True), answer.err
+    assert not (out / "study").exists()
+
+
+def test_a_resumed_design_keeps_its_split_though_the_data_set_has_changed(here, capsys):
+    out = sweep_only(capsys)
+    before = (out / "data/search.npz").read_bytes(), (out / "data/test.csv").read_bytes()
+    write_table(here / "table.csv", numbers=True)
+    shorten(out / "sweep.yaml")
+    assert designed(capsys, "--resume", "out").code == 0
+    assert ((out / "data/search.npz").read_bytes(), (out / "data/test.csv").read_bytes()) == before
+
+
+def test_files_that_predict_otherwise_than_what_was_trained_are_noticed(here, capsys):
+    out = sweep_only(capsys)
+    shorten(out / "sweep.yaml")
+    fitted = json.loads((out / "model/preprocessing.json").read_text())
+    fitted["classes"].reverse()
+    (out / "model/preprocessing.json").write_text(json.dumps(fitted))
+    answer = designed(capsys, "--resume", "out")
+    assert answer.code == 1
+    assert "must have the columns" in answer.err or "must say of the test rows what the trained" in answer.err
+    assert not (out / "report.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["table.csv", "--target", "answer", "--limit", "parameters=3"], "must leave a network, but the smallest"),
+        (["table.csv", "--target", "answer", "--limit", "size=3"], "NAME one of parameters, flops, latency_ms"),
+        (["table.csv", "--target", "answer", "--limit", "flops=0"], "must be a number above 0"),
+        (["table.csv", "--target", "answer", "--goal", "speed"], "--goal must be one of accuracy"),
+        (["table.csv", "--target", "answer", "--goal", "rmse"], "must hold finite numbers for the goal rmse"),
+        (["table.csv", "--target", "answer", "--time", "1s"], "--time must be at least 5s"),
+        (["table.csv", "--target", "answer", "--time", "soon"], "--time soon: must be seconds or a time such as"),
+        (["table.csv", "--target", "answer", "--time", "6s"], "--time must leave"),
+        (["nothing.csv", "--target", "answer"], "must be a file or a folder, but there is none"),
+        (["table.csv", "--target", "other"], "target: must be one of the columns"),
+        (["--resume", "nowhere"], "must be a folder that `hpsearch design` has made"),
+        ([], "must be given a data set, or --resume DIR"),
+    ],
+)
+def test_mistakes_are_told(here, capsys, words, told):
+    answer = designed(capsys, *words)
+    assert (answer.code, told in answer.err) == (1, True), answer.err
+
+
+def test_a_folder_that_holds_something_is_left_alone(here, capsys):
+    (here / "out").mkdir()
+    (here / "out/mine.txt").write_text("mine")
+    answer = designed(capsys, "table.csv", "--target", "answer", "--output", "out")
+    assert (answer.code, "isn't there yet, or is empty" in answer.err) == (1, True)
+    assert [path.name for path in (here / "out").iterdir()] == ["mine.txt"]
+
+
+def test_what_was_asked_for_is_not_changed_by_going_on(here, capsys):
+    sweep_only(capsys)
+    answer = designed(capsys, "--resume", "out", "--goal", "f1", "--seed", "3")
+    assert (answer.code, "--goal, --seed must not stand beside --resume" in answer.err) == (1, True)

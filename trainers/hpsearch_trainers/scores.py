@@ -1,0 +1,100 @@
+"""What predictions are worth, over all rows at once: no mean of means over batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["SCORES", "Score", "score"]
+
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One way to say what predictions are worth."""
+
+    name: str
+    kind: Literal["classes", "numbers"]
+    goal: Literal["minimize", "maximize"]
+    of: Callable[[Array, Array], float]
+    """Given predictions, of classes as probabilities (rows, classes), of numbers (rows,); and what is true, (rows,)."""
+    weighted: bool = False
+    """Rare classes count as much as common ones, so training should weigh them up."""
+
+
+def _accuracy(given: Array, true: Array) -> float:
+    return float(np.mean(given.argmax(1) == true))
+
+
+def _balanced_accuracy(given: Array, true: Array) -> float:
+    """Mean over the classes that there are of the share of their rows that is found."""
+    hit = given.argmax(1) == true
+    return float(np.mean([hit[true == one].mean() for one in np.unique(true)]))
+
+
+def _f1(given: Array, true: Array) -> float:
+    """Mean over the classes that are true or predicted anywhere of their F1; of each 2 TP / (2 TP + FP + FN)."""
+    guess = given.argmax(1)
+    found = []
+    for one in np.union1d(true, guess):
+        both = np.sum((guess == one) & (true == one))
+        found.append(2 * both / (np.sum(guess == one) + np.sum(true == one)))
+    return float(np.mean(found))
+
+
+def _log_loss(given: Array, true: Array) -> float:
+    """Mean negative logarithm of the true class's probability, which counts as 1e-15 where it is less."""
+    own = given.astype(np.float64)[np.arange(len(true)), true.astype(np.int64)]
+    return float(-np.mean(np.log(np.clip(own, 1e-15, 1.0))))
+
+
+def _errors(given: Array, true: Array) -> NDArray[np.float64]:
+    return given.astype(np.float64) - true.astype(np.float64)
+
+
+def _rmse(given: Array, true: Array) -> float:
+    return float(np.sqrt(np.mean(_errors(given, true) ** 2)))
+
+
+def _mae(given: Array, true: Array) -> float:
+    return float(np.mean(np.abs(_errors(given, true))))
+
+
+def _r2(given: Array, true: Array) -> float:
+    """One less the squared errors by those of the mean of these very rows; NaN where all are equal."""
+    numbers = true.astype(np.float64)
+    spread = float(np.sum((numbers - numbers.mean()) ** 2))
+    return 1.0 - float(np.sum(_errors(given, true) ** 2)) / spread if spread > 0 else float("nan")
+
+
+SCORES: Mapping[str, Score] = {
+    known.name: known
+    for known in (
+        Score("accuracy", "classes", "maximize", _accuracy),
+        Score("balanced_accuracy", "classes", "maximize", _balanced_accuracy, weighted=True),
+        Score("f1", "classes", "maximize", _f1, weighted=True),
+        Score("log_loss", "classes", "minimize", _log_loss),
+        Score("rmse", "numbers", "minimize", _rmse),
+        Score("mae", "numbers", "minimize", _mae),
+        Score("r2", "numbers", "maximize", _r2),
+    )
+}
+"""By name."""
+
+
+def score(name: str, given: Array, true: Array) -> float:
+    """Give one score; NaN where a prediction is no number, of which `argmax` would make a class.
+
+    Args:
+        name: One of `SCORES`.
+        given: Probabilities of classes, (rows, classes), or numbers, (rows,).
+        true: Classes or numbers, (rows,).
+    """
+    if len(given) != len(true) or len(true) == 0:
+        raise ValueError(f"needs a prediction for each row, and a row, got {len(given)} for {len(true)} rows")
+    return SCORES[name].of(given, true) if np.isfinite(given).all() else float("nan")
