@@ -11,8 +11,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-# No test asserts on time: on a busy machine an example takes as long as it takes.
-hypothesis.settings.register_profile("without a deadline", deadline=None)
+# No test asserts on time: on a busy machine an example takes as long as it takes. Each run draws other examples.
+hypothesis.settings.register_profile("without a deadline", deadline=None, max_examples=50)
 hypothesis.settings.load_profile("without a deadline")
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -156,6 +157,9 @@ class Numeric(Distribution):
             self._take("step", integer if self.whole or isinstance(self.step, int) else number)
             if self.step <= 0:
                 raise InvalidKey(("step",), f"must be greater than 0, got {self.step}")
+            if self.step < sys.float_info.min:  # of its multiples none could be told from what lies beside it
+                least = f"must be at least {sys.float_info.min}, since smaller floats have fewer digits"
+                raise InvalidKey(("step",), f"{least}, got {self.step}")
         if self.points is not None:
             self._take("points", integer)
             if not self.fewest_points <= self.points <= GRID_LIMIT:

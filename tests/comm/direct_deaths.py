@@ -57,6 +57,8 @@ class Death:
     mapped: list[int]
     """How many shared mappings each other rank still had after closing."""
     exits: list[int]
+    moments: int
+    """How many moments the victim lived through, if it lived."""
 
 
 def begin(shm: ShmSegment, abort_state: AbortState, name: str) -> Operation:
@@ -224,12 +226,8 @@ def rank_process(rank: int, path: str, moment: int, ends: list[Any], report: int
     os.read(go, 1)
 
 
-def run(path: str, moment: int) -> tuple[Death, int]:
-    """Run an operation on forked ranks, the victim's life ending at a moment; -1 for never.
-
-    Returns:
-        What came of it, and the number of moments that the victim lived through if it lived.
-    """
+def run(path: str, moment: int) -> Death:
+    """Run an operation on forked ranks, the victim's life ending at a moment; -1 for never."""
     ends = [socket_pairs(range(SIZE)), socket_pairs(range(SIZE))]
     (reading, report), (go, start) = os.pipe(), os.pipe()
     processes = []
@@ -255,18 +253,19 @@ def run(path: str, moment: int) -> tuple[Death, int]:
         reports = sorted(json.loads(line) for line in itertools.islice(lines, expected))
     os.close(start)
     exits = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
-    death = Death(path, moment, [outcome for _, outcome, _, _ in reports], [left for _, _, left, _ in reports], exits)
-    return death, max((moments for *_, moments in reports), default=0)
+    outcomes, left = [outcome for _, outcome, _, _ in reports], [left for _, _, left, _ in reports]
+    return Death(path, moment, outcomes, left, exits, max((moments for *_, moments in reports), default=0))
 
 
 def main() -> None:
-    """Run every path once to the end, and then with an end at every moment."""
+    """Run every path once to the end, and then with an end at every moment, or at each so-manieth of all paths."""
     torch.set_num_threads(1)
-    for path in sys.argv[1:] or PATHS:
-        whole, moments = run(path, -1)
+    step, places = int(sys.argv[1]), itertools.count()
+    for path in PATHS:
+        whole = run(path, -1)
         print(json.dumps(asdict(whole)), flush=True)
-        for moment in range(moments):
-            print(json.dumps(asdict(run(path, moment)[0])), flush=True)
+        for moment in (moment for moment in range(whole.moments) if next(places) % step == 0):
+            print(json.dumps(asdict(run(path, moment))), flush=True)
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ def test_bytes_that_follow_the_proof_are_left_for_the_next_reader(desk):
         assert read(desk.welcomed[0][1], 4) == b"next"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(chunks=st.lists(st.binary(max_size=200), max_size=4), local=st.booleans(), abort=st.booleans())
 def test_random_bytes_are_refused(chunks, local, abort):
     desk = Desk()

@@ -197,8 +197,14 @@ def assert_summed_in_float32(found: torch.Tensor, tensors: list[torch.Tensor], o
     assert (found.double() - exact).abs()[sure].le(error[sure]).all(), (op, found.dtype, found[:6], exact[:6])
 
 
-@pytest.mark.parametrize("size", [2, 3, 5])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "size"),
+    [  # each way with one size, in turn, and all sizes with the first of them
+        pytest.param(way, size, marks=[] if place % 3 == turn or not place else pytest.mark.exhaustive)
+        for place, way in enumerate(WAYS)
+        for turn, size in enumerate((2, 3, 5))
+    ],
+)
 def test_narrow_floats_are_summed_in_float32_on_every_way_however_large_they_are(way, size):
     @settings(max_examples=2, deadline=None)
     @given(st.lists(narrow_cases(size), min_size=1, max_size=4))
@@ -243,8 +249,14 @@ def test_eight_ranks(way):
     assert_same_bits(results)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("way", ["shared-direct", "shared-ring", "tcp", "hosts"])
+@pytest.mark.parametrize(
+    ("way", "size"),
+    [  # all sizes with the first way, and of the others three
+        pytest.param(way, size, marks=[] if way == "shared-direct" or size in (1, 3, 4) else pytest.mark.exhaustive)
+        for way in ("shared-direct", "shared-ring", "tcp", "hosts")
+        for size in SIZES
+    ],
+)
 def test_the_other_collectives(way, size):
     def work(group: comm.Group) -> None:
         rank = group.rank

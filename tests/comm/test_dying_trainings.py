@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from collections.abc import Iterator
 
@@ -38,9 +39,13 @@ def _flat(values: list[object]) -> list[object]:
     return [item for value in values for item in (_flat(value) if isinstance(value, list) else [value])]
 
 
-@pytest.mark.parametrize("step", [0, 2], ids=["the first", "a later one"])
-@pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("weighted", "overlap", "step"),
+    [  # half of all, with every pair of two
+        pytest.param(*case, marks=pytest.mark.exhaustive if (sum(case[:2]) + case[2] // 2) % 2 else [])
+        for case in itertools.product([False, True], [False, True], [0, 2])
+    ],
+)
 def test_a_rank_killed_in_a_backward_pass_ends_that_of_the_others(ranks, step, overlap, weighted):
     assert_lost(ranks.call(3, "killed_in_backward", 1, step, overlap, weighted), 1)
 

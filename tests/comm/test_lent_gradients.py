@@ -99,7 +99,7 @@ def mean(ranks: list[Gradients]) -> Gradients:
 parts = st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, len(SHAPES)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     steps=st.lists(parts, max_size=8).map(lambda steps: [*steps, ("add", 0)]),
     squared=st.booleans(),

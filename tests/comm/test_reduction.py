@@ -63,7 +63,7 @@ def integer_tensors(draw: DrawFn) -> list[torch.Tensor]:
 
 
 @given(integer_tensors())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_integers_are_reduced_as_python_does_and_wrap_around(tensors):
     columns = list(zip(*(tensor.tolist() for tensor in tensors), strict=True))
     dtype = tensors[0].dtype
@@ -101,14 +101,14 @@ def plain(op: str, tensors: list[torch.Tensor]) -> torch.Tensor:
 
 
 @given(floating_tensors(WIDE))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_floats_are_reduced_as_torch_does(tensors):
     for op in OPERATORS:
         torch.testing.assert_close(reduce_tensors(op, tensors), plain(op, tensors), rtol=0, atol=0, equal_nan=True)
 
 
 @given(floating_tensors(NARROW))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_narrow_floats_are_reduced_in_float32_and_rounded_once(tensors):
     dtype = tensors[0].dtype
     for op in OPERATORS:

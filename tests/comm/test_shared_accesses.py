@@ -164,7 +164,7 @@ def accesses_of(world: ShmWorld, steps: list[Step]) -> Accesses:
 
 
 @given(steps=st.lists(STEPS, min_size=1, max_size=6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_no_collective_uses_what_another_rank_may_still_be_writing(world, steps):
     assert accesses_of(world, steps).races() == []
 

@@ -54,14 +54,16 @@ def check(ranks: list[list[dict[str, Any]]]) -> None:
 
 
 @pytest.mark.slow
-def test_ranks_of_one_host_need_nothing_but_torchrun_and_may_be_restarted(tmp_path):
-    with torchrun("--standalone", "--nproc-per-node=2", "--max-restarts=1", str(SCRIPT), str(tmp_path), "2") as run:
+@pytest.mark.parametrize("starts", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
+def test_ranks_of_one_host_need_nothing_but_torchrun_and_may_be_restarted(tmp_path, starts):
+    most = f"--max-restarts={starts - 1}"
+    with torchrun("--standalone", "--nproc-per-node=2", most, str(SCRIPT), str(tmp_path), str(starts)) as run:
         output = run.communicate(timeout=2 * PATIENCE)[0]
     assert run.returncode == 0, output
-    for attempt in range(2):
+    for attempt in range(starts):
         check(found(tmp_path, attempt, 2))
-    attempts = [found(tmp_path, attempt, 2)[0] for attempt in range(2)]
-    assert len({start["secret"] for starts in attempts for start in starts}) == 4
+    attempts = [found(tmp_path, attempt, 2)[0] for attempt in range(starts)]
+    assert len({meeting["secret"] for meetings in attempts for meeting in meetings}) == 2 * starts
 
 
 @pytest.mark.exhaustive

@@ -263,7 +263,7 @@ def plain(setting: Setting) -> tuple[list[dict[str, float]], dict[str, Tensor]]:
 PLAIN = Setting("layer", "sgd", "none", 14, 6, 1, None, None, "none", "tensors", False, 0.0, None, ((1, 2, None),))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @example(replace(PLAIN, frozen="left out", clip=0.5))
 @example(replace(PLAIN, data="dicts", accumulate=3, segments=((1, 1, None), (2, 1, None), (3, 1, LR / 2))))
 @example(replace(PLAIN, norm="batch", average=0.7, segments=((3, 2, None), (2, 1, None))))

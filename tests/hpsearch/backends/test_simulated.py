@@ -186,7 +186,7 @@ def test_a_run_to_whose_reports_nobody_listens_is_the_same(sweep, seed, workers)
     assert repr(run(live=True)) == repr(run(live=False))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(sweep=sweeps(settled=True), seed=st.integers(0, 10**6), workers=st.integers(2, 12), checkpoints=st.booleans())
 def test_one_worker_and_many_give_the_same_table_however_long_segments_take(sweep, seed, workers, checkpoints):
     """Grid and random under every scheduler; durations are random, and so is the order of the ends."""
@@ -352,7 +352,7 @@ def test_a_cut_attempt_takes_the_time_of_its_checkpoint(live, fails):
     assert when == cut.result.seconds == cut.result.reports[0].seconds + 1.0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(times=st.lists(st.integers(1, 6), min_size=2, max_size=8), lengths=st.lists(st.integers(1, 5), min_size=8))
 def test_who_listens_changes_no_order(times, lengths):
     """Many end together: those that were started first come first, whether their iterations were told of or not."""

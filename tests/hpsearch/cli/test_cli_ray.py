@@ -41,17 +41,21 @@ def run_and_kill(here: Path, kill: Callable[[psutil.Process], None], *words: str
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_run_that_is_killed_twice_is_resumed_to_the_table_of_a_run_without_ray(tmp_path, undisturbed: Undisturbed):
+@pytest.mark.parametrize("kills", [[kill_tree], pytest.param([kill_tree, kill_driver], marks=pytest.mark.exhaustive)])
+def test_a_run_that_is_killed_is_resumed_to_the_table_of_a_run_without_ray(tmp_path, undisturbed: Undisturbed, kills):
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "sweep.yaml").write_text(SWEEP)
     epochs, whole = tmp_path / "epochs.txt", undisturbed.epochs
     assert len(whole) == ITERATIONS
 
-    first = run_and_kill(tmp_path, kill_tree, "run", "sweep.yaml", "--workers", "2")
-    before = len(epochs.read_text().splitlines())
-    second = run_and_kill(tmp_path, kill_driver, "resume", "runs/sweep-1", "--workers", "2")
-    between = len(epochs.read_text().splitlines())
-    assert first < second < set(whole)
+    counted: set[str] = set()
+    left: list[tuple[set[str], int]] = []
+    for kill in kills:
+        words = ("resume", "runs/sweep-1") if left else ("run", "sweep.yaml")
+        known = run_and_kill(tmp_path, kill, *words, "--workers", "2")
+        assert counted < known < set(whole)
+        counted = known
+        left.append((counted, len(epochs.read_text().splitlines())))
 
     out = hpsearch_command(tmp_path, "resume", "runs/sweep-1", "--workers", "2")
     assert "best:        trial" in out
@@ -59,8 +63,8 @@ def test_a_run_that_is_killed_twice_is_resumed_to_the_table_of_a_run_without_ray
     assert len(undisturbed.table.splitlines()) == 1 + TRIALS
     ran = epochs.read_text().splitlines()
     assert set(ran) == set(whole)
-    assert not first & set(ran[before:]), "a finished segment ran again"
-    assert not second & set(ran[between:]), "a finished segment ran again"
+    for counted, before in left:
+        assert not counted & set(ran[before:]), "a finished segment ran again"
 
 
 @pytest.mark.exhaustive

@@ -130,7 +130,7 @@ def front_of(objective: Objective, scores: Scores) -> list[int]:
     return unbeaten if len(objective.goals) > 1 and feasible else unbeaten[:1]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(judged())
 def test_places_are_those_of_fronts_that_are_peeled_then_of_excesses_then_nan_then_failed(given_):
     objective, scores = given_
@@ -166,7 +166,7 @@ def test_trials_rank_by_their_places_and_of_equal_ones_the_lower_first(given_):
                 assert where[one] < where[other]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(judged())
 def test_the_front_is_what_nothing_beats_and_its_first_by_rank_is_the_best(given_):
     objective, scores = given_
@@ -209,7 +209,7 @@ def test_a_front_may_be_kept_up_from_the_front_of_a_part(given_, parting):
     assert objective.front(left) == objective.front(scores)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(judged())
 def test_to_improve_is_to_beat_and_to_extend_a_front_is_to_belong_to_it(given_):
     objective, scores = given_
@@ -265,7 +265,7 @@ def test_a_score_reaches_the_targets_where_each_value_does_and_no_constraint_is_
 bounds = st.sampled_from([0.0, 1.0, -1.0, 5e-324, 1e308, -1e308]) | st.floats(allow_nan=False, allow_infinity=False)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(bounds, st.booleans(), few | odd | bounds, few | odd | bounds)
 def test_a_constraint_is_broken_beyond_its_bound_alone_and_the_further_the_more(bound, most, value, other):
     constraint = OutcomeConstraint.parse(f"c {'<=' if most else '>='} {bound!r}")

@@ -236,7 +236,7 @@ def rung_views() -> st.SearchStrategy[RungView]:
     return st.builds(RungView, st.integers(0, 30), st.integers(0, 5), until, size, count, count)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(rung_views(), max_size=80))
 def test_lines_are_few_and_together_hold_every_rung(rungs):
     rows = rung_rows(rungs, most=12)

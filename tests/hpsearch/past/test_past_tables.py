@@ -56,7 +56,7 @@ def table_of(sweep: Sweep, values: list[float | None], **changes: Any) -> list[T
     return rows
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from(NAMES), DISTRIBUTIONS, min_size=1, max_size=4), st.booleans())
 def test_our_own_table_gives_the_same_params_back_or_says_which_cell_stands_for_several_values(tmp_path, given, nested):
     space = Space.from_parameters({"group": given} if nested else given)

@@ -29,6 +29,8 @@ from tests.hpsearch.support.warm import Recalling, search_bowl, warm_sweep
 
 SOURCE = "trials.csv"
 TRAIN = "tests.hpsearch.support.warm:bowl"
+SIMULATED: dict[str, Any] = {"backend": "simulated", "workers": 1}
+INLINE: dict[str, Any] = {"backend": "inline", "workers": None}
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def warm(directory: Path | str, source: Any, **changes: Any) -> hpsearch.Study:
-    given = {"method": "tpe", "suggestions": Search(ahead=False), "warm_start": source, **changes}
+    given = {"method": "tpe", "suggestions": Search(ahead=False), "warm_start": source, **SIMULATED, **changes}
     return search_bowl(directory, **given)
 
 
@@ -55,7 +57,7 @@ def test_they_are_no_trials_of_the_sweep(source, tmp_path):
     assert [row.number for row in study.trials] == list(range(8))
     assert {row.origin for row in study.trials} == {"tpe"}  # none is drawn
     assert study.best_value == min(row.value for row in study.trials if row.value is not None)
-    cold = search_bowl(tmp_path / "cold", method="tpe", suggestions=Search(ahead=False))
+    cold = search_bowl(tmp_path / "cold", method="tpe", suggestions=Search(ahead=False), **SIMULATED)
     assert {row.origin for row in cold.trials} == {"random"}
     events = [event for event in events_of(study.directory) if isinstance(event, Asked)]
     assert [event.number for event in events] == list(range(8))
@@ -77,10 +79,10 @@ def test_killed_it_makes_the_same_suggestions_with_the_source_gone(source, tmp_p
     call = f"from tests.hpsearch.past.test_warm_starts import die; die({str(tmp_path)!r}, {events})"
     dead = subprocess.run([sys.executable, "-c", call], env=environment(), capture_output=True, text=True)
     assert dead.returncode == -signal.SIGKILL, dead.stderr
-    whole = warm(tmp_path / "whole", source)
+    whole = warm(tmp_path / "whole", source, **INLINE)
     source.unlink()
     assert len(events_of(tmp_path / "study")) == events
-    assert table(warm(tmp_path / "study", ())) == table(whole)
+    assert table(warm(tmp_path / "study", (), **INLINE)) == table(whole)
 
 
 def die(folder: str, number: int) -> None:
@@ -97,7 +99,7 @@ def die(folder: str, number: int) -> None:
         return places
 
     Journal.append = append_and_die  # type: ignore[method-assign, assignment]
-    warm(Path(folder) / "study", Path(folder) / SOURCE)
+    warm(Path(folder) / "study", Path(folder) / SOURCE, **INLINE)
 
 
 def test_it_cant_begin_with_anything_else_later(source, tmp_path):
@@ -107,7 +109,7 @@ def test_it_cant_begin_with_anything_else_later(source, tmp_path):
         warm(study.directory, other)
     with pytest.raises(SweepError, match="began with"):
         warm(study.directory, [source, other])
-    cold = search_bowl(tmp_path / "cold", method="tpe", run_cap=2)
+    cold = search_bowl(tmp_path / "cold", method="tpe", run_cap=2, **SIMULATED)
     with pytest.raises(SweepError, match="which is nothing"):
         warm(cold.directory, source, run_cap=2)
 

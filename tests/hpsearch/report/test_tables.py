@@ -63,7 +63,7 @@ def test_times_are_there_only_when_asked_for():
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(st.floats(allow_nan=False), st.floats(allow_nan=False), st.text()), max_size=5))
 def test_csv_gives_back_every_float_and_string(entries):
     rows = [row(number, value, params={"lr": lr, "opt.name": name}) for number, (value, lr, name) in enumerate(entries)]

@@ -133,7 +133,7 @@ def test_without_the_limit_all_trials_may_fail(tmp_path):
     assert (study.state, states(study)) == ("finished", [FAILED] * 20)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(
     bad=st.sets(st.integers(0, 30)),
     workers=st.integers(1, 9),

@@ -151,14 +151,15 @@ def test_killed_again_and_again(server, whole, tmp_path):
     assert epochs_of(study) == whole[None].epochs
 
 
-def test_killed_after_an_extension_it_goes_on_with_the_extended_sweep(server, tmp_path):
+@pytest.mark.parametrize("places", [(1, 2, 5), pytest.param((3, 4, 6), marks=pytest.mark.exhaustive)])
+def test_killed_after_an_extension_it_goes_on_with_the_extended_sweep(server, tmp_path, places):
     reference = tmp_path / "reference" / "study"
     assert server.call("begin", str(reference), None, 20) == 0
     assert server.call("begin", str(reference), None, 23) == 0
     first = tmp_path / "first" / "study"
     assert server.call("begin", str(first), None, 20) == 0
     finished = len(events_of(first))
-    for number in range(finished + 1, finished + 7):
+    for number in (finished + place for place in places):
         study = tmp_path / str(number) / "study"
         shutil.copytree(first.parent, study.parent)
         # killed before the extension was written, just after it, and while the segments that it adds run

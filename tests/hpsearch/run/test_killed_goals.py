@@ -46,21 +46,15 @@ def shown(study: Study) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(e.step, e.value) for e in accumulator.Scalars(tag)] for tag in (FRONT_TAG, HYPERVOLUME_TAG)}
 
 
-@pytest.mark.parametrize(
-    ("method", "kills"),
-    [
-        ("tpe", (TRIALS - 3,)),
-        pytest.param("tpe", (2, TRIALS - 3), marks=pytest.mark.exhaustive),
-        pytest.param("nsga2", (2, TRIALS - 3), marks=pytest.mark.exhaustive),
-    ],
-)
-def test_killed_and_resumed_a_sweep_of_two_goals_and_a_constraint_ends_with_the_same_front(tmp_path, method, kills):
+@pytest.mark.exhaustive  # kills are those of `test_killed_searches.py`, fronts those of `test_fronts_of_studies.py`
+@pytest.mark.parametrize("method", ["tpe", "nsga2"])
+def test_killed_and_resumed_a_sweep_of_two_goals_and_a_constraint_ends_with_the_same_front(tmp_path, method):
     places = [tmp_path / name / "study" for name in ("whole", "killed")]
     for place in places:
         place.parent.mkdir()
     whole, study = finish(places[0], method), places[1]
     known: list[tuple[int, object]] = []
-    for count in kills:
+    for count in (2, TRIALS - 3):
         process = start(study, method)
         wait_until(lambda: len(begun(study)) >= count or process.poll() is not None)  # noqa: B023 (called at once)
         process.kill()

@@ -75,7 +75,7 @@ def test_a_trainable_that_counts_its_epochs_on_disk_counts_what_the_plan_says(tm
     assert {line.split()[0] for line in lines} == {str(number) for number in range(49)}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(sweeps(settled=True))
 def test_the_plan_of_any_sweep_keeps_its_own_books(sweep):
     one, many = make_plan(sweep, 1), make_plan(sweep, 5)

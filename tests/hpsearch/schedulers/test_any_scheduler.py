@@ -154,7 +154,7 @@ def live(
         said.append((dict(books.places), set(books.over)))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(SETTINGS, st.integers(0, 2**32), st.integers(1, 6), st.booleans())
 def test_a_scheduler_keeps_its_own_books_whatever_comes(early, seed, workers, failures):
     books, said = live(made(early), seed, workers, failures)
@@ -173,7 +173,7 @@ def test_a_scheduler_keeps_its_own_books_whatever_comes(early, seed, workers, fa
     assert again.places == books.places
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.integers(2, 12), st.integers(2, 4), st.integers(0, 2**32), st.integers(1, 6), st.integers(1, 6))
 def test_what_an_asynchronous_one_leaves_undecided_waits_with_its_checkpoint_and_may_go_on_later(
     max_iter, eta, seed, workers, more

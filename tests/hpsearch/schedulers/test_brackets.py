@@ -130,7 +130,7 @@ def test_both_laws_agree_where_max_iter_is_a_power_and_differ_by_one_rung_elsewh
 
 
 @given(bounds, variants, laws)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_every_bracket_rises_from_min_iter_to_max_iter_and_narrows(limits, variant, law):
     max_iter, min_iter, eta = limits
     brackets = hyperband_brackets(max_iter, min_iter, eta, variant, law)
@@ -172,7 +172,7 @@ def test_thin_holds_the_later_rungs_to_what_reaches_them():
 
 
 @given(bounds, variants, st.integers(0, 20), st.none() | st.integers(0, 900), st.none() | st.integers(0, 40))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 def test_upcoming_equals_counting_bracket_by_bracket(limits, variant, begun, trials, brackets):
     max_iter, min_iter, eta = limits
     if trials is None and brackets is None:

@@ -43,7 +43,7 @@ def rule(shown: dict[int, list[float]], before: list[int], trial: int, least: in
     return not numbers or min(numbers) > median(averages)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(
     st.integers(1, 12),
     st.integers(1, 3),
@@ -166,7 +166,7 @@ def test_a_failure_is_taken_back_and_the_trial_judged_as_if_nothing_had_been():
     assert [d.action for d in scheduler.observe(Outcome(0, 4, 0.1))] == ["complete"]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(st.integers(1, 12), st.integers(0, 2**32), st.integers(1, 6), st.sampled_from([0.0, 0.4]))
 def test_a_sweep_ends_with_every_trial_decided_and_replays(max_iter, seed, workers, trouble):
     sweep = sweep_of(early_terminate=MedianStopping(max_iter, min_trials=2), run_cap=9)

@@ -76,7 +76,7 @@ def in_step(values: random.Random, population: int, ends: Sequence[int], quantil
     return said
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(st.integers(2, 9), st.integers(2, 12), st.integers(1, 4), st.sampled_from([0.1, 0.2, 0.34, 0.5]), st.integers(0))
 def test_on_one_worker_each_interval_is_judged_as_a_whole(population, max_iter, interval, quantile, seed):
     early = PBT(max_iter, population, min(interval, max_iter - 1), quantile)
@@ -98,7 +98,7 @@ def test_on_one_worker_each_interval_is_judged_as_a_whole(population, max_iter, 
     assert trained == population * max_iter
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(st.integers(2, 8), st.integers(2, 10), st.integers(1, 10), st.integers(0), st.integers(0, 20))
 def test_whatever_comes_the_budget_is_kept_and_what_is_forked_was_asked_for(population, max_iter, workers, seed, more):
     """Failures are the only thing beyond population * max_iter; and nobody fails for ever."""

@@ -213,14 +213,14 @@ def fine(trial: int, until: int) -> tuple[int, float | None]:
 
 
 @given(recipes, values, workers, seeds, st.none() | st.integers(0, 60))
-@settings(deadline=None, max_examples=125)
+@settings(deadline=None, max_examples=50)
 def test_every_trial_is_brought_to_an_end(recipe, table, count, seed, supply):
     scheduler = recipe.build()
     Drive(scheduler, measure_by(table), count, seed, supply).run().check_end()
 
 
 @given(recipes, values, workers, seeds, st.none() | st.integers(0, 60))
-@settings(deadline=None, max_examples=125)
+@settings(deadline=None, max_examples=50)
 def test_workers_and_order_change_no_decision(recipe, table, count, seed, supply):
     measure = measure_by(table)
     alone = Drive(recipe.build(), measure, supply=supply).run()
@@ -232,7 +232,7 @@ def test_workers_and_order_change_no_decision(recipe, table, count, seed, supply
 
 
 @given(recipes, values, workers, seeds, st.none() | st.integers(0, 60))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_failures_that_are_taken_back_leave_no_trace(recipe, table, count, seed, supply):
     """First all that runs, whole rungs among it; then one at a time, in rungs that others keep undecided."""
     measure = measure_by(table)
@@ -258,7 +258,7 @@ def test_failures_that_are_taken_back_leave_no_trace(recipe, table, count, seed,
 
 
 @given(recipes, values, workers, seeds)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_what_did_not_fail_or_was_decided_on_cant_be_taken_back(recipe, table, count, seed):
     drive = Drive(recipe.build(), measure_by(table), count, seed)
     while drive.fill():
@@ -271,7 +271,7 @@ def test_what_did_not_fail_or_was_decided_on_cant_be_taken_back(recipe, table, c
 
 
 @given(recipes, values, workers, seeds, st.none() | st.integers(0, 60))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 def test_the_total_is_what_ran(recipe, table, count, seed, supply):
     scheduler = recipe.build()
     promised = scheduler.total()
@@ -284,7 +284,7 @@ def test_the_total_is_what_ran(recipe, table, count, seed, supply):
 
 
 @given(recipes, values, workers, seeds, st.none() | st.integers(0, 60))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_the_rungs_count_every_start_and_outcome_as_it_comes(recipe, table, count, seed, supply):
     scheduler = recipe.build()
     drive = Drive(scheduler, measure_by(table), count, seed, supply)
@@ -301,7 +301,7 @@ def test_the_rungs_count_every_start_and_outcome_as_it_comes(recipe, table, coun
 
 
 @given(recipes, workers, seeds)
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 def test_without_failures_the_total_is_known_before_the_first_trial(recipe, count, seed):
     scheduler = recipe.build()
     promised = scheduler.total()
@@ -312,7 +312,7 @@ def test_without_failures_the_total_is_known_before_the_first_trial(recipe, coun
 
 
 @given(recipes, values, workers, seeds, st.none() | st.integers(0, 60), st.integers(0, 50), st.integers(1, 40))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_an_extension_goes_on_at_any_moment(recipe, table, count, seed, supply, moment, more):
     scheduler = recipe.build()
     drive = Drive(scheduler, measure_by(table), count, seed, supply).run(events=moment)
@@ -325,7 +325,7 @@ def test_an_extension_goes_on_at_any_moment(recipe, table, count, seed, supply, 
 
 
 @given(recipes, st.integers(1, 40))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_an_extension_after_done_creates_what_was_added(recipe, more):
     scheduler = recipe.build()
     drive = Drive(scheduler, fine, workers=4).run()
@@ -347,7 +347,7 @@ def test_a_searcher_may_be_exhausted_at_any_trial():
             drive.check_end()
 
 
-@pytest.mark.parametrize("trials", [20_000, pytest.param(100_000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("trials", [10_000, pytest.param(100_000, marks=pytest.mark.exhaustive)])
 def test_many_trials_on_a_tenth_as_many_workers(trials):
     # A call that looked at all trials would take far longer here than the time limit of the test.
     scheduler = BracketScheduler(hyperband_brackets(27), 3, Objective(Metric("score", "maximize")), run_cap=trials)

@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,7 +47,7 @@ def test_a_point_of_a_sequence_hangs_on_seed_and_number_alone():
     assert QMC(problem_of(CUBE, 8)).suggest(0) != forward[0]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(spaces(), st.integers(0, 2**32 - 1), st.integers(0, 10**5))
 def test_a_sequence_lies_in_any_space(space, seed, number):
     params = QMC(problem_of(space, seed)).suggest(number).params  # type: ignore[union-attr]
@@ -54,12 +55,19 @@ def test_a_sequence_lies_in_any_space(space, seed, number):
     assert tuple(params) == space.names
 
 
+@pytest.mark.exhaustive
+def test_a_sequence_has_all_the_points_of_its_size():
+    searcher = QMC(problem_of(CUBE))
+    assert searcher.suggest(searcher.size - 1) is not None
+    assert searcher.suggest(searcher.size) is None
+
+
 def test_a_sequence_of_constants_has_but_one_point():
     space = Space.from_parameters({"a": 1, "b": ["only"]})
     assert QMC(problem_of(space)).suggest(5).params == {"a": 1, "b": "only"}  # type: ignore[union-attr]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(spaces(), st.integers(0, 2**32 - 1), st.integers(0, 99))
 def test_a_point_is_itself_again_after_optuna(space, seed, number):
     codec = OptunaSpace(space)
@@ -80,7 +88,7 @@ def test_a_point_is_itself_again_after_optuna(space, seed, number):
             assert key(again[name]) == key(value)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(spaces(FINITE, most=2), st.integers(0, 2**32 - 1))
 def test_what_wasnt_tried_is_drawn_till_nothing_is_left(space, seed):
     points = space.every_point(300)

@@ -101,7 +101,7 @@ def expected(accounts: list[dict[str, Any]], objective: Objective) -> list[Evide
     return [Evidence(n, {"x": n}, value if kind == "good" else given[kind]) for n, kind, value in found]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     st.lists(accounts(), max_size=8),
     st.sampled_from(["minimize", "maximize"]),

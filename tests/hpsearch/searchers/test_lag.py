@@ -59,7 +59,7 @@ def test_with_a_lag_the_table_is_the_same_on_any_number_of_workers_and_in_any_or
     for lag in (1, 4):
         one = SteadyLife(lagging(method, sweep, lag), 1, 0, trouble=0.0).run()
         assert method in {row.origin for row in one.state.rows()} or method == Climbing.kind
-        for workers, seed in [(1, 1), (lag, 2), (lag, 3), (max(lag - 1, 1), 4), (lag + 3, 5)]:
+        for workers, seed in [(lag, 2), (max(lag - 1, 1), 4), (lag + 3, 5)]:
             other = SteadyLife(lagging(method, sweep, lag), workers, seed).run()
             assert table(other.state) == table(one.state)
 
@@ -77,9 +77,9 @@ def test_over_structures_and_constraints_it_is_so_too(method):
 @pytest.mark.parametrize("method", [*METHODS, "bohb", "optuna.samplers:QMCSampler"])
 def test_with_any_lag_the_table_is_the_same_in_many_orders(method, sweep):
     skip_without_rungs(method, sweep)
-    for lag in (1, 2, 3, 5, 8):
+    for lag in (2, 5, 8):  # 1 and 4 are those of all methods above
         one = table(SteadyLife(lagging(method, sweep, lag), 1, 0).run().state)
-        for seed in range(8):
+        for seed in range(1, 4):
             assert table(SteadyLife(lagging(method, sweep, lag), 1 + seed % lag, seed).run().state) == one
 
 

@@ -96,7 +96,7 @@ def test_a_resumed_search_goes_on_as_the_undisturbed_one(workers, calls_of):
     whole = begun(learning())
     events = live(whole, workers, 7)
     assert sum(isinstance(event, Asked) for event in events) == len(whole.rows()) - 1  # but for the point to try
-    for cut in range(1, len(events), 4 if calls_of is direct_calls else 25):
+    for cut in range(1, len(events), 4 if calls_of is direct_calls else 40):
         resumed = StudyState(learning(), calls_of)
         for _ in resumed.replay([OPENED, *events[:cut]]):
             pass
@@ -319,15 +319,20 @@ def search(path: Path, method: str, run_cap: int, backend: Literal["ray", "inlin
     return rows_to_csv(study.trials, study.sweep.parameters.names)
 
 
-def test_a_sweep_that_learns_runs_beside_the_loop_and_is_extended(tmp_path):
-    whole = search(tmp_path / "whole", Climbing.kind, 8)
+def test_a_sweep_that_learns_runs_beside_the_loop_and_is_extended(tmp_path, whole):
     assert whole.startswith(search(tmp_path / "grown", Climbing.kind, 4))
     assert search(tmp_path / "grown", Climbing.kind, 8) == whole
     assert [thread for thread in threading.enumerate() if "searcher" in thread.name] == []
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The table of a sweep of eight trials that nothing disturbs."""
+    return search(tmp_path_factory.mktemp("whole") / "study", Climbing.kind, 8)
+
+
 @pytest.mark.parametrize("how", ["raises", "dies"])
-def test_what_goes_wrong_with_it_ends_the_sweep_which_can_be_resumed(tmp_path, monkeypatch, how):
+def test_what_goes_wrong_with_it_ends_the_sweep_which_can_be_resumed(tmp_path, monkeypatch, how, whole):
     monkeypatch.setenv("TEST_SEARCHER_FAILS", how)
     told = {
         "raises": r"Failing\.suggest raised RuntimeError: no model",
@@ -339,7 +344,7 @@ def test_what_goes_wrong_with_it_ends_the_sweep_which_can_be_resumed(tmp_path, m
     assert left.state == "error"
     assert len(left.trials) == 3
     monkeypatch.setenv("TEST_SEARCHER_FAILS", "")
-    assert search(tmp_path / "study", Failing.kind, 8) == search(tmp_path / "whole", Climbing.kind, 8)
+    assert search(tmp_path / "study", Failing.kind, 8) == whole
 
 
 def test_what_goes_wrong_with_it_ends_a_simulated_sweep_with_an_error_in_its_journal(tmp_path, monkeypatch):

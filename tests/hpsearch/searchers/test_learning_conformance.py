@@ -122,9 +122,9 @@ def test_over_parameters_that_hang_on_each_other_it_does_so_too(method, kind):
     space = structured(method)
     problem = problem_of(space, 3, kind=kind)
     searcher_named(method).check(problem)
-    for seed, trouble in ((1, 0.0), (2, 0.4)):
+    for seed, trouble in ((2, 0.4),) if method == "gp" else ((1, 0.0), (2, 0.4)):
         asking = Asking(method, problem, seed, trouble)
-        given = [found for found in asking.run(4 if method in SLOW else 25) if found is not None]
+        given = [found for found in asking.run(4 if method in SLOW else 16) if found is not None]
         for suggestion in given:
             assert json.dumps(space.check(suggestion.params)) == json.dumps(suggestion.params)
             assert tuple(suggestion.params) == space.columns([suggestion.params])
@@ -179,11 +179,12 @@ print(json.dumps(found))
 
 @functools.cache
 def elsewhere(rare: bool) -> list[dict[tuple[str, str], list[object]]]:
-    """What each of those that are rare, or aren't, suggests in two other processes, whose strings have other hashes."""
+    """What each of those that are rare, or aren't, suggests in other processes, whose strings have other hashes."""
     chosen = [case for case in CASES if is_rare(*case) == rare]
     cases = json.dumps([(method, count_of(method), kind) for method, kind in chosen])
     found = []
-    for seed in ("1", "2"):
+    mine = os.environ.get("PYTHONHASHSEED")
+    for seed in ("1", "2") if rare else ("2" if mine == "1" else "1",):  # gp is compared with itself
         env = {**environment(), "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-c", ELSEWHERE, cases]
         ended = subprocess.run(command, cwd=ROOT, env=os.environ | env, check=True, capture_output=True)
@@ -202,12 +203,12 @@ def both(method: str, count: int, kind: str) -> list[object]:
 
 
 def count_of(method: str) -> int:
-    return 5 if method == "gp" else 12 if method in SLOW else 25
+    return 5 if method == "gp" else 12 if method in SLOW else 16
 
 
 def test_it_suggests_the_same_in_any_process(method, kind):
-    one, other = elsewhere(is_rare(method, kind))
-    assert one[method, kind] == other[method, kind]
+    one, *others = elsewhere(is_rare(method, kind))
+    assert all(one[method, kind] == other[method, kind] for other in others)
     here = both(method, count_of(method), kind)
     if method == "gp":  # sums made by another number of threads may differ in their last bit
         assert len(here) == len(one[method, kind])

@@ -40,8 +40,8 @@ def test_the_first_stage_of_the_authors_example_is_found_from_300_samples():
 
 
 @pytest.mark.exhaustive
-def test_in_95_of_100_cases_it_is():
-    assert recovered(range(100)) >= 95
+def test_in_19_of_20_cases_it_is():
+    assert recovered(range(20)) >= 19
 
 
 def test_what_has_no_noise_is_found_to_the_coefficient_and_nothing_else():
@@ -77,7 +77,7 @@ def test_products_of_alternatives_say_nothing_new():
     assert monomials([0, 1, 3], 2, {0: 0, 1: 0, 2: 0}) == [(0,), (1,), (3,), (0, 3), (1, 3)]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(st.integers(0, 2**32 - 1))
 def test_the_minimizer_is_the_best_of_all_rows(seed):
     chance = np.random.default_rng(seed)

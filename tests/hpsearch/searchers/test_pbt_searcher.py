@@ -107,7 +107,7 @@ def test_what_is_fixed_is_the_parents():
     assert len({fork["lr"] for fork in forks}) > 2
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(spaces(), st.integers(0, 2**32 - 1), st.integers(1, 10**6), st.floats(0, 1))
 def test_a_fork_lies_in_the_space_and_hangs_on_seed_number_and_parent_alone(space, seed, number, resample):
     given = searcher(space, seed, resample=resample)

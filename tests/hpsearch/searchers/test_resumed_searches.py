@@ -60,7 +60,7 @@ def go_on(study_state: StudyState, events: list[Event]) -> None:
 def test_cut_at_any_event_a_search_goes_on_as_the_undisturbed_one(method, early):
     sweep = sweep_of_kind(method, early)
     whole = SteadyLife(sweep, 3, 5).run()
-    for cut in range(1, len(whole.events), 11):
+    for cut in range(1, len(whole.events), 19):
         resumed = StudyState(sweep)
         list(resumed.replay(whole.events[:cut]))
         go_on(resumed, whole.events[cut:])
@@ -71,7 +71,7 @@ def test_cut_at_any_event_a_search_goes_on_as_the_undisturbed_one(method, early)
 def test_over_structures_and_constraints_it_does_so_too(method):
     sweep = replace(sweep_of_kind(method, "asha"), parameters=structured(method))
     whole = SteadyLife(sweep, 3, 5).run()
-    for cut in range(1, len(whole.events), 17):
+    for cut in range(1, len(whole.events), 29):
         resumed = StudyState(sweep)
         list(resumed.replay(whole.events[:cut]))
         go_on(resumed, whole.events[cut:])
@@ -83,7 +83,7 @@ def test_over_structures_and_constraints_it_does_so_too(method):
 @pytest.mark.parametrize("method", [*METHODS, SLOW])
 def test_cut_at_every_event_a_search_goes_on_as_the_undisturbed_one(method, early):
     for seed in range(3):  # each cuts its life at every third event, and all together at every one
-        sweep = sweep_of_kind(method, early, 24)
+        sweep = sweep_of_kind(method, early, 12)
         whole = SteadyLife(sweep, 1 + seed, seed).run()
         for cut in range(1 + seed, len(whole.events), 3):
             resumed = StudyState(sweep)

@@ -119,7 +119,8 @@ def test_the_size_is_the_number_of_suggestions(make):
     if searcher.size is None:
         assert searcher.suggest(10**9) is not None
     else:
-        assert searcher.suggest(searcher.size - 1) is not None
+        # The way to the last point of a sequence is long: test_first_trials.py goes it.
+        assert searcher.suggest(min(searcher.size - 1, 10**6)) is not None
         assert searcher.suggest(searcher.size) is None
         assert searcher.suggest(searcher.size + 5) is None
 

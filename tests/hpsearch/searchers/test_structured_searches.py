@@ -164,9 +164,9 @@ def loss(params: Params) -> float:
     [("tpe", 40), ("evolution", 80), ("curves", 20), pytest.param("gp", 16, marks=pytest.mark.exhaustive)],
 )
 def test_the_best_branch_and_its_own_number_are_found(method, count):
-    """In the mean over four searches the later suggestions are far better than draws, and so is the best of them."""
+    """In the mean over a few searches the later suggestions are far better than draws, and so is the best of them."""
     late, best, drawn = [], [], []
-    for seed in range(4):
+    for seed in range(2 if method == "gp" else 4):
         found = [
             loss(one.params) for one in Asking(method, problem_of(BRANCHES, seed), seed, value=loss).run(count) if one
         ]

@@ -55,7 +55,7 @@ def quantile(value: float) -> float:
     return 0.5 * (1.0 + math.erf((value - 1.0) / 2.0 / math.sqrt(2.0)))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(rows=st.lists(ROWS, min_size=1, max_size=30), number=st.integers(0, 1000))
 def test_the_nearest_row_is_that_of_the_least_distance(rows, number):
     known = [*rows, *({**rows[0], "group.fixed": 3, "optimizer": choice} for choice in ("sgd", "adam", None))]

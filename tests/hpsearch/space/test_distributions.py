@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import sys
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
@@ -61,7 +62,7 @@ def built(make: Callable[..., Distribution], *args: Any, **kwargs: Any) -> Distr
         raise
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(distribution=float_ranges(), seed=SEEDS)
 def test_float_ranges_stay_inside_their_bounds_as_plain_numbers(distribution, seed):
     for value in [*drawn(distribution, seed, 20), *distribution.grid()]:
@@ -70,7 +71,16 @@ def test_float_ranges_stay_inside_their_bounds_as_plain_numbers(distribution, se
         assert distribution.accept(value) == value
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
+@given(st.floats(sys.float_info.min, 1e-300), st.integers(1, 10**6), SEEDS)
+def test_multiples_of_the_smallest_steps_are_taken_back_as_they_were_drawn(step, count, seed):
+    distribution = built(Uniform, -step * count, step * count, step=step, points=9)
+    for value in [*drawn(distribution, seed, 20), *distribution.grid()]:
+        assert distribution.accept(value) == value
+        assert all(distribution.accept(near) == near != value for near in distribution.neighbours(value))
+
+
+@settings(deadline=None, max_examples=60)
 @given(make=st.sampled_from([IntUniform, LogIntUniform]), bounds=st.sets(INTS, min_size=2, max_size=2), seed=SEEDS)
 def test_integer_ranges_stay_inside_their_bounds_as_plain_integers(make, bounds, seed):
     low, high = sorted(bounds if make is IntUniform else [abs(bound) % 2**63 or 1 for bound in bounds])
@@ -80,7 +90,7 @@ def test_integer_ranges_stay_inside_their_bounds_as_plain_integers(make, bounds,
         assert low <= value <= high
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(make=st.sampled_from([Normal, LogNormal]), mu=FLOATS, sigma=POSITIVE, step=STEPS, seed=SEEDS)
 def test_normal_values_are_finite_plain_numbers_however_extreme(make, mu, sigma, step, seed):
     distribution = built(make, mu, sigma, step=step, points=5)
@@ -90,7 +100,7 @@ def test_normal_values_are_finite_plain_numbers_however_extreme(make, mu, sigma,
         assert make is Normal or step is not None or value > 0
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(distribution=float_ranges(steps=False))
 def test_the_points_of_a_grid_rise_from_end_to_end(distribution):
     grid = distribution.grid()
@@ -99,7 +109,7 @@ def test_the_points_of_a_grid_rise_from_end_to_end(distribution):
     assert len(grid) <= distribution.points
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(
     size=st.decimals(min_value="0.001", max_value=1000, places=3),
     first=st.integers(-200, 200),
@@ -260,6 +270,9 @@ def test_accept_refuses_what_cannot_be_drawn(distribution, value, problem):
         (lambda: Uniform(0, 1, step=0), "step: must be greater than 0, got 0"),
         (lambda: Uniform(0.1, 0.4, step=1), "step: must have a multiple between 0.1 and 0.4, got 1"),
         (lambda: Uniform(0, 1e300, step=1e-300), "step: must not be so small"),
+        (lambda: Uniform(0, 2.225e-313, step=5.8702e-319), r"step: must be at least 2.225\d*e-308, .* got 5.8702e-319"),
+        (lambda: LogUniform(5e-324, 1e-322, step=5e-324), r"step: must be at least 2.225\d*e-308"),
+        (lambda: Normal(0, 1e-310, step=1e-311), r"step: must be at least 2.225\d*e-308"),
         (lambda: Uniform(0, 1, points=1), "points: must be between 2 and 1000000, got 1"),
         (lambda: Normal(0, 0), "Normal: sigma: must be greater than 0, got 0.0"),
         (lambda: Normal(1e30, step=0.1), r"step: must not be so small against mu \(1e\+30\), got 0.1"),

@@ -76,7 +76,7 @@ def assert_distributed(values: list, shares: dict) -> None:
         assert abs(counts[value] - expected) < 6 * math.sqrt(expected * (1 - share) + 1), value
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(
     kept=st.permutations(SPACE.declared).flatmap(lambda order: st.integers(1, len(order)).map(lambda n: order[:n])),
     seed=st.integers(0, 2**32 - 1),
@@ -130,7 +130,7 @@ def test_each_multiple_has_its_share_of_the_logarithmic_range(low, high, step):
     assert_distributed(drawn(LogIntUniform(low, high, step=step), 6000), shares)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(
     first=st.integers(1, 1000),
     count=st.integers(1, 1000),

@@ -172,7 +172,7 @@ def _joined(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.recursive(_NUMBERS, _joined, max_leaves=8))
 def test_random_arithmetic_is_pythons(text):
     names = {"a": 3, "b": 0.5, "x7": 7, "max": max}

@@ -23,7 +23,7 @@ def unique(values: list) -> list:
     return list(dict.fromkeys(values))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(bounds=BOUNDS, points=POINTS)
 def test_a_linear_grid_is_right_to_the_last_bit(bounds, points):
     low, high = sorted(bounds)
@@ -32,7 +32,7 @@ def test_a_linear_grid_is_right_to_the_last_bit(bounds, points):
     assert Uniform(low, high, points=points).grid() == unique([float(point) for point in exact])
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(bounds=POSITIVE, points=POINTS)
 def test_a_logarithmic_grid_is_right_to_the_last_bit(bounds, points):
     low, high = sorted(bounds)
@@ -44,7 +44,7 @@ def test_a_logarithmic_grid_is_right_to_the_last_bit(bounds, points):
     assert LogUniform(low, high, points=points).grid() == unique([low, *map(float, inner), high])
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(written=WRITTEN, shift=st.integers(0, 6), points=st.sampled_from([2, 3, 5, 6, 9, 11, 21, 26]))
 def test_a_linear_grid_between_short_decimals_holds_short_decimals(written, shift, points):
     low, high = (Decimal(number).scaleb(-shift) for number in sorted(written))
@@ -54,7 +54,7 @@ def test_a_linear_grid_between_short_decimals_holds_short_decimals(written, shif
     assert all(len(Decimal(repr(value)).normalize().as_tuple().digits) <= 13 for value in grid)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(bounds=st.sets(st.integers(-(2**63), 2**63 - 1), min_size=2, max_size=2), points=POINTS)
 def test_an_integer_grid_is_rounded_once_however_large_its_integers(bounds, points):
     low, high = sorted(bounds)

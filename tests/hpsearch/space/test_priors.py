@@ -174,7 +174,7 @@ def test_the_half_has_nothing_to_do_with_what_is_drawn():
     assert len({tuple(half) for half in halves}) == 20
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(seed=SEEDS)
 def test_the_first_trial_takes_the_priors_and_draws_the_rest(seed):
     plain, believed = (Space.from_parameters(given) for given in (PLAIN, BELIEVED))
@@ -182,7 +182,7 @@ def test_the_first_trial_takes_the_priors_and_draws_the_rest(seed):
     assert tuple(believed.draw(seed, 0)) == plain.names
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(kept=st.sets(st.sampled_from(sorted(PRIORS)), min_size=1), seed=SEEDS, number=NUMBERS)
 def test_a_prior_changes_no_draw_of_another_parameter(kept, seed, number):
     some = Space.from_parameters(PLAIN | {name: BELIEVED[name] for name in kept}).draw(seed, number)
@@ -191,7 +191,7 @@ def test_a_prior_changes_no_draw_of_another_parameter(kept, seed, number):
     assert some == {name: (whole if name in kept else plain)[name] for name in plain}
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(seed=SEEDS, number=st.integers(0, 10**9))
 def test_without_a_prior_a_draw_is_that_of_its_own_bits(seed, number):
     space = Space.from_parameters(PLAIN)
@@ -231,7 +231,7 @@ def believed_ranges(draw) -> Any:
     return make(low, high, step=step, prior=prior)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(distribution=believed_ranges(), bits=BITS)
 @pytest.mark.parametrize("end", [None, 0, 2**DRAW_BITS - 1])
 def test_what_is_drawn_near_a_prior_could_be_drawn_without_it(distribution, bits, end):
@@ -241,7 +241,7 @@ def test_what_is_drawn_near_a_prior_could_be_drawn_without_it(distribution, bits
     assert distribution.accept(value) == value
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(distribution=believed_ranges(), bits=st.tuples(BITS, BITS))
 def test_more_of_the_bits_gives_no_less(distribution, bits):
     low, high = sorted(bits)

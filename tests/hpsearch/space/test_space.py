@@ -188,7 +188,7 @@ TREES = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(tree=st.dictionaries(NAMES, TREES, min_size=1, max_size=4), seed=st.integers(0, 1000))
 def test_nesting_and_flattening_undo_each_other(tree, seed):
     space = Space.from_parameters(tree)
@@ -198,7 +198,7 @@ def test_nesting_and_flattening_undo_each_other(tree, seed):
     assert space.check(space.grid_point(space.grid_size - 1)) == space.grid_point(space.grid_size - 1)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(tree=st.dictionaries(NAMES, TREES, min_size=1, max_size=4), seed=st.integers(0, 1000), keep=st.data())
 def test_parameters_may_be_absent_from_what_is_nested_flattened_and_checked(tree, seed, keep):
     space = Space.from_parameters(tree)

@@ -53,7 +53,7 @@ def applying(space: Space, point: Params) -> list[str]:
     return list(built)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(trees(bounded=False), SEEDS, st.integers(0, 99))
 def test_a_point_is_itself_after_all_that_is_done_to_it(space, seed, number):
     point = drawn(space, seed, number)
@@ -69,7 +69,7 @@ def test_a_point_is_itself_after_all_that_is_done_to_it(space, seed, number):
     assert space.check({name: point[name] for name in reversed(point)}) == point
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(trees(bounded=False), SEEDS, st.integers(0, 99))
 def test_stored_or_sent_a_space_is_the_same(space, seed, number):
     stored = Space.from_json(json.loads(json.dumps(space.to_json())))
@@ -79,7 +79,7 @@ def test_stored_or_sent_a_space_is_the_same(space, seed, number):
     assert stored.to_json() == space.to_json()
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(trees(), SEEDS, st.lists(st.integers(0, 99), max_size=5))
 def test_columns_are_the_parameters_in_order(space, seed, numbers):
     points = [point for number in numbers if (point := drawn(space, seed, number)) is not None]
@@ -97,7 +97,7 @@ def derived_names(space: Space) -> set[str]:
     return {one.name for one in space.parameters if isinstance(one.distribution, Derived)}
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(trees(), SEEDS, st.integers(0, 9), st.randoms(use_true_random=False))
 def test_part_of_a_point_is_kept_and_the_rest_is_drawn(space, seed, number, random):
     point = drawn(space, seed, number)
@@ -122,7 +122,7 @@ def test_part_of_a_point_is_kept_and_the_rest_is_drawn(space, seed, number, rand
     assert space.check(whole) == whole
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(trees(constrained=False), trees(constrained=False, most=2), SEEDS, st.integers(0, 99))
 def test_a_draw_hangs_on_nothing_that_stands_beside_it(space, other, seed, number):
     point = drawn(space, seed, number)
@@ -138,7 +138,7 @@ def test_a_draw_hangs_on_nothing_that_stands_beside_it(space, other, seed, numbe
     assert {name: value for name, value in beside.items() if not name.startswith("other-")} == point
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(trees(bounded=False), SEEDS, st.integers(0, 99))
 def test_a_mutation_is_another_point_and_most_values_stay(space, seed, number):
     point = drawn(space, seed, number)
@@ -153,7 +153,7 @@ def test_a_mutation_is_another_point_and_most_values_stay(space, seed, number):
     assert space.mutate(point, seed) == child
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(trees(bounded=False, most=3), SEEDS)
 def test_neighbours_are_other_points_each_once(space, seed):
     point = drawn(space, seed, 0)
@@ -165,7 +165,7 @@ def test_neighbours_are_other_points_each_once(space, seed):
     assert all(space.check(one) == one for one in near)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(trees(finite=True, most=2), SEEDS)
 def test_who_is_a_neighbour_has_one_as_well(space, seed):
     """Where no parameter appears or goes, a step leads back."""
@@ -180,7 +180,7 @@ def test_who_is_a_neighbour_has_one_as_well(space, seed):
                 assert space.key(point) in {space.key(back) for back in space.neighbours(near, seed)}
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(trees(bounded=False), SEEDS)
 def test_a_crossover_takes_each_value_from_a_parent_that_has_it(space, seed):
     one, other = drawn(space, seed, 0), drawn(space, seed, 1)
@@ -198,7 +198,7 @@ def test_a_crossover_takes_each_value_from_a_parent_that_has_it(space, seed):
     assert space.crossover(one, one, seed) == one
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(trees(finite=True, most=3))
 def test_all_points_of_a_finite_space_are_those_that_draws_find(space):
     if not_few(space):
@@ -215,7 +215,7 @@ def test_all_points_of_a_finite_space_are_those_that_draws_find(space):
     assert size >= len(points)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(trees(finite=True, most=3))
 def test_a_grid_has_each_point_once_and_the_first_parameter_varies_slowest(space):
     if not_few(space):

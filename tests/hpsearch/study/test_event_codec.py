@@ -73,7 +73,7 @@ def events(draw) -> Event:
     return event
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(events())
 def test_every_event_comes_back_exactly_from_the_columns_of_a_table(event):
     connection = sqlite3.connect(":memory:")

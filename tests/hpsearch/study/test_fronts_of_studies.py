@@ -147,7 +147,7 @@ def watched_lives(draw, keep: str = "best") -> Watched:
     return Watched(sweep, draw(st.integers(0, 2**32)), draw(st.integers(1, 8)), trouble, not draw(st.booleans()))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(watched_lives())
 def test_the_leaders_are_the_front_of_all_trials_wherever_the_study_stands_and_however_rarely_one_asks(life):
     objective = life.sweep.objective
@@ -166,7 +166,7 @@ def test_the_leaders_are_the_front_of_all_trials_wherever_the_study_stands_and_h
             assert repr(read.leaders()) == repr(expected)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(watched_lives())
 def test_the_checkpoints_of_the_front_of_the_ended_trials_are_kept_and_in_the_end_no_others(life):
     objective, state = life.sweep.objective, life.study_state
@@ -250,7 +250,7 @@ class SlowPatience:
         return since
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(watched_lives())
 def test_patience_counts_the_trials_since_one_gave_what_no_other_was_as_good_as_in_all_goals(life):
     objective = life.sweep.objective
@@ -269,7 +269,7 @@ def test_patience_counts_the_trials_since_one_gave_what_no_other_was_as_good_as_
         assert patience.count == slow.count
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(watched_lives(), st.data())
 def test_the_target_is_reached_by_the_first_report_that_reaches_all_and_was_not_taken_back(life, data):
     aims = [data.draw(st.none() | st.sampled_from([0.0, 1.0, 2.0])) for _ in life.sweep.objective.goals]

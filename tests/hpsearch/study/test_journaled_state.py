@@ -40,7 +40,7 @@ def told(state: StudyState | JournaledState) -> str:
     return repr((state.rows(), state.leaders(), counts, list(state.rungs()), total, state.iterations))
 
 
-@settings(deadline=None, max_examples=75)
+@settings(deadline=None, max_examples=35)
 @given(lives())
 def test_reading_each_prefix_of_a_journal_tells_what_living_through_it_told(life):
     read = JournaledState(life.sweep)

@@ -169,7 +169,7 @@ def test_a_journal_that_cant_be_written_is_read_to_its_last_event(tmp_path, leav
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
 
 
-@pytest.fixture(params=["finished", "killed"])
+@pytest.fixture(params=[pytest.param("finished", marks=pytest.mark.exhaustive), "killed"])
 def study(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A study without event files, in a directory whose name would be something else in a URI, or in a shell."""
     study = tmp_path / "50% of #1? it's \n"

@@ -72,7 +72,7 @@ def state(study_state: StudyState) -> object:
     )
 
 
-@settings(deadline=None, max_examples=75)
+@settings(deadline=None, max_examples=35)
 @given(lives(joint=False))
 def test_no_checkpoint_goes_that_is_needed_and_in_the_end_those_of_the_best_and_the_failed_are_left(life):
     study_state = life.study_state
@@ -106,7 +106,7 @@ def test_keep_all_keeps_all(life):
     assert life.discarded == []
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(lives(), st.data())
 def test_replaying_any_prefix_gives_what_living_through_it_gave(life, data):
     states = []
@@ -126,7 +126,7 @@ def test_replaying_any_prefix_gives_what_living_through_it_gave(life, data):
         assert state(study_state) == state(life.study_state)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(lives(settled=True), st.integers(1, 8), st.integers(0, 99))
 def test_resuming_on_another_number_of_workers_ends_with_the_same_table(life, workers, cut_at):
     """Values are a function of trial and iteration here; whatever happened, they come out again."""
@@ -255,7 +255,7 @@ def _grid(points: int) -> Space:
     return Space.from_parameters({"x": Uniform(0.0, 1.0, points=points)})
 
 
-@settings(deadline=None, max_examples=75)
+@settings(deadline=None, max_examples=35)
 @given(lives(), sweeps(), st.integers(0, 200))
 def test_an_extension_that_the_sweep_accepts_is_one_that_its_course_can_take_at_any_time(life, wish, steps):
     """Or else the user would hear of it when it stands in the journal."""

@@ -107,7 +107,7 @@ def state(study_state: StudyState) -> object:
     )
 
 
-@settings(deadline=None, max_examples=75)
+@settings(deadline=None, max_examples=35)
 @given(wide_lives())
 def test_no_checkpoint_goes_that_a_trial_may_have_to_go_back_to_and_none_is_left_behind(life):
     live_and_look(life)
@@ -134,7 +134,7 @@ def live_and_look(life: WideLife) -> None:
     assert best is None or best.checkpoint is None or best.checkpoint in life.on_disk
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(wide_lives())
 def test_the_best_is_the_best_of_the_rows_also_when_trials_are_taken_back(life):
     sign = 1 if life.sweep.metric.goal == "minimize" else -1
@@ -144,7 +144,7 @@ def test_the_best_is_the_best_of_the_rows_also_when_trials_are_taken_back(life):
         assert life.study_state.leaders() == ([] if best is None else [best])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(wide_lives(), st.data())
 def test_replaying_any_prefix_takes_the_widths_from_the_journal(life, data):
     states = []

@@ -32,6 +32,14 @@ def bowl(trial: hpsearch.RunningTrial) -> None:
         trial.report({"loss": loss * (1 + 1 / iteration), "other": 1.0}, checkpoint={})
 
 
+class Bowl(hpsearch.Curves):
+    """The same, recorded: its searcher needs no process of its own."""
+
+    def curve(self, params: dict[str, Any], seed: int) -> hpsearch.Curve:
+        loss = bowl_loss(**params)
+        return hpsearch.Curve({"loss": [loss * (1 + 1 / i) for i in (1, 2)], "other": [1.0, 1.0]}, 1.0)
+
+
 def search_bowl(directory: Path | str, **changes: Any) -> Study:
     """Run a sweep of it."""
     given: dict[str, Any] = {
@@ -43,8 +51,9 @@ def search_bowl(directory: Path | str, **changes: Any) -> Study:
         "backend": "inline",
         "tensorboard": False,
         "progress": False,
+        **changes,
     }
-    return hpsearch.search(bowl, **{**given, **changes})
+    return hpsearch.search(Bowl if given["backend"] == "simulated" else bowl, **given)
 
 
 def warm_sweep(**changes: Any) -> Sweep:

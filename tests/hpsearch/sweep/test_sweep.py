@@ -338,7 +338,7 @@ TREES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(one=TREES, other=TREES)
 def test_two_sweeps_differ_exactly_where_their_spaces_do(one, other):
     try:

@@ -168,31 +168,31 @@ def mutated(draw) -> dict:
     return cast(dict, sweep)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(content=st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "replace")))
 def test_any_bytes(path, content):
     check(path, content)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(text=st.text(alphabet="ab:-[]{}&*!|>?#'\"%@`,<=~0123.e+ \n\t", max_size=80))
 def test_anything_that_looks_like_yaml(path, text):
     check(path, text.encode())
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(sweep=mutated())
 def test_valid_sweeps_with_something_changed(path, sweep):
     check(path, yaml.safe_dump(sweep, sort_keys=False, allow_unicode=True).encode("utf-8", "replace"))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(sweep=VALUES)
 def test_any_structure(path, sweep):
     check(path, yaml.safe_dump(sweep).encode())
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_any_line_of_a_valid_file_lost_doubled_or_moved(path, data):
     lines = yaml.safe_dump(data.draw(st.sampled_from(VALID)), sort_keys=False).splitlines()
@@ -203,7 +203,7 @@ def test_any_line_of_a_valid_file_lost_doubled_or_moved(path, data):
     check(path, "\n".join(lines).encode())
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(
     key=st.lists(WORDS | st.sampled_from(["parameters", "lr", "0", "metric"]), min_size=1, max_size=4).map(".".join)
     | st.sampled_from([".".join(map(str, spot)) for spot in places(NESTED)]),
@@ -213,7 +213,7 @@ def test_any_override(path, key, value):
     check(path, yaml.safe_dump(NESTED).encode(), f"{key}={value}")
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(sweep=mutated() | VALUES)
 def test_any_mapping_from_python(sweep):
     with suppress(SweepError):

@@ -74,7 +74,7 @@ def test_what_only_yaml_1_1_takes_for_a_number_is_refused(text):
     assert read(f"'{text}'") == text
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(sign=SIGNS, zeros=ZEROS, number=st.integers(0, 2**70))
 def test_every_decimal_integer_is_that_integer(sign, zeros, number):
     got = read(f"{sign}{zeros}{number}")
@@ -82,7 +82,7 @@ def test_every_decimal_integer_is_that_integer(sign, zeros, number):
     assert got == (-number if sign == "-" else number)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(number=st.floats(allow_nan=False, allow_infinity=False), sign=st.sampled_from(["", "+"]), short=st.booleans())
 def test_every_float_that_python_writes_is_that_float(number, sign, short):
     text = repr(number)
@@ -91,7 +91,7 @@ def test_every_float_that_python_writes_is_that_float(number, sign, short):
     assert repr(read(text if text.startswith("-") else sign + text)) == repr(number)
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=150)
 @given(text=st.text("0123456789+-._:eExXobaf", min_size=1, max_size=8))
 def test_a_word_is_a_number_by_yaml_1_2_or_a_text_for_every_yaml_or_an_error(text):
     try:

@@ -44,7 +44,7 @@ def files_below(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(value=PLAIN)
 def test_plain_containers_come_back_as_they_were(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
     checkpoint = write(tmp_path_factory.mktemp("attempt"), {"value": value})

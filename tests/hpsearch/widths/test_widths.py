@@ -339,7 +339,7 @@ def test_what_ended_is_not_cut(event):
     assert pool.widths._wide == set()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     seed=st.integers(0, 2**32),
     workers=st.integers(1, 24),

@@ -326,6 +326,7 @@ def test_a_script_ends_at_the_line_that_reaches_the_target_whatever_it_appended_
     assert result.checkpoint == "trials/00003/1/hpsearch-checkpoint-3"
 
 
+@pytest.mark.exhaustive  # a script of any language does, and one in Python ends where it is cut
 def test_a_python_script_ends_at_the_report_that_reaches_the_target(script: Script) -> None:
     script.open(
         """
@@ -622,10 +623,11 @@ def test_a_python_script_that_ends_early_keeps_its_last_checkpoint(script: Scrip
     ("text", "kind", "message"),
     [
         ('trial.report({"los": 1})', "contract", "did you mean 'los'?"),
-        (
+        pytest.param(
             'trial.report({"loss": 1}, checkpoint={"a": trial})',
             "contract",
             'state["a"]: hpsearch.trainable.running_trial',
+            marks=pytest.mark.exhaustive,  # what can't be saved is told in `test_checkpoints.py`, too
         ),
         ("1 / 0", "raised", "the script exited with status 1: ZeroDivisionError: division by zero"),
     ],

@@ -286,6 +286,7 @@ def test_a_python_script_has_the_group_and_is_cut_on_all_ranks(gang: Gang) -> No
     assert [gang.output(rank) for rank in range(2)] == [f"{rank} 2 {rank} 2 ((0, 1),)\n" for rank in range(2)]
 
 
+@pytest.mark.exhaustive  # one in Python is told what ended another as one in any language is
 def test_a_python_script_that_is_killed_is_lost_to_the_others(gang: Gang) -> None:
     gang.open(
         """
@@ -306,25 +307,29 @@ def test_a_python_script_that_is_killed_is_lost_to_the_others(gang: Gang) -> Non
     assert results[0].iteration == 2  # reported before the others were asked
 
 
-@pytest.mark.exhaustive
-def test_torch_distributed_works_in_a_script_of_any_width(gang: Gang) -> None:
-    gang.open(
-        """
-        import json, os, torch
-        import torch.distributed as dist
-        dist.init_process_group("gloo")
-        tensor = torch.ones(1)
-        dist.all_reduce(tensor)
-        with open(os.environ["HPSEARCH_REPORTS"], "a") as file:
-            file.write(json.dumps({"loss": tensor.item()}) + "\\n")
-        dist.barrier()
-        dist.destroy_process_group()
-        """,
-        PYTHON,
-    )
+SUMS = """
+    import json, os, torch
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    with open(os.environ["HPSEARCH_REPORTS"], "a") as file:
+        file.write(json.dumps({"loss": tensor.item()}) + "\\n")
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+def test_torch_distributed_works_in_a_script(gang: Gang) -> None:
+    gang.open(SUMS, PYTHON)
     first, second = gang.run(1)
     assert kinds([first, second]) == [None, None], [gang.output(rank) for rank in range(2)]
     assert first.reports[0].metrics == {"loss": 2.0}
+
+
+@pytest.mark.exhaustive
+def test_torch_distributed_works_in_a_script_of_one_rank_too(gang: Gang) -> None:
+    gang.open(SUMS, PYTHON)
     alone = gang.workers[0].run(replace(TRIAL), Segment(TRIAL.number, 0, 1, None, 9), Listening())
     assert alone.failure is None
     assert alone.reports[0].metrics == {"loss": 1.0}

@@ -15,7 +15,7 @@ from hpsearch_trainers.measures import parameters
 from tests.trainers.architectures.drawn import architectures, images
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(value=architectures, inputs=images)
 def test_the_parameters_are_those_of_the_network(value: Any, inputs: Any) -> None:
     expected = sum(one.numel() for one in network(value, inputs, 3).parameters())

@@ -10,7 +10,7 @@ from hpsearch_trainers.architectures import Layer, costs, layers, network, shape
 from tests.trainers.architectures.drawn import architectures, images
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(architectures, images)
 def test_the_parts_add_up_to_what_the_network_costs(value, shape) -> None:
     tree = layers(value, shape, 3)

@@ -28,7 +28,7 @@ def body(value: Any, shape: tuple[int, ...] = (8, 6, 6)) -> Any:
     return made.body
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(value=architectures, inputs=images, outputs=st.integers(1, 4))
 def test_every_architecture_gives_its_outputs_for_each_row(value: Any, inputs: Any, outputs: int) -> None:
     made: Any = network(value, inputs, outputs).eval()
@@ -41,7 +41,7 @@ def test_every_architecture_gives_its_outputs_for_each_row(value: Any, inputs: A
         assert torch.equal(again(rows), made(rows))
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(value=keeping, shape=images)
 def test_what_keeps_the_shape_stands_in_a_cell(value: Any, shape: Any) -> None:
     assert shape_after(value, shape) == shape

@@ -18,7 +18,7 @@ from tests.trainers.test_trainer import FakeTrial
 LAYERS = [{"conv": {"channels": 4}}, "pool"]
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(architectures)
 def test_a_network_is_built_again_from_what_it_was_made_from(value) -> None:
     made = network(value, (2, 9, 9), 3)

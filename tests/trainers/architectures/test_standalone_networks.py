@@ -94,14 +94,13 @@ def test_every_operation_and_structure_is_the_same_network_in_a_process_with_tor
             assert all(torch.equal(there[name], tensor) for name, tensor in state.items()), value
 
 
-def test_it_runs_as_a_program(tmp_path: Path) -> None:
+@pytest.mark.parametrize("weights", [["weights.pt"], pytest.param([], marks=pytest.mark.exhaustive)])
+def test_it_runs_as_a_program(tmp_path: Path, weights: list[str]) -> None:
     write(tmp_path / "it", {"conv": {"channels": 2}}, (1, 6, 6), {})
-    for weights in ([], [str(tmp_path / "it" / "weights.pt")]):
-        answer = subprocess.run(
-            [sys.executable, "-I", str(tmp_path / "it" / "network.py"), *weights], capture_output=True, text=True
-        )
-        assert answer.stderr == ""
-        assert answer.stdout.splitlines()[-1] == f"{18 + 4 + 12} parameters, outputs (1, 4)"
+    command = [sys.executable, "-I", "network.py", *weights]
+    answer = subprocess.run(command, cwd=tmp_path / "it", capture_output=True, text=True)
+    assert answer.stderr == ""
+    assert answer.stdout.splitlines()[-1] == f"{18 + 4 + 12} parameters, outputs (1, 4)"
 
 
 def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
@@ -120,7 +119,7 @@ def made_here(text: str) -> Any:
     return names["build"]()
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(value=architectures, inputs=images)
 def test_any_architecture_is_the_same_network(value: Any, inputs: Any) -> None:
     ours = network(value, inputs, 3)
