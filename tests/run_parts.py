@@ -28,6 +28,7 @@ PLACES: dict[str, str] = {
     "comm": "tests/comm",
     "run": "tests/hpsearch/run",
     "searchers": "tests/hpsearch/searchers",
+    "trainers": "tests/trainers",
     "rest": "tests",
 }
 """Where the tests of each part are. What lies within, and is a part by itself, is left out."""
