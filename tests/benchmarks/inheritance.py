@@ -25,7 +25,7 @@ from tests.benchmarks.figures import Figure
 __all__ = ["best_by_epoch", "measure"]
 
 SEEDS = 5
-LONG, SHORT = 8, 2
+LONG, SHORT = 8, 4
 """Epochs of a trial from nothing, and of one that inherits."""
 EPOCHS = 320
 """Of a whole search."""
