@@ -86,7 +86,7 @@ def read_limits(given: Sequence[str]) -> dict[str, float]:
         name, equals, text = (part.strip() for part in item.partition("="))
         if name not in BOUNDED or not equals:
             raise DesignError(
-                f"--limit {item}: must be NAME=NUMBER, and NAME one of {', '.join(BOUNDED)}{nearest(name, BOUNDED)}"
+                f"--limit {item}: must be NAME=NUMBER, and NAME one of {', '.join(BOUNDED)}; {nearest(name, BOUNDED)}"
             )
         if name in limits:
             raise DesignError(f"--limit {item}: {name} must be given once")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.backends import BackendName, make_backend
+from hpsearch.checks import nearest
 from hpsearch.design.asked import Asked
 from hpsearch.design.check_sweep import check_sweep
 from hpsearch.design.folder import DesignFolder
@@ -22,7 +23,7 @@ from hpsearch.design.scoring import tested
 from hpsearch.design.search_space import search_space
 from hpsearch.design.sweep_text import Plan, sweep_text
 from hpsearch.design.trees import Trees, best_trees, read_trees
-from hpsearch.errors import DesignError
+from hpsearch.errors import DesignError, HpsearchError
 from hpsearch.observers.progress import Display, Silent
 from hpsearch.report.study import Study, load
 from hpsearch.report.wording import duration, number
@@ -81,7 +82,12 @@ def design(asked: Asked, folder: Path, around: Surroundings) -> Report | None:
     if not Path(asked.source).exists():
         raise DesignError(f"{asked.source}: must be a file or a folder, but there is none")
     place.begin({"asked": asked.to_json(), "spent": 0.0})
-    return resume(folder, around)
+    try:
+        return resume(folder, around)
+    except HpsearchError:
+        if not place.sweep.is_file():  # so that the same command, put right, finds its folder free
+            place.clear()
+        raise
 
 
 def resume(folder: Path, around: Surroundings, seconds: float | None = None) -> Report | None:
@@ -126,7 +132,9 @@ def _look(place: DesignFolder, record: dict[str, Any], asked: Asked, clock: Cloc
     for left in (place.data, place.model):  # of a run that ended in the middle of it
         shutil.rmtree(left, ignore_errors=True)
     if asked.goal is not None and asked.goal not in SCORES:
-        raise DesignError(f"--goal must be one of {', '.join(SCORES)}, got {asked.goal!r}")
+        raise DesignError(
+            f"--goal must be one of {', '.join(SCORES)}, got {asked.goal!r}; {nearest(asked.goal, SCORES)}"
+        )
     prepared = prepare(
         Path(asked.source), asked.target, place.path, goal=asked.goal, test_share=asked.test_share, seed=asked.seed
     )

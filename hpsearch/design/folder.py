@@ -11,6 +11,7 @@ report.json     what came of it
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,14 @@ class DesignFolder:
         except OSError as error:
             raise DesignError(f"{self.path}: must be a place where a folder can be made, got: {error}") from error
         self.write(self.record, record)
+
+    def clear(self) -> None:
+        """Remove what `begin` and looking at the data have made."""
+        for left in (self.data, self.model):
+            shutil.rmtree(left, ignore_errors=True)
+        self.record.unlink(missing_ok=True)
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
 
     def read(self) -> dict[str, Any]:
         """Read what was asked for.

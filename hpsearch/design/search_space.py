@@ -109,17 +109,18 @@ def _images(task: Task) -> tuple[Sizes, dict[str, Any], list[dict[str, Any]]]:
         "kernel": [3, 5],
         "side": [1, 2],
     }
+    shifts = [0, 1, 2] if side <= 16 else [0, 2, 4]
     other: dict[str, Any] = {
         "block": {"values": ["conv", "residual", "separable"]},
         "dropout": {"min": 0.0, "max": 0.5},
-        "shift": {"values": [0, 1, 2] if side <= 16 else [0, 2, 4], "ordered": True},
+        "shift": {"values": shifts, "ordered": True},
         "mirror": {"values": [False, True]},
     }
     usual = {"block": "conv", "kernel": 3, "side": 2, "dropout": 0.2, "mirror": False}
     points = [
         {**usual, "stages": first[-1], "blocks": 1, "channels": 16, "shift": 0},
-        {**usual, "stages": first[0], "blocks": 2, "channels": 16, "shift": 1},
-        {**usual, "stages": first[-1], "blocks": 2, "channels": 32, "shift": 1, "block": "residual"},
+        {**usual, "stages": first[0], "blocks": 2, "channels": 16, "shift": shifts[1]},
+        {**usual, "stages": first[-1], "blocks": 2, "channels": 32, "shift": shifts[1], "block": "residual"},
     ]
     return sizes, other, points
 

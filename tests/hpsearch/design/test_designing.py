@@ -18,6 +18,7 @@ import torch
 import yaml
 
 import hpsearch
+from hpsearch.sweep.file import load_sweep
 from hpsearch_trainers.designed_network import DesignedNetwork
 from tests.hpsearch.support.command_line import Answer, call, environment
 
@@ -233,6 +234,38 @@ def test_a_folder_that_holds_something_is_left_alone(here, capsys):
     answer = designed(capsys, "table.csv", "--target", "answer", "--output", "out")
     assert (answer.code, "isn't there yet, or is empty" in answer.err) == (1, True)
     assert [path.name for path in (here / "out").iterdir()] == ["mine.txt"]
+
+
+def test_a_misspelt_target_is_put_right_with_the_same_folder(here, capsys):
+    words = ["table.csv", "--output", "out", "--time", "60s", "--sweep-only", "--target"]
+    refused = designed(capsys, *words, "Anwser")
+    assert refused.code != 0
+    assert "did you mean 'answer'?" in refused.err
+    assert not Path("out").exists()
+    answer = designed(capsys, *words, "answer")
+    assert (answer.code, answer.err) == (0, "")
+
+
+@pytest.mark.parametrize("side", [12, 24])
+def test_the_sweep_for_images_of_any_size_can_be_read(here, capsys, side):
+    chance = np.random.default_rng(0)
+    np.savez("images.npz", images=chance.integers(0, 256, (60, side, side), np.uint8), labels=np.arange(60) % 2)
+    answer = designed(capsys, "images.npz", "--output", "out", "--time", "60s", "--sweep-only")
+    assert (answer.code, answer.err) == (0, "")
+    load_sweep(Path("out/sweep.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--limit", "parameter=10"], "latency_ms; did you mean parameters?"),
+        (["--goal", "acuracy"], "did you mean accuracy?"),
+    ],
+)
+def test_misspelt_words_are_told_with_the_nearest(here, capsys, words, told):
+    answer = designed(capsys, "table.csv", "--target", "answer", "--output", "out", *words)
+    assert answer.code != 0
+    assert told in answer.err
 
 
 def test_what_was_asked_for_is_not_changed_by_going_on(here, capsys):

@@ -247,7 +247,7 @@ def test_rows_without_a_target_are_left_out_and_rare_classes_said(tmp_path):
     assert found.class_rows is not None
     assert found.class_rows[2] == 1, "one alone is never tested on"
     assert found.warnings[0] == "5 rows are left out, whose target is missing (written 'NA')"
-    assert "1 classes have fewer than 10 rows" in found.warnings[1]
+    assert "1 class has fewer than 10 rows" in found.warnings[1]
 
 
 @pytest.mark.parametrize(

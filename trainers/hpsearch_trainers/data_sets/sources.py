@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,9 +99,17 @@ def _of_table(path: Path, target: str | None) -> Examples:
     if target not in table.columns:
         names = ", ".join(repr(name) for name in table.columns)
         got = "none" if target is None else repr(target)
-        raise DataSetError(f"target: must be one of the columns of {path}, got {got}; there are {names}")
+        close = _close(target, list(table.columns)) if target is not None else ""
+        raise DataSetError(f"target: must be one of the columns of {path}, got {got}; there are {names}{close}")
     columns: dict[str, Sequence[str] | Array] = dict(table.columns)
     return Examples(path, columns.pop(target), target, columns, place=table.place)
+
+
+def _close(word: str, known: Sequence[str]) -> str:
+    """Say which name was probably meant; nothing where none is like it."""
+    cases = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(word.lower(), cases, n=1)
+    return f"; did you mean {cases[found[0]]!r}?" if found else ""
 
 
 def _of_arrays(path: Path, arrays: dict[str, Array], target: str | None) -> Examples:

@@ -81,8 +81,9 @@ def see_targets(
     few = [label for label, count in counts.items() if count < 10]
     if few:
         some = ", ".join(f"{label!r} has {counts[label]}" for label in sorted(few)[:5])
+        some_classes = "1 class has" if len(few) == 1 else f"{len(few)} classes have"
         warnings.append(
-            f"{len(few)} classes have fewer than 10 rows, too few to learn and to test ({some}): add rows, or put "
+            f"{some_classes} fewer than 10 rows, too few to learn and to test ({some}): add rows, or put "
             "classes together"
         )
     classes = _in_order(counts)
@@ -131,9 +132,10 @@ def _check_classes(name: str, counts: Counter[str], labelled: bool) -> None:
 def _numbers(
     name: str, cells: Sequence[str], rows: NDArray[np.int64], goal: str | None, place: Callable[[int], str]
 ) -> NDArray[np.float32]:
+    wanted = "" if goal is None else f" for the goal {goal}"
     for row, cell in zip(rows.tolist(), cells, strict=True):
         if not is_number(cell) or not abs(float(cell)) <= LARGEST:
-            raise DataSetError(f"{place(row)}: {name!r} must hold finite numbers for the goal {goal}, got {cell!r}")
+            raise DataSetError(f"{place(row)}: {name!r} must hold finite numbers{wanted}, got {cell!r}")
     exact = np.array(cells, dtype=np.float64)
     if exact.min() == exact.max():
         raise DataSetError(f"{name!r} must have more than one value, got {cells[0]} in all rows")
