@@ -97,9 +97,10 @@ def pace(params: Mapping[str, Any], clock: Clock, workers: int, starting: float)
     epochs = max(fewest, min(most, int(0.7 * left * workers / (_TRIALS * epoch))))
     epochs = min(epochs, int(0.25 * left / fit))
     if epochs < 1:
+        least = clock.spent + 4 * fit + starting + SCORING
         raise DesignError(
-            f"--time must leave {duration(4 * fit + starting + SCORING)} to train a network, as an epoch of a usual "
-            f"one takes {duration(fit)} here, but {duration(max(0.0, clock.left))} are left"
+            f"--time must leave time to train a network: an epoch of a usual one takes {duration(fit)} here, and "
+            f"{duration(clock.spent)} were spent before; give {duration(least + 1)} at least"
         )
     return Pace(epochs, round(min(0.4 * left, max(0.1 * left, 4 * fit * epochs)), 1))
 

@@ -227,7 +227,8 @@ def test_shifts_repeat_the_border_and_mirrors_swap_left_and_right():
     [
         ({"goal": "rmse"}, "goal must be one for classes, of accuracy, balanced_accuracy, f1, log_loss; got 'rmse'"),
         ({"validated": 6}, "validated must be from 0 to the 5 folds, got 6"),
-        ({"folds": 91, "validated": 2}, "folds must be from 2 to the 90 different rows that there are, got 91"),
+        ({"folds": 91, "validated": 2}, "there must be at least 91 different rows for 91 folds, got 90"),
+        ({"folds": 1, "validated": 1}, "folds must be at least 2, got 1"),
     ],
 )
 def test_mistakes_are_told(tmp_path, params, told):

@@ -31,8 +31,10 @@ def assign_folds(inputs: NDArray[np.generic], targets: NDArray[np.generic], fold
     """
     first: dict[bytes, int] = {}
     group = np.array([first.setdefault(row.tobytes(), len(first)) for row in np.ascontiguousarray(inputs)], np.int64)
-    if not 2 <= folds <= len(first):
-        raise ConfigurationError(f"folds must be from 2 to the {len(first)} different rows that there are, got {folds}")
+    if folds < 2:
+        raise ConfigurationError(f"folds must be at least 2, got {folds}")
+    if len(first) < folds:
+        raise ConfigurationError(f"there must be at least {folds} different rows for {folds} folds, got {len(first)}")
     _, places = np.unique(group, return_index=True)
     chance = np.random.default_rng(seed)
     order = np.lexsort((chance.random(len(places)), targets[places]))
