@@ -55,6 +55,7 @@ for name in ("hpsearch", "hpsearch_trainers", "hpsearch_comm"):
     sys.modules[name] = None  # whatever is installed here: an import of it fails
 import importlib.util
 import torch
+torch.set_num_threads(1)  # the worker's: how a sum is divided among threads changes its last bits
 for folder in sys.argv[1:]:
     for weights in (f"{folder}/weights.pt", f"{folder}/checkpoint.pt"):
         spec = importlib.util.spec_from_file_location("alone", f"{folder}/network.py")
