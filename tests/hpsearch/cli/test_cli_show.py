@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,7 @@ for name in ("hpsearch", "hpsearch_trainers", "hpsearch_comm"):
     sys.modules[name] = None  # whatever is installed here: an import of it fails
 import importlib.util
 import torch
-torch.set_num_threads(1)  # the worker's: how a sum is divided among threads changes its last bits
+torch.set_num_threads(1)
 for folder in sys.argv[1:]:
     for weights in (f"{folder}/weights.pt", f"{folder}/checkpoint.pt"):
         spec = importlib.util.spec_from_file_location("alone", f"{folder}/network.py")
@@ -139,8 +141,17 @@ def compare_alone(here: Path, hpsearch_command: Call, studies: list[hpsearch.Stu
         gave = torch.load(folder / "gave.pt")
         for name in ("weights", "checkpoint"):
             assert torch.equal(torch.load(folder / f"{name}-outputs.pt"), gave), (folder.name, name)
-        with torch.no_grad():
+        with torch.no_grad(), as_in_a_worker():
             assert torch.equal(study.network()(shown_trainables.ROWS), gave), folder.name
+
+
+@contextlib.contextmanager
+def as_in_a_worker() -> Iterator[None]:
+    """How a sum is divided among threads changes its last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def test_a_trial_is_shown_with_its_network_and_what_it_costs(here, hpsearch_command):
