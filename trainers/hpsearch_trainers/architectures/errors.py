@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-
-__all__ = ["ArchitectureError", "nearest"]
+__all__ = ["ArchitectureError"]
 
 
 class ArchitectureError(ValueError):
@@ -23,9 +20,3 @@ class ArchitectureError(ValueError):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.problem}"
-
-
-def nearest(name: object, known: Iterable[str]) -> str:
-    """Give "; did you mean ...?" if a known name is near, else nothing."""
-    found = difflib.get_close_matches(str(name), list(known), n=1)
-    return f"; did you mean {found[0]!r}?" if found else ""

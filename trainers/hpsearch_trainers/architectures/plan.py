@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from hpsearch_trainers.architectures.calls import Call, Planned, module
-from hpsearch_trainers.architectures.errors import ArchitectureError, nearest
+from hpsearch_trainers.architectures.errors import ArchitectureError
 from hpsearch_trainers.architectures.registry import OPERATIONS, Build
 from hpsearch_trainers.architectures.shapes import Shape, described
+from hpsearch_trainers.nearest import nearest
 
 __all__ = ["chain", "check_parameters", "named", "operation_named", "plan_operation"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from hpsearch_trainers.data_sets.arrays import Array, as_images, check_finite, is_idx, listed, read_idx, read_npz
 from hpsearch_trainers.data_sets.image_folder import read_image_folder
 from hpsearch_trainers.data_sets.reading import TABLE_ENDINGS, DataSetError, read_table
+from hpsearch_trainers.nearest import nearest
 
 __all__ = ["Examples", "read_examples"]
 
@@ -99,17 +99,10 @@ def _of_table(path: Path, target: str | None) -> Examples:
     if target not in table.columns:
         names = ", ".join(repr(name) for name in table.columns)
         got = "none" if target is None else repr(target)
-        close = _close(target, list(table.columns)) if target is not None else ""
+        close = nearest(target, table.columns) if target is not None else ""
         raise DataSetError(f"target: must be one of the columns of {path}, got {got}; there are {names}{close}")
     columns: dict[str, Sequence[str] | Array] = dict(table.columns)
     return Examples(path, columns.pop(target), target, columns, place=table.place)
-
-
-def _close(word: str, known: Sequence[str]) -> str:
-    """Say which name was probably meant; nothing where none is like it."""
-    cases = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(word.lower(), cases, n=1)
-    return f"; did you mean {cases[found[0]]!r}?" if found else ""
 
 
 def _of_arrays(path: Path, arrays: dict[str, Array], target: str | None) -> Examples:

@@ -1,0 +1,15 @@
+"""What somebody probably meant by a name that isn't known."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["nearest"]
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Give "; did you mean ...?" if a known name is near, in whatever case, else nothing."""
+    cases = {one.lower(): one for one in known}
+    found = difflib.get_close_matches(str(name).lower(), cases, n=1)
+    return f"; did you mean {cases[found[0]]!r}?" if found else ""
