@@ -17,6 +17,7 @@ from hpsearch.report.study import Study, load
 from hpsearch.run.study_run import write_tensorboard
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
+from hpsearch.study.provenance import process_name
 
 __all__ = ["best", "doctor", "export", "lineage", "status", "stop", "tensorboard", "trials"]
 
@@ -148,7 +149,7 @@ def stop(given: argparse.Namespace) -> int:
         holder = place.holder()
         if holder is None or load(place.path).is_told:
             raise JournalError(f"{place.path}: no process runs this study now; there is nothing to stop")
-        journal.request("stop")
+        journal.request("stop", by=process_name())
     print(f"asked {holder} to end at the next reports of its trials")
     return 0
 

@@ -337,7 +337,7 @@ class Orchestrator:
             self._end("max_time")
         if now >= self._next_check:
             self._next_check = now + self._backend.tick
-            if "stop" in self._journal.requests():
+            if any(request.verb == "stop" for request in self._journal.requests()):
                 self._end("stopped")
 
     def _look(self, last: bool = False) -> None:

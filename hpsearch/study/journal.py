@@ -36,6 +36,7 @@ from hpsearch.study.journal_format import (
     with_checksums,
 )
 from hpsearch.study.journaled_state import Entry
+from hpsearch.study.requests import Request, leave_request, requests_after
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
 
@@ -244,23 +245,34 @@ class Journal:
         """Number and checksum of the last event, as the process that writes knows it."""
         return self._end
 
-    def request(self, verb: str) -> None:
-        """Leave word for the process that runs the study."""
-        with explained(self._path):
-            self._connection.execute("INSERT INTO requests (time, verb) VALUES (?, ?)", (time.time(), verb))
+    def request(self, verb: str, details: Mapping[str, Any] | None = None, by: str = "") -> None:
+        """Leave word for the process that runs the study, or for whoever looks at it.
 
-    def requests(self) -> list[str]:
-        """Give the requests that were left since the journal was opened to be written.
+        Args:
+            verb: What is asked.
+            details: JSON values that it needs.
+            by: Who asks, as `user@host:pid`.
+        """
+        with explained(self._path):
+            leave_request(self._connection, Request(time.time(), verb, by, details or {}))
+
+    def requests(self) -> list[Request]:
+        """Give the requests that were left since the journal was opened to be written, each of them once.
 
         Raises:
             JournalError: This process may write the journal no more.
         """
         self._check_place()
         with explained(self._path):
-            rows = self._connection.execute(
-                "SELECT verb FROM requests WHERE seq > ? ORDER BY seq", (self._last_request,)
-            )
-            return [verb for (verb,) in rows]
+            found = list(requests_after(self._connection, self._last_request))
+        if found:
+            self._last_request = found[-1][0]
+        return [request for _, request in found]
+
+    def all_requests(self) -> list[Request]:
+        """Give all requests that were ever left, in their order."""
+        with explained(self._path):
+            return [request for _, request in requests_after(self._connection, 0)]
 
     def _check_place(self) -> None:
         """See that what is written here is what others read, and that nobody else may write it."""

@@ -49,7 +49,8 @@ INSERT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)"
 _TABLES = f"""
 CREATE TABLE study (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 {_EVENTS};
-CREATE TABLE requests (seq INTEGER PRIMARY KEY, time REAL NOT NULL, verb TEXT NOT NULL);
+CREATE TABLE requests (seq INTEGER PRIMARY KEY, time REAL NOT NULL, verb TEXT NOT NULL,
+    by TEXT NOT NULL DEFAULT '', details TEXT NOT NULL DEFAULT '');
 """
 
 _Row = Sequence[Any]

@@ -163,10 +163,37 @@ def test_a_request_is_for_the_process_that_writes_then_and_for_no_later_one(path
     with Journal.open(path) as journal, Journal.read(path) as other:
         assert journal.requests() == []
         other.request("stop")
-        other.request("go")
-        assert journal.requests() == ["stop", "go"]
+        other.request("go", {"trial": 3}, "me@here:1")
+        assert [(one.verb, one.details, one.by) for one in journal.requests()] == [
+            ("stop", {}, ""),
+            ("go", {"trial": 3}, "me@here:1"),
+        ]
+        assert journal.requests() == []
     with Journal.open(path) as journal:
         assert journal.requests() == []
+        assert [one.verb for one in journal.all_requests()] == ["stop", "go"]
+
+
+def test_a_journal_whose_requests_had_no_author_gets_one_with_the_next_that_is_left(path):
+    with sqlite3.connect(path) as connection:
+        connection.executescript("""
+            DROP TABLE requests;
+            CREATE TABLE requests (seq INTEGER PRIMARY KEY, time REAL NOT NULL, verb TEXT NOT NULL);
+            INSERT INTO requests (time, verb) VALUES (1.5, 'stop');
+        """)
+    with Journal.read(path) as journal:
+        assert [(one.time, one.verb, one.by, one.details) for one in journal.all_requests()] == [(1.5, "stop", "", {})]
+        journal.request("pause", by="me@here:1")
+        assert [(one.verb, one.by) for one in journal.all_requests()] == [("stop", ""), ("pause", "me@here:1")]
+
+
+def test_a_request_that_was_damaged_is_no_request(path):
+    with Journal.read(path) as journal:
+        journal.request("prune", {"trial": 3})
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE requests SET details = '{'")
+    with Journal.read(path) as journal, pytest.raises(JournalError, match="request 1 can't be read"):
+        journal.all_requests()
 
 
 def test_in_memory_holds_the_same():

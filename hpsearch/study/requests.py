@@ -1,0 +1,69 @@
+"""Words that are left in a journal beside its events: by anyone who may write the file, for whoever reads them.
+
+They decide nothing by themselves: what the process that runs the study makes of one is an event.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpsearch.errors import JournalError
+
+__all__ = ["Request", "leave_request", "requests_after"]
+
+_ADDED = ("by", "details")
+"""Columns that journals of before lack; they get them with the first request that is left."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One word that was left."""
+
+    time: float
+    """Seconds since the epoch."""
+    verb: str
+    by: str
+    """`user@host:pid`; empty where it isn't known."""
+    details: Mapping[str, Any]
+    """JSON values."""
+
+
+def leave_request(connection: sqlite3.Connection, request: Request) -> None:
+    """Write one, in a transaction of its own."""
+    execute = connection.execute
+    execute("BEGIN IMMEDIATE")
+    try:
+        missing = set(_ADDED) - _columns(connection)
+        for column in _ADDED:
+            if column in missing:
+                execute(f"ALTER TABLE requests ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
+        row = (request.time, request.verb, request.by, json.dumps(request.details, allow_nan=False))
+        execute("INSERT INTO requests (time, verb, by, details) VALUES (?, ?, ?, ?)", row)
+        execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            execute("ROLLBACK")
+        raise
+
+
+def requests_after(connection: sqlite3.Connection, number: int) -> Iterator[tuple[int, Request]]:
+    """Give (number, request) of those with greater numbers, in their order.
+
+    Raises:
+        JournalError: One was damaged.
+    """
+    added = ", ".join(_ADDED) if _columns(connection).issuperset(_ADDED) else "'', ''"
+    query = f"SELECT seq, time, verb, {added} FROM requests WHERE seq > ? ORDER BY seq"
+    for seq, when, verb, by, details in connection.execute(query, (number,)).fetchall():
+        try:
+            yield seq, Request(when, verb, by, json.loads(details) if details else {})
+        except ValueError as error:
+            raise JournalError(f"request {seq} can't be read: {error}. The file was damaged; leave it anew.") from error
+
+
+def _columns(connection: sqlite3.Connection) -> set[str]:
+    return {row[1] for row in connection.execute("PRAGMA table_info(requests)")}
