@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from hpsearch.cli import ask, compare, look, predict, run, show
+from hpsearch.cli import ask, compare, look, predict, report, run, show
 
 __all__ = ["build_parser"]
 
@@ -193,6 +193,7 @@ def _add_looking(commands: _Commands) -> None:
     command.add_argument("--dir", type=Path, help="for the results (default: runs/benchmark-<suite>)")
 
     _add_comparing(commands)
+    _add_reporting(commands)
 
     _add_command(commands, "doctor", look.doctor, "look at this machine and its installation")
 
@@ -204,6 +205,14 @@ def _add_comparing(commands: _Commands) -> None:
     text = "csv: every change of each study's best, with what it had cost"
     command.add_argument("--format", choices=("table", "csv", "json"), default="table", help=text)
     command.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the best over trials, iterations and time")
+
+
+def _add_reporting(commands: _Commands) -> None:
+    text = "write a study on one HTML page; several that search for the same are compared first"
+    command = _add_command(commands, "report", report.report, text)
+    command.add_argument("dirs", type=Path, nargs="+", metavar="DIR")
+    command.add_argument("--output", type=Path, metavar="FILE", help="(default: report.html in the first DIR)")
+    command.add_argument("--png", type=Path, metavar="FOLDER", help="write each picture there, too")
 
 
 def _add_predicting(commands: _Commands) -> None:

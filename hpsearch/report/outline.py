@@ -9,7 +9,7 @@ from hpsearch.report.tables import param_cell
 from hpsearch.space import Space
 from hpsearch.trial import Params, TrialRow, Value
 
-__all__ = ["outline", "outlined"]
+__all__ = ["outline", "outlined", "written"]
 
 
 def outlined(rows: Sequence[TrialRow], space: Space) -> tuple[list[TrialRow], tuple[str, ...]]:
@@ -21,15 +21,16 @@ def outlined(rows: Sequence[TrialRow], space: Space) -> tuple[list[TrialRow], tu
 
 def outline(params: Params, space: Space) -> dict[str, Value]:
     """Give a point with a text for each structure, such as `[conv(channels=32 kernel=3) pool]`."""
-    return {name: _text(value) if is_structure else value for name, value, is_structure in space.top(params)}
+    return {name: written(value) if is_structure else value for name, value, is_structure in space.top(params)}
 
 
-def _text(value: Value) -> str:
+def written(value: Value) -> str:
+    """Give a structure, or a part of one, as a text."""
     match value:
         case list():
-            return f"[{' '.join(map(_text, value))}]"
+            return f"[{' '.join(map(written, value))}]"
         case {"from": source, "operation": operation} if len(value) == 2:
-            return f"{_text(operation)}~{source}"
+            return f"{written(operation)}~{source}"
         case dict() if len(value) == 1 and all(isinstance(own, dict) for own in value.values()):
             ((name, own),) = value.items()
             return f"{name}({_settings(own)})" if own else name
@@ -40,4 +41,4 @@ def _text(value: Value) -> str:
 
 def _settings(own: Mapping[str, Value]) -> str:
     """Write names and values."""
-    return " ".join(f"{name}={_text(value)}" for name, value in own.items())
+    return " ".join(f"{name}={written(value)}" for name, value in own.items())

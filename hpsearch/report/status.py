@@ -11,7 +11,7 @@ from hpsearch.report.wording import by_state, by_width, counted, duration, front
 from hpsearch.study.enough import ENOUGH
 from hpsearch.trial import Failure, TrialState
 
-__all__ = ["status_text", "way_on"]
+__all__ = ["failures_by_kind", "status_text", "way_on"]
 
 _MOST_FAILURES = 5
 _MOST_REVERTED = 5
@@ -151,10 +151,7 @@ def _reverted(study: Study) -> list[str]:
 
 def _failures(study: Study) -> list[str]:
     """Show each kind of failure once, with one traceback, and the trials that it struck."""
-    kinds: dict[str, tuple[Failure, list[int]]] = {}
-    for row in study.trials:
-        if row.failure is not None:
-            kinds.setdefault(_kind(row.failure), (row.failure, []))[1].append(row.number)
+    kinds = failures_by_kind(study)
     lines = []
     for first, struck in list(kinds.values())[:_MOST_FAILURES]:
         named = ", ".join(map(str, struck[:_MOST_NAMED]))
@@ -166,6 +163,15 @@ def _failures(study: Study) -> list[str]:
         more = counted(len(kinds) - _MOST_FAILURES, "more kind")
         lines.append(f"            and {more}: hpsearch trials {shlex.quote(str(study.directory))}")
     return lines
+
+
+def failures_by_kind(study: Study) -> dict[str, tuple[Failure, list[int]]]:
+    """Give the failed trials by what failed, in the order of the first: its failure, and the trials' numbers."""
+    kinds: dict[str, tuple[Failure, list[int]]] = {}
+    for row in study.trials:
+        if row.failure is not None:
+            kinds.setdefault(_kind(row.failure), (row.failure, []))[1].append(row.number)
+    return kinds
 
 
 def _kind(failure: Failure) -> str:

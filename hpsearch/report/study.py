@@ -325,7 +325,7 @@ class Study:
         """
         began: dict[int, float] = {}
         ended: dict[int, float] = {}
-        for when, event in self._events():
+        for when, event in self.timed_events():
             match event:
                 case Started(segment=segment):
                     began.setdefault(segment.trial, when)
@@ -339,9 +339,10 @@ class Study:
 
     def events(self) -> Iterator[Event]:
         """Read what happened, from the first event on."""
-        return (event for _, event in self._events())
+        return (event for _, event in self.timed_events())
 
-    def _events(self) -> Iterator[tuple[float, Event]]:
+    def timed_events(self) -> Iterator[tuple[float, Event]]:
+        """Read what happened, each event with its time in seconds since the epoch."""
         return ((entry.time, entry.event) for entry in self._entries())
 
 

@@ -1,0 +1,102 @@
+"""A picture: shapes in the order of drawing, and what it shows in words. Nothing here knows how it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["SERIES", "Anchor", "Area", "Box", "Dot", "Ink", "Line", "Picture", "Point", "Shape", "Words"]
+
+Point = tuple[float, float]
+Anchor = Literal["start", "middle", "end"]
+
+Ink = Literal["text", "muted", "grid", "paper", "s0", "s1", "s2", "s3", "s4", "s5", "good", "bad"]
+"""What a shape is drawn with; each writer knows the colours."""
+
+SERIES: tuple[Ink, ...] = ("s0", "s1", "s2", "s3", "s4", "s5")
+"""Inks that tell things apart, also by who sees few colours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line through points."""
+
+    points: Sequence[Point]
+    ink: Ink
+    width: float = 1.0
+    dashed: bool = False
+    faint: bool = False
+    tip: str = ""
+    """Shown where a pointer rests on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A faintly filled polygon."""
+
+    points: Sequence[Point]
+    ink: Ink
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A filled rectangle, from its corner at the left above."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    ink: Ink
+    tip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A point; hollow ones are outlines."""
+
+    x: float
+    y: float
+    ink: Ink
+    radius: float = 3.0
+    hollow: bool = False
+    tip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A text whose baseline's anchor lies at a point."""
+
+    x: float
+    y: float
+    text: str
+    anchor: Anchor = "start"
+    ink: Ink = "text"
+    size: float = 12.0
+    upright: bool = False
+    """Reads from below to above."""
+
+
+Shape = Line | Area | Box | Dot | Words
+
+
+@dataclass
+class Picture:
+    """Shapes on a white or dark ground; lengths are pixels, y grows downwards."""
+
+    width: float
+    height: float
+    title: str
+    told: str
+    """What is to be seen, for who doesn't see it."""
+    shapes: list[Shape] = field(default_factory=list)
+
+    def draw(self, *shapes: Shape) -> None:
+        """Draw on top of what is there."""
+        self.shapes.extend(shapes)
+
+    def _repr_svg_(self) -> str:
+        """Show it in a notebook."""
+        from hpsearch.charts.svg import svg
+
+        return svg(self, alone=True)

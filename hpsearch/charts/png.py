@@ -1,0 +1,103 @@
+"""Pictures as PNG, for what shows no SVG; on white."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+from collections.abc import Sequence
+
+from hpsearch.charts.picture import Area, Box, Dot, Ink, Line, Picture, Point, Words
+
+__all__ = ["png"]
+
+_COLOURS: dict[Ink, tuple[int, int, int]] = {
+    "text": (0x24, 0x29, 0x2F),
+    "muted": (0x57, 0x60, 0x6A),
+    "grid": (0xD8, 0xDE, 0xE4),
+    "paper": (0xFF, 0xFF, 0xFF),
+    "s0": (0x09, 0x69, 0xDA),
+    "s1": (0xBC, 0x4C, 0x00),
+    "s2": (0x1A, 0x7F, 0x37),
+    "s3": (0x82, 0x50, 0xDF),
+    "s4": (0x9A, 0x67, 0x00),
+    "s5": (0xBF, 0x39, 0x89),
+    "good": (0x1A, 0x7F, 0x37),
+    "bad": (0xCF, 0x22, 0x2E),
+}
+"""Those of light pages."""
+
+_FINER = 2
+"""Pillow draws without smoothing: so it draws larger, and the picture is made smaller."""
+
+_DASH, _GAP = 6.0, 4.0
+
+
+def png(picture: Picture, scale: float = 2.0) -> bytes:
+    """Give a picture as PNG.
+
+    Args:
+        picture: What to write.
+        scale: Pixels of the file for each of the picture's.
+    """
+    from PIL import Image, ImageDraw, ImageFont
+
+    factor = scale * _FINER
+    size = round(picture.width * factor), round(picture.height * factor)
+    image = Image.new("RGB", size, _COLOURS["paper"])
+    pen = ImageDraw.Draw(image, "RGBA")
+
+    def at(points: Sequence[Point]) -> list[Point]:
+        return [(x * factor, y * factor) for x, y in points]
+
+    for shape in picture.shapes:
+        colour = _COLOURS[shape.ink]
+        match shape:
+            case Line(points=points, dashed=dashed, width=width, faint=faint):
+                filled = (*colour, 90 if faint else 255)
+                for part in _dashes(points) if dashed else [points]:
+                    pen.line(at(part), fill=filled, width=max(1, round(width * factor)), joint="curve")
+            case Area(points=points):
+                pen.polygon(at(points), fill=(*colour, 46))
+            case Box(x=x, y=y, width=width, height=height):
+                pen.rectangle(at([(x, y), (x + width, y + height)]), fill=colour)
+            case Dot(x=x, y=y, radius=radius, hollow=hollow):
+                corners = at([(x - radius, y - radius), (x + radius, y + radius)])
+                pen.ellipse(corners, fill=None if hollow else colour, outline=colour, width=round(factor))
+            case Words(x=x, y=y, text=text, anchor=anchor):
+                font = ImageFont.load_default(shape.size * factor)
+                letter = {"start": "l", "middle": "m", "end": "r"}[anchor]
+                if not shape.upright:
+                    pen.text((x * factor, y * factor), text, fill=colour, font=font, anchor=f"{letter}s")
+                    continue
+                left, top, right, bottom = (math.ceil(edge) for edge in font.getbbox(text))
+                turned = Image.new("L", (right - left, bottom - top))
+                ImageDraw.Draw(turned).text((-left, -top), text, fill=255, font=font)
+                turned = turned.rotate(90, expand=True)
+                corner = round(x * factor) - turned.width, round(y * factor) - turned.height // 2
+                image.paste(colour, corner, turned)
+    smaller = image.resize((round(picture.width * scale), round(picture.height * scale)), Image.Resampling.LANCZOS)
+    written = io.BytesIO()
+    smaller.save(written, "PNG", optimize=True)
+    return written.getvalue()
+
+
+def _dashes(points: Sequence[Point]) -> list[list[Point]]:
+    """Cut a line into dashes."""
+    dashes: list[list[Point]] = []
+    travelled = 0.0
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
+        length = math.hypot(x1 - x0, y1 - y0)
+        done = 0.0
+        while done < length:
+            phase = (travelled + done) % (_DASH + _GAP)
+            step = min(length - done, (_DASH if phase < _DASH else _DASH + _GAP) - phase)
+            if phase < _DASH:
+                ends = [
+                    (x0 + (x1 - x0) * share, y0 + (y1 - y0) * share)
+                    for share in (done / length, (done + step) / length)
+                ]
+                dashes.append(ends)
+            done += max(step, 1e-6)
+        travelled += length
+    return dashes

@@ -1,0 +1,123 @@
+"""From values to shares of an axis, and the marks on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["Linear", "Log", "Names", "Scale", "scale_of"]
+
+_ROOM = 0.03
+"""Share of the axis that is left free at either end."""
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+
+class Scale(Protocol):
+    """One axis."""
+
+    def share(self, value: object) -> float:
+        """Give where a value lies: 0 at the beginning, 1 at the end."""
+        ...
+
+    def ticks(self, most: int = 6) -> list[tuple[object, str]]:
+        """Give values to mark, with their texts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """Numbers; of a range without width the middle."""
+
+    low: float
+    high: float
+    whole: bool = False
+    """Only integers are marked."""
+
+    def share(self, value: object) -> float:
+        """Give where a number lies."""
+        assert isinstance(value, int | float)
+        span = self.high - self.low
+        return (value - self.low) / span if span else 0.5
+
+    def ticks(self, most: int = 6) -> list[tuple[object, str]]:
+        """Mark round numbers."""
+        span = self.high - self.low
+        if not span:
+            return [(self.low, _text(self.low, abs(self.low)))]
+        least = span / most
+        power = 10.0 ** math.floor(math.log10(least))
+        step = next(step * power for step in _STEPS if step * power >= least * (1 - 1e-9))
+        step = max(1.0, math.ceil(step)) if self.whole else step
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [(place * step, _text(place * step, step)) for place in range(first, last + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Numbers above 0 by their logarithm."""
+
+    low: float
+    high: float
+
+    def share(self, value: object) -> float:
+        """Give where a number lies."""
+        assert isinstance(value, int | float)
+        span = math.log(self.high) - math.log(self.low)
+        return (math.log(value) - math.log(self.low)) / span if span else 0.5
+
+    def ticks(self, most: int = 6) -> list[tuple[object, str]]:
+        """Mark powers of ten, and their multiples where there are few."""
+        low, high = math.log10(self.low), math.log10(self.high)
+        for factors in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+            marks = [
+                factor * 10.0**power
+                for power in range(math.floor(low), math.ceil(high) + 1)
+                for factor in factors
+                if self.low * (1 - 1e-9) <= factor * 10.0**power <= self.high * (1 + 1e-9)
+            ]
+            if len(marks) <= most:
+                break
+        marks = marks[:: math.ceil(len(marks) / most)] if marks else [self.low, self.high]
+        return [(mark, f"{mark:.4g}") for mark in dict.fromkeys(marks)]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Texts, evenly."""
+
+    names: tuple[str, ...]
+
+    def share(self, value: object) -> float:
+        """Give where a name stands."""
+        return (self.names.index(str(value)) + 0.5) / len(self.names)
+
+    def ticks(self, most: int = 6) -> list[tuple[object, str]]:
+        """Mark every name; where there are more, some."""
+        every = math.ceil(len(self.names) / max(most, 12))
+        return [(name, name) for name in self.names[::every]]
+
+
+def scale_of(values: Iterable[float], log: bool = False, whole: bool = False) -> Linear | Log:
+    """Give a scale that holds finite values, with some room; logarithmic where that is asked for and all are above 0.
+
+    Of no values it goes from 0 to 1.
+    """
+    known: Sequence[float] = [value for value in values if math.isfinite(value)]
+    low, high = (min(known), max(known)) if known else (0.0, 1.0)
+    if log and low > 0:
+        room = (high / low) ** _ROOM
+        return Log(low / room, high * room)
+    room = _ROOM * (high - low)
+    return Linear(low - room, high + room, whole)
+
+
+def _text(value: float, step: float) -> str:
+    if value == 0:
+        return "0"
+    if 1e-4 <= abs(value) < 1e6:
+        digits = max(0, -math.floor(math.log10(step) + 1e-9)) if step else 4
+        text = f"{value:.{min(digits + (step * 10**digits % 1 > 1e-6), 10)}f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{value:.4g}"

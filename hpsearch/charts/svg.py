@@ -1,0 +1,91 @@
+"""Pictures as SVG: within a page, whose style colours them, or alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from xml.etree import ElementTree as Tree
+
+from hpsearch.charts.picture import Area, Box, Dot, Line, Picture, Point, Shape, Words
+
+__all__ = ["STYLE", "svg"]
+
+STYLE = """
+.chart { --text: #24292f; --muted: #57606a; --grid: #d8dee4; --paper: #ffffff; --s0: #0969da; --s1: #bc4c00;
+  --s2: #1a7f37; --s3: #8250df; --s4: #9a6700; --s5: #bf3989; --good: #1a7f37; --bad: #cf222e }
+@media (prefers-color-scheme: dark) { .chart { --text: #e6edf3; --muted: #9198a1; --grid: #30363d; --paper: #0d1117;
+  --s0: #58a6ff; --s1: #ffa657; --s2: #3fb950; --s3: #bc8cff; --s4: #e3b341; --s5: #ff7bc0; --good: #3fb950;
+  --bad: #ff7b72 } }
+.chart text { font-family: system-ui, sans-serif }
+.chart .ground { fill: var(--paper) }
+"""
+"""What a page that holds pictures needs."""
+
+_numbers = itertools.count(1)
+
+
+def svg(picture: Picture, alone: bool = False) -> str:
+    """Give a picture as SVG.
+
+    Args:
+        picture: What to write.
+        alone: It brings its own style, as a file or in a notebook; else the page must hold `STYLE`.
+    """
+    name = f"chart-{next(_numbers)}" if not alone else "chart-0"
+    size = f"0 0 {_number(picture.width)} {_number(picture.height)}"
+    root = Tree.Element("svg", {"class": "chart", "viewBox": size, "role": "img"})
+    root.set("aria-labelledby", f"{name}-title {name}-told")
+    if alone:
+        root.set("xmlns", "http://www.w3.org/2000/svg")
+        root.set("width", _number(picture.width))
+        Tree.SubElement(root, "style").text = STYLE
+    Tree.SubElement(root, "title", {"id": f"{name}-title"}).text = picture.title
+    Tree.SubElement(root, "desc", {"id": f"{name}-told"}).text = picture.told
+    Tree.SubElement(root, "rect", {"class": "ground", "width": "100%", "height": "100%"})
+    for shape in picture.shapes:
+        root.append(_element(shape))
+    return Tree.tostring(root, encoding="unicode")
+
+
+def _element(shape: Shape) -> Tree.Element:
+    ink = f"var(--{shape.ink})"
+    match shape:
+        case Line(points=points):
+            element = Tree.Element("polyline", {"points": _points(points), "fill": "none", "stroke": ink})
+            element.set("stroke-width", _number(shape.width))
+            if shape.dashed:
+                element.set("stroke-dasharray", "6 4")
+            if shape.faint:
+                element.set("opacity", "0.35")
+        case Area(points=points):
+            element = Tree.Element("polygon", {"points": _points(points), "fill": ink, "opacity": "0.18"})
+        case Box(x=x, y=y, width=width, height=height):
+            corner = {"x": _number(x), "y": _number(y), "width": _number(width), "height": _number(height)}
+            element = Tree.Element("rect", {**corner, "fill": ink})
+        case Dot(x=x, y=y, radius=radius, hollow=hollow):
+            element = Tree.Element("circle", {"cx": _number(x), "cy": _number(y), "r": _number(radius)})
+            element.set("fill", "none" if hollow else ink)
+            if hollow:
+                element.set("stroke", ink)
+        case Words(x=x, y=y, text=text, anchor=anchor):
+            element = Tree.Element("text", {"x": _number(x), "y": _number(y), "text-anchor": anchor, "fill": ink})
+            element.set("font-size", _number(shape.size))
+            if shape.upright:
+                element.set("transform", f"rotate(-90 {_number(x)} {_number(y)})")
+            element.text = _printable(text)
+    if not isinstance(shape, Area | Words) and shape.tip:
+        Tree.SubElement(element, "title").text = _printable(shape.tip)
+    return element
+
+
+def _points(points: Sequence[Point]) -> str:
+    return " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _printable(text: str) -> str:
+    """Leave out what XML can't hold, such as control characters and lone surrogates."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -1,0 +1,31 @@
+"""The command that writes a study, or several, on one page."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hpsearch.errors import StorageError
+from hpsearch.report.study import load
+
+__all__ = ["report"]
+
+
+def report(given: argparse.Namespace) -> int:
+    """Write the page, and the pictures where they are asked for."""
+    from hpsearch.report.page.page import page_of
+
+    studies = [load(directory) for directory in given.dirs]
+    page = page_of(studies)
+    path: Path = given.output or studies[0].directory / "report.html"
+    try:
+        path.write_text(page.html(), encoding="utf-8")
+    except OSError as error:
+        raise StorageError(
+            f"{path}: expected a file that can be written, got: {error.strerror}. Name another with --output."
+        ) from error
+    print(path)
+    if given.png is not None:
+        for picture in page.save_pictures(given.png):
+            print(picture)
+    return 0

@@ -1,0 +1,84 @@
+"""The page of one study, or of several: its sections in their order, as HTML and as pictures."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpsearch.charts import png
+from hpsearch.errors import HpsearchError, StorageError
+from hpsearch.report.comparison import compare
+from hpsearch.report.page.comparing import beside
+from hpsearch.report.page.failures import failures
+from hpsearch.report.page.html import page
+from hpsearch.report.page.networks import networks
+from hpsearch.report.page.overview import again, overview, trials
+from hpsearch.report.page.params import front, importance, parallel
+from hpsearch.report.page.progress import curves, history
+from hpsearch.report.page.section import Section
+from hpsearch.report.page.workers import brackets, workers
+from hpsearch.report.study import Study
+
+__all__ = ["Page", "page_of"]
+
+_ORDER = (overview, history, front, curves, networks, brackets, importance, parallel, trials, workers, failures, again)
+
+
+class Page:
+    """What is shown of some studies."""
+
+    def __init__(self, title: str, parts: Sequence[tuple[str, Sequence[Section]]]) -> None:
+        self._title, self._parts = title, parts
+
+    def html(self) -> str:
+        """Give one file that opens anywhere."""
+        return page(self._title, self._parts, "Made by hpsearch from the study's journal; it needs no connection.")
+
+    def save_pictures(self, directory: Path) -> list[Path]:
+        """Write each picture as PNG; give the files.
+
+        Raises:
+            StorageError: They can't be written.
+        """
+        paths = []
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            for number, (_, sections) in enumerate(self._parts, 1):
+                for section in sections:
+                    if section.picture is not None:
+                        name = "-".join(re.findall(r"\w+", section.title.lower()))
+                        paths.append(directory / (f"{number}-{name}.png" if len(self._parts) > 1 else f"{name}.png"))
+                        paths[-1].write_bytes(png(section.picture))
+        except OSError as error:
+            raise StorageError(f"{directory}: expected a folder that can be written: {error}") from error
+        return paths
+
+
+def page_of(studies: Sequence[Study]) -> Page:
+    """Make the page; several studies that search for the same are compared first.
+
+    Raises:
+        HpsearchError: None is given.
+    """
+    if not studies:
+        raise HpsearchError("report: expected one study at least, got none")
+    parts: list[tuple[str, Sequence[Section]]] = []
+    names = [study.sweep.name for study in studies]
+    if len(studies) > 1:
+        compared = compare(*studies)
+        if any(not math.isnan(value) for run in compared.runs for value in run.values):
+            parts.append(("Side by side", beside(compared)))
+    for study in studies:
+        sections = [section for make in _ORDER for section in _several(make(study))]
+        heading = study.sweep.name if names.count(study.sweep.name) == 1 else study.directory.name
+        parts.append((heading, sections))
+    title = names[0] if len(studies) == 1 else f"{len(studies)} studies: {', '.join(dict.fromkeys(names))}"
+    return Page(title, parts)
+
+
+def _several(made: Section | list[Section] | None) -> list[Section]:
+    if made is None:
+        return []
+    return made if isinstance(made, list) else [made]

@@ -1,0 +1,34 @@
+"""A part of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpsearch.charts import Picture
+
+__all__ = ["Section", "Table"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Words in rows."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A title, and what stands below it."""
+
+    title: str
+    words: Sequence[str] = ()
+    """Paragraphs."""
+    picture: Picture | None = None
+    table: Table | None = None
+    folded: bool = False
+    """The table is shown when it is asked for, as it says in numbers what the picture shows."""
+    code: str = ""
+    """Lines to be copied."""
