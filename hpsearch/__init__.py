@@ -16,6 +16,7 @@ from hpsearch.errors import (
     TellError,
     TrainableError,
 )
+from hpsearch.report.comparison import Comparison, compare
 from hpsearch.report.rerun import Configuration, Rerun
 from hpsearch.report.study import BestTrial, Study, load
 from hpsearch.run.api import rerun, search
@@ -69,6 +70,7 @@ __all__ = [
     "CheckpointError",
     "Checkpoints",
     "Choice",
+    "Comparison",
     "Configuration",
     "Constant",
     "Curve",
@@ -106,6 +108,7 @@ __all__ = [
     "TrainableError",
     "Uniform",
     "When",
+    "compare",
     "current_trial",
     "load",
     "load_sweep",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from hpsearch.cli import ask, look, predict, run, show
+from hpsearch.cli import ask, compare, look, predict, run, show
 
 __all__ = ["build_parser"]
 
@@ -192,7 +192,18 @@ def _add_looking(commands: _Commands) -> None:
     command.add_argument("--data", type=Path, metavar="FOLDER", help=text)
     command.add_argument("--dir", type=Path, help="for the results (default: runs/benchmark-<suite>)")
 
+    _add_comparing(commands)
+
     _add_command(commands, "doctor", look.doctor, "look at this machine and its installation")
+
+
+def _add_comparing(commands: _Commands) -> None:
+    text = "show studies beside each other; those that differ in their seed alone are runs of one side"
+    command = _add_command(commands, "compare", compare.compare, text)
+    command.add_argument("dirs", type=Path, nargs="+", metavar="DIR")
+    text = "csv: every change of each study's best, with what it had cost"
+    command.add_argument("--format", choices=("table", "csv", "json"), default="table", help=text)
+    command.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the best over trials, iterations and time")
 
 
 def _add_predicting(commands: _Commands) -> None:

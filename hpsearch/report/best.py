@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from hpsearch.checks import nearest
 from hpsearch.errors import HpsearchError
-from hpsearch.events import Failed, Finished, Retried, Reverted
 from hpsearch.objective import Metric, Objective, hypervolume, values_of
-from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.report.course import course
+from hpsearch.study.journaled_state import Entry
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Score, TrialRow, TrialState
 
 if TYPE_CHECKING:
     from hpsearch.report.study import Study
 
-__all__ = ["BestTrial", "hypervolumes", "no_best", "weighted"]
+__all__ = ["BestTrial", "hypervolumes", "no_best", "reference_point", "weighted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +110,28 @@ def hypervolumes(
     Raises:
         HpsearchError: It names another metric, or what isn't finite.
     """
-    objective, journaled = sweep.objective, JournaledState(sweep)
-    fronts: list[tuple[float, int, list[Score]]] = []
-    for entry in journaled.read(entries):
-        if not isinstance(entry.event, Finished | Failed | Retried | Reverted):
-            continue
-        front = [row.score for row in journaled.leaders() if row.feasible and row.score is not None]
-        if front != (fronts[-1][2] if fronts else []):
-            fronts.append((entry.time - created, journaled.iterations, front))
-    reference = _reference(objective.goals, given or {}, [score for _, _, front in fronts for score in front])
+    objective = sweep.objective
+    moments = course(sweep, entries).changes
+    scores = [score for moment in moments for score in moment.front]
+    reference = reference_point(objective.goals, given or {}, scores)
     return [
-        (seconds, iterations, hypervolume([objective.point(score) for score in front], reference))
-        for seconds, iterations, front in fronts
+        (moment.time - created, moment.iterations, hypervolume(list(map(objective.point, moment.front)), reference))
+        for moment in moments
     ]
 
 
-def _reference(goals: Sequence[Metric], given: Mapping[str, float], scores: Sequence[Score]) -> tuple[float, ...]:
+def reference_point(goals: Sequence[Metric], given: Mapping[str, float], scores: Sequence[Score]) -> tuple[float, ...]:
+    """Give the point that a hypervolume is measured from, signed so that less is better.
+
+    Args:
+        goals: What decides.
+        given: The worst value of each metric that is worth anything; of those that it doesn't name the goal's own
+            `reference`, or the worst finite value of the scores.
+        scores: Of all fronts.
+
+    Raises:
+        HpsearchError: It names another metric, or what isn't finite.
+    """
     known = [goal.name for goal in goals]
     for name, value in given.items():
         if name not in known:

@@ -13,6 +13,7 @@ from hpsearch.errors import HpsearchError, UnreadableCheckpointError
 from hpsearch.events import Ended, Event, Extended, Failed, Finished, Lost, Opened, Reverted, Saved, Started
 from hpsearch.objective import Objective
 from hpsearch.report.best import BestTrial, hypervolumes, no_best, weighted
+from hpsearch.report.course import Course, course
 from hpsearch.report.lineage import Stage, lineage
 from hpsearch.report.segments import SegmentRow, segment_rows
 from hpsearch.schedulers.base import RungView
@@ -258,6 +259,10 @@ class Study:
                 if decision.action == "withdraw":
                     points[decision.trial] = sound.pop(decision.trial)
         return {trial: sorted(curve.items()) for trial, curve in points.items() if curve}
+
+    def course(self) -> Course:
+        """Give how the best trial, or the front, changed over trials, iterations and seconds."""
+        return course(self.sweep, self._entries())
 
     def row(self, trial: int | None = None) -> TrialRow:
         """Give a trial.

@@ -11,7 +11,7 @@ from hpsearch.settings import settings_fields
 from hpsearch.sweep.parts import SECTIONS
 from hpsearch.trial import Value
 
-__all__ = ["difference"]
+__all__ = ["difference", "differing"]
 
 _ABSENT = object()
 
@@ -27,13 +27,7 @@ def difference(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     What says how it is run, and the source, don't count. Nor does the law of the draws, which nobody asks for: a study
     keeps its own.
     """
-    there, here = _leaves(stored), _leaves(new)
-    pairs = {key: (there.get(key, _ABSENT), here.get(key, _ABSENT)) for key in [*there, *here]}
-    lines = [
-        f"{key_text(key)}: {_said(one)} in the study, {_said(other)} here"
-        for key, (one, other) in pairs.items()
-        if not _same(one, other)
-    ]
+    lines = [f"{key}: {one} in the study, {other} here" for key, (one, other) in differing(stored, new).items()]
     places = [
         {".".join(item["path"]): item["path"] for item in sweep["parameters"] if "path" in item}
         for sweep in (stored, new)
@@ -48,6 +42,15 @@ def difference(stored: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     # The order of parameters decides what a grid tries when, and how the table's columns stand.
     orders = [", ".join(names) for names in places]
     return [] if orders[0] == orders[1] else [f"parameters: {orders[0]} in the study, {orders[1]} here"]
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Give the keys that two sweeps differ in, with what each has there, in words; what counts as in `difference`."""
+    there, here = _leaves(one), _leaves(other)
+    pairs = {key: (there.get(key, _ABSENT), here.get(key, _ABSENT)) for key in [*there, *here]}
+    return {
+        key_text(key): (_said(left), _said(right)) for key, (left, right) in pairs.items() if not _same(left, right)
+    }
 
 
 def _leaves(sweep: Mapping[str, Any]) -> dict[KeyPath, Value]:

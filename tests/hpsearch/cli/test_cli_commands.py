@@ -33,6 +33,7 @@ COMMANDS = [
     "best",
     "show",
     "lineage",
+    "compare",
     "export",
     "tensorboard",
     "benchmark",

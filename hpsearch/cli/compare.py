@@ -1,0 +1,31 @@
+"""The command that compares studies."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from hpsearch.errors import HpsearchError
+
+__all__ = ["compare"]
+
+
+def compare(given: argparse.Namespace) -> int:
+    """Show studies beside each other."""
+    from hpsearch.report import comparison_tables
+    from hpsearch.report.comparison import compare as compared_with
+
+    compared = compared_with(*given.dirs)
+    if not any(run.course.changes for run in compared.runs):
+        raise HpsearchError("expected studies with values, but no trial of any has one yet; see `hpsearch status`")
+    if given.format == "csv":
+        print(comparison_tables.courses_csv(compared), end="")
+    elif given.format == "json":
+        print(json.dumps(comparison_tables.comparison_json(compared), indent=2, allow_nan=False, ensure_ascii=False))
+    else:
+        print(compared.text(), end="")
+    if given.plots is not None:
+        paths = compared.plots(given.plots)
+        if given.format == "table":
+            print("\nplots: " + ", ".join(map(str, paths)))
+    return 0
