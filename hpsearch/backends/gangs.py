@@ -78,7 +78,7 @@ class Gang:
             return Result(*key, self._results[0])
         rank, failure = next(iter(failures.items()))
         in_order = [rank for rank in sorted(self._results) if rank not in failures]
-        if in_order:
+        if in_order and not self._losses:  # one that is late may have died unnoticed, and be the one that was needed
             return self._failed(in_order[0], self._unlike(in_order[0], rank))
         return Gone(*key, self._of(rank, failure.message), seconds=self._results[rank].seconds)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from hpsearch.design.folder import DesignFolder
 from hpsearch.design.sweep_text import TRAINABLE
 from hpsearch.errors import DesignError
 from hpsearch.space import Constant
+from hpsearch.sweep.file import locate
 from hpsearch.sweep.sweep import Sweep
 from hpsearch_trainers.scores import SCORES
 
@@ -39,7 +39,10 @@ def check_sweep(sweep: Sweep, folder: DesignFolder, constants: Mapping[str, Any]
         raise _refused(
             folder, "metric.scope", "last, as the last fit ends where a trial's score was reported", metric.scope
         )
-    for name, value in {**constants, "epochs": sweep.iterations}.items():
+    wanted = {**constants, "epochs": sweep.iterations}
+    if any(bound.metric == "latency_ms" for bound in sweep.objective.constraints):
+        wanted["latency"] = True  # else nobody measures it
+    for name, value in wanted.items():
         parameter = sweep.parameters.find(name)
         given = None if parameter is None else parameter.distribution
         if not isinstance(given, Constant) or given.value != value:
@@ -48,5 +51,7 @@ def check_sweep(sweep: Sweep, folder: DesignFolder, constants: Mapping[str, Any]
 
 
 def _refused(folder: DesignFolder, key: str, wanted: str, got: object) -> DesignError:
-    again = "put it back, or design anew in a folder of its own"
-    return DesignError(f"{Path(folder.sweep)}: {key}: must be {wanted} in the sweep of this design, got {got}; {again}")
+    return DesignError(
+        f"{locate(folder.sweep, key)}: {key}: must be {wanted} in the sweep of this design, got {got}; put that right, "
+        "or design anew in a folder of its own"
+    )

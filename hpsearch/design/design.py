@@ -17,7 +17,7 @@ from hpsearch.design.asked import Asked
 from hpsearch.design.check_sweep import check_sweep
 from hpsearch.design.folder import DesignFolder
 from hpsearch.design.last_fit import best_of, deliver
-from hpsearch.design.pace import ENOUGH_EPOCHS, SCORING, STARTING, Clock, pace, search_seconds
+from hpsearch.design.pace import ENOUGH_EPOCHS, SCORING, STARTING, Clock, check_latency, pace, search_seconds
 from hpsearch.design.report import Report
 from hpsearch.design.scoring import tested
 from hpsearch.design.search_space import search_space
@@ -30,7 +30,8 @@ from hpsearch.report.wording import duration, number
 from hpsearch.run.study_run import Run, create_study, run_study, seconds_spent
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
-from hpsearch.sweep.file import load_sweep
+from hpsearch.sweep.file import load_sweep, locate
+from hpsearch.sweep.sweep import Sweep
 from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.data_sets import DataSetError, prepare
 from hpsearch_trainers.prepared_rows import PreparedRows, read_rows
@@ -116,6 +117,7 @@ def resume(folder: Path, around: Surroundings, seconds: float | None = None) -> 
         with _own_errors():
             if not place.sweep.is_file():
                 _look(place, record, asked, clock, around)
+            _check_stayed(place, Path(record["constants"]["data"]))
             if around.sweep_only:
                 return None
             study = _searched(place, record, asked, clock, around)
@@ -153,6 +155,7 @@ def _look(place: DesignFolder, record: dict[str, Any], asked: Asked, clock: Cloc
     }
     workers, starting = _workers(asked), STARTING.get(around.backend, 0.0)
     space = search_space(rows.task, count, goal, constants, asked.limits)
+    check_latency(space.smallest, rows.task, asked.limits)
     usual = space.points[0] if space.points else {}
     paced = pace({**usual, **constants}, clock, workers, starting)
     if constants["validated"] > _QUICK_FOLDS and paced.epochs < ENOUGH_EPOCHS:
@@ -178,6 +181,7 @@ def _look(place: DesignFolder, record: dict[str, Any], asked: Asked, clock: Cloc
         "fit_seconds": paced.fit_seconds,
         "max_time": max_time,
         "trees": None if trees is None else trees.to_json(),
+        "looked": clock.spent,
     }
     place.write(place.record, {**record, "spent": clock.spent})
     place.sweep.with_suffix(".new").write_text(sweep_text(plan, space), encoding="utf-8")
@@ -196,6 +200,7 @@ def _searched(
         create_study(sweep, place.study, place.sweep.read_text(encoding="utf-8"))
     with Journal.read(directory.journal) as journal:
         spent = seconds_spent(list(journal.entries()))
+    clock.count_at_least(record.get("looked", 0.0) + spent)
     left = search_seconds(clock, record["fit_seconds"], STARTING.get(around.backend, 0.0))
     if left < 1:
         before = load(place.study)
@@ -205,9 +210,8 @@ def _searched(
             f"{place.path}: --time must leave a moment for the search, but {duration(clock.spent)} of "
             f"{duration(asked.seconds)} are spent: give more, `hpsearch design --resume {place.path} --time ...`"
         )
-    own = sweep.limits.max_time
-    changed = own is not None and own != record["max_time"]  # somebody wants less than there is time for
-    most = min(own, spent + left) if changed and own is not None else spent + left
+    own = _own_seconds(sweep, record)
+    most = spent + left if own is None else min(own, spent + left)
     sweep = replace(sweep, limits=replace(sweep.limits, max_time=most))
     run = Run(
         trainable=None,
@@ -222,14 +226,26 @@ def _searched(
     return study
 
 
+def _own_seconds(sweep: Sweep, record: Mapping[str, Any]) -> float | None:
+    """Give the search's most seconds where somebody changed them, who wants less than there is time for."""
+    own = sweep.limits.max_time
+    return None if own == record["max_time"] else own
+
+
 def _finished(
     place: DesignFolder, record: dict[str, Any], asked: Asked, study: Study, clock: Clock, around: Surroundings
 ) -> Report:
     if not study.leaders:
-        raise DesignError(
-            f"{place.path}: no network came as far as to be validated within the search's time; give more: `hpsearch "
-            f"design --resume {place.path} --time ...`"
+        own = _own_seconds(load_sweep(place.sweep), record)
+        where = locate(place.sweep, "limits.max_time")
+        more = (
+            f"give more: `hpsearch design --resume {place.path} --time ...`"
+            if own is None
+            else f"raise limits.max_time, which ends the search after {duration(own)} ({where})"
         )
+        raise DesignError(f"{place.path}: no network came as far as to be validated within the search's time; {more}")
+    if not study.leaders[0].feasible:
+        raise _none_keeps(place, study)
     best = best_of(study)
     around.say(f"last fit:     trial {best.trial} on all {len(read_rows(place.search_rows).targets)} rows")
     delivered = deliver(best, place.model, study.sweep.seed)
@@ -243,6 +259,28 @@ def _finished(
     report = replace(report, seconds=clock.spent)
     place.write(place.report, report.to_json())
     return report
+
+
+def _check_stayed(place: DesignFolder, rows: Path) -> None:
+    """See that a folder lies where its sweep says that the rows are: else trials would read others, or none."""
+    here = place.search_rows
+    if here != rows and not (here.exists() and rows.exists() and here.samefile(rows)):
+        raise DesignError(
+            f"{place.path}: must lie where it was made until it is finished, in {rows.parent.parent}, where its trials "
+            "read the rows: move it back, and go on there"
+        )
+
+
+def _none_keeps(place: DesignFolder, study: Study) -> DesignError:
+    """Say how near the best trial came to the bounds, which none keeps."""
+    nearest, objective = study.leaders[0], study.sweep.objective
+    broken, metrics = objective.broken(nearest.score), study.metrics_of(nearest)
+    found = (f"{one.metric} {number(metrics[one.metric])}" for one in objective.constraints if str(one) in broken)
+    return DesignError(
+        f"{place.path}: a network must keep {' and '.join(broken)}, but none that was validated does; the nearest, "
+        f"trial {nearest.number}, has {' and '.join(found)}. Design anew with a looser --limit or a longer --time, or "
+        f"search on: `hpsearch design --resume {place.path} --time ...`"
+    )
 
 
 def _goal(asked: str | None, rows: PreparedRows) -> str:

@@ -12,10 +12,13 @@ from typing import Any
 import torch
 
 from hpsearch.errors import DesignError
-from hpsearch.report.wording import duration
+from hpsearch.report.wording import duration, number
+from hpsearch_trainers.designed_architectures import designed
 from hpsearch_trainers.designed_network import DesignedNetwork
+from hpsearch_trainers.measures import latency
+from hpsearch_trainers.prepared_rows import Task
 
-__all__ = ["ENOUGH_EPOCHS", "SCORING", "STARTING", "Clock", "Pace", "pace", "search_seconds", "seeded"]
+__all__ = ["ENOUGH_EPOCHS", "SCORING", "STARTING", "Clock", "Pace", "check_latency", "pace", "search_seconds", "seeded"]
 
 _TRIALS = 40
 """Whole trials for which there should be time: with rungs that is some hundred."""
@@ -58,6 +61,10 @@ class Clock:
     def left(self) -> float:
         """Seconds; below 0 where more was spent than there was."""
         return self._seconds - self.spent
+
+    def count_at_least(self, spent: float) -> None:
+        """Take it that former runs spent so many seconds: one that was killed couldn't say."""
+        self._spent = max(self._spent, spent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +110,30 @@ def pace(params: Mapping[str, Any], clock: Clock, workers: int, starting: float)
             f"{duration(clock.spent)} were spent before; give {duration(least + 1)} at least"
         )
     return Pace(epochs, round(min(0.4 * left, max(0.1 * left, 4 * fit * epochs)), 1))
+
+
+def check_latency(params: Mapping[str, Any], task: Task, limits: Mapping[str, float]) -> None:
+    """See that a network can be as quick as it is to be.
+
+    Args:
+        params: Of the smallest network.
+        task: What is predicted of what.
+        limits: Of which `latency_ms` is looked at.
+
+    Raises:
+        DesignError: It can't.
+    """
+    if "latency_ms" not in limits:
+        return
+    with seeded(0):
+        network = designed(params, task).eval()
+    measure = latency(torch.zeros(1, *task.inputs))
+    least = min(measure(network) for _ in range(3))  # others use the cores, too
+    if least > limits["latency_ms"]:
+        raise DesignError(
+            f"--limit latency_ms={limits['latency_ms']:g}: must leave a network, but the smallest that is searched "
+            f"takes {number(least)} ms for one row here; allow more"
+        )
 
 
 def search_seconds(clock: Clock, fit_seconds: float, starting: float) -> float:

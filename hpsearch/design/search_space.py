@@ -29,6 +29,13 @@ class SearchSpace:
     points: list[dict[str, Any]]
     """What is tried first."""
 
+    @property
+    def smallest(self) -> dict[str, Any]:
+        """Parameters of the smallest network: values stand in the order of size, or of what they cost."""
+        return {
+            name: given["values"][0] if "values" in given else given["min"] for name, given in self.parameters.items()
+        }
+
 
 def search_space(
     task: Task, rows: int, goal: str, constants: Mapping[str, Any], limits: Mapping[str, float]
@@ -63,7 +70,7 @@ def search_space(
         point
         for point in known
         if all(point[name] in values for name, values in sizes.items() if name in point)
-        and _over({**constants, **point}, limits) is None
+        and _keeps(_counts({**constants, **point}, limits), limits)
     ]
     assert SCORES[goal].kind == task.kind
     return SearchSpace(parameters, kept)
@@ -125,12 +132,13 @@ def _images(task: Task) -> tuple[Sizes, dict[str, Any], list[dict[str, Any]]]:
     return sizes, other, points
 
 
-def _over(params: Mapping[str, Any], limits: Mapping[str, float]) -> str | None:
-    """Say which limit a network breaks; None where it keeps all."""
-    for name, count in _COUNTED.items():
-        if name in limits and (found := count(params)) > limits[name]:
-            return f"{found:,} {name}"
-    return None
+def _counts(params: Mapping[str, Any], limits: Mapping[str, float]) -> dict[str, int]:
+    """Count what is limited of a network."""
+    return {name: count(params) for name, count in _COUNTED.items() if name in limits}
+
+
+def _keeps(counts: Mapping[str, int], limits: Mapping[str, float]) -> bool:
+    return all(count <= limits[name] for name, count in counts.items())
 
 
 def _within(sizes: Sizes, other: Mapping[str, Any], constants: Mapping[str, Any], limits: Mapping[str, float]) -> Sizes:
@@ -142,17 +150,16 @@ def _within(sizes: Sizes, other: Mapping[str, Any], constants: Mapping[str, Any]
         {name: other[name]["values"][0] for name in ("block", "embedding", "norm") if name in other},
     )
     choices = list(itertools.product(*sizes.values(), *([["conv", "separable"]] if "block" in kinds else [])))
-    kept = []
-    broken: list[str] = []
-    for chosen in choices:
-        own = dict(zip([*names, "block"], chosen, strict=False))
-        found = _over({**constants, **kinds, **own}, limits)
-        if found is None:
-            kept.append(chosen)
-        else:
-            broken.append(found)
+    counts = [
+        _counts({**constants, **kinds, **dict(zip([*names, "block"], chosen, strict=False))}, limits)
+        for chosen in choices
+    ]
+    kept = [chosen for chosen, found in zip(choices, counts, strict=True) if _keeps(found, limits)]
     if not kept:
-        least = min(broken, key=lambda text: int(text.split()[0].replace(",", "")))
-        told = " and ".join(f"{name}={bound:g}" for name, bound in limits.items() if name in _COUNTED)
-        raise DesignError(f"--limit {told}: must leave a network, but the smallest that is searched has {least}")
+        nearest = min(counts, key=lambda found: max(count / limits[name] for name, count in found.items()))
+        told = " and ".join(f"{name}={limits[name]:g}" for name in nearest)
+        least = " and ".join(f"{count:,} {name}" for name, count in nearest.items())
+        raise DesignError(
+            f"--limit {told}: must leave a network, but the smallest that is searched has {least}; allow as many"
+        )
     return {name: sorted({chosen[place] for chosen in kept}) for place, name in enumerate(names)}

@@ -78,7 +78,10 @@ def sweep_text(plan: Plan, space: SearchSpace) -> str:
         lines += ["constraints: # of the delivered network, counted before anything trains"]
         lines += [f"  - {constraint}" for constraint in constraints]
     if space.points:
-        lines += ["points_to_try: # what usually works", *(f"  - {_flow(point)}" for point in space.points)]
+        lines += [
+            "points_to_try: # what usually works; take out what is no longer allowed above",
+            *(f"  - {_flow(point)}" for point in space.points),
+        ]
     return "\n".join(lines) + "\n"
 
 

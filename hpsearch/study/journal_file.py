@@ -70,9 +70,10 @@ def is_file(path: Path) -> bool:
 
 def no_study(path: Path) -> JournalError:
     """Give the error for a journal that isn't there."""
+    designs = path.parent / "study"  # where `hpsearch design` puts it
+    name = str(designs) if (designs / path.name).is_file() else "the directory that `hpsearch run` printed"
     return JournalError(
-        f"{path.parent}: expected a study's directory, which holds {path.name}; there is none here. "
-        "Name the directory that `hpsearch run` printed."
+        f"{path.parent}: expected a study's directory, which holds {path.name}; there is none here. Name {name}."
     )
 
 

@@ -117,7 +117,11 @@ class Sweep:
         observers = [check_observer(name, ("observers", i)) for i, name in enumerate(self.observers)]
         object.__setattr__(self, "observers", tuple(observers))
         partial = searcher is None or searcher.completes_points
-        points = tuple(self._checked_point(place, point, partial) for place, point in enumerate(self.points_to_try))
+        points = tuple(
+            # Derived values of what is read back aren't asked for again: their functions may need files that are gone.
+            dict(point) if read_back else self._checked_point(place, point, partial)
+            for place, point in enumerate(self.points_to_try)
+        )
         object.__setattr__(self, "points_to_try", points)
         if not read_back and partial:
             for place, point in enumerate(points):

@@ -9,7 +9,7 @@ import argparse
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ from hpsearch.design.trees import KINDS, fitted_trees, predicted
 from hpsearch_trainers.prepared_rows import read_rows
 from hpsearch_trainers.scores import SCORES, score
 from tests.benchmarks.figures import Figure, machine, render
+from tests.benchmarks.plot import Gain, draw_gains
 
-__all__ = ["SETS", "measure"]
+__all__ = ["SETS", "measure", "plot"]
 
 SETS = {
     "digits": ("images", datasets.load_digits),
@@ -41,22 +42,51 @@ SETS = {
 }
 """Data sets that scikit-learn has or makes."""
 
+PLOT = Path(__file__).parents[2] / "docs" / "images" / "designed.svg"
+
+Runs = Mapping[str, Sequence[Mapping[str, float]]]
+"""By data set, of each fold the scores of the network and of both kinds of trees."""
+
 
 def measure(rounds: int, sets: Sequence[str] = tuple(SETS), folds: int = 5, seconds: float = 60.0) -> list[Figure]:
-    """Compare on so many dealings of each data set into folds."""
+    """Compare on so many dealings of each data set into folds; draw the gains."""
+    runs = {name: [run for seed in range(rounds) for run in _runs(name, folds, seed, seconds)] for name in sets}
     figures = []
-    for name in sets:
-        runs = [run for seed in range(rounds) for run in _runs(name, folds, seed, seconds)]
-        goal = "rmse" if SETS[name][0] == "numbers" else "accuracy"
-        sign = 1 if SCORES[goal].goal == "maximize" else -1
-        ours = [run["network"] for run in runs]
+    for name, found in runs.items():
+        goal = _goal(name)
         for kind in KINDS:
-            gains = [sign * (run["network"] - run[kind]) for run in runs]
-            error = statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else float("nan")
-            told = f"{name}: {goal}, better by {statistics.fmean(gains):+.4g} ± {error:.2g}"
-            figures.append(Figure(told, goal, ours, "not worse by 2 errors", kind, [run[kind] for run in runs]))
-            print(f"{told} than {kind}, of {len(gains)} folds", file=sys.stderr, flush=True)
+            gain, error = _gain(found, goal, kind)
+            told = f"{name}: {goal}, better by {gain:+.4g} ± {error:.2g}"
+            ours, theirs = ([run[one] for run in found] for one in ("network", kind))
+            figures.append(Figure(told, goal, ours, "not worse by 2 errors", kind, theirs))
+            print(f"{told} than {kind}, of {len(found)} folds", file=sys.stderr, flush=True)
+    PLOT.write_text(plot(runs))
     return figures
+
+
+def _goal(name: str) -> str:
+    return "rmse" if SETS[name][0] == "numbers" else "accuracy"
+
+
+def _gain(runs: Sequence[Mapping[str, float]], goal: str, kind: str) -> tuple[float, float]:
+    """Give the mean by which the network is better, and its standard error."""
+    sign = 1 if SCORES[goal].goal == "maximize" else -1
+    gains = [sign * (run["network"] - run[kind]) for run in runs]
+    return statistics.fmean(gains), statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else float("nan")
+
+
+def plot(runs: Runs) -> str:
+    """Draw which share of the trees' error the network saves: of their misses, or of their root mean squared error."""
+    gains = []
+    for name, found in runs.items():
+        goal = _goal(name)
+        for number, kind in enumerate(KINDS):
+            mean, error = _gain(found, goal, kind)
+            theirs = statistics.fmean(run[kind] if goal == "rmse" else 1 - run[kind] for run in found)
+            gains.append(Gain(name if number == 0 else "", mean / theirs, error / theirs, number))
+    title = "Designed networks beside trees, on the same folds: mean and two standard errors"
+    ticks = (-1.5, -1, -0.5, 0, 0.5, 1, 1.5)
+    return draw_gains(title, "share of the trees' error that the network saves", gains, list(KINDS), ticks)
 
 
 def _runs(name: str, folds: int, seed: int, seconds: float) -> list[dict[str, float]]:

@@ -21,9 +21,13 @@ from hpsearch_trainers.digits import digits
 from hpsearch_trainers.digits_network import ChainNetwork
 from hpsearch_trainers.parts import Parts
 from tests.benchmarks.figures import Figure
+from tests.benchmarks.plot import Line, draw
 
 __all__ = ["best_by_epoch", "measure"]
 
+PLOT = Path(__file__).parents[2] / "docs" / "images" / "inheritance.svg"
+STEP = 16
+"""Epochs from one point of the plot to the next."""
 SEEDS = 5
 LONG, SHORT = 8, 4
 """Epochs of a trial from nothing, and of one that inherits."""
@@ -57,10 +61,12 @@ class HalfOfTheDigits(ChainNetwork):
 def measure(rounds: int) -> list[Figure]:
     """Search the digits with five seeds, however many rounds."""
     shares, arrivals, reached, halfway = [], [], [], []
+    searches: list[tuple[list[float], ...]] = []
     for seed in range(SEEDS):
         nothing = list(best_by_epoch(seed, LONG))
         short = list(best_by_epoch(seed, SHORT))
         inheriting = list(best_by_epoch(seed, SHORT, inherit=True))
+        searches.append((nothing, inheriting, short))
         aim = nothing[-1]
         first = next((spent for spent, best in enumerate(nothing, 1) if best >= aim), EPOCHS)
         spent = next((spent for spent, best in enumerate(inheriting, 1) if best >= aim), 2 * EPOCHS)
@@ -71,6 +77,7 @@ def measure(rounds: int) -> list[Figure]:
         arrivals.append(spent / first)
         reached.append(inheriting[-1] - aim)
         halfway.append(half - aim)
+    PLOT.write_text(_plot(searches))
     text = "epochs of evolution with inheritance to the best accuracy of evolution without"
     return [
         Figure(f"{text}, by the latter's {EPOCHS}", "share", shares, "at most 0.5"),
@@ -79,6 +86,15 @@ def measure(rounds: int) -> list[Figure]:
         Figure("the same, with inheritance after half of the epochs", "", halfway, "at least 0"),
         Figure("the mean of the former", "share", [statistics.fmean(shares)], "at most 0.5"),
     ]
+
+
+def _plot(searches: list[tuple[list[float], ...]]) -> str:
+    names = (f"from nothing, {LONG} epochs each", f"inheriting, {SHORT} epochs each", f"from nothing, {SHORT} each")
+    kinds = zip(names, zip(*searches, strict=True), strict=True)
+    lines = [Line(name, [[100 - 100 * best for best in run[STEP - 1 :: STEP]] for run in runs]) for name, runs in kinds]
+    title = f"Networks for half of the digits: mean and range of {SEEDS} searches"
+    ticks = (0.5, 1, 2, 3, 5, 10, 20, 50, 90)
+    return draw(title, f"epochs of all trials together, by {STEP}", "least error so far in %", lines, ticks)
 
 
 def best_by_epoch(seed: int, longest: int, inherit: bool = False) -> Iterator[float]:

@@ -1,4 +1,4 @@
-"""A plot of curves as SVG, readable on light and on dark pages, and without telling its colours apart."""
+"""Plots of curves and of gains as SVG, readable on light and on dark pages, and without telling its colours apart."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from statistics import fmean
 
-__all__ = ["Line", "draw"]
+__all__ = ["Gain", "Line", "draw", "draw_gains"]
 
 _WIDTH, _HEIGHT = 720, 480
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 704, 44, 428
@@ -74,7 +74,64 @@ def draw(title: str, across: str, up: str, lines: Sequence[Line], ticks: Sequenc
         parts.append(f'<polyline points="{mean}" {dashes}/>')
         parts.append(f'<line class="key" x1="{_RIGHT - 250}" x2="{_RIGHT - 214}" y1="{key}" y2="{key}" {dashes}/></g>')
         parts.append(_text(_RIGHT - 206, key + 4, line.name, "start"))
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">'
+    return _svg(title, _HEIGHT, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """How much better something is, drawn as a point within two standard errors."""
+
+    name: str
+    mean: float
+    error: float
+    kind: int
+    """Colour and shape: 0 or 1."""
+
+
+def draw_gains(title: str, across: str, gains: Sequence[Gain], kinds: Sequence[str], ticks: Sequence[float]) -> str:
+    """Give the SVG: a row for each gain, one below the other.
+
+    Args:
+        title: Above it.
+        across: What the horizontal axis is.
+        gains: What to draw.
+        kinds: What they are gains over.
+        ticks: Marked values, rising, 0 among them; every row must lie between the first and the last.
+    """
+    left, row = 210, 26
+    bottom = _TOP + 30 + row * len(gains)
+
+    def x(value: float) -> float:
+        return left + (_RIGHT - left) * (value - ticks[0]) / (ticks[-1] - ticks[0])
+
+    parts = [f'<rect class="ground" width="{_WIDTH}" height="{bottom + 60}" rx="6"/>', _text(24, 26, title, "start")]
+    for number, name in enumerate(kinds):
+        parts.append(f'<g class="line{number}">{_point(left + 200 * number, _TOP + 10, number)}</g>')
+        parts.append(_text(left + 200 * number + 12, _TOP + 14, f"over {name}", "start"))
+    for value in ticks:
+        wide = ' stroke-width="2"' if value == 0 else ""
+        parts.append(
+            f'<line class="grid" x1="{x(value):.1f}" x2="{x(value):.1f}" y1="{_TOP + 26}" y2="{bottom}"{wide}/>'
+        )
+        parts.append(_text(x(value), bottom + 18, f"{value:g}", "middle"))
+    for place, gain in enumerate(gains):
+        y = _TOP + 26 + row * (place + 0.5)
+        low, high = x(gain.mean - 2 * gain.error), x(gain.mean + 2 * gain.error)
+        parts.append(_text(left - 12, y + 4, gain.name, "end"))
+        parts.append(f'<g class="line{gain.kind}"><line class="key" x1="{low:.1f}" x2="{high:.1f}" y1="{y}" y2="{y}"/>')
+        parts.append(f"{_point(x(gain.mean), y, gain.kind)}</g>")
+    parts.append(_text((left + _RIGHT) / 2, bottom + 44, across, "middle"))
+    return _svg(title, bottom + 60, parts)
+
+
+def _point(x: float, y: float, kind: int) -> str:
+    if kind == 0:
+        return f'<circle fill="currentColor" cx="{x:.1f}" cy="{y:.1f}" r="5"/>'
+    return f'<rect fill="currentColor" x="{x - 4.5:.1f}" y="{y - 4.5:.1f}" width="9" height="9"/>'
+
+
+def _svg(title: str, height: float, parts: Sequence[str]) -> str:
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:g}" role="img">'
     inside = "\n  ".join([f"<title>{escape(title)}</title>", f"<style>{_STYLE}  </style>", *parts])
     return f"{head}\n  {inside}\n</svg>\n"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -44,6 +46,15 @@ def test_data_that_is_no_input_and_target(train, got):
 def test_other_parts(options, words):
     with pytest.raises(ConfigurationError, match=words):
         curve(1, **options)
+
+
+@pytest.mark.parametrize("loss", [nn.functional.mse_loss, nn.L1Loss(), nn.functional.huber_loss])
+def test_a_loss_of_outputs_and_targets_whose_shapes_differ(loss):
+    numbers = INPUTS, INPUTS[:, 0]
+    with warnings.catch_warnings():
+        warnings.resetwarnings()  # of which pytest makes errors
+        with pytest.raises(UserWarning, match=r"target size \(torch.Size\(\[20\]\)\) that is different"):
+            curve(1, train=numbers, validation=numbers, loss=loss, metrics={})
 
 
 def test_an_optimizer_of_parameters_that_are_not_the_models():

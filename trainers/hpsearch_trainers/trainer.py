@@ -22,6 +22,7 @@ import contextlib
 import hashlib
 import itertools
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -76,6 +77,8 @@ class Trainer(ABC):
 
     def __init__(self, trial: Parametrized) -> None:
         self.params = trial.params
+        # Outputs (rows, 1) less targets (rows,) are a table of all by all, and its mean is no loss.
+        warnings.filterwarnings("error", "Using a target size", UserWarning)
         group: Group | None = getattr(trial, "group", None)
         self.group = group if group is not None and group.size > 1 else None
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -139,6 +139,15 @@ def test_those_that_were_killed_for_being_late_change_nothing():
     assert outcome.result.reports == ()
 
 
+def test_a_rank_that_was_late_may_be_the_one_that_others_needed():
+    """Its node died in the last iteration, where rank 0 had all that it needed, and that came out too late."""
+    gang = make_gang(3)
+    gang.landed(0, result(), 0.0)
+    gang.landed(1, result(8, kind="peer", rank=1), 0.0)
+    gang.lost(2, Loss("it stayed", "late"), 20.0)
+    assert gang.outcome() == Gone(*KEY, "rank 1 of 3: what rank 1 said", seconds=result().seconds)
+
+
 ENDS = st.one_of(
     st.builds(
         result, st.integers(1, 9), st.sampled_from(["", "", "peer", "raised", "contract", "checkpoint", "storage"])

@@ -70,6 +70,7 @@ def make_foreign(here: Path) -> None:
     [
         ("nothere", "nothere: expected a study's directory, which holds study.db; there is none here"),
         ("empty", "empty: expected a study's directory, which holds study.db; there is none here"),
+        ("design", "/design/study."),
         ("sweep.yaml", "sweep.yaml: expected a study's directory"),
         ("foreign", "expected a journal of hpsearch, got a database of another program"),
         ("garbage", "expected a journal of hpsearch, but SQLite says"),
@@ -77,6 +78,8 @@ def make_foreign(here: Path) -> None:
 )
 def test_what_is_no_study_is_refused(here, hpsearch_command, command, directory, expected):
     (here / "empty").mkdir()
+    (here / "design/study").mkdir(parents=True)
+    (here / "design/study/study.db").touch()
     make_foreign(here)
     answer = hpsearch_command(command, directory)
     assert answer.code == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -18,9 +19,11 @@ import torch
 import yaml
 
 import hpsearch
+from hpsearch.run.study_run import seconds_spent
+from hpsearch.study.journal import Journal
 from hpsearch.sweep.file import load_sweep
 from hpsearch_trainers.designed_network import DesignedNetwork
-from tests.hpsearch.support.command_line import Answer, call, environment
+from tests.hpsearch.support.command_line import PROGRAM, Answer, call, environment
 
 ROWS = 120
 
@@ -57,7 +60,7 @@ def shorten(sweep: Path, **more: Any) -> None:
 
 def sweep_only(capsys: pytest.CaptureFixture[str], *more: object) -> Path:
     answer = designed(
-        capsys, "table.csv", "--target", "answer", "--time", "60s", "--output", "out", "--sweep-only", *more
+        capsys, "table.csv", "--target", "answer", "--time", "10m", "--output", "out", "--sweep-only", *more
     )
     assert (answer.code, answer.err) == (0, "")
     return Path("out")
@@ -164,6 +167,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"epochs": 4}, "parameters.epochs: must be 3"),
     ({"split_seed": 1}, "parameters.split_seed: must be 0"),
     ({"validated": 0}, "parameters.validated: must be"),
+    ({"outcome_constraints": ["latency_ms <= 3"]}, "parameters.latency: must be True"),
 ]
 
 
@@ -182,7 +186,66 @@ def test_changes_that_make_it_another_design_are_refused(here, capsys):
         (out / "sweep.yaml").write_text(yaml.safe_dump(given, sort_keys=False))
         answer = designed(capsys, "--resume", "out")
         assert (answer.code, told in answer.err) == (1, True), answer.err
+        key = told.partition(":")[0].rpartition(".")[2]
+        line = int(answer.err.split("sweep.yaml:")[1].partition(":")[0])
+        written = (out / "sweep.yaml").read_text().splitlines()[line - 1]
+        assert written.strip().startswith("parameters:" if key == "latency" else f"{key}:"), answer.err
     assert not (out / "study").exists()
+
+
+def test_where_the_sweep_leaves_no_time_its_own_limit_is_named(here, capsys):
+    out = sweep_only(capsys)
+    shorten(out / "sweep.yaml", limits={"max_time": 1e-6})
+    answer = designed(capsys, "--resume", "out")
+    assert answer.code == 1
+    line = (out / "sweep.yaml").read_text().splitlines().index("  max_time: 1.0e-06") + 1
+    assert f"raise limits.max_time, which ends the search after 0.0 s ({here}/out/sweep.yaml:{line})" in answer.err
+
+
+def test_where_no_network_keeps_a_bound_the_nearest_is_told(here, capsys):
+    out = sweep_only(capsys)
+    shorten(out / "sweep.yaml", outcome_constraints=["loss <= -1"])
+    answer = designed(capsys, "--resume", "out")
+    assert answer.code == 1
+    told = r"must keep loss <= -1, but none that was validated does; the nearest, trial \d, has loss \d.*Design anew"
+    assert re.search(told, answer.err), answer.err
+
+
+def test_a_design_that_was_moved_before_it_was_finished_is_refused(here, capsys):
+    out = sweep_only(capsys)
+    shorten(out / "sweep.yaml")
+    shutil.copytree(out, "copy")  # whose trials would read the rows of the other
+    answer = designed(capsys, "--resume", "copy")
+    assert (answer.code, f"must lie where it was made until it is finished, in {here}/out" in answer.err) == (1, True)
+    out.rename("moved")
+    answer = designed(capsys, "--resume", "moved")
+    assert (answer.code, f"must lie where it was made until it is finished, in {here}/out" in answer.err) == (1, True)
+    Path("moved").rename("out")
+    Path("alias").symlink_to("out")
+    answer = designed(capsys, "--resume", "alias")
+    assert answer.code == 0, answer.err
+    Path("out").rename("moved")
+    answer = designed(capsys, "--resume", "moved")
+    assert (answer.code, "test rows:" in answer.out) == (0, True)
+    answer = call(capsys, "predict", "moved", "table.csv")
+    assert (answer.code, len(answer.out.splitlines())) == (0, ROWS + 1)
+    # In a process of its own nothing remembers the rows.
+    done = subprocess.run([str(PROGRAM), "trials", "moved/study"], env=environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_design_that_was_killed_has_spent_what_its_journal_tells(here, capsys):
+    out = sweep_only(capsys)
+    shorten(out / "sweep.yaml")
+    record = json.loads((out / "design.json").read_text())
+    assert designed(capsys, "--resume", "out").code == 0
+    (out / "report.json").unlink()
+    with Journal.read(out / "study/study.db") as journal:
+        searched = seconds_spent(list(journal.entries()))
+    (out / "design.json").write_text(json.dumps({**record, "looked": 1e6}))  # as it was when the search began
+    answer = designed(capsys, "--resume", "out")
+    assert answer.code == 0, answer.err
+    assert json.loads((out / "report.json").read_text())["seconds"] > 1e6 + searched > 1e6
 
 
 def test_a_resumed_design_keeps_its_split_though_the_data_set_has_changed(here, capsys):
@@ -210,6 +273,12 @@ def test_files_that_predict_otherwise_than_what_was_trained_are_noticed(here, ca
     ("words", "told"),
     [
         (["table.csv", "--target", "answer", "--limit", "parameters=3"], "must leave a network, but the smallest"),
+        (
+            ["table.csv", "--target", "answer", "--limit", "parameters=3", "--limit", "flops=2"],
+            "parameters=3 and flops=2: must leave a network, but the smallest that is searched has 8 parameters and 12 "
+            "flops; allow as many",
+        ),
+        (["table.csv", "--target", "answer", "--limit", "latency_ms=1e-6"], "the smallest that is searched takes 0.0"),
         (["table.csv", "--target", "answer", "--limit", "size=3"], "NAME one of parameters, flops, latency_ms"),
         (["table.csv", "--target", "answer", "--limit", "flops=0"], "must be a number above 0"),
         (["table.csv", "--target", "answer", "--goal", "speed"], "--goal must be one of accuracy"),
@@ -226,6 +295,7 @@ def test_files_that_predict_otherwise_than_what_was_trained_are_noticed(here, ca
 def test_mistakes_are_told(here, capsys, words, told):
     answer = designed(capsys, *words)
     assert (answer.code, told in answer.err) == (1, True), answer.err
+    assert not list(here.glob("runs/*"))
 
 
 def test_a_folder_that_holds_something_is_left_alone(here, capsys):
@@ -237,7 +307,7 @@ def test_a_folder_that_holds_something_is_left_alone(here, capsys):
 
 
 def test_a_misspelt_target_is_put_right_with_the_same_folder(here, capsys):
-    words = ["table.csv", "--output", "out", "--time", "60s", "--sweep-only", "--target"]
+    words = ["table.csv", "--output", "out", "--time", "10m", "--sweep-only", "--target"]
     refused = designed(capsys, *words, "Anwser")
     assert refused.code != 0
     assert "did you mean 'answer'?" in refused.err
@@ -250,7 +320,7 @@ def test_a_misspelt_target_is_put_right_with_the_same_folder(here, capsys):
 def test_the_sweep_for_images_of_any_size_can_be_read(here, capsys, side):
     chance = np.random.default_rng(0)
     np.savez("images.npz", images=chance.integers(0, 256, (60, side, side), np.uint8), labels=np.arange(60) % 2)
-    answer = designed(capsys, "images.npz", "--output", "out", "--time", "60s", "--sweep-only")
+    answer = designed(capsys, "images.npz", "--output", "out", "--time", "10m", "--sweep-only")
     assert (answer.code, answer.err) == (0, "")
     load_sweep(Path("out/sweep.yaml"))
 

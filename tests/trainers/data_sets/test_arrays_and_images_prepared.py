@@ -140,6 +140,8 @@ def test_idx_pairs_whose_counts_differ(tmp_path):
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx(np.zeros(29, np.uint8)))
     with pytest.raises(DataSetError, match=r"must hold a label for each of the 30 images in .*got shape \[29\]"):
         prepare(tmp_path, None, tmp_path / "o")
+    with pytest.raises(DataSetError, match=r"labels-idx1-ubyte: must be an IDX file of images"):
+        prepare(tmp_path / "train-labels-idx1-ubyte", None, tmp_path / "o")
 
 
 def test_npz_of_rows_with_gaps(tmp_path):
@@ -187,6 +189,8 @@ def test_npz_files_that_can_not_be_used(tmp_path, arrays, target, words):
         (patterns(30, 4, 5) / 255, patterns(3, 4, 5), "row 1: must be an image of numbers from 0 to 1"),
         (patterns(30, 4, 5), patterns(3, 5, 4), r"must be images of .* \[1, 4, 5\], as in training, got \[1, 5, 4\]"),
         (patterns(30, 4, 5), patterns(3, 4, 5).astype(np.int64) + 300, "row 1: must be an image of bytes"),
+        (patterns(30, 4, 5), patterns(3), r"must hold images, .* got uint8 of shape \[3\]"),
+        (patterns(30, 4, 5), np.full((3, 4, 5), "a"), r"must hold images, .* got <U1 of shape \[3, 4, 5\]"),
     ],
 )
 def test_new_images_of_another_scale_are_refused(tmp_path, trained, new, words):

@@ -101,7 +101,13 @@ def _read_images(
     fitted: Mapping[str, Any], path: Path, note: Callable[[str], object]
 ) -> tuple[list[str] | None, NDArray[Any]]:
     if not path.is_dir() and path.suffix.lower() not in IMAGE_ENDINGS:
-        images = as_images(new_array(path, fitted["array"]), str(path))
+        array = new_array(path, fitted["array"])
+        if array.ndim not in (3, 4) or array.dtype.kind not in "biuf":
+            raise DataSetError(
+                f"{path}: must hold images, numbers of shape (rows, height, width) or with channels, as in training, "
+                f"got {array.dtype} of shape {list(array.shape)}"
+            )
+        images = as_images(array, str(path))
 
         def place(row: int) -> str:
             return f"{path}, row {row + 1}"

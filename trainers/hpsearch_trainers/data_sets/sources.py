@@ -182,6 +182,8 @@ def _idx_labels(path: Path, count: int) -> Array:
                     f"shape {list(labels.shape)}"
                 )
             return labels
+    if name == path.name.removesuffix(".gz"):
+        raise DataSetError(f"{path}: must be an IDX file of images, with `images` or `idx3` in its name")
     raise DataSetError(f"{path}: must have a file with its labels beside it, {name} or {name}.gz, but there is none")
 
 
