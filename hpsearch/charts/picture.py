@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 __all__ = ["SERIES", "Anchor", "Area", "Box", "Dot", "Ink", "Line", "Picture", "Point", "Shape", "Words"]
@@ -94,6 +95,14 @@ class Picture:
     def draw(self, *shapes: Shape) -> None:
         """Draw on top of what is there."""
         self.shapes.extend(shapes)
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a file: SVG where its name ends so, else PNG."""
+        from hpsearch.charts.png import png
+        from hpsearch.charts.svg import svg
+
+        path = Path(path)
+        path.write_bytes(svg(self, alone=True).encode() if path.suffix.lower() == ".svg" else png(self))
 
     def _repr_svg_(self) -> str:
         """Show it in a notebook."""

@@ -11,6 +11,8 @@ __all__ = ["Linear", "Log", "Names", "Scale", "scale_of"]
 
 _ROOM = 0.03
 """Share of the axis that is left free at either end."""
+_FAR = 1e150
+"""From here on what is calculated of two values may be infinite: such values lie beyond every axis."""
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -100,11 +102,11 @@ class Names:
 
 
 def scale_of(values: Iterable[float], log: bool = False, whole: bool = False) -> Linear | Log:
-    """Give a scale that holds finite values, with some room; logarithmic where that is asked for and all are above 0.
+    """Give a scale that holds values, but for immense ones, with some room at both ends.
 
-    Of no values it goes from 0 to 1.
+    It is logarithmic where that is asked for and all are above 0. Of no values it goes from 0 to 1.
     """
-    known: Sequence[float] = [value for value in values if math.isfinite(value)]
+    known: Sequence[float] = [value for value in values if abs(value) < _FAR]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     if log and low > 0:
         room = (high / low) ** _ROOM

@@ -39,8 +39,8 @@ def svg(picture: Picture, alone: bool = False) -> str:
         root.set("xmlns", "http://www.w3.org/2000/svg")
         root.set("width", _number(picture.width))
         Tree.SubElement(root, "style").text = STYLE
-    Tree.SubElement(root, "title", {"id": f"{name}-title"}).text = picture.title
-    Tree.SubElement(root, "desc", {"id": f"{name}-told"}).text = picture.told
+    Tree.SubElement(root, "title", {"id": f"{name}-title"}).text = _printable(picture.title)
+    Tree.SubElement(root, "desc", {"id": f"{name}-told"}).text = _printable(picture.told)
     Tree.SubElement(root, "rect", {"class": "ground", "width": "100%", "height": "100%"})
     for shape in picture.shapes:
         root.append(_element(shape))

@@ -15,6 +15,7 @@ from hpsearch.objective import Objective
 from hpsearch.report.best import BestTrial, hypervolumes, no_best, weighted
 from hpsearch.report.course import Course, course
 from hpsearch.report.lineage import Stage, lineage
+from hpsearch.report.plots import Plots
 from hpsearch.report.segments import SegmentRow, segment_rows
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.directory import StudyDirectory
@@ -36,7 +37,7 @@ __all__ = ["BestTrial", "Study", "load", "stored_sweep", "study_of"]
 
 
 @dataclass(eq=False)
-class Study:
+class Study(Plots):
     """A study as its journal told it when it was read."""
 
     directory: Path

@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpsearch.charts import png
 from hpsearch.errors import HpsearchError, StorageError
 from hpsearch.report.comparison import compare
 from hpsearch.report.page.comparing import beside
@@ -50,7 +49,7 @@ class Page:
                     if section.picture is not None:
                         name = "-".join(re.findall(r"\w+", section.title.lower()))
                         paths.append(directory / (f"{number}-{name}.png" if len(self._parts) > 1 else f"{name}.png"))
-                        paths[-1].write_bytes(png(section.picture))
+                        section.picture.save(paths[-1])
         except OSError as error:
             raise StorageError(f"{directory}: expected a folder that can be written: {error}") from error
         return paths

@@ -18,8 +18,8 @@ _MOST_CURVES = 300
 _MOST_POINTS = 60
 """Of one curve."""
 _MOST_ROWS = 40
-_BEYOND = 0.05
-"""Share of values at the bad end that an axis may leave out, where they are far from all others."""
+_BEYOND = 4.0
+"""Values farther from the best than this many times what three quarters of them span are left to an axis' edge."""
 
 _KINDS: dict[str, tuple[Ink, bool]] = {"complete": ("s2", False), "stopped": ("s1", True), "not ended": ("muted", True)}
 """How a trial's dot is drawn, and whether it is hollow."""
@@ -52,7 +52,7 @@ def history(study: Study) -> Section | None:
     chart.steps(best, "s0", until=float(count))
     chart.key("s0", "best so far")
     table = [(f"{trials:.0f}", number(value)) for trials, value in best][-_MOST_ROWS:]
-    words = [told, *beyond]
+    words = [told, "A dot is what a trial has in the end; the line is what was known to be best by then.", *beyond]
     return Section(
         "How it got there", words, chart.picture, Table(("trials begun", f"best {goal.name}"), table), folded=True
     )
@@ -142,10 +142,10 @@ def _up(values: Sequence[float], less_is_better: bool) -> tuple[Linear | Log, li
     A few trials that diverged would else press all others into one line.
     """
     ordered = sorted(values, reverse=not less_is_better)
-    kept = ordered[: max(1, math.ceil(len(ordered) * (1 - _BEYOND)))]
-    span, whole = abs(kept[-1] - kept[0]), abs(ordered[-1] - ordered[0])
+    span = abs(ordered[(len(ordered) - 1) * 3 // 4] - ordered[0])
+    kept = [value for value in ordered if abs(value - ordered[0]) <= _BEYOND * span] if span else ordered
     log = less_is_better and kept[0] > 0 and kept[-1] > 20 * kept[0]
-    if whole <= 3 * span or len(ordered) == len(kept):
+    if len(ordered) == len(kept):
         return scale_of(ordered, log), []
     left_out = counted(len(ordered) - len(kept), "value")
     return scale_of(kept, log), [f"{left_out} far beyond the others lie on the edge, up to {number(ordered[-1])}."]

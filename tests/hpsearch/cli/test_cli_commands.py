@@ -34,6 +34,7 @@ COMMANDS = [
     "show",
     "lineage",
     "compare",
+    "report",
     "export",
     "tensorboard",
     "benchmark",

@@ -1,0 +1,49 @@
+"""Where values lie on an axis, and which are marked."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpsearch.charts import Linear, Log, Names, scale_of
+
+NUMBERS = st.floats(-1e12, 1e12, allow_nan=False)
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=8), st.booleans(), st.booleans())
+def test_every_value_lies_on_the_axis_and_marks_are_few(values, log, whole):
+    scale = scale_of(values, log, whole)
+    shares = [scale.share(value) for value in values]
+    assert all(-1e-9 <= share <= 1 + 1e-9 for share in shares)
+    order = sorted(range(len(values)), key=values.__getitem__)
+    assert all(shares[one] <= shares[other] + 1e-9 for one, other in itertools.pairwise(order))
+    marks = scale.ticks()
+    assert len(marks) <= 9
+    assert all(-1e-6 <= scale.share(mark) <= 1 + 1e-6 for mark, _ in marks)
+
+
+@given(st.floats(1e-9, 1e9), st.floats(1.001, 1e9))
+def test_marks_of_a_range_say_what_they_stand_for(low, factor):
+    for scale in (Linear(low, low * factor), Log(low, low * factor)):
+        for mark, text in scale.ticks():
+            assert isinstance(mark, float)
+            assert float(text) == pytest.approx(mark, rel=0.01, abs=(scale.high - scale.low) / 50)
+
+
+def test_marks_are_round():
+    assert [text for _, text in Linear(0, 10).ticks()] == ["0", "2", "4", "6", "8", "10"]
+    assert [text for _, text in Linear(0.2, 0.975).ticks()] == ["0.2", "0.4", "0.6", "0.8"]
+    assert [text for _, text in Linear(0, 1.2).ticks()] == ["0", "0.2", "0.4", "0.6", "0.8", "1", "1.2"]
+    assert [text for _, text in Log(1e-5, 0.1).ticks()] == ["1e-05", "0.0001", "0.001", "0.01", "0.1"]
+    assert [text for _, text in Linear(1, 3, whole=True).ticks()] == ["1", "2", "3"]
+
+
+def test_names_stand_evenly_and_what_is_not_finite_is_no_end():
+    assert [Names(("a", "b")).share(name) for name in ("a", "b")] == [0.25, 0.75]
+    assert scale_of([math.inf, 2.0, math.nan, -1e300]).share(2.0) == 0.5
+    assert scale_of([]) == Linear(-0.03, 1.03)
+    assert isinstance(scale_of([0.0, 1.0], log=True), Linear)

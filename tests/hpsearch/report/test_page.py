@@ -1,0 +1,227 @@
+"""A study on one page."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import hpsearch
+from hpsearch.errors import HpsearchError
+from hpsearch.report.page.page import page_of
+from tests.hpsearch.support.command_line import call
+
+VOID = {"meta", "br"}
+
+
+class Reader(HTMLParser):
+    """Takes a page apart, and sees that its elements are closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.headings: list[str] = []
+        self.links: list[str] = []
+        self.names: set[str] = set()
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        if tag not in VOID:
+            self.open.append(tag)
+        if given.get("id"):
+            assert given["id"] not in self.names
+            self.names.add(str(given["id"]))
+        assert not {"src", "onclick", "onload"} & set(given)
+        if "href" in given:
+            self.links.append(str(given["href"]))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "h2":
+            self.headings.append(data)
+        if "style" not in self.open:
+            self.text += data
+
+
+def curve(trial: hpsearch.RunningTrial) -> None:
+    for iteration in trial.iterations():
+        if trial.params["x"] > 0.9:
+            raise ValueError("too <large> & 'wide'")
+        trial.report({"loss": (trial.params["x"] - 0.37) ** 2 + 1 / iteration, "ms": trial.params["x"]})
+
+
+def layered(trial: hpsearch.RunningTrial) -> None:
+    for _ in trial.iterations():
+        trial.report({"loss": float(len(trial.params["layers"]))})
+
+
+def diverging(trial: hpsearch.RunningTrial) -> None:
+    for iteration in trial.iterations():
+        x = trial.params["x"]
+        trial.report({"loss": math.nan if x < 0.1 else math.inf if x < 0.2 else 10**300 if x < 0.3 else x / iteration})
+
+
+def searched(directory: Path, function: Callable[..., Any] = curve, **changes: Any) -> hpsearch.Study:
+    given: dict[str, Any] = {
+        "parameters": {"x": hpsearch.Uniform(0, 1), "lr": hpsearch.LogUniform(1e-4, 1), "kind": ["a", "b"], "c": "<&>"},
+        "metric": "loss",
+        "method": "random",
+        "early_terminate": hpsearch.Hyperband(max_iter=9, eta=3),
+        "seed": 3,
+        **changes,
+    }
+    return hpsearch.search(function, backend="inline", directory=directory, tensorboard=False, progress=False, **given)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pages")
+
+
+@pytest.fixture(scope="module")
+def study(folder: Path) -> hpsearch.Study:
+    return searched(folder / "x & <y>", early_terminate=hpsearch.Hyperband(max_iter=27, eta=3))
+
+
+@pytest.fixture(scope="module")
+def read(study: hpsearch.Study) -> Reader:
+    return Reader(page_of([study]).html())
+
+
+def test_it_needs_nothing_else_and_its_links_lead_somewhere(study, read):
+    html = page_of([study]).html()
+    assert "<script" not in html
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", html)
+    assert {link for link in read.links if link.startswith("#")} == set(read.links)
+    assert {link[1:] for link in read.links} <= read.names
+
+
+def test_it_has_a_part_for_all_that_there_is(read):
+    assert read.headings == [
+        "What was found",
+        "How it got there",
+        "Learning curves",
+        "Brackets",
+        "What mattered",
+        "Parameters",
+        "Trials",
+        "Workers",
+        "Failures",
+        "Run it again",
+    ]
+
+
+def test_it_tells_the_best_why_others_ended_and_how_to_run_it_again(study, read):
+    best = study.best_trial
+    assert f"Trial {best.number} is best, with loss {best.value!r} at iteration" in read.text
+    assert f"{best.params['x']:.4g}" in read.text
+    stopped = [row for row in study.trials if row.state == "stopped"]
+    counts = {row.iterations for row in stopped}
+    assert all(f"{sum(row.iterations == count for row in stopped)} at {count}" in read.text for count in counts)
+    ranked = sorted((row for row in study.trials if row.value is not None), key=lambda row: row.value or 0)
+    assert all(row.reason in read.text for row in ranked[:20])
+    assert "ValueError: too <large> & 'wide'" in read.text
+    assert study.provenance["command"] in read.text
+    assert "seed3" in read.text.replace("\n", "")
+
+
+def test_importance_goes_by_the_highest_iteration_that_20_trials_reached(study, read):
+    told = re.search(r"By loss at iteration (\d+), the last one that (\d+) trials reached", read.text)
+    assert told is not None
+    at = int(told[1])
+    reached = {i: sum(i in dict(curve) for curve in study.curves().values()) for i in range(1, 28)}
+    assert at == max(i for i, count in reached.items() if count >= 20)
+    assert f"By loss at iteration {at}, the last one that {reached[at]} trials reached: x " in read.text
+
+
+def test_idle_time_is_what_the_workers_were_not_busy_in(study, read):
+    told = re.search(r"1 worker: idle for .* of .* \((\d+)%\)", read.text)
+    assert told is not None
+    assert 0 <= int(told[1]) <= 100
+
+
+def test_what_diverged_leaves_the_others_apart(folder):
+    study = searched(folder / "diverging", diverging, max_iter=3, run_cap=30, early_terminate=None)
+    reader = Reader(page_of([study]).html())
+    assert "far beyond the others lie on the edge, up to 1e+300" in reader.text
+    assert "nan" not in "".join(re.findall(r'points="([^"]*)"', page_of([study]).html()))
+
+
+def test_several_goals_have_a_front(folder):
+    metrics = hpsearch.Metric("loss"), hpsearch.Metric("ms")
+    study = searched(folder / "goals", metric=metrics, max_iter=1, run_cap=8, early_terminate=None)
+    reader = Reader(page_of([study]).html())
+    assert reader.headings[:2] == ["What was found", "Front"]
+    assert (
+        f"{len(study.best_trials)} of {len([row for row in study.trials if row.values])} trials are on the front"
+        in (reader.text)
+    )
+
+
+def test_structures_are_drawn_those_of_the_best_three_that_differ(folder):
+    parameters = {
+        "layers": hpsearch.Chain({"conv": {"width": [8, 16]}, "pool": {}}, min=1, max=3),
+        "cell": hpsearch.Cell(["conv", "skip"], nodes=3),
+        "nodes": hpsearch.Cell(["conv", "skip"], nodes=4, each="node"),
+    }
+    study = searched(folder / "nets", layered, parameters=parameters, max_iter=1, run_cap=6, early_terminate=None)
+    reader = Reader(page_of([study]).html())
+    best = study.best_trial.number
+    titles = [heading for heading in reader.headings if heading.startswith("Trial ")]
+    assert titles[:3] == [f"Trial {best}: layers", f"Trial {best}: cell", f"Trial {best}: nodes"]
+    assert len(titles) == 9
+
+
+def test_a_study_without_a_value_says_so(folder):
+    with pytest.raises(HpsearchError):
+        searched(folder / "failed", lambda trial: 1 / 0, run_cap=5, max_iter=1, early_terminate=None)
+    study = hpsearch.load(folder / "failed")
+    reader = Reader(page_of([study]).html())
+    assert "No trial has a value yet." in reader.text
+    assert "ZeroDivisionError" in reader.text
+    with pytest.raises(HpsearchError, match="this picture needs one goal and a trial with a value"):
+        study.plot_history()
+
+
+def test_several_studies_are_compared_first(study, folder):
+    other = searched(folder / "other", name="other", max_iter=2, run_cap=3, early_terminate=None)
+    reader = Reader(page_of([study, other]).html())
+    assert reader.headings[:4] == ["Side by side", "Best over trials", "Best over iterations", "Best over seconds"]
+    assert "better than" in reader.text
+
+
+def test_the_command_writes_the_page_and_the_pictures(study, folder, capsys):
+    page, pictures = folder / "page.html", folder / "pictures"
+    answer = call(capsys, "report", study.directory, "--output", page, "--png", pictures)
+    assert answer.code == 0
+    assert answer.out.splitlines()[0] == str(page)
+    assert sorted(answer.out.splitlines()[1:]) == sorted(map(str, pictures.iterdir()))
+    assert Reader(page.read_text(encoding="utf-8")).headings[0] == "What was found"
+    names = ("how-it-got-there", "learning-curves", "brackets", "what-mattered", "parameters", "workers")
+    assert {path.name for path in pictures.iterdir()} == {f"{name}.png" for name in names}
+    for path in pictures.iterdir():
+        with Image.open(path) as image:
+            assert image.width == 1520
+    assert call(capsys, "report", study.directory, "--output", folder / "no" / "where.html").code == 1
+    assert call(capsys, "report", folder / "nowhere").code == 1
+
+
+def test_pictures_come_one_by_one_and_a_notebook_shows_the_study(study):
+    names = ("history", "curves", "parameters", "importance", "brackets", "workers")
+    for name in names:
+        assert getattr(study, f"plot_{name}")()._repr_svg_().startswith("<svg")
+    Reader(study._repr_html_())
+    with pytest.raises(HpsearchError, match="needs several goals"):
+        study.plot_front()
