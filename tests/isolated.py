@@ -17,9 +17,8 @@ from pathlib import Path
 __all__ = ["end_isolated", "run_isolated"]
 
 _SERVE = """
-import gc, json, os, runpy, sys, warnings
+import json, os, runpy, sys, traceback, warnings
 import numpy, torch
-gc.freeze()  # or each process would search torch for garbage when it ends
 
 def next_program():
     for line in sys.stdin:
@@ -36,7 +35,23 @@ def next_program():
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
     sys.exit()
 
-runpy.run_path(next_program(), run_name="__main__")
+def ended(program):
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+code = ended(next_program())
+sys.stdout.flush()
+sys.stderr.flush()
+os._exit(code)  # Python would search all of torch for garbage first
 """
 
 

@@ -67,7 +67,7 @@ def test_equal_values_of_two_factors_are_two_things():
 def test_every_pair_of_values_is_in_those_that_are_always_tried_of_every_second(sizes):
     factors = [range(size) for size in sizes]
     given = every_second(*factors)
-    rows = [dict(enumerate(one.values)) for one in given]
+    rows = [{str(place): value for place, value in enumerate(one.values)} for one in given]
     often = [row for row, one in zip(rows, given, strict=True) if not one.marks]
     assert len(rows) == math.prod(sizes)
     assert len(often) == (len(rows) + 1) // 2
