@@ -1,4 +1,4 @@
-"""What the whole suite shares: one Ray cluster, made when the first test asks for it."""
+"""What the whole suite shares: one Ray cluster, and one process to fork from, made when a test asks for them first."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 import hypothesis
 import pytest
+
+from tests.isolated import end_isolated
 
 # No test asserts on time: on a busy machine an example takes as long as it takes. Each run draws other examples.
 hypothesis.settings.register_profile("without a deadline", deadline=None, max_examples=50)
@@ -38,6 +40,13 @@ def pytest_collection_finish() -> None:
     """Leave the tests themselves out of what is searched for garbage: many collect it, to see what is left."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def isolated_ends() -> Iterator[None]:
+    """End the process that isolated programs were forked from, if there is one."""
+    yield
+    end_isolated()
 
 
 @pytest.fixture(scope="session")

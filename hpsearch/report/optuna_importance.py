@@ -10,6 +10,9 @@ from hpsearch.trial import TrialRow
 
 __all__ = ["importances"]
 
+_TREES = 32
+"""Half of Optuna's default, which takes half of the time."""
+
 
 def importances(sweep: Sweep, rows: Sequence[TrialRow], values: Sequence[float]) -> dict[str, float]:
     """Give the share of the variance that each parameter explains, the greatest first.
@@ -47,7 +50,7 @@ def importances(sweep: Sweep, rows: Sequence[TrialRow], values: Sequence[float])
             for row, value in zip(rows, values, strict=True):
                 params = {name: one.value(row.params[name]) for name, one in known.items()}
                 study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=value))
-            evaluator = FanovaImportanceEvaluator(seed=0)
+            evaluator = FanovaImportanceEvaluator(n_trees=_TREES, seed=0)
             found = get_param_importances(study, evaluator=evaluator, params=list(known))
     finally:
         optuna.logging.set_verbosity(level)

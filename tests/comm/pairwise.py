@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, product
 from typing import Any
 
+import pytest
+
 Row = dict[str, Any]
 
 
@@ -44,6 +46,20 @@ def pairwise(factors: Mapping[str, Sequence[Any]], possible: Callable[[Row], boo
             missing.pop(frozenset(pair), None)
         rows.append(_row(factors, {name: chosen[name] for name in factors}))
     return rows
+
+
+def every_second(*factors: Sequence[Any]) -> list[Any]:
+    """Give all combinations as parameters of a test, every second one marked exhaustive.
+
+    Of three factors or more, of two values or more each, every two values of two factors still meet in the others.
+    """
+    return [
+        pytest.param(
+            *(factor[place] for factor, place in zip(factors, places, strict=True)),
+            marks=[pytest.mark.exhaustive] if sum(places) % 2 else [],
+        )
+        for places in product(*(range(len(factor)) for factor in factors))
+    ]
 
 
 def _row(factors: Mapping[str, Sequence[Any]], places: Mapping[str, int]) -> Row:

@@ -18,6 +18,7 @@ from hpsearch_comm.header import DTYPES, REDUCTIONS
 from hpsearch_comm.shm.shm_segment import ShmSegment
 from hpsearch_comm.shm.staging import CHUNK
 from tests.comm.meeting import given_time
+from tests.comm.pairwise import every_second
 from tests.comm.shm_world import ShmWorld, allreduce_directly, reduced, same_bits, some_values
 
 SIZES = [1, 2, 3, 5]
@@ -93,9 +94,7 @@ def allreduce(
     return world.run(on_rank)
 
 
-@pytest.mark.parametrize("out", [False, True], ids=["in place", "out"])
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("numel", LENGTHS)
+@pytest.mark.parametrize(("numel", "place", "out"), every_second(LENGTHS, PLACES, (False, True)))
 def test_every_rank_gets_the_mean_to_the_bit(world, numel, place, out):
     values = [some_values(rank, numel) for rank in world.ranks]
     expected = reduced(values, reduction_for("mean", torch.float32))
@@ -165,9 +164,7 @@ def test_a_tensor_that_begins_at_an_odd_byte_of_memory(three, numel, place):
     assert all(same_bits(result, expected) for result in three.run(on_rank))
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("numel", [0, 5, SMALL, 300_001, CHUNK])
-@pytest.mark.parametrize("root", [0, -1])
+@pytest.mark.parametrize(("root", "numel", "place"), every_second((0, -1), (0, 5, SMALL, 300_001, CHUNK), PLACES))
 def test_broadcast(world, root, numel, place):
     root = world.ranks[root]
 
@@ -197,10 +194,10 @@ def test_allgather_of_parts_of_unequal_length(world, numel, place):
     assert all(same_bits(result, expected) for result in world.run(on_rank))
 
 
-@pytest.mark.parametrize("within", [False, True], ids=["out", "own part"])
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("numel", [0, 3, SMALL, 300_001])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("numel", "dtype", "place", "within"),
+    every_second((0, 3, SMALL, 300_001), (torch.float32, torch.bfloat16), PLACES, (False, True)),
+)
 def test_reduce_scatter(world, numel, dtype, place, within):
     values = [some_values(rank, numel, dtype) for rank in world.ranks]
     reduction = reduction_for("mean", dtype)

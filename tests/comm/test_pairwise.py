@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import math
 from itertools import combinations
 from typing import Any
 
 import pytest
 
-from tests.comm.pairwise import Row, every_combination, pairwise
+from tests.comm.pairwise import Row, every_combination, every_second, pairwise
 
 
 def anything(_row: Row) -> bool:
@@ -60,3 +61,14 @@ def test_the_same_ones_are_chosen_in_every_run():
 def test_equal_values_of_two_factors_are_two_things():
     chosen = pairwise({"a": [1, 2], "b": [1, 2], "c": [1, 2]}, anything)
     assert len(pairs(chosen)) == 12
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (9, 3, 2), (2, 5, 3), (4, 2, 3, 2)])
+def test_every_pair_of_values_is_in_those_that_are_always_tried_of_every_second(sizes):
+    factors = [range(size) for size in sizes]
+    given = every_second(*factors)
+    rows = [{str(place): value for place, value in enumerate(one.values)} for one in given]
+    often = [row for row, one in zip(rows, given, strict=True) if not one.marks]
+    assert len(rows) == math.prod(sizes)
+    assert len(often) == (len(rows) + 1) // 2
+    assert pairs(often) == pairs(rows)

@@ -20,7 +20,7 @@ __all__ = ["front", "importance", "parallel"]
 _MOST_LINES = 300
 _MOST_AXES = 10
 _MOST_NAMES = 12
-_MOST_FITTED = 500
+_MOST_FITTED = 300
 _LEAST_FITTED = 20
 _ABSENT = "absent"
 
@@ -129,7 +129,8 @@ def importance(study: Study) -> Section | None:
     shares = _shares(study, chosen, [curves[row.number][iteration] for row in chosen])
     if not shares:
         return None
-    told = f"By {goal} at iteration {iteration}, the last one that {len(rows)} trials reached: " + ", ".join(
+    of_them = f", by {len(chosen)} of them" if len(chosen) < len(rows) else ""
+    told = f"By {goal} at iteration {iteration}, the last one that {len(rows)} trials reached{of_them}: " + ", ".join(
         f"{name} {share:.0%}" for name, share in list(shares.items())[:3]
     )
     row, left = 24, 180

@@ -295,21 +295,18 @@ def test_the_drivers_memory_per_trial_is_small():
         assert len(study_state.rows()) == trials
         return size
 
-    assert (held(1500) - held(500)) / 1000 < 4096
+    assert (held(900) - held(300)) / 600 < 4096
 
 
 def test_the_cost_per_trial_doesnt_grow_with_the_trials_or_the_workers():
     def seconds_per_trial(trials: int, workers: int) -> float:
-        best = float("inf")
-        for _ in range(3):
-            began = time.process_time()
-            run_big(trials, workers)
-            best = min(best, time.process_time() - began)
-        return best / trials
+        began = time.process_time()
+        run_big(trials, workers)
+        return (time.process_time() - began) / trials
 
-    small = seconds_per_trial(250, 10)
-    assert seconds_per_trial(2000, 10) < 2 * small
-    assert seconds_per_trial(2000, 2000) < 2 * small
+    small = min(seconds_per_trial(250, 10) for _ in range(3))
+    for workers in (10, 2000):
+        assert any(seconds_per_trial(2000, workers) < 2 * small for _ in range(3))
 
 
 @pytest.mark.exhaustive

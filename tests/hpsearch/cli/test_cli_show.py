@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import hpsearch
 from hpsearch_trainers.architectures import costs
 from tests.hpsearch.support import shown_trainables
 from tests.hpsearch.support.command_line import PROGRAM, ROOT, Call, environment, write_sweep
+from tests.isolated import run_isolated
 
 MODULE = "tests.hpsearch.support.shown_trainables"
 OWN = """
@@ -133,9 +133,7 @@ def compare_alone(here: Path, hpsearch_command: Call, studies: list[hpsearch.Stu
         shutil.copy(gave, folder / "gave.pt")
         folders.append(folder)
     (here / "alone.py").write_text(ALONE)
-    alone = subprocess.run(
-        [sys.executable, "-I", "-W", "error", "alone.py", *map(str, folders)], capture_output=True, text=True
-    )
+    alone = run_isolated(here / "alone.py", *folders, cwd=here, strict=True)
     assert alone.returncode == 0, alone.stderr
     for study, folder in zip(studies, folders, strict=True):
         gave = torch.load(folder / "gave.pt")

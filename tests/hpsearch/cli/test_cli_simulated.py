@@ -111,7 +111,7 @@ def test_methods_are_compared_over_a_suite(here, hpsearch_command):
     assert (here / "b" / "runs.jsonl").read_text() == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive), signal.SIGKILL])
 def test_of_a_benchmark_that_is_killed_no_process_is_left(here, number):
     suite, name = ROOT / "configs" / "benchmarks" / "digits.yaml", "HPSEARCH_TEST_BENCHMARK"
     process = begin("benchmark", suite, "--seeds", 500, "--jobs", 2, "--dir", "b", cwd=here, **{name: str(here)})

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 
 from hpsearch_trainers.architectures import OPERATIONS, ArchitectureError, network, operation, standalone
+from tests.isolated import run_isolated
 from tests.trainers.architectures.drawn import architectures, images
 from tests.trainers.architectures.test_networks_from_values import PARAMS, SHAPES
 
@@ -54,9 +55,7 @@ WHOLE: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {
 
 def run_alone(folders: list[Path], script: Path) -> None:
     script.write_text(ALONE)
-    answer = subprocess.run(
-        [sys.executable, "-I", "-W", "error", str(script), *map(str, folders)], capture_output=True, text=True
-    )
+    answer = run_isolated(script, *folders, strict=True)
     assert answer.returncode == 0, answer.stderr
 
 
@@ -106,9 +105,7 @@ def test_it_runs_as_a_program(tmp_path: Path, weights: list[str]) -> None:
 def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "it", {"conv": {"channels": 2}}, (1, 6, 6), {})
     (tmp_path / "it" / "network.py").write_text(standalone({"conv": {"channels": 3}}, (1, 6, 6), 4))
-    answer = subprocess.run(
-        [sys.executable, "-I", "it/network.py", "it/weights.pt"], cwd=tmp_path, capture_output=True, text=True
-    )
+    answer = run_isolated(tmp_path / "it/network.py", "it/weights.pt", cwd=tmp_path)
     assert answer.returncode == 1
     assert "size mismatch for body.0.weight" in answer.stderr
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,12 @@ import torch
 
 from hpsearch_trainers.architectures import network, standalone
 from hpsearch_trainers.data_sets import Prepared, prepare
+from tests.isolated import run_isolated
 
 __all__ = ["alone", "inputs_alone", "loaded", "prepared", "rows_of", "write_csv"]
 
 _READ = """
-import importlib.util, json, sys, types
+import importlib, sys, types
 from pathlib import Path
 import numpy as np
 folder = Path(sys.argv[1])
@@ -61,22 +60,17 @@ def loaded(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
 
 def alone(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
     """Run predict.py, isolated, elsewhere."""
-    command = [sys.executable, "-I", str((folder / "model/predict.py").resolve()), *map(str, words)]
-    return subprocess.run(command, cwd="/", env=_environment(), capture_output=True, text=True)
+    return run_isolated(folder / "model/predict.py", *words)
 
 
 def inputs_alone(folder: Path, *news: Path) -> list[np.ndarray]:
     """Give what the model's own code makes of each of some files, in a fresh process."""
     words = [str(word.resolve()) for number, new in enumerate(news) for word in (new, folder / f"{number}.npy")]
-    command = [sys.executable, "-I", "-c", "import importlib\n" + _READ, str((folder / "model").resolve()), *words]
-    done = subprocess.run(command, cwd="/", env=_environment(), capture_output=True, text=True)
+    (folder / "read.py").write_text(_READ)
+    done = run_isolated(folder / "read.py", (folder / "model").resolve(), *words)
     assert done.returncode == 0, done.stderr
     return [np.load(folder / f"{number}.npy") for number in range(len(news))]
 
 
 def rows_of(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
-
-
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
