@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import shlex
 import shutil
@@ -18,7 +17,7 @@ from hpsearch.backends.base import Backend
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, StorageError
-from hpsearch.events import ASK_TELL, Ended, Event, Extended, Finished, Opened, Saved
+from hpsearch.events import ASK_TELL, Ended, Event, Extended, Finished, Opened, Saved, Steered
 from hpsearch.observers import make_observer
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.progress import Display, Unfailing
@@ -224,7 +223,10 @@ def _go_on(
             opened = Opened(
                 backend.name, resources.workers, process_name(), command_line(), resources.workers_per_trial
             )
-            applied = _apply([opened] if more is None else [opened, more], study_state, widths, enough)
+            begin: list[Event] = [opened] if more is None else [opened, more]
+            if retry is not None:
+                begin.insert(0, Steered("retry", process_name(), None, {"trials": list(retry)}))
+            applied = _apply(begin, study_state, widths, enough)
             if retry is not None:
                 applied += _apply(retries(study_state, sweep, retry), study_state, widths, enough)
             written = journal.append(
@@ -320,12 +322,26 @@ def _named_checkpoints(history: Sequence[Entry]) -> set[str]:
 
 
 def seconds_spent(history: Sequence[Entry]) -> float:
-    """Add up how long former runs took, as far as their journal tells; a clock that was set back takes nothing off."""
-    return sum(
-        max(0.0, entry.time - before.time)
-        for before, entry in itertools.pairwise(history)
-        if not isinstance(entry.event, Opened)
-    )
+    """Add up how long former runs took, as far as their journal tells; a clock that was set back takes nothing off.
+
+    The time while they were paused doesn't count.
+    """
+    spent, since, counts = 0.0, 0.0, False
+    for entry in history:
+        match entry.event:
+            case Opened():
+                counts = True
+            case Steered(request=None):  # by a command, while no process ran the study
+                counts = False
+            case _ if counts:
+                spent += max(0.0, entry.time - since)
+        since = entry.time
+        match entry.event:
+            case Ended() | Steered(verb="pause", refused=""):
+                counts = False
+            case Steered(verb="resume", refused=""):
+                counts = True
+    return spent
 
 
 @contextmanager
