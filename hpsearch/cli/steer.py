@@ -29,8 +29,8 @@ _PATIENCE = 10.0
 
 _LOOK_SECONDS = 0.1
 
-_LONGEST = 100
-"""Characters of a cell of the history."""
+_LONGEST_ASKED, _LONGEST_ANSWER = 50, 80
+"""Characters of cells of the history."""
 
 
 def pause(given: argparse.Namespace) -> int:
@@ -85,9 +85,9 @@ def history(given: argparse.Namespace) -> int:
         [
             Column("time", [_clock(step.time) for step in steps], is_text=True),
             Column("verb", [step.verb for step in steps], is_text=True),
-            Column("what", [shortened(_details(step), _LONGEST) for step in steps], is_text=True),
+            Column("what", [shortened(_details(step), _LONGEST_ASKED) for step in steps], is_text=True),
             Column("by", [step.by for step in steps], is_text=True),
-            Column("came of it", [shortened(step.outcome, _LONGEST) for step in steps], is_text=True),
+            Column("came of it", [shortened(step.outcome, _LONGEST_ANSWER) for step in steps], is_text=True),
         ]
     )
     print(text, end="")
@@ -217,7 +217,14 @@ def _details(step: Step) -> str:
         return "; ".join(_told(point) for point in details["points"])
     if "trials" in details:
         return f"trials {' '.join(map(str, details['trials']))}" if details["trials"] else "all that failed"
-    return str(details["command"]) if "command" in details else _told(details)
+    return _without_folder(details["command"]) if "command" in details else _told(details)
+
+
+def _without_folder(command: str) -> str:
+    """Give a command as one types it: without Python, and without the folders that the program lies in."""
+    words = shlex.split(command)
+    words = words[1:] if len(words) > 1 and Path(words[0]).name.startswith("python") else words
+    return shlex.join([Path(words[0]).name, *words[1:]]) if words else command
 
 
 def _told(values: Mapping[str, Any]) -> str:
