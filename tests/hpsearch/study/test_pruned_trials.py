@@ -13,6 +13,7 @@ from hpsearch.errors import SweepError
 from hpsearch.events import Added, Event, Exhausted, Finished, Opened, Pruned, Retried, Started, Steered
 from hpsearch.run.steering import follows
 from hpsearch.schedulers.asha import ASHA
+from hpsearch.schedulers.base import Done
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.pasha import PASHA
@@ -22,6 +23,7 @@ from hpsearch.space import Categorical, Space, Uniform
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.study.requests import Request
 from hpsearch.study.state import StudyState
+from hpsearch.study.trial_records import TERMINAL
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.doubling import Doubling
@@ -112,6 +114,8 @@ def test_pruning_at_any_moment_never_blocks_a_sweep_and_replays(early):
         life.run()
         check(life)
         assert life.finished
+        if not isinstance(early, Doubling | Eager | Population):
+            assert {row.state for row in life.study_state.rows()} <= TERMINAL  # ours leave nobody stranded
 
 
 @given(lives(), st.sampled_from([0.05, 0.5]))
@@ -175,6 +179,17 @@ def test_a_promoted_trial_that_is_pruned_leaves_its_place_empty_and_the_bracket_
     assert life.finished
     assert [view.size for view in life.study_state.rungs()] == [3]
     assert life.study_state.total() == (3, 3)
+
+
+def test_where_the_only_one_that_might_go_on_is_pruned_the_others_are_stopped_at_last():
+    life = begun(sweep_of(early_terminate=ASHA(3, eta=3), run_cap=3), 3)
+    for trial in range(3):
+        ended(life, trial)
+    event = life.study_state.next()
+    assert isinstance(event, Started)
+    prune(life, event.segment.trial)
+    assert {row.state for row in life.study_state.rows()} == {TrialState.STOPPED}
+    assert isinstance(life.study_state.next(), Done)
 
 
 def test_a_running_trial_goes_on_to_its_next_report_whatever_ends_it():
