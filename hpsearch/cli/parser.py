@@ -73,7 +73,7 @@ def _add_running(commands: _Commands) -> None:
     _add_files(command)
     command.set_defaults(failed=None)
 
-    text = "go on with a study that was interrupted, stopped or killed"
+    text = "go on with a study that was interrupted, stopped or killed, or is paused"
     command = _add_study_command(commands, "resume", run.go_on, text)
     _add_going_on(command)
     command.set_defaults(failed=None)

@@ -19,6 +19,7 @@ from hpsearch.schedulers.median import MedianStopping
 from hpsearch.schedulers.pasha import PASHA
 from hpsearch.schedulers.pbt import PBT
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
+from hpsearch.searchers import Search
 from hpsearch.space import Categorical, Space, Uniform
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.study.requests import Request
@@ -26,11 +27,13 @@ from hpsearch.study.state import StudyState
 from hpsearch.study.trial_records import TERMINAL
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialState
+from tests.hpsearch.support.climbing import Climbing
 from tests.hpsearch.support.doubling import Doubling
 from tests.hpsearch.support.eager import Eager
 from tests.hpsearch.support.lives import Life, lives
 from tests.hpsearch.support.population import Population
 from tests.hpsearch.support.scripted import sweep_of
+from tests.hpsearch.support.steady import sweep_over
 
 SCHEDULERS = [
     None,
@@ -126,11 +129,16 @@ def test_any_sweep_can_be_steered(life, often):
     check(steered)
 
 
-def started(state: StudyState) -> int:
-    event = state.next()
-    assert isinstance(event, Started)
-    state.apply(event)
-    return event.segment.trial
+@pytest.mark.parametrize("method", [Climbing.kind, "evolution"])
+@pytest.mark.parametrize("early", [None, Hyperband(4, eta=2, brackets=3)], ids=["full", "hyperband"])
+def test_a_method_that_waits_for_results_waits_for_no_pruned_trial(method, early):
+    given = {"max_iter": 3, "run_cap": 12} if early is None else {}
+    sweep = sweep_over(method, search=Search(lag=1, startup=None), early_terminate=early, **given)
+    for seed in range(6):
+        life = Steering(sweep, seed, 1 + seed % 4, 0.3)
+        life.run()
+        check(life)
+        assert life.finished
 
 
 def ended(life: Life, trial: int, cut: bool = False) -> None:
