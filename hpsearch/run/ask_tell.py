@@ -12,7 +12,6 @@ from typing import Any
 
 from hpsearch.errors import SweepError, TellError, TrainableError
 from hpsearch.events import Finished, Lost, Pruned, Saved, Started, Steered
-from hpsearch.run.retrying import retries
 from hpsearch.run.steering import answer
 from hpsearch.run.telling import AskedTrial, Told, asked_trial, open_segment, taken
 from hpsearch.run.turns import Turn, Turns
@@ -186,17 +185,16 @@ class AskTell:
         Raises:
             SweepError: One of them hasn't failed, or there is no room for it.
         """
-        with self._turn() as turn:
-            events = retries(turn.study_state, turn.sweep, trials)
-            if turn.finished:
-                turn.open()
-            for event in events:
-                turn.note(event)
+        self.steer("retry", {"trials": list(trials)})
 
     def steer(self, verb: str, details: Mapping[str, Any]) -> None:
-        """Extend the study, add points to it, or prune trials, by the rules of `hpsearch extend`, `add` and `prune`.
+        """Do what `hpsearch extend`, `add`, `prune` and `retry` do, by the same rules.
 
-        A trial that is open is given up, and won't be given out again.
+        A trial that is open and pruned is given up, and won't be given out again.
+
+        Args:
+            verb: One of these.
+            details: `run_cap` and `brackets`; `points`, a list of names to values; or `trials`, a list of numbers.
 
         Raises:
             HpsearchError: It can't be; nothing was taken.

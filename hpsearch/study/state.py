@@ -330,7 +330,7 @@ class StudyState:
         if isinstance(event, Saved | Finished):
             self._reports.add(event.trial, event.reports)
         match event:
-            case Finished() if event.trial not in (*self._journaled.requeued, *self._journaled.pruned):
+            case Finished(trial=trial) if trial not in self._journaled.requeued and trial not in self._journaled.pruned:
                 score = self._records.of(event.trial).result.score
                 reports = self._reports.take(event.trial, event.iteration)
                 outcome = Outcome(event.trial, event.iteration, float("nan") if score is None else score, reports)
