@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpsearch.trial import Failure, Report, Segment, Trial
+from hpsearch.trial import Failure, Params, Report, Segment, Trial
 
 __all__ = [
     "ASK_TELL",
+    "Added",
     "Asked",
     "Dropped",
     "Ended",
@@ -23,10 +24,12 @@ __all__ = [
     "Finished",
     "Lost",
     "Opened",
+    "Pruned",
     "Retried",
     "Reverted",
     "Saved",
     "Started",
+    "Steered",
 ]
 
 
@@ -174,6 +177,26 @@ class Retried:
 
 
 @dataclass(frozen=True, slots=True)
+class Pruned:
+    """A trial is to go no further: at once where it doesn't run, else as soon as its attempt ends, however that does.
+
+    Its reports count; for the scheduler it is one that has failed.
+    """
+
+    trial: int
+    reason: str
+    """`"pruned by user@host"`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A point was added by hand: a new trial takes it before anything is suggested, of several the first one first."""
+
+    params: Params
+    """Flat names to values; what is missing is drawn when the trial is created."""
+
+
+@dataclass(frozen=True, slots=True)
 class Exhausted:
     """The searcher had no params for the trial that the scheduler asked for."""
 
@@ -186,6 +209,25 @@ class Extended:
     """How many trials may be created in all; None: as many as before."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Those of `early_terminate` that were raised, by their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """A user's request was answered; what came of it follows this, in the same transaction.
+
+    By itself it changes nothing. Where no process ran the study, attempts still open are lost.
+    """
+
+    verb: str
+    """`pause`, `resume`, `stop`, `cancel`, `extend`, `retry`, `add` or `prune`."""
+    by: str
+    """`user@host:pid`."""
+    request: int | None
+    """Its number among the requests that were left; None: no process ran the study, so none was left."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What was asked for, as JSON values."""
+    refused: str = ""
+    """Why nothing came of it; empty where something did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +251,10 @@ Event = (
     | Reverted
     | Dropped
     | Retried
+    | Pruned
+    | Added
     | Exhausted
     | Extended
+    | Steered
     | Ended
 )

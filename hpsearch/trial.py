@@ -64,8 +64,8 @@ class Trial:
     seed: int
     """Derived from (sweep seed, trial number) alone; 0 <= seed < 2**32."""
     origin: str
-    """Where the params come from: the name of a method, `"points_to_try"`, `"stand_in"`, `"retry"`, or what a searcher
-    of one's own calls it."""
+    """Where the params come from: the name of a method, `"points_to_try"`, `"stand_in"`, `"retry"`, `"added"`, or what
+    a searcher of one's own calls it."""
     parent: Parent | None = None
     """The trial that it was forked from."""
     start: int = 0

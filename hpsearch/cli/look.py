@@ -1,4 +1,4 @@
-"""Commands that look at a study, or leave word for it; none loads torch or Ray, but for what they show."""
+"""Commands that look at a study; none loads torch or Ray, but for what they show."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hpsearch.errors import HpsearchError, JournalError
+from hpsearch.errors import HpsearchError
 from hpsearch.report.best import BestTrial, weighted
 from hpsearch.report.study import Study, load
 from hpsearch.run.study_run import write_tensorboard
 from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.journal import Journal
-from hpsearch.study.provenance import process_name
 
-__all__ = ["best", "doctor", "export", "lineage", "status", "stop", "tensorboard", "trials"]
+__all__ = ["best", "doctor", "export", "lineage", "status", "tensorboard", "trials"]
 
 
 def status(given: argparse.Namespace) -> int:
@@ -139,18 +137,6 @@ def export(given: argparse.Namespace) -> int:
     for path in written:
         print(path)
     print(f"look at it with: optuna-dashboard {shlex.quote(f'sqlite:///{directory}/optuna.db')}")
-    return 0
-
-
-def stop(given: argparse.Namespace) -> int:
-    """Ask the process that runs a study to end."""
-    place = StudyDirectory(given.dir)
-    with Journal.read(place.journal) as journal:
-        holder = place.holder()
-        if holder is None or load(place.path).is_told:
-            raise JournalError(f"{place.path}: no process runs this study now; there is nothing to stop")
-        journal.request("stop", by=process_name())
-    print(f"asked {holder} to end at the next reports of its trials")
     return 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from hpsearch.cli import ask, compare, look, predict, report, run, show
+from hpsearch.cli import ask, compare, look, predict, report, run, show, steer
 
 __all__ = ["build_parser"]
 
@@ -38,6 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_running(commands)
+    _add_steering(commands)
     _add_asking(commands)
     _add_looking(commands)
     _add_predicting(commands)
@@ -72,7 +73,7 @@ def _add_running(commands: _Commands) -> None:
     _add_files(command)
     command.set_defaults(failed=None)
 
-    text = "go on with a study that was interrupted, stopped or killed"
+    text = "go on with a study that was interrupted, stopped or killed, or is paused"
     command = _add_study_command(commands, "resume", run.go_on, text)
     _add_going_on(command)
     command.set_defaults(failed=None)
@@ -84,8 +85,6 @@ def _add_running(commands: _Commands) -> None:
     command.add_argument("failed", type=_number, nargs="*", metavar="TRIAL", help=text)
 
     _add_design(commands)
-
-    _add_study_command(commands, "stop", look.stop, "end a running sweep at the next reports of its trials")
 
 
 def _add_design(commands: _Commands) -> None:
@@ -109,6 +108,33 @@ def _add_design(commands: _Commands) -> None:
     command.add_argument("--workers", type=_positive, metavar="N", help="trials at a time (default: one for each core)")
     text = "inline runs in this process, one trial at a time"
     command.add_argument("--backend", choices=("ray", "inline"), default="ray", help=text)
+
+
+def _add_steering(commands: _Commands) -> None:
+    text = "let a running sweep rest: its trials end at their next reports, and go on with resume"
+    _add_study_command(commands, "pause", steer.pause, text)
+    _add_study_command(commands, "stop", steer.stop, "end a running sweep at the next reports of its trials")
+    text = "end a running sweep at once; what ran since the last checkpoints runs again on resume"
+    _add_study_command(commands, "cancel", steer.cancel, text)
+
+    command = _add_study_command(commands, "extend", steer.extend, "give a study more to do, while it runs or before")
+    command.add_argument("--run-cap", type=_positive, metavar="N", help="trials in all")
+    command.add_argument("--brackets", type=_positive, metavar="N", help="brackets in all, of Hyperband and the like")
+    text = "iterations of the best trials, where the scheduler can raise them"
+    command.add_argument("--max-iter", type=_positive, metavar="N", help=text)
+
+    command = _add_study_command(commands, "add", steer.add, "let points of your own be tried next")
+    text = "a point, its values in YAML; what it leaves out is drawn; may be repeated"
+    command.add_argument("--params", action="append", default=[], metavar="NAME=VALUE,...", help=text)
+    text = "a point, or an array of them (-: standard input)"
+    command.add_argument("--json", type=Path, metavar="FILE", help=text)
+
+    command = _add_study_command(commands, "prune", steer.prune, "end trials, and go on without them")
+    command.add_argument("trials", type=_number, nargs="+", metavar="TRIAL", help="numbers")
+
+    text = "show who ran and steered a study, when, and what came of it"
+    command = _add_study_command(commands, "history", steer.history, text)
+    command.add_argument("--format", choices=("table", "json"), default="table")
 
 
 def _add_asking(commands: _Commands) -> None:

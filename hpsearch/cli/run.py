@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hpsearch.backends import make_backend
 from hpsearch.checks import InvalidKey
+from hpsearch.cli.steer import left
 from hpsearch.errors import HpsearchError, JournalError, SweepError, TrainableError
 from hpsearch.observers.progress import choose_progress
 from hpsearch.report.outline import outlined
@@ -89,6 +90,11 @@ def go_on(given: argparse.Namespace) -> int:
     with Journal.read(place.journal) as journal:
         record = journal.study()
     study = load(place.path)
+    if place.holder() is not None and not study.is_told and study.state in ("running", "paused"):
+        if study.state == "paused" and given.failed is None:
+            return _go_on_there(place, given)
+        if given.failed is not None:
+            return left(place, "retry", {"trials": given.failed}, "they run again there, as soon as workers are free")
     sweep = _with_workers(change_sweep(study.sweep, given.overrides), given.workers)
     if study.is_told and given.failed is not None:
         with AskTell(sweep, directory=place.path) as asking:
@@ -101,6 +107,16 @@ def go_on(given: argparse.Namespace) -> int:
     folder = record.get("provenance", {}).get("directory", "")
     source = None if sweep.source is None else Path(folder, sweep.source)
     return _run(place, sweep, given, source, folder)
+
+
+def _go_on_there(place: StudyDirectory, given: argparse.Namespace) -> int:
+    """Let the process that has paused a study go on with it."""
+    if given.overrides or given.workers is not None:
+        raise SweepError(
+            f"{place.path}: {place.holder()} has paused this study and goes on with it as it is: leave the options "
+            f"out, extend it with `hpsearch extend {shlex.quote(_shown(place.path))}`, or stop it first"
+        )
+    return left(place, "resume", {}, f"it goes on in {place.holder()}")
 
 
 def plan(given: argparse.Namespace) -> int:

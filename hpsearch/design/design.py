@@ -27,9 +27,10 @@ from hpsearch.errors import DesignError, HpsearchError
 from hpsearch.observers.progress import Display, Silent
 from hpsearch.report.study import Study, load
 from hpsearch.report.wording import duration, number
-from hpsearch.run.study_run import Run, create_study, run_study, seconds_spent
+from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
+from hpsearch.study.running_time import seconds_spent
 from hpsearch.sweep.file import load_sweep, locate
 from hpsearch.sweep.sweep import Sweep
 from hpsearch_comm.errors import ConfigurationError

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hpsearch.events import Failed, Finished, Opened, Retried, Reverted
+from hpsearch.events import Failed, Finished, Retried, Reverted
 from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.study.running_time import RunningTime
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Score
 
@@ -24,8 +25,7 @@ class Moment:
     iterations: int
     """That count so far."""
     seconds: float
-    """That the sweep has run: the time between the end of a process and the beginning of the next doesn't count, but
-    where trials are told of."""
+    """In which a process ran the sweep and it wasn't paused; where trials are told of, since the first one."""
     front: tuple[Score, ...]
     """What the trials have that no other one is better than, of one goal the best one's; those that break constraints
     have none."""
@@ -43,12 +43,14 @@ class Course:
 
 def course(sweep: Sweep, entries: Iterable[Entry]) -> Course:
     """Go through a journal."""
-    journaled = JournaledState(sweep)
+    journaled, running = JournaledState(sweep), RunningTime()
     changes: list[Moment] = []
+    began: float | None = None
     now = Moment(0.0, 0, 0, 0.0, ())
     for entry in journaled.read(entries):
-        gap = isinstance(entry.event, Opened) and not journaled.told
-        seconds = now.seconds + (0.0 if gap or not now.time else max(0.0, entry.time - now.time))
+        running.take(entry)
+        began = entry.time if began is None else began
+        seconds = entry.time - began if journaled.told else running.seconds
         front = now.front
         if isinstance(entry.event, Finished | Failed | Retried | Reverted):
             front = tuple(row.score for row in journaled.leaders() if row.feasible and row.score is not None)

@@ -100,6 +100,8 @@ def _target_key(study: Study) -> str:
 def _state(study: Study, holder: str | None) -> str:
     if study.state == "running":
         return f"running in {holder}"
+    if study.state == "paused":
+        return f"paused {study.message}, in {holder}\n            {way_on(study, study.directory)}"
     if study.state == "open":
         return _open(study)
     if study.state == "finished":

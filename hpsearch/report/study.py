@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpsearch.checks import nearest
 from hpsearch.errors import HpsearchError, UnreadableCheckpointError
-from hpsearch.events import Ended, Event, Extended, Failed, Finished, Lost, Opened, Reverted, Saved, Started
+from hpsearch.events import Ended, Event, Failed, Finished, Lost, Reverted, Saved, Started
 from hpsearch.objective import Objective
 from hpsearch.report.best import BestTrial, hypervolumes, no_best, weighted
 from hpsearch.report.course import Course, course
@@ -19,9 +19,10 @@ from hpsearch.report.plots import Plots
 from hpsearch.report.segments import SegmentRow, segment_rows
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.directory import StudyDirectory
-from hpsearch.study.extension import extended
+from hpsearch.study.history import Step, steps
 from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.study.standing import Standing
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Score, TrialRow, TrialState
 
@@ -44,10 +45,10 @@ class Study(Plots):
     sweep: Sweep
     """The sweep, with what it was extended by."""
     state: str
-    """`running`, `finished`, `target`, `patience`, `interrupted`, `stopped`, `max_time` or `error`; `open`: its trials
-    are asked for and told of, by whoever comes."""
+    """`running`, `paused`, `finished`, `target`, `patience`, `interrupted`, `stopped`, `max_time` or `error`;
+    `extended`: given more to do when it was finished; `open`: its trials are asked for and told of by whoever comes."""
     message: str
-    """What the state `error` was; of `target` and `patience`, why the sweep ended."""
+    """What the state `error` was; of `target` and `patience`, why the sweep ended; of `paused`, since when, by whom."""
     provenance: dict[str, Any]
     """Git commit, command line, packages and environment of the process that made the study."""
     created: float
@@ -336,7 +337,12 @@ class Study(Plots):
 
     def segments(self) -> list[SegmentRow]:
         """Give every segment that was started, with its width and the reason for it, in the order of starting."""
-        return segment_rows(self.events(), live=self.state in ("running", "open"))
+        return segment_rows(self.events(), live=self.state in ("running", "paused", "open"))
+
+    def history(self) -> list[Step]:
+        """Give who ran and steered the study, when, and what came of it."""
+        with Journal.read(StudyDirectory(self.directory).journal) as journal:
+            return steps(self._entries(), journal.all_requests())
 
     def events(self) -> Iterator[Event]:
         """Read what happened, from the first event on."""
@@ -376,20 +382,13 @@ def study_of(
         live: A process runs it.
         entries: Reads the journal again, when the study is asked for more.
     """
-    sweep = stored_sweep(record)
-    journaled = JournaledState(sweep)
-    unended = ended = Ended("running" if live else "interrupted")
+    journaled, standing = JournaledState(stored_sweep(record)), Standing(stored_sweep(record), live)
     for entry in journaled.read(history):
-        match event := entry.event:
-            case Opened():
-                ended = unended
-            case Ended():
-                ended = event
-            case Extended():
-                sweep = extended(sweep, event)
+        standing.take(entry)
     # As the process that runs it does after each commit: what nothing needs is gone, or about to go.
     journaled.obsolete()
-    if journaled.told and ended is unended:
+    sweep, ended = standing.sweep, standing.ended
+    if journaled.told and not standing.has_ended:
         ended = Ended("open")  # what was asked for stays with who asked, whether a process is there or not
     elif not live:
         # Nobody runs what was running when the last process died.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,14 +10,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hpsearch.errors import TellError, TrainableError
-from hpsearch.events import Finished, Lost, Saved, Started
-from hpsearch.run.retrying import retries
+from hpsearch.errors import SweepError, TellError, TrainableError
+from hpsearch.events import Finished, Lost, Pruned, Saved, Started, Steered
+from hpsearch.run.steering import answer
 from hpsearch.run.telling import AskedTrial, Told, asked_trial, open_segment, taken
 from hpsearch.run.turns import Turn, Turns
 from hpsearch.run.verdicts import Rules, verdict
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.failure_limit import too_many
+from hpsearch.study.provenance import process_name
+from hpsearch.study.requests import Request
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.sweep.file import load_sweep
 from hpsearch.sweep.sweep import Sweep
@@ -182,12 +185,34 @@ class AskTell:
         Raises:
             SweepError: One of them hasn't failed, or there is no room for it.
         """
+        self.steer("retry", {"trials": list(trials)})
+
+    def steer(self, verb: str, details: Mapping[str, Any]) -> None:
+        """Do what `hpsearch extend`, `add`, `prune` and `retry` do, by the same rules.
+
+        A trial that is open and pruned is given up, and won't be given out again.
+
+        Args:
+            verb: One of these.
+            details: `run_cap` and `brackets`; `points`, a list of names to values; or `trials`, a list of numbers.
+
+        Raises:
+            HpsearchError: It can't be; nothing was taken.
+        """
+        request = Request(time.time(), verb, process_name(), details)
         with self._turn() as turn:
-            events = retries(turn.study_state, turn.sweep, trials)
+            steered, *events = answer(request, turn.study_state, turn.sweep, shlex.quote(str(self._place.path)))
+            if isinstance(steered, Steered) and steered.refused:
+                raise SweepError(steered.refused)
             if turn.finished:
                 turn.open()
+            turn.note(steered)
             for event in events:
+                record = turn.study_state.record(event.trial) if isinstance(event, Pruned) else None
+                if record is not None and record.segment is not None:
+                    turn.note(Lost(record.trial.number, record.attempts, "pruned", False, self._seconds(record)))
                 turn.note(event)
+            turn.settle()
 
     def open_trials(self) -> list[AskedTrial]:
         """Give the trials that were asked for and not told, by number; `start` is what was reported by now."""

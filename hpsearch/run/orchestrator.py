@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
+import shlex
+import time
 from collections.abc import Callable, Sequence
 
 from hpsearch.backends.base import Backend
 from hpsearch.decision import Followed
-from hpsearch.errors import BackendError, HpsearchError, SearcherError
-from hpsearch.events import Asked, Ended, Event, Exhausted, Failed, Retried, Saved, Started
+from hpsearch.errors import BackendError, HpsearchError, Interrupted, SearcherError
+from hpsearch.events import Asked, Ended, Event, Exhausted, Extended, Failed, Pruned, Retried, Saved, Started, Steered
 from hpsearch.observers.base import Observers, Record
-from hpsearch.report.wording import counted
 from hpsearch.run.interrupts import Interrupts
+from hpsearch.run.remarks import Remarks
+from hpsearch.run.steering import answer
 from hpsearch.run.verdicts import Rules, verdict
 from hpsearch.schedulers.base import Done
-from hpsearch.searchers.points import STAND_IN
 from hpsearch.study.enough import ENOUGH, Enough
+from hpsearch.study.extension import extended
 from hpsearch.study.failure_limit import mistake_of
 from hpsearch.study.journal import Journal
+from hpsearch.study.requests import Request, person
 from hpsearch.study.state import Next, StudyState
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.task import Gone, Message, Notice, Progress, Result, SegmentResult, Task, TimedOut
+from hpsearch.task import Gone, Message, Notice, Progress, Result, Task, TimedOut
+from hpsearch.trial import Segment
 from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import Job
 
@@ -31,6 +36,9 @@ _SEARCHING_TICK = 0.01
 
 _SEARCHING_SHARE = 0.01
 """What a free worker waits for a suggestion at most, as a share of what a segment takes."""
+
+_PAUSED_TICK = 0.1
+"""Seconds between two looks at requests while the sweep is paused and nothing runs."""
 
 
 class Orchestrator:
@@ -75,16 +83,17 @@ class Orchestrator:
         self._discard = discard
         self._events: list[Event] = []  # applied, not yet in the journal
         self._followed: list[Followed] = []  # from each of them
-        self._told: set[str] = set()  # settings that trials changed
+        self._remarks = Remarks(observers)
         self._ending: str | None = None
         self._mistake: HpsearchError | None = None
+        self._paused_since: float | None = None  # by the backend's clock
+        self._where = ""  # the study's directory, as a shell takes it
         self._failing = False  # the sweep ends because too many trials have failed
         self._next_check = self._next_look = -math.inf
         self._began = 0.0
         self._until = math.inf  # by the backend's clock
         self._segment_seconds = (0, 0.0)  # of how many segments in this run, and of all together
         self._searching_since: float | None = None
-        self._stand_ins = 0
 
     def run(self, job: Job) -> str:
         """Run the sweep; answer how it ended: `finished`, `target`, `patience`, `interrupted`, `stopped` or `max_time`.
@@ -98,6 +107,7 @@ class Orchestrator:
         """
         try:
             state = self._enough.state
+            self._where = shlex.quote(job.study)
             if state is None:
                 self._backend.open(job, self._deliver)
                 self._began = self._backend.now()
@@ -106,7 +116,7 @@ class Orchestrator:
                     self._backend.wake(self._until)
                 state = self._loop()
                 self._look(last=True)
-                self._tell_of_stand_ins()
+                self._remarks.stand_ins()
                 self._backend.close()
             reason = self._enough.reason if state in ENOUGH else ""
             self._note(Ended(state, reason if self._mistake is None else str(self._mistake)))
@@ -130,8 +140,10 @@ class Orchestrator:
     def _loop(self) -> str:
         while True:
             self._check()
-            finished = self._ending is None and self._fill()
-            self._ask_ahead()
+            paused = self._paused_since is not None
+            finished = self._ending is None and not paused and self._fill()
+            if not paused:
+                self._ask_ahead()
             self._commit()
             self._change_widths()
             self._look()
@@ -144,6 +156,9 @@ class Orchestrator:
                     return self._ending
                 if finished:
                     return "finished"
+                if paused:
+                    time.sleep(_PAUSED_TICK)
+                    self._next_check = -math.inf  # a virtual clock stands still
             for message in self._backend.wait(
                 _SEARCHING_TICK if self._study_state.is_searching else self._backend.tick
             ):
@@ -242,7 +257,6 @@ class Orchestrator:
         for (seq, when), event, followed in committed:
             self._observers.observe(Record(seq, when, event, followed.decisions))
             if isinstance(event, Started):
-                self._stand_ins += event.new is not None and event.new.origin == STAND_IN
                 self._start(event)
         self._discard(self._study_state.obsolete())
 
@@ -250,12 +264,7 @@ class Orchestrator:
         record = self._study_state.record(event.segment.trial)
         timeout = self._sweep.limits.trial_timeout
         left = None if timeout is None else max(timeout - record.charged, 0.001)
-        parent = None if event.new is None else event.new.parent
-        if parent is not None and parent.checkpoint is None:
-            self._observers.say(
-                f"trial {record.trial.number} starts from zero: there is no checkpoint of trial {parent.number} at "
-                f"iteration {parent.iteration}, from which it was to be forked"
-            )
+        self._remarks.start(event, record.trial)
         self._backend.start(Task(record.trial, event.segment, left))
 
     def _take(self, message: Message) -> None:
@@ -276,7 +285,7 @@ class Orchestrator:
         if isinstance(ended, Result):
             count, seconds = self._segment_seconds
             self._segment_seconds = count + 1, seconds + ended.result.seconds
-            self._tell_of_settings(ended.trial, ended.result)
+            self._remarks.settings(ended.trial, ended.result)
         # A sweep that has enough may yet go on in this very run, which must not lose a trial's worker for ever.
         ending = self._ending is not None and self._ending not in ENOUGH
         rules = Rules(self._sweep, self._study_state.finished_segments > 0, ending)
@@ -289,24 +298,6 @@ class Orchestrator:
                 self._count_failure(event)
         if follows.mistake is not None:
             self._end_for(follows.mistake)
-
-    def _tell_of_settings(self, trial: int, result: SegmentResult) -> None:
-        """Say which settings of its process a trial changed, of each setting once."""
-        new = [setting for setting in result.changed if setting not in self._told]
-        self._told.update(new)
-        if new:
-            which = "; such changes are put back after each segment, and named in its output.log"
-            self._observers.say(f"trial {trial} changed its whole process: {', '.join(new)}{which}")
-        if result.stuck:
-            self._observers.say(f"trial {trial} changed what couldn't be put back: {', '.join(result.stuck)}")
-
-    def _tell_of_stand_ins(self) -> None:
-        """Say how many trials took a random point for want of a suggestion."""
-        if self._stand_ins:
-            self._observers.say(
-                f"{counted(self._stand_ins, 'trial')} took a random point, as no suggestion was ready when a worker "
-                "was free; with search.ahead: false workers wait for suggestions"
-            )
 
     def _count_failure(self, event: Failed) -> None:
         """End the sweep where too many trials have failed; those that can be are requeued, and run again on resume."""
@@ -321,24 +312,69 @@ class Orchestrator:
             self._end_for(mistake)
 
     def _check(self) -> None:
-        """See whether the sweep is to end before it is finished."""
+        """Take what users ask for, and see whether the sweep is to end before it is finished."""
+        now = self._backend.now()
+        if now >= self._next_check:
+            self._next_check = now + self._backend.tick
+            for request in self._journal.requests():
+                self._take_request(request)
         if self._ending is not None:
             return
         if self._interrupts.count:
             self._observers.say("ending at the next reports; press Ctrl-C again to end at once")
             self._end("interrupted")
-            return
-        if (state := self._enough.state) is not None:
+        elif (state := self._enough.state) is not None:
             self._observers.say(f"{self._enough.reason}; ending at the next reports")
             self._end(state)
-            return
-        now = self._backend.now()
-        if now >= self._until:
+        elif self._paused_since is None and now >= self._until:
             self._end("max_time")
-        if now >= self._next_check:
-            self._next_check = now + self._backend.tick
-            if any(request.verb == "stop" for request in self._journal.requests()):
+
+    def _take_request(self, request: Request) -> None:
+        """Answer a request, and do what only this process can."""
+        steered, *events = answer(request, self._study_state, self._sweep, self._where, self._refusal(request.verb))
+        assert isinstance(steered, Steered), "an answer begins with itself"
+        self._note(steered)
+        for event in events:
+            self._note(event)
+            if isinstance(event, Extended):
+                self._sweep = extended(self._sweep, event)
+        self._commit()  # also in the middle of a segment, where it runs in this thread
+        asked = f"{request.verb}, asked by {person(request.by) or 'someone'}"
+        self._observers.say(asked if not steered.refused else f"refused: {asked}: {steered.refused}")
+        if steered.refused:
+            return
+        match request.verb:
+            case "stop":
                 self._end("stopped")
+            case "cancel":
+                raise Interrupted
+            case "pause":
+                self._paused_since = self._backend.now()
+                self._cut(self._study_state.running())
+                self._observers.say(
+                    f"paused since {time.strftime('%Y-%m-%d %H:%M:%S')}; go on with: hpsearch resume {self._where}"
+                )
+            case "resume":
+                self._go_on()
+            case "prune":
+                pruned = {event.trial for event in events if isinstance(event, Pruned)}
+                self._cut([segment for segment in self._study_state.running() if segment.trial in pruned])
+
+    def _refusal(self, verb: str) -> str:
+        """Say why the run can't take a request now; empty: it can."""
+        if verb in ("stop", "pause", "resume") and self._ending is not None:
+            return f"the sweep ends already ({self._ending}), at the next reports of its trials"
+        if verb == "pause" and self._paused_since is not None:
+            return "the sweep is paused already"
+        return "the sweep isn't paused" if verb == "resume" and self._paused_since is None else ""
+
+    def _go_on(self) -> None:
+        """End a pause, which doesn't count towards `limits.max_time`."""
+        assert self._paused_since is not None
+        self._until += self._backend.now() - self._paused_since
+        if self._until < math.inf:
+            self._backend.wake(self._until)
+        self._paused_since = None
 
     def _look(self, last: bool = False) -> None:
         """Let the observers see where the sweep stands."""
@@ -353,5 +389,8 @@ class Orchestrator:
 
     def _end(self, state: str) -> None:
         self._ending = state
-        for segment in self._study_state.running():
+        self._cut(self._study_state.running())
+
+    def _cut(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
             self._backend.cut(segment.trial, segment.attempt)

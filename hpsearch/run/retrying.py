@@ -9,18 +9,20 @@ from hpsearch.events import Retried
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
 
-__all__ = ["retries"]
+__all__ = ["flag", "named", "retries", "room_by"]
 
 _MOST_NAMED = 20
 
 
-def retries(study_state: StudyState, sweep: Sweep, asked: Sequence[int]) -> list[Retried]:
+def retries(study_state: StudyState, sweep: Sweep, asked: Sequence[int], where: str | None = None) -> list[Retried]:
     """Give the events that let failed trials run again.
 
     Args:
         study_state: Where the sweep stands, with what it was extended by.
         sweep: As it is to be run.
         asked: Numbers of trials; none: all that have failed and were not retried.
+        where: The study's directory, as a shell takes it, where what makes room is a command of its own; None: an
+            option beside those of `hpsearch retry`.
 
     Raises:
         SweepError: One of them hasn't failed, or there is no room for the new trials that they need.
@@ -31,31 +33,54 @@ def retries(study_state: StudyState, sweep: Sweep, asked: Sequence[int]) -> list
     wrong = sorted(set(asked) - set(failed))
     if wrong:
         raise SweepError(
-            f"only a trial that has failed and was not retried can be retried, got {_named(wrong)}; "
-            f"there {'is' if len(failed) == 1 else 'are'} {_named(failed)}"
+            f"only a trial that has failed and was not retried can be retried, got {named(wrong)}; "
+            f"there {'is' if len(failed) == 1 else 'are'} {named(failed)}"
         )
     chosen = sorted(set(asked)) or failed
     anew = [trial for trial in chosen if not study_state.may_run_again(trial)]
     room = study_state.room()
     if room is not None and len(anew) > room:
         raise SweepError(
-            f"the rungs of {_named(anew)} are decided, so that each would run as a new trial, and the sweep creates "
-            f"only {room} more; {_extension(study_state, sweep, len(anew) - room)}name other trials"
+            f"the rungs of {named(anew)} are decided, so that each would run as a new trial, and the sweep creates "
+            f"only {room} more; {_extension(study_state, sweep, len(anew) - room, where)}name other trials"
         )
     return [Retried(trial) for trial in chosen]
 
 
-def _extension(study_state: StudyState, sweep: Sweep, missing: int) -> str:
-    """Name the `--set` that makes room, where one does."""
+def room_by(total: int | None, sweep: Sweep, missing: int) -> tuple[str, int] | None:
+    """Give the key of a sweep that makes room for more trials, and its value; None where none does.
+
+    Args:
+        total: How many trials the sweep creates now; None: no bound is known.
+        sweep: As it is run.
+        missing: How many more there are to be.
+    """
     early = sweep.early_terminate
     for name in early.raisable if early is not None else ():
         if (bound := getattr(early, name)) is not None:
-            return f"add --set early_terminate.{name}={bound + 1} (or more), or "
+            return f"early_terminate.{name}", bound + 1
+    return None if total is None else ("run_cap", total + missing)
+
+
+def _extension(study_state: StudyState, sweep: Sweep, missing: int, where: str | None) -> str:
+    """Say in words what makes room, where anything does."""
     total = study_state.total()
-    return "" if total is None else f"add --set run_cap={total[0] + missing}, or "
+    by = room_by(None if total is None else total[0], sweep, missing)
+    if by is None:
+        return ""
+    key, value = by
+    if where is None:
+        return f"add --set {key}={value}{' (or more)' if key != 'run_cap' else ''}, or "
+    return f"make room with: hpsearch extend {where} {flag(key)} {value}; or "
 
 
-def _named(trials: Sequence[int]) -> str:
+def flag(key: str) -> str:
+    """Give the word of `hpsearch extend` that raises a key."""
+    return f"--{key.rpartition('.')[2].replace('_', '-')}"
+
+
+def named(trials: Sequence[int]) -> str:
+    """Give trials by their numbers, some of them where they are many."""
     names = ", ".join(str(trial) for trial in trials[:_MOST_NAMED])
     more = f" and {len(trials) - _MOST_NAMED} more" if len(trials) > _MOST_NAMED else ""
     return f"{'trial' if len(trials) == 1 else 'trials'} {names}{more}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import shlex
 import shutil
@@ -18,7 +17,7 @@ from hpsearch.backends.base import Backend
 from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, StorageError
-from hpsearch.events import ASK_TELL, Ended, Event, Extended, Finished, Opened, Saved
+from hpsearch.events import ASK_TELL, Ended, Event, Extended, Finished, Opened, Saved, Steered
 from hpsearch.observers import make_observer
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.progress import Display, Unfailing
@@ -35,6 +34,7 @@ from hpsearch.study.filesystem import identity
 from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.study.provenance import command_line, process_name, provenance
+from hpsearch.study.running_time import seconds_spent
 from hpsearch.study.state import StudyState
 from hpsearch.study.suggestions import direct_calls
 from hpsearch.study.warm_start import stored_warm_start
@@ -43,7 +43,7 @@ from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import CommandLine, Job
 
-__all__ = ["Run", "create_study", "run_study", "seconds_spent", "storage_errors", "sweep_to_run", "write_tensorboard"]
+__all__ = ["Run", "create_study", "run_study", "storage_errors", "sweep_to_run", "write_tensorboard"]
 
 _WORKERS_PATIENCE = 60.0
 """Seconds to wait for the workers of a killed run to end."""
@@ -224,7 +224,10 @@ def _go_on(
             opened = Opened(
                 backend.name, resources.workers, process_name(), command_line(), resources.workers_per_trial
             )
-            applied = _apply([opened] if more is None else [opened, more], study_state, widths, enough)
+            begin: list[Event] = [opened] if more is None else [opened, more]
+            if retry is not None:
+                begin.insert(0, Steered("retry", process_name(), None, {"trials": list(retry)}))
+            applied = _apply(begin, study_state, widths, enough)
             if retry is not None:
                 applied += _apply(retries(study_state, sweep, retry), study_state, widths, enough)
             written = journal.append(
@@ -317,15 +320,6 @@ def _trainable(sweep: Sweep, folder: str) -> str | CommandLine:
 def _named_checkpoints(history: Sequence[Entry]) -> set[str]:
     named = (entry.event.checkpoint for entry in history if isinstance(entry.event, Saved | Finished))
     return {checkpoint for checkpoint in named if checkpoint is not None}
-
-
-def seconds_spent(history: Sequence[Entry]) -> float:
-    """Add up how long former runs took, as far as their journal tells; a clock that was set back takes nothing off."""
-    return sum(
-        max(0.0, entry.time - before.time)
-        for before, entry in itertools.pairwise(history)
-        if not isinstance(entry.event, Opened)
-    )
 
 
 @contextmanager

@@ -130,6 +130,18 @@ class AsynchronousHalving(OpenEnded):
         complete = Decision(outcome.trial, "complete", f"last rung: {ran(outcome, self._until[bracket][rung])}")
         return [complete, *self._stop_at_the_end()]
 
+    def prune(self, trial: int) -> Sequence[Decision]:
+        """Take a trial for one that has failed: it counts no more in the rung where it waits.
+
+        Raises:
+            ValueError: It neither runs nor waits.
+        """
+        if trial in self._running:
+            return super().prune(trial)
+        if not any(judged.remove(trial) for rungs in self._judged for judged in rungs):
+            raise ValueError(f"only a trial that runs or waits can be pruned, not trial {trial}")
+        return self._stop_at_the_end()
+
     def exhausted(self) -> Sequence[Decision]:
         """Take the last `NewTrial` back and ask for no more; stop what waits if that was the end.
 

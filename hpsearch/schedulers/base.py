@@ -142,6 +142,17 @@ class Scheduler(ABC):
             ValueError: It may not be withdrawn.
         """
 
+    def prune(self, trial: int) -> Sequence[Decision]:
+        """Take a trial for one that has failed, as a user says that it goes no further; answer what follows for others.
+
+        It runs, or it waits undecided between two segments. Who lets trials wait overrides this: it must neither go on
+        nor be waited for. It won't be withdrawn.
+
+        Raises:
+            ValueError: The trial neither runs nor waits, or one that waits can't be taken back.
+        """
+        return self.observe(Outcome(trial, 0, None))
+
     @abstractmethod
     def exhausted(self) -> Sequence[Decision]:
         """The searcher had no params for the last `NewTrial`: take that answer back and ask for no more."""

@@ -157,6 +157,23 @@ class BracketScheduler(Scheduler):
         self._running[trial] = bracket
         self._stale[bracket.index] = bracket
 
+    def prune(self, trial: int) -> Sequence[Decision]:
+        """Take a trial for one that has failed; a promoted one leaves its place in the next rung empty.
+
+        Raises:
+            ValueError: It neither runs nor waits.
+        """
+        for place, (_, promoted, bracket) in enumerate(self._promoted):
+            if promoted == trial:
+                del self._promoted[place]
+                return self._give_up_place(bracket)
+        for bracket in self._undecided():
+            for place, outcome in enumerate(bracket.undecided):
+                if outcome.trial == trial and outcome.value is not None:
+                    bracket.undecided[place] = Outcome(trial, outcome.iteration, None)
+                    return ()
+        return super().prune(trial)
+
     def exhausted(self) -> Sequence[Decision]:
         """Take the last `NewTrial` back and ask for no more; its bracket is cut to the trials that it has.
 
@@ -326,6 +343,21 @@ class BracketScheduler(Scheduler):
         for outcome in able[:promoted]:
             insort(self._promoted, (-bracket.rung.until, outcome.trial, bracket))
         return decisions
+
+    def _undecided(self) -> Iterator[OpenBracket]:
+        """Give the brackets in whose rung something runs or is still to be started; some of them more than once."""
+        yield from self._running.values()
+        yield from (bracket for _, _, bracket in self._promoted)
+        if self._newest is not None:
+            yield self._newest
+
+    def _give_up_place(self, bracket: OpenBracket) -> Sequence[Decision]:
+        """Let the rung that a bracket is in hold one trial fewer; without any it never was."""
+        self._replan(bracket, thin(bracket.plan, bracket.position, bracket.rung.size - 1))
+        if bracket.position == len(bracket.plan.rungs):
+            bracket.position -= 1
+            bracket.started = bracket.finished = bracket.rung.size
+        return self._decide(bracket)
 
     def _ranked(self, bracket: OpenBracket) -> list[Outcome]:
         outcomes = {outcome.trial: outcome for outcome in bracket.undecided}

@@ -139,6 +139,21 @@ class MedianStoppingScheduler(OpenEnded):
         insort(self._going_on, (-(look + 1), outcome.trial))
         return (Decision(outcome.trial, "promote", reason),)
 
+    def prune(self, trial: int) -> Sequence[Decision]:
+        """Take a trial for one that has failed: it goes no further, and what it showed at its looks counts.
+
+        Raises:
+            ValueError: It neither runs nor waits.
+        """
+        if trial in self._running:
+            return super().prune(trial)
+        left = [place for place in self._going_on if place[1] != trial]
+        if len(left) == len(self._going_on):
+            raise ValueError(f"only a trial that runs or waits can be pruned, not trial {trial}")
+        self._going_on = left
+        self._courses.pop(trial, None)
+        return ()
+
     def total(self) -> tuple[int, int] | None:
         """Count (trials, the iterations that they run if no other one is stopped); None without a bound on trials."""
         trials = self._numbered if self._exhausted else self._run_cap

@@ -155,6 +155,27 @@ class PopulationBasedTraining(OpenEnded):
                 decisions.append(Decision(outcome.trial, "complete", ran(outcome, self._until[-1])))
         return [*decisions, *self._settle()]
 
+    def prune(self, trial: int) -> Sequence[Decision]:
+        """Take a trial for one that has failed: a fork takes its place, as soon as there is one to copy.
+
+        Raises:
+            ValueError: It neither runs nor waits.
+        """
+        if trial in self._running:
+            return super().prune(trial)
+        place = self._place_of.get(trial)
+        if place is None or self._members[place].trial != trial or self._members[place].state == "over":
+            raise ValueError(f"only a trial that runs or waits can be pruned, not trial {trial}")
+        member = self._members[place]
+        self._failed[trial] = 0, self._rung_after(member.iteration) - 1
+        self._stopped = [decision for decision in self._stopped if decision.trial != trial]
+        if any(verdict.member == place and verdict.parent is not None for verdict in self._judged):
+            return self._settle()  # a fork was to take its place anyway
+        self._judged = [verdict for verdict in self._judged if verdict.member != place]
+        member.state = "waiting"
+        member.failures += 1
+        return self._settle()
+
     def needs(self) -> Collection[StateAt]:
         """Give the newest states of those that may be copied, and those that were chosen."""
         chosen = [verdict.parent for verdict in self._judged if verdict.parent is not None]

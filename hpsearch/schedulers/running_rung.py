@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from hpsearch.objective import Fronts, Objective, Place, is_valid
+from hpsearch.objective.fronts import Point
 from hpsearch.trial import Score
 
 __all__ = ["RankedRung", "RunningRung", "SortedRung", "running_rung"]
@@ -45,6 +46,10 @@ class RunningRung(ABC):
     @abstractmethod
     def promote(self) -> None:
         """Let the first of `promotable` go on."""
+
+    @abstractmethod
+    def remove(self, trial: int) -> bool:
+        """Forget a trial that waits; say whether there was one."""
 
     @abstractmethod
     def stop(self) -> Sequence[tuple[int, int, int, bool]]:
@@ -89,6 +94,13 @@ class SortedRung(RunningRung):
         """Let the first of `promotable` go on."""
         insort(self._settled, self._waiting.pop(0))
 
+    def remove(self, trial: int) -> bool:
+        """Forget a trial that waits; say whether there was one."""
+        left = [place for place in self._waiting if place[1] != trial]
+        found = len(left) < len(self._waiting)
+        self._waiting = left
+        return found
+
     def stop(self) -> Sequence[tuple[int, int, int, bool]]:
         """Stop all that wait; give (trial, its place from 1, of how many, whether it is NaN), the best first."""
         size = len(self)
@@ -110,6 +122,8 @@ class RankedRung(RunningRung):
     def __init__(self, eta: int, objective: Objective) -> None:
         super().__init__(eta, objective)
         self._fronts = Fronts()
+        self._points: dict[int, Point] = {}
+        """Those of the fronts."""
         self._beyond: list[tuple[Place, int, bool]] = []
         """(place, trial, whether it is NaN) of those that break constraints or are NaN, best first."""
         self._settled: set[int] = set()
@@ -120,7 +134,8 @@ class RankedRung(RunningRung):
     def add(self, score: Score, trial: int) -> None:
         """Take a trial that has ended here."""
         if self._objective.is_feasible(score):
-            self._fronts.add(trial, self._objective.point(score))
+            self._points[trial] = self._objective.point(score)
+            self._fronts.add(trial, self._points[trial])
         else:
             insort(self._beyond, (self._objective.beyond(score), trial, not is_valid(score)))
 
@@ -132,6 +147,16 @@ class RankedRung(RunningRung):
     def promote(self) -> None:
         """Let the first of `promotable` go on."""
         self._settled.add(next(self.promotable()))
+
+    def remove(self, trial: int) -> bool:
+        """Forget a trial that waits; say whether there was one."""
+        before = len(self)
+        if trial in self._settled:
+            return False
+        self._points.pop(trial, None)
+        self._fronts = Fronts.of(self._points)
+        self._beyond = [place for place in self._beyond if place[1] != trial]
+        return len(self) < before
 
     def stop(self) -> Sequence[tuple[int, int, int, bool]]:
         """Stop all that wait; give (trial, its place from 1, of how many, whether it is NaN), the best first."""

@@ -11,7 +11,10 @@ from hpsearch.seeds import stand_in_seed
 from hpsearch.space import Space
 from hpsearch.trial import Params
 
-__all__ = ["RETRY", "STAND_IN", "FirstTrials"]
+__all__ = ["ADDED", "RETRY", "STAND_IN", "FirstTrials"]
+
+ADDED = "added"
+"""Origin of a point that a user added to a study that had begun."""
 
 RETRY = "retry"
 """Origin of a failed trial's point that is run once more, as another trial."""

@@ -140,7 +140,8 @@ class StudyDirectory:
                 if not lock.take(patience) or not _taken_where_possible(place):
                     raise StudyInUseError(
                         f"{self.path}: {lock.read() or 'another process'} runs this study now. Watch it with "
-                        f"`hpsearch status {shlex.quote(str(self.path))}`, or end it with "
+                        f"`hpsearch status {shlex.quote(str(self.path))}`, let it rest with "
+                        f"`hpsearch pause {shlex.quote(str(self.path))}`, or end it with "
                         f"`hpsearch stop {shlex.quote(str(self.path))}` and resume."
                     )
                 lock.write(who)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hpsearch.searchers import Observation
-from hpsearch.searchers.points import RETRY
+from hpsearch.searchers.points import ADDED, RETRY
 from hpsearch.study.trial_record import DECIDED
 from hpsearch.study.trial_records import TrialRecords
 from hpsearch.trial import StateAt, Trial, TrialState
@@ -88,7 +88,8 @@ class Lagging(Hearing):
         self._records = records
         self._trials: list[Trial] = []
         self._suggested: list[int] = []
-        """Of each suggestion, the trial that took it: those that are run once more as other trials took none."""
+        """Of each suggestion, the trial that took it: those that are run once more as other trials, and those
+        that a user added, took none."""
         self._segments: list[list[Observation]] = []
         """Of each trial, what came of its segments that have ended."""
         self._reported: list[list[Observation]] = []
@@ -109,7 +110,7 @@ class Lagging(Hearing):
         match told.method, told.arguments:
             case "started", (trial,):
                 self._trials.append(trial)
-                if trial.origin != RETRY:
+                if trial.origin not in (RETRY, ADDED):
                     self._suggested.append(trial.number)
                 self._segments.append([])
                 self._reported.append([])

@@ -20,7 +20,7 @@ from typing import Any
 
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, StudyInUseError
-from hpsearch.events import Event
+from hpsearch.events import Event, Steered
 from hpsearch.study.event_codec import decode, encode
 from hpsearch.study.filesystem import identity, is_network_filesystem
 from hpsearch.study.followed_codec import decode_followed, encode_followed
@@ -245,16 +245,26 @@ class Journal:
         """Number and checksum of the last event, as the process that writes knows it."""
         return self._end
 
-    def request(self, verb: str, details: Mapping[str, Any] | None = None, by: str = "") -> None:
+    def request(self, verb: str, details: Mapping[str, Any] | None = None, by: str = "") -> int:
         """Leave word for the process that runs the study, or for whoever looks at it.
 
         Args:
             verb: What is asked.
             details: JSON values that it needs.
             by: Who asks, as `user@host:pid`.
+
+        Returns:
+            The request's number, for `answer`.
         """
         with explained(self._path):
-            leave_request(self._connection, Request(time.time(), verb, by, details or {}))
+            return leave_request(self._connection, Request(time.time(), verb, by, details or {}))
+
+    def answer(self, request: int) -> Steered | None:
+        """Give what came of a request; None: nobody has answered yet."""
+        with explained(self._path):
+            rows = self._connection.execute("SELECT trial, body FROM events WHERE kind = 'steered' ORDER BY seq DESC")
+            answers = (decode("steered", *row) for row in rows.fetchall())
+        return next((one for one in answers if isinstance(one, Steered) and one.request == request), None)
 
     def requests(self) -> list[Request]:
         """Give the requests that were left since the journal was opened to be written, each of them once.
@@ -266,13 +276,13 @@ class Journal:
         with explained(self._path):
             found = list(requests_after(self._connection, self._last_request))
         if found:
-            self._last_request = found[-1][0]
-        return [request for _, request in found]
+            self._last_request = found[-1].number
+        return found
 
     def all_requests(self) -> list[Request]:
         """Give all requests that were ever left, in their order."""
         with explained(self._path):
-            return [request for _, request in requests_after(self._connection, 0)]
+            return list(requests_after(self._connection, 0))
 
     def _check_place(self) -> None:
         """See that what is written here is what others read, and that nobody else may write it."""

@@ -15,6 +15,7 @@ from hpsearch.decision import Followed, Rungs
 from hpsearch.errors import JournalError
 from hpsearch.events import (
     ASK_TELL,
+    Added,
     Asked,
     Dropped,
     Ended,
@@ -25,14 +26,16 @@ from hpsearch.events import (
     Finished,
     Lost,
     Opened,
+    Pruned,
     Retried,
     Reverted,
     Saved,
     Started,
+    Steered,
 )
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.trial_record import TrialRecord
-from hpsearch.study.trial_records import TrialRecords
+from hpsearch.study.trial_records import TERMINAL, TrialRecords
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, StateAt, TrialRow, TrialState
 
@@ -59,6 +62,8 @@ class JournaledState:
         self.records = TrialRecords(sweep.objective, sweep.resources.workers_per_trial)
         self.requeued: list[int] = []
         """Sorted: trials whose segment must be started again."""
+        self.pruned: dict[int, bool] = {}
+        """Trials that go no further since the event that was applied last, and whether their segment was cut short."""
         self.told = False
         """Trials run elsewhere: whoever runs them keeps their states, so each goes on where it was told to have got."""
         self.reached = 0
@@ -96,6 +101,7 @@ class JournaledState:
         Raises:
             ValueError: It is of an attempt that doesn't run.
         """
+        self.pruned = {}
         match event:
             case Started():
                 self._start(event)
@@ -104,11 +110,15 @@ class JournaledState:
             case Opened() | Ended():
                 if isinstance(event, Opened):
                     self._open(event)
-                for trial in sorted(self.records.running):
-                    self._requeue(trial)
+                self._requeue_running()
             case Dropped():
                 self.records.drop(event.trial)
-            case Asked() | Retried() | Exhausted() | Extended():
+            case Pruned():
+                self._prune(event)
+            case Steered():
+                if event.request is None and not self.told:
+                    self._requeue_running()
+            case Asked() | Retried() | Added() | Exhausted() | Extended():
                 pass  # all that they change follows from them
 
     def follow(self, followed: Followed) -> None:
@@ -204,6 +214,8 @@ class JournaledState:
         self.records.release(event.trial, TrialState.WAITING)
         self.finished_segments += 1
         self._finished[record.bracket, record.rung] += 1
+        if record.pruned:
+            self.pruned[event.trial] = False
 
     def _fail(self, event: Failed, record: TrialRecord) -> None:
         record.failures += 1
@@ -226,9 +238,33 @@ class JournaledState:
         self._finished[record.bracket, record.rung] -= 1
         insort(self.requeued, trial)
 
+    def _prune(self, event: Pruned) -> None:
+        record = self.records.of(event.trial)
+        if record.state in TERMINAL or record.pruned:
+            raise ValueError(f"trial {event.trial} is {record.state}, so that it can't be pruned")
+        record.pruned = event.reason
+        if event.trial in self.requeued:
+            self.requeued.remove(event.trial)
+            self._cut_short(record)
+        elif record.segment is None:
+            self.pruned[event.trial] = False
+
+    def _requeue_running(self) -> None:
+        for trial in sorted(self.records.running):
+            self._requeue(trial)
+
     def _requeue(self, trial: int) -> None:
         self.records.release(trial, TrialState.WAITING)
-        insort(self.requeued, trial)
+        record = self.records.of(trial)
+        if record.pruned:
+            self._cut_short(record)
+        else:
+            insort(self.requeued, trial)
+
+    def _cut_short(self, record: TrialRecord) -> None:
+        """Take a segment for ended that was to be started again."""
+        self.pruned[record.trial.number] = True
+        self._finished[record.bracket, record.rung] += 1
 
     def _count(self, trial: int, reports: Sequence[Report]) -> None:
         record = self.records.of(trial)

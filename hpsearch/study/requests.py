@@ -13,7 +13,7 @@ from typing import Any
 
 from hpsearch.errors import JournalError
 
-__all__ = ["Request", "leave_request", "requests_after"]
+__all__ = ["Request", "leave_request", "person", "requests_after"]
 
 _ADDED = ("by", "details")
 """Columns that journals of before lack; they get them with the first request that is left."""
@@ -30,10 +30,18 @@ class Request:
     """`user@host:pid`; empty where it isn't known."""
     details: Mapping[str, Any]
     """JSON values."""
+    number: int = 0
+    """Counts from 1 in the journal; 0 before it is left."""
 
 
-def leave_request(connection: sqlite3.Connection, request: Request) -> None:
-    """Write one, in a transaction of its own."""
+def person(by: str) -> str:
+    """Give `user@host` of a process's name."""
+    who, _, number = by.rpartition(":")
+    return who if number.isdecimal() else by
+
+
+def leave_request(connection: sqlite3.Connection, request: Request) -> int:
+    """Write one, in a transaction of its own; give its number."""
     execute = connection.execute
     execute("BEGIN IMMEDIATE")
     try:
@@ -42,16 +50,18 @@ def leave_request(connection: sqlite3.Connection, request: Request) -> None:
             if column in missing:
                 execute(f"ALTER TABLE requests ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
         row = (request.time, request.verb, request.by, json.dumps(request.details, allow_nan=False))
-        execute("INSERT INTO requests (time, verb, by, details) VALUES (?, ?, ?, ?)", row)
+        number = execute("INSERT INTO requests (time, verb, by, details) VALUES (?, ?, ?, ?)", row).lastrowid
         execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             execute("ROLLBACK")
         raise
+    assert number is not None, "a row was inserted"
+    return number
 
 
-def requests_after(connection: sqlite3.Connection, number: int) -> Iterator[tuple[int, Request]]:
-    """Give (number, request) of those with greater numbers, in their order.
+def requests_after(connection: sqlite3.Connection, number: int) -> Iterator[Request]:
+    """Give those with greater numbers, in their order.
 
     Raises:
         JournalError: One was damaged.
@@ -60,7 +70,7 @@ def requests_after(connection: sqlite3.Connection, number: int) -> Iterator[tupl
     query = f"SELECT seq, time, verb, {added} FROM requests WHERE seq > ? ORDER BY seq"
     for seq, when, verb, by, details in connection.execute(query, (number,)).fetchall():
         try:
-            yield seq, Request(when, verb, by, json.loads(details) if details else {})
+            yield Request(when, verb, by, json.loads(details) if details else {}, seq)
         except ValueError as error:
             raise JournalError(f"request {seq} can't be read: {error}. The file was damaged; leave it anew.") from error
 

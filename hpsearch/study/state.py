@@ -6,28 +6,29 @@ one applies the events of the journal. Both go through the same lines, so there 
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, tee
 
 from hpsearch.decision import Decision, Followed, Plan
-from hpsearch.events import Asked, Event, Exhausted, Extended, Failed, Finished, Retried, Saved, Started
-from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, RungView, Wait
+from hpsearch.events import Added, Asked, Event, Exhausted, Extended, Failed, Finished, Retried, Saved, Started
+from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, RungView, Scheduler, Wait
 from hpsearch.searchers import Past, Suggestion
-from hpsearch.searchers.points import RETRY, STAND_IN
-from hpsearch.seeds import trial_seed
+from hpsearch.searchers.points import STAND_IN
 from hpsearch.study.build import build_scheduler
 from hpsearch.study.failure_limit import Tally
+from hpsearch.study.first_start import first_start, record_of_parent
 from hpsearch.study.fit import as_then, misfit
 from hpsearch.study.followed_codec import encode_followed
 from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.study.requested import Requested
 from hpsearch.study.segment_reports import SegmentReports
 from hpsearch.study.suggestions import CallsOf, NotYet, Suggestions, direct_calls
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import Parent, Score, Segment, StateAt, Trial, TrialRow, TrialState
+from hpsearch.trial import Score, Segment, Trial, TrialRow, TrialState
 
 __all__ = ["Next", "StudyState"]
 
@@ -52,8 +53,9 @@ class StudyState:
         self._suggestions = Suggestions(sweep, self._journaled, calls_of, past)
         self._records = self._journaled.records
         self._reports = SegmentReports()
-        self._requested: deque[int] = deque()  # failed trials whose params are those of the next new ones
-        self._retaken: set[int] = set()  # failed trials of which there is, or will be, such another
+        self.requested = Requested(self._records, sweep.parameters, sweep.seed)
+        """What new trials take before anything is suggested."""
+        self._exhausted = False
         self._place = 0  # in the searcher's order, which has no gaps, of what it suggests next
         self._gone: list[str] = []  # checkpoints that `obsolete` hasn't given yet
 
@@ -103,6 +105,9 @@ class StudyState:
         followed = Followed(decisions, self._plan(event))
         self._journaled.follow(followed)
         self._suggestions.hear(event, decisions)
+        for trial, cut_short in self._journaled.pruned.items():
+            if cut_short:
+                self._suggestions.give_up(trial, decisions)
         # Here and not where files are removed: what was let go must be so in a replay, too.
         self._gone += self._journaled.obsolete({*self._suggestions.needs(), *self._scheduler.needs()})
         return followed
@@ -160,7 +165,7 @@ class StudyState:
     def failed(self) -> list[int]:
         """Give the trials that have failed and not been retried, by number."""
         rows = (record.trial.number for record in self._records if record.state is TrialState.FAILED)
-        return [trial for trial in rows if trial not in self._retaken]
+        return [trial for trial in rows if trial not in self.requested.retaken]
 
     def may_run_again(self, trial: int) -> bool:
         """Say whether a trial has failed and its rung isn't decided, so that `Retried` runs the trial itself again."""
@@ -171,7 +176,14 @@ class StudyState:
         if not self._scheduler.busy and next(self._scheduler.upcoming(), None) is None:
             return 0
         total = self._scheduler.total()
-        return None if total is None else total[0] - len(self._records) - len(self._requested)
+        return None if total is None else total[0] - len(self._records) - len(self.requested)
+
+    def rehearsal(self) -> Scheduler:
+        """Give a copy of the scheduler, to see what it would take; one that is exhausted as if it weren't."""
+        scheduler = copy.deepcopy(self._scheduler)
+        if self._exhausted:
+            scheduler.extend(None, {})
+        return scheduler
 
     def tally(self) -> Tally:
         """Count the trials that have failed, and those that have failed or reached the end of a segment."""
@@ -229,8 +241,9 @@ class StudyState:
     def total(self) -> tuple[int, int] | None:
         """Give (trials, iterations with resume) of the whole sweep, None where it has no bound."""
         total, size = self._scheduler.total(), self._suggestions.size
-        if size is None or (total is not None and total[0] <= size):
+        if size is None or (total is not None and total[0] <= size + self.requested.added):
             return total
+        size += self.requested.added
         iterations = self._sweep.iterations
         if self._sweep.early_terminate is None and iterations is not None:
             return size, size * iterations
@@ -254,7 +267,7 @@ class StudyState:
             idle = False
             record = self._records.of(trial)
             yield Started(record.again(), None, bracket=record.bracket, rung=record.rung)
-        requested, place = iter(tuple(self._requested)), self._place
+        requested, place = self.requested.upcoming(), self._place
         for answer in self._scheduler.upcoming():
             idle = False
             if isinstance(answer, Run):
@@ -262,10 +275,10 @@ class StudyState:
                 yield Started(segment, None, bracket=answer.bracket, rung=answer.rung)
                 continue
             suggestion: Suggestion | Asked | NotYet | None
-            if (retaken := next(requested, None)) is not None:
-                suggestion = _once_more(self._records.of(retaken).trial)
+            if (asked := next(requested, None)) is not None:
+                suggestion = self.requested.suggestion(asked, answer.number)
             elif answer.parent is not None:
-                suggestion = suggest(answer, place, self._parent(answer.parent).trial)
+                suggestion = suggest(answer, place, record_of_parent(answer.parent, self._records).trial)
             else:
                 suggestion = suggest(answer, place, None)
                 place += 1
@@ -274,32 +287,12 @@ class StudyState:
             if not isinstance(suggestion, Suggestion):
                 yield suggestion or Exhausted()
                 return
-            yield self._first(answer, suggestion)
+            told = self._journaled.told
+            yield first_start(answer, suggestion, self._records, self._sweep.seed, told)
             if suggestion.origin == STAND_IN:
                 yield Wait()  # for the next one, the searcher is asked once this one has started
                 return
         yield Done() if idle and not self._scheduler.busy else Wait()
-
-    def _first(self, answer: NewTrial, suggestion: Suggestion) -> Started:
-        """Give the start of a new trial."""
-        wanted, start = (suggestion.parent, 0) if answer.parent is None else (answer.parent, answer.start)
-        if answer.until is not None and start >= answer.until:
-            raise ValueError(f"a fork must start before the end of its segment, at {answer.until}, not at {start}")
-        parent = None
-        if wanted is not None:
-            parent = Parent(self._parent(wanted).trial.number, *self._records.checkpoint_at(wanted))
-            # What its checkpoint hasn't done, the fork has to do, as every trial does that goes on from an older one.
-            start = min(start, parent.iteration) if parent.checkpoint is not None or self._journaled.told else 0
-        seed = trial_seed(self._sweep.seed, answer.number)
-        trial = Trial(answer.number, suggestion.params, seed, suggestion.origin, parent, start)
-        checkpoint = None if parent is None else parent.checkpoint
-        segment = Segment(answer.number, start, answer.until, checkpoint, 1)
-        return Started(segment, trial, bracket=answer.bracket, rung=answer.rung)
-
-    def _parent(self, wanted: StateAt) -> TrialRecord:
-        if not 0 <= wanted.trial < len(self._records):
-            raise ValueError(f"a trial must be forked from one of {len(self._records)}, got {wanted.trial}")
-        return self._records.of(wanted.trial)
 
     def _suggested(
         self, event: Started | Exhausted, answer: NewTrial, place: int, parent: Trial | None
@@ -318,19 +311,26 @@ class StudyState:
         if not isinstance(answer, NewTrial):
             return
         new = event.new if isinstance(event, Started) else None
-        if new is not None and self._requested:
-            self._requested.popleft()
+        if new is not None and self.requested:
+            self.requested.take()
         elif answer.parent is not None:
-            self._suggestions.used(answer.number, self._parent(answer.parent).trial, new)
+            self._suggestions.used(answer.number, record_of_parent(answer.parent, self._records).trial, new)
         elif self._suggestions.used(self._place, None, new) and new is not None:
             self._place += 1
 
     def _decided(self, event: Event) -> Sequence[Decision]:
         """Tell the scheduler of an event that was applied; give its decisions."""
+        decisions = self._decided_on(event)
+        for trial in self._journaled.pruned:
+            stopped = Decision(trial, "stop", self._records.of(trial).pruned)
+            decisions = [*decisions, *self._scheduler.prune(trial), stopped]
+        return decisions
+
+    def _decided_on(self, event: Event) -> Sequence[Decision]:
         if isinstance(event, Saved | Finished):
             self._reports.add(event.trial, event.reports)
         match event:
-            case Finished() if event.trial not in self._journaled.requeued:
+            case Finished(trial=trial) if trial not in self._journaled.requeued and trial not in self._journaled.pruned:
                 score = self._records.of(event.trial).result.score
                 reports = self._reports.take(event.trial, event.iteration)
                 outcome = Outcome(event.trial, event.iteration, float("nan") if score is None else score, reports)
@@ -342,20 +342,26 @@ class StudyState:
             case Retried():
                 return self._retry(event.trial)
             case Exhausted():
+                self._exhausted = True
                 return self._scheduler.exhausted()
             case Extended(run_cap=run_cap, settings=settings):
+                self._exhausted = False
                 self._scheduler.extend(run_cap, settings)
+            case Added(params=point):
+                self.requested.add(point)
+                if self._exhausted:
+                    self._exhausted = False
+                    self._scheduler.extend(None, {})
         return ()
 
     def _retry(self, trial: int) -> Sequence[Decision]:
+        state = self._records.of(trial).state
+        if state is not TrialState.FAILED or trial in self.requested.retaken:
+            raise ValueError(f"only a failed trial can be retried, and once; trial {trial} is {state}")
         if self._scheduler.may_withdraw(trial):
             self._scheduler.withdraw(trial)
             return (Decision(trial, "withdraw", "retried: its rung isn't decided"),)
-        state = self._records.of(trial).state
-        if state is not TrialState.FAILED or trial in self._retaken:
-            raise ValueError(f"only a failed trial can be retried, and once; trial {trial} is {state}")
-        self._requested.append(trial)
-        self._retaken.add(trial)
+        self.requested.again(trial)
         return ()
 
     def _plan(self, event: Event) -> Plan | None:
@@ -366,20 +372,12 @@ class StudyState:
                 touched: Iterable[int | None] = (event.bracket,)
             case Finished() | Failed() | Retried():
                 touched = (self._records.of(event.trial).bracket,)
-            case Exhausted() | Extended():
+            case Exhausted() | Extended() | Added():
                 touched = known
             case _:
                 touched = ()
+        touched = (*touched, *(self._records.of(trial).bracket for trial in self._journaled.pruned))
         plans = {bracket: self._scheduler.plan(bracket) for bracket in touched if bracket is not None}
         changed = {bracket: rungs for bracket, rungs in plans.items() if rungs != known.get(bracket, ())}
         total = self.total()
         return Plan(total, changed) if changed or total != self._journaled.total else None
-
-
-def _once_more(trial: Trial) -> Suggestion:
-    """Give a trial's params to another one; its weights too, where it inherited some at its own beginning."""
-    return Suggestion(trial.params, RETRY, _state_of(trial.parent) if trial.start == 0 else None)
-
-
-def _state_of(parent: Parent | None) -> StateAt | None:
-    return None if parent is None else StateAt(parent.number, parent.iteration)

@@ -16,7 +16,7 @@ from hpsearch.study.build import build_searcher
 from hpsearch.study.hearing import AsItComes, Hearing, Lagging, Told
 from hpsearch.study.journaled_state import JournaledState
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import StateAt, Trial
+from hpsearch.trial import Failure, StateAt, Trial
 
 __all__ = ["CallsOf", "NotYet", "Suggestions", "direct_calls"]
 
@@ -224,7 +224,8 @@ class Suggestions:
             case Saved():
                 self._observe(Observation(trial, iteration, record.until, event.reports, False))
             case Finished():
-                ended = trial.number not in self._journaled.requeued
+                # One that was pruned on its way has ended, too: `give_up` says so.
+                ended = trial.number not in self._journaled.requeued and not self._journaled.pruned.get(trial.number)
                 self._observe(Observation(trial, iteration, record.until, event.reports, ended, None, decisions))
             case Failed(retry=False):
                 self._observe(
@@ -236,6 +237,19 @@ class Suggestions:
                 self._hear("reverted", StateAt(trial.number, iteration), trial, iteration)
             case Dropped():
                 self._hear("dropped", StateAt(trial.number, trial.start), trial)
+
+    def give_up(self, trial: int, decisions: Sequence[Decision]) -> None:
+        """Take a trial for one that has failed: its segment was cut short by hand, so no value of it is of that length.
+
+        Args:
+            trial: Its number.
+            decisions: What followed.
+        """
+        if self.learns:
+            record = self._journaled.records.of(trial)
+            failure = Failure("raised", record.pruned, "")
+            iteration = record.result.iterations
+            self._observe(Observation(record.trial, iteration, record.until, (), True, failure, decisions))
 
     def needs(self) -> Collection[StateAt]:
         """Give the states that the searcher may still name as parents, those it isn't told of yet among them."""

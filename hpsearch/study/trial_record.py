@@ -61,6 +61,7 @@ class TrialRecord:
         "failures",
         "former_result",
         "losses",
+        "pruned",
         "reason",
         "result",
         "reverted",
@@ -101,6 +102,8 @@ class TrialRecord:
         """What runs now."""
         self.failure: Failure | None = None
         self.reason = ""
+        self.pruned = ""
+        """Why it is to go no further once nothing of it runs; empty: nobody said so."""
         self.width = 1
         """Workers of the segment that was started last."""
         self.sure_width: int | None = None
@@ -199,7 +202,7 @@ class TrialRecord:
     def retry(self) -> None:
         """Go back to where it stood before the attempt by which it failed, with all its retries and all its time."""
         self.result, self.former_result = self.former_result, _NOTHING
-        self.failure, self.reason = None, ""
+        self.failure, self.reason, self.pruned = None, "", ""
         self.failures = self.losses = 0
         self.excused = self.seconds
 

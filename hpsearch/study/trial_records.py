@@ -10,9 +10,10 @@ from hpsearch.objective import Objective
 from hpsearch.study.trial_record import DECIDED, TrialRecord
 from hpsearch.trial import Failure, Report, Segment, StateAt, TrialRow, TrialState
 
-__all__ = ["TrialRecords"]
+__all__ = ["TERMINAL", "TrialRecords"]
 
-_TERMINAL = DECIDED | {TrialState.FAILED}
+TERMINAL = DECIDED | {TrialState.FAILED}
+"""States of trials that don't go on by themselves."""
 
 
 class TrialRecords:
@@ -179,7 +180,7 @@ class TrialRecords:
         self._changed.add(record.trial.number)
 
     def _end(self, record: TrialRecord) -> None:
-        if record.state not in _TERMINAL:
+        if record.state not in TERMINAL:
             return
         record.rollback_point = None  # it goes nowhere any more
         if record.state in DECIDED:

@@ -7,7 +7,7 @@ from dataclasses import InitVar, asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from hpsearch.checks import InvalidKey, at_least, integer, plain, shown, text
+from hpsearch.checks import InvalidKey, KeyPath, at_least, integer, plain, shown, text
 from hpsearch.errors import SweepError, TrainableError
 from hpsearch.known_observers import check_observer
 from hpsearch.objective import Objective, OutcomeConstraint
@@ -116,16 +116,14 @@ class Sweep:
                 self._rehearse()
         observers = [check_observer(name, ("observers", i)) for i, name in enumerate(self.observers)]
         object.__setattr__(self, "observers", tuple(observers))
+        points = tuple(map(dict, self.points_to_try))
         partial = searcher is None or searcher.completes_points
-        points = tuple(
-            # Derived values of what is read back aren't asked for again: their functions may need files that are gone.
-            dict(point) if read_back else self._checked_point(place, point, partial)
-            for place, point in enumerate(self.points_to_try)
-        )
+        if not read_back:  # else derived values were asked for: their functions may need files that are gone
+            points = tuple(self._checked_point(("points_to_try", i), point, partial) for i, point in enumerate(points))
         object.__setattr__(self, "points_to_try", points)
         if not read_back and partial:
             for place, point in enumerate(points):
-                self._check_completed(place, point)
+                self._check_completed(("points_to_try", place), point, place)
 
     @property
     def searcher(self) -> type[Searcher]:
@@ -165,12 +163,28 @@ class Sweep:
     def _rehearsed_draws(self) -> int:
         return _REHEARSED_CALLS if self.parameters.calls else _REHEARSED_DRAWS
 
-    def _check_completed(self, place: int, point: Params) -> None:
+    def added_point(self, key: KeyPath, point: Params, number: int) -> dict[str, Value]:
+        """Check a point that is to be tried beside those of `points_to_try`, by the same rules; give it by flat names.
+
+        Args:
+            key: What errors call it.
+            point: Names to values, flat or nested.
+            number: Of the trial that may take it.
+
+        Raises:
+            InvalidKey: It isn't a point of the space.
+        """
+        checked = self._checked_point(key, point, self.searcher.completes_points)
+        if self.searcher.completes_points:
+            self._check_completed(key, checked, number)
+        return checked
+
+    def _check_completed(self, key: KeyPath, point: Params, number: int) -> None:
         """See that what a point leaves out can be drawn so that constraints are kept."""
         try:
-            self.parameters.complete(point, self.seed, place, self._rehearsed_draws)
+            self.parameters.complete(point, self.seed, number, self._rehearsed_draws)
         except InvalidKey as error:
-            raise InvalidKey(("points_to_try", place), error.problem, "give it other values, or fewer") from None
+            raise InvalidKey(key, error.problem, "give it other values, or fewer") from None
 
     def _searcher_to_check_by(self, read_back: bool) -> type[Searcher] | None:
         try:
@@ -311,8 +325,7 @@ class Sweep:
                 )
                 raise InvalidKey(("run_cap",), problem, add=((), "run_cap: 100"))
 
-    def _checked_point(self, place: int, point: Params, partial: bool) -> dict[str, Value]:
-        key = ("points_to_try", place)
+    def _checked_point(self, key: KeyPath, point: Params, partial: bool) -> dict[str, Value]:
         if not isinstance(point, Mapping):
             raise InvalidKey(key, f"must be a mapping of parameters to values, got {shown(point)}")
         try:

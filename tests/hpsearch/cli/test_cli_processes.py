@@ -23,7 +23,15 @@ def study(here: Path, hpsearch_command: Call) -> Path:
     return here / "study"
 
 
-LOOKS = ["", "status study", "trials study", "trials study --format csv", "trials study --format json", "best study"]
+LOOKS = [
+    "",
+    "status study",
+    "trials study",
+    "trials study --format csv",
+    "trials study --format json",
+    "best study",
+    "history study",
+]
 
 
 def test_looking_at_a_study_loads_neither_torch_nor_ray(study):

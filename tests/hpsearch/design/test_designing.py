@@ -19,8 +19,8 @@ import torch
 import yaml
 
 import hpsearch
-from hpsearch.run.study_run import seconds_spent
 from hpsearch.study.journal import Journal
+from hpsearch.study.running_time import seconds_spent
 from hpsearch.sweep.file import load_sweep
 from hpsearch_trainers.designed_network import DesignedNetwork
 from tests.hpsearch.support.command_line import PROGRAM, Answer, call, environment

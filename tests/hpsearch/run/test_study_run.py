@@ -17,9 +17,10 @@ from hpsearch.events import Ended, Exhausted, Opened
 from hpsearch.observers.progress import Silent
 from hpsearch.report.study import Study, load
 from hpsearch.report.tables import rows_to_csv
-from hpsearch.run.study_run import Run, create_study, run_study, seconds_spent
+from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry
+from hpsearch.study.running_time import seconds_spent
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Message, Task
 from hpsearch.worker.job import Job

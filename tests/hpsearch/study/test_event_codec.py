@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.events import (
+    Added,
     Dropped,
     Ended,
     Event,
@@ -18,10 +19,12 @@ from hpsearch.events import (
     Finished,
     Lost,
     Opened,
+    Pruned,
     Retried,
     Reverted,
     Saved,
     Started,
+    Steered,
 )
 from hpsearch.study.event_codec import decode, encode
 from hpsearch.trial import Failure, Report, Segment, Trial
@@ -36,6 +39,7 @@ values = st.recursive(
     max_leaves=6,
 )
 optional_counts = st.none() | counts
+objects = st.dictionaries(texts, values, max_size=3)
 
 
 @st.composite
@@ -65,6 +69,9 @@ def events(draw) -> Event:
             st.builds(Reverted, number, counts, counts, texts, floats, st.none() | texts),
             st.builds(Dropped, number, texts),
             st.builds(Retried, number),
+            st.builds(Pruned, number, texts),
+            st.builds(Added, objects),
+            st.builds(Steered, texts, texts, optional_counts, objects, texts),
             st.builds(Exhausted),
             st.builds(Extended, optional_counts, optional_counts),
             st.builds(Ended, texts, texts),

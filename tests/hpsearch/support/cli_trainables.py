@@ -23,6 +23,7 @@ __all__ = [
     "misnamed",
     "moody",
     "nan",
+    "paced",
     "steps",
     "traded",
     "traded_to_infinity",
@@ -96,6 +97,15 @@ def nan(trial: RunningTrial) -> None:
     """Report no number."""
     for _ in trial.iterations():
         trial.report({"loss": float("nan")})
+
+
+def paced(trial: RunningTrial) -> None:
+    """Walk likewise, some steps in each second, so that a sweep of many iterations never ends by itself."""
+    place = 0.0 if trial.checkpoint is None else trial.checkpoint["place"]
+    for _ in trial.iterations():
+        time.sleep(0.02)
+        place += trial.params["x"]
+        trial.report({"loss": place}, checkpoint=lambda: {"place": place})
 
 
 def moody(trial: RunningTrial) -> None:

@@ -1,0 +1,247 @@
+"""Commands that steer a study: what is asked goes to the process that runs it, or is done here where none does."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpsearch.errors import JournalError, SweepError
+from hpsearch.report.study import load
+from hpsearch.report.tables import Column, json_text, table_text
+from hpsearch.report.wording import shortened
+from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.history import Step
+from hpsearch.study.journal import Journal
+from hpsearch.study.provenance import process_name
+from hpsearch.study.requests import Request
+from hpsearch.sweep.document import parse_value
+
+__all__ = ["add", "cancel", "extend", "history", "left", "pause", "prune", "stop"]
+
+_PATIENCE = 10.0
+"""Seconds to wait for the answer of the process that runs the study; one inside a trial looks at its next report."""
+
+_LOOK_SECONDS = 0.1
+
+_LONGEST_ASKED, _LONGEST_ANSWER = 50, 80
+"""Characters of cells of the history."""
+
+
+def pause(given: argparse.Namespace) -> int:
+    """Let nothing run for a while."""
+    return _ask_process(given, "pause", "paused: running trials end at their next reports, and nothing new starts")
+
+
+def stop(given: argparse.Namespace) -> int:
+    """Ask the process that runs a study to end."""
+    place = StudyDirectory(given.dir)
+    holder = _holder(place, "stop")
+    with Journal.read(place.journal) as journal:
+        journal.request("stop", by=process_name())
+    print(f"asked {holder} to end at the next reports of its trials")
+    return 0
+
+
+def cancel(given: argparse.Namespace) -> int:
+    """Ask it to end at once."""
+    return _ask_process(given, "cancel", "it ends at once; what ran since the last checkpoints runs again on resume")
+
+
+def extend(given: argparse.Namespace) -> int:
+    """Give a study more to do."""
+    bounds = {name: getattr(given, name) for name in ("run_cap", "brackets", "max_iter")}
+    asked = {name: value for name, value in bounds.items() if value is not None}
+    if not asked:
+        raise SweepError("extend: by what? Name --run-cap, --brackets or --max-iter")
+    return _steer(given, "extend", asked, f"extended to {_told(asked)}")
+
+
+def add(given: argparse.Namespace) -> int:
+    """Let points be tried that the user names."""
+    points = _points(given)
+    return _steer(given, "add", {"points": points}, f"added {_many(len(points), 'point')}, which the next trials take")
+
+
+def prune(given: argparse.Namespace) -> int:
+    """End trials, and go on without them."""
+    many = _many(len(set(given.trials)), "trial")
+    done = f"pruned {many}; what runs of them ends at its next report"
+    return _steer(given, "prune", {"trials": given.trials}, done)
+
+
+def history(given: argparse.Namespace) -> int:
+    """Show who ran and steered a study."""
+    steps = load(given.dir).history()
+    if given.format == "json":
+        print(json_text(vars(step) for step in steps))
+        return 0
+    text = table_text(
+        [
+            Column("time", [_clock(step.time) for step in steps], is_text=True),
+            Column("verb", [step.verb for step in steps], is_text=True),
+            Column("what", [shortened(_details(step), _LONGEST_ASKED) for step in steps], is_text=True),
+            Column("by", [step.by for step in steps], is_text=True),
+            Column("came of it", [shortened(step.outcome, _LONGEST_ANSWER) for step in steps], is_text=True),
+        ]
+    )
+    print(text, end="")
+    return 0
+
+
+def left(place: StudyDirectory, verb: str, details: Mapping[str, Any], done: str) -> int:
+    """Leave a request for the process that runs a study, wait for its answer, and say it; 1 where it is refused."""
+    with Journal.read(place.journal) as journal:
+        number = journal.request(verb, details, process_name())
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            # In this order: a process that answers and ends between the two has answered.
+            holder, answer = place.holder(), journal.answer(number)
+            if answer is not None or holder is None or time.monotonic() > deadline:
+                break
+            time.sleep(_LOOK_SECONDS)
+    look = f"see: hpsearch history {_pasted(place.path)}"
+    if answer is not None and not answer.refused:
+        print(done)
+        return 0
+    if answer is not None:
+        print(f"hpsearch: {holder or 'the process'} refuses to {verb}: {answer.refused}", file=sys.stderr)
+        return 1
+    if holder is None:
+        print(f"hpsearch: the process that ran the study ended before it could {verb}; {look}", file=sys.stderr)
+        return 1
+    print(f"left for {holder}, which hasn't looked yet: it does at the next report of a trial; {look}")
+    return 0
+
+
+def _ask_process(given: argparse.Namespace, verb: str, done: str) -> int:
+    place = StudyDirectory(given.dir)
+    _holder(place, verb)
+    return left(place, verb, {}, done)
+
+
+def _holder(place: StudyDirectory, verb: str) -> str:
+    """Give the process that runs a study.
+
+    Raises:
+        JournalError: There is none to ask.
+    """
+    with Journal.read(place.journal):
+        holder = place.holder()
+    told = load(place.path).is_told
+    if holder is not None and not told:
+        return holder
+    instead = "" if verb in ("stop", "cancel") else f"; it goes on with: hpsearch resume {_pasted(place.path)}"
+    if told:
+        instead = ": its trials run elsewhere, and what is asked for stays open"
+    raise JournalError(f"{place.path}: no process runs this study now; there is nothing to {verb}{instead}")
+
+
+def _steer(given: argparse.Namespace, verb: str, details: Mapping[str, Any], done: str) -> int:
+    place = StudyDirectory(given.dir)
+    study = load(place.path)
+    if study.is_told:
+        from hpsearch.run.ask_tell import AskTell
+
+        with AskTell(directory=place.path) as asking:
+            asking.steer(verb, details)
+        print(f"{done}; go on with: hpsearch ask {_pasted(place.path)}")
+        return 0
+    if place.holder() is not None:
+        return left(place, verb, details, done)
+    from hpsearch.run.idle_steering import steer_idle
+
+    steer_idle(place, Request(time.time(), verb, process_name(), details), _pasted(place.path))
+    print(f"{done}; go on with: hpsearch resume {_pasted(place.path)}")
+    return 0
+
+
+def _points(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Give the points that the command line names."""
+    points = [_point(text) for text in given.params]
+    if given.json is not None:
+        name = "standard input" if str(given.json) == "-" else str(given.json)
+        try:
+            text = sys.stdin.read() if str(given.json) == "-" else given.json.read_text(encoding="utf-8")
+            read = json.loads(text)
+        except (OSError, ValueError) as error:
+            raise SweepError(f"{name}: must be JSON: {error}") from None
+        listed = read if isinstance(read, list) else [read]
+        if not all(isinstance(point, dict) for point in listed):
+            raise SweepError(f"{name}: must be an object of parameters and their values, or an array of such")
+        points += listed
+    if not points:
+        raise SweepError("add: which points? Name --params lr=0.1,hidden=64 or --json FILE")
+    return points
+
+
+def _point(text: str) -> dict[str, Any]:
+    """Read `lr=0.1,hidden=64`: names, and values in YAML; a comma inside of brackets belongs to its value."""
+    point: dict[str, Any] = {}
+    for word in _split(text):
+        name, equals, value = (part.strip() for part in word.partition("="))
+        if not equals or not name:
+            raise SweepError(f"--params {text}: must be NAME=VALUE,..., such as lr=0.1,hidden=64, got {word.strip()!r}")
+        if name in point:
+            raise SweepError(f"--params {text}: must name each parameter once, got {name} again")
+        point[name] = parse_value(value, f"--params {name}={value}")
+    return point
+
+
+def _split(text: str) -> Sequence[str]:
+    words, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in "[{":
+            depth += 1
+        elif character in "]}":
+            depth -= 1
+        if character == "," and not depth and not quote:
+            words.append("")
+        else:
+            words[-1] += character
+    return words
+
+
+def _details(step: Step) -> str:
+    details = step.details
+    if "points" in details:
+        return "; ".join(_told(point) for point in details["points"])
+    if "trials" in details:
+        return f"trials {' '.join(map(str, details['trials']))}" if details["trials"] else "all that failed"
+    return _without_folder(details["command"]) if "command" in details else _told(details)
+
+
+def _without_folder(command: str) -> str:
+    """Give a command as one types it: without Python, and without the folders that the program lies in."""
+    words = shlex.split(command)
+    words = words[1:] if len(words) > 1 and Path(words[0]).name.startswith("python") else words
+    return shlex.join([Path(words[0]).name, *words[1:]]) if words else command
+
+
+def _told(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _clock(when: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _pasted(path: Path) -> str:
+    """Give a path as a shell takes it, relative to here where that is shorter."""
+    try:
+        return shlex.quote(str(path.relative_to(Path.cwd())))
+    except ValueError:
+        return shlex.quote(str(path))

@@ -1,0 +1,49 @@
+"""Steer a study that no process runs: what comes of it is journaled here, and the next run goes on from there."""
+
+from __future__ import annotations
+
+from hpsearch.errors import SweepError
+from hpsearch.events import Steered
+from hpsearch.report.study import stored_sweep
+from hpsearch.run.steering import answer
+from hpsearch.run.study_run import storage_errors, sweep_to_run
+from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.journal import Journal
+from hpsearch.study.requests import Request
+from hpsearch.study.state import StudyState
+from hpsearch.study.warm_start import stored_warm_start
+
+__all__ = ["steer_idle"]
+
+
+def steer_idle(place: StudyDirectory, request: Request, where: str) -> None:
+    """Hold a study for as long as it takes to journal what comes of a request.
+
+    Args:
+        place: The study's directory.
+        request: What is asked; it was left nowhere.
+        where: The directory, as a shell takes it.
+
+    Raises:
+        StudyInUseError: A process runs it.
+        SweepError: The request is refused; nothing is written.
+        JournalError: The journal can't be read or doesn't replay.
+    """
+    with (
+        storage_errors(place),
+        place.running(request.by) as check,
+        Journal.open(place.journal, guard=check) as journal,
+    ):
+        history, record = list(journal.entries()), journal.study()
+        stored, warm_start = stored_sweep(record), stored_warm_start(record)
+        sweep, _ = sweep_to_run(stored, history, None)
+        study_state = StudyState(stored, past=() if warm_start is None else warm_start.past)
+        try:
+            for _ in study_state.resume(history):
+                pass
+            events = answer(request, study_state, sweep, where)
+            if isinstance(events[0], Steered) and events[0].refused:
+                raise SweepError(events[0].refused)
+            journal.append(events, [study_state.apply(event) for event in events])
+        finally:
+            study_state.close()

@@ -1,0 +1,53 @@
+"""What a run says of its trials as they come and go, each thing once."""
+
+from __future__ import annotations
+
+from hpsearch.events import Started
+from hpsearch.observers.base import Observers
+from hpsearch.report.wording import counted
+from hpsearch.searchers.points import STAND_IN
+from hpsearch.task import SegmentResult
+from hpsearch.trial import Trial
+
+__all__ = ["Remarks"]
+
+
+class Remarks:
+    """Keeps count of what was said.
+
+    Args:
+        observers: Who hears it.
+    """
+
+    def __init__(self, observers: Observers) -> None:
+        self._observers = observers
+        self._told: set[str] = set()  # settings that trials changed
+        self._stand_ins = 0
+
+    def start(self, event: Started, trial: Trial) -> None:
+        """Remark on a segment that starts: of a fork without its parent's checkpoint."""
+        self._stand_ins += event.new is not None and event.new.origin == STAND_IN
+        parent = None if event.new is None else event.new.parent
+        if parent is not None and parent.checkpoint is None:
+            self._observers.say(
+                f"trial {trial.number} starts from zero: there is no checkpoint of trial {parent.number} at "
+                f"iteration {parent.iteration}, from which it was to be forked"
+            )
+
+    def settings(self, trial: int, result: SegmentResult) -> None:
+        """Say which settings of its process a trial changed, of each setting once."""
+        new = [setting for setting in result.changed if setting not in self._told]
+        self._told.update(new)
+        if new:
+            which = "; such changes are put back after each segment, and named in its output.log"
+            self._observers.say(f"trial {trial} changed its whole process: {', '.join(new)}{which}")
+        if result.stuck:
+            self._observers.say(f"trial {trial} changed what couldn't be put back: {', '.join(result.stuck)}")
+
+    def stand_ins(self) -> None:
+        """Say how many trials took a random point for want of a suggestion."""
+        if self._stand_ins:
+            self._observers.say(
+                f"{counted(self._stand_ins, 'trial')} took a random point, as no suggestion was ready when a worker "
+                "was free; with search.ahead: false workers wait for suggestions"
+            )

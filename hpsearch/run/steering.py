@@ -1,0 +1,158 @@
+"""What comes of a request: the events that it makes, or why it is refused.
+
+Nothing here acts. Whoever holds the study journals the events, in one transaction, and applies them: the process that
+runs it, whoever takes a turn of ask and tell, or the command itself where nobody holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from hpsearch.errors import HpsearchError, SweepError
+from hpsearch.events import Added, Event, Extended, Pruned, Steered
+from hpsearch.run.retrying import flag, named, retries, room_by
+from hpsearch.schedulers.base import NewTrial
+from hpsearch.space import Missing, Space
+from hpsearch.study.extension import extension
+from hpsearch.study.requests import Request, person
+from hpsearch.study.state import StudyState
+from hpsearch.study.trial_records import TERMINAL
+from hpsearch.sweep.changes import change_sweep
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.trial import Params, TrialState
+
+__all__ = ["answer", "follows"]
+
+
+def answer(request: Request, study_state: StudyState, sweep: Sweep, where: str, refused: str = "") -> list[Event]:
+    """Give the answer to a request that was left, and the events that come of it.
+
+    Args:
+        request: What was asked.
+        study_state: Where the sweep stands.
+        sweep: As it is run.
+        where: The study's directory, as a shell takes it.
+        refused: Why it can't be, where whoever runs the study knows that already.
+    """
+    events: list[Event] = []
+    if not refused:
+        try:
+            events = follows(request, study_state, sweep, where)
+        except HpsearchError as error:
+            refused = str(error)
+    return [Steered(request.verb, request.by, request.number or None, request.details, refused), *events]
+
+
+def follows(request: Request, study_state: StudyState, sweep: Sweep, where: str) -> list[Event]:
+    """Give the events that a request makes; none where it is about the process that runs the study alone.
+
+    Raises:
+        HpsearchError: It can't be; the text says why, and what can.
+    """
+    details = request.details
+    match request.verb:
+        case "extend":
+            return [_extended(details, study_state, sweep)]
+        case "retry":
+            return list(retries(study_state, sweep, details.get("trials", ()), where))
+        case "add":
+            return list(_added(details["points"], study_state, sweep, where))
+        case "prune":
+            return list(_pruned(details["trials"], person(request.by), study_state))
+        case "pause" | "resume" | "stop" | "cancel":
+            return []
+    raise SweepError(f"the process that runs the study knows no {request.verb!r}: it is of another version")
+
+
+def _extended(details: Mapping[str, Any], study_state: StudyState, sweep: Sweep) -> Extended:
+    early = sweep.early_terminate
+    inside = () if early is None else early.raisable
+    raisable = {"run_cap": "run_cap", **{name: f"early_terminate.{name}" for name in inside}}
+    asked = sweep
+    for name, value in details.items():
+        if name not in raisable:
+            raise SweepError(
+                f"{flag(name)} {value}: this study has begun, and can be extended by more of "
+                f"{' or '.join(map(flag, raisable))}, and by nothing else: its trials were judged by what they are. "
+                "Run another sweep in a directory of its own"
+            )
+        asked = change_sweep(asked, [f"{raisable[name]}={value}"])
+    more = extension(sweep, asked)
+    if more is None:
+        raise SweepError("the sweep has as much to do already: ask for more than that")
+    try:
+        study_state.rehearsal().extend(more.run_cap, more.settings)
+    except ValueError as error:
+        raise SweepError(f"a sweep can only be extended: {error}") from None
+    return more
+
+
+def _added(points: Sequence[Mapping[str, Any]], study_state: StudyState, sweep: Sweep, where: str) -> list[Added]:
+    space, rows = sweep.parameters, study_state.rows()
+    known: dict[str | None, str] = {_key(point, space): "it waits already" for point in study_state.requested.points}
+    known |= {space.key(row.params): f"trial {row.number} has it" for row in rows}
+    added = []
+    for place, given in enumerate(points):
+        point = sweep.added_point(("params", place) if len(points) > 1 else ("params",), given, len(rows) + place)
+        key = _key(point, space)
+        if key is not None and (former := known.get(key)) is not None:
+            raise SweepError(
+                f"a point must be a new one, but {_shown(point)} is not: {former}. To run a configuration again with "
+                f"another seed: hpsearch rerun {where}"
+            )
+        known[key] = "it stands there twice"
+        added.append(Added(point))
+    _check_room(len(added), study_state, sweep, where)
+    return added
+
+
+def _key(point: Params, space: Space) -> str | None:
+    """Give what equal points share; None of a partial one: what it leaves out may be drawn unlike."""
+    try:
+        return space.key(space.check(point))
+    except Missing:
+        return None
+
+
+def _check_room(count: int, study_state: StudyState, sweep: Sweep, where: str) -> None:
+    """See that so many points are sure to be tried."""
+    scheduler, early = study_state.rehearsal(), sweep.early_terminate
+    wanted = count + len(study_state.requested)
+    new = (upcoming for upcoming in scheduler.upcoming() if isinstance(upcoming, NewTrial))
+    room = sum(1 for _ in islice(new, wanted))
+    if room >= wanted or (early is not None and early.forks and scheduler.busy):
+        return
+    total = scheduler.total()
+    by = room_by(sweep.run_cap if total is None else total[0], sweep, wanted - room)
+    raising = "" if by is None else f"; make room with: hpsearch extend {where} {flag(by[0])} {by[1]}"
+    queued = f", which {len(study_state.requested)} asked for before will take" if len(study_state.requested) else ""
+    raise SweepError(
+        f"points that are added count as trials of the sweep, which creates {room or 'no'} more{queued}{raising}"
+    )
+
+
+def _pruned(trials: Sequence[int], who: str, study_state: StudyState) -> list[Pruned]:
+    rows = study_state.rows()
+    strange = sorted({trial for trial in trials if not 0 <= trial < len(rows)})
+    if strange:
+        there = f"there are trials 0 to {len(rows) - 1}" if rows else "there is no trial yet"
+        raise SweepError(f"only a trial that there is can be pruned, got {named(strange)}; {there}")
+    chosen, scheduler = sorted(set(trials)), study_state.rehearsal()
+    for trial in chosen:
+        record = study_state.record(trial)
+        if record.state in TERMINAL:
+            raise SweepError(f"trial {trial} is over already, it is {record.state}: {record.reason}")
+        if record.pruned:
+            raise SweepError(f"trial {trial} was {record.pruned} already, and ends at its next report")
+        try:
+            scheduler.prune(trial)
+        except (LookupError, ValueError):
+            running = "" if record.state is TrialState.RUNNING else "; it can be pruned while it runs"
+            raise SweepError(f"trial {trial} waits, and this scheduler takes back none that does{running}") from None
+    return [Pruned(trial, f"pruned by {who}" if who else "pruned") for trial in chosen]
+
+
+def _shown(point: Mapping[str, Any]) -> str:
+    return ",".join(f"{name}={value}" for name, value in point.items())
