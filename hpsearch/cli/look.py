@@ -13,6 +13,7 @@ from typing import Any
 
 from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.report.best import BestTrial, weighted
+from hpsearch.report.layout import screen_of
 from hpsearch.report.study import Study, load
 from hpsearch.run.study_run import write_tensorboard
 from hpsearch.study.directory import StudyDirectory
@@ -33,16 +34,19 @@ def status(given: argparse.Namespace) -> int:
 
 def trials(given: argparse.Namespace) -> int:
     """List the trials, or their segments."""
-    from hpsearch.report.outline import outlined
+    from hpsearch.report.outline import constants_of, outlined
     from hpsearch.report.segments import segments_to_csv, segments_to_json, segments_to_table
-    from hpsearch.report.tables import rows_to_csv, rows_to_json, rows_to_table
+    from hpsearch.report.tables import rows_to_csv, rows_to_json
+    from hpsearch.report.trial_table import rows_to_table
 
     if given.segments and (given.front or given.weights is not None):
         raise HpsearchError("--segments: lists those of all trials; leave --front and --weights out")
     study = _loaded(given.dir)
     if given.segments:
-        render = {"csv": segments_to_csv, "json": segments_to_json, "table": segments_to_table}[given.format]
-        text = render(study.segments())
+        if given.format == "table":
+            text = segments_to_table(study.segments(), screen_of(sys.stdout))
+        else:
+            text = {"csv": segments_to_csv, "json": segments_to_json}[given.format](study.segments())
     else:
         objective = study.sweep.objective
         rows = [row for row in study.leaders if row.feasible] if given.front else study.trials
@@ -57,7 +61,8 @@ def trials(given: argparse.Namespace) -> int:
             text = rows_to_json(rows, study.names, given.times, objective)
         else:
             shown = outlined(rows, study.sweep.parameters)
-            text = rows_to_table(*shown, objective, given.times, given.metrics, worth)
+            constants, screen = constants_of(shown[1], study.sweep.parameters), screen_of(sys.stdout)
+            text = rows_to_table(*shown, objective, given.times, given.metrics, worth, constants, screen)
     print(text, end="\n" if given.format == "json" else "")
     return 0
 
@@ -88,7 +93,7 @@ def best(given: argparse.Namespace) -> int:
         weights = ",".join(f"{name}=1" for name in found[0].values)
         print(f"\nNone is better than another in all. For one by weights: --weights {weights}")
     if rerun is not None:
-        print(rerun.text(), end="")
+        print(rerun.text(screen_of(sys.stdout)), end="")
     return 0
 
 
@@ -109,6 +114,7 @@ def _best_text(found: BestTrial) -> str:
 def lineage(given: argparse.Namespace) -> int:
     """Show what a trial was trained with, its ancestors' params and its own."""
     from hpsearch.report.lineage import lineage_to_csv, lineage_to_json, lineage_to_table
+    from hpsearch.report.outline import constants_of
 
     study = _loaded(given.dir)
     stages, names = study.lineage(given.trial), study.names
@@ -118,7 +124,8 @@ def lineage(given: argparse.Namespace) -> int:
     elif given.format == "json":
         text = lineage_to_json(stages, names, metrics) + "\n"
     else:
-        text = lineage_to_table(stages, names, metrics)
+        constants = constants_of(names, study.sweep.parameters)
+        text = lineage_to_table(stages, names, metrics, constants, screen_of(sys.stdout))
     print(text, end="")
     return 0
 

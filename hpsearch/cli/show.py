@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpsearch.errors import HpsearchError
+from hpsearch.report.layout import screen_of
 from hpsearch.report.study import Study, load
 from hpsearch.trial import TrialRow
 
@@ -85,9 +86,10 @@ def _values(study: Study, row: TrialRow) -> dict[str, Any]:
 
 def _lines(found: TrialNetwork, record: dict[str, Any]) -> Iterator[str]:
     """Say it for people."""
-    from hpsearch.report.network_tables import bytes_text, network_to_table, weights_to_table
-    from hpsearch.report.wording import counted
+    from hpsearch.report.network_tables import network_to_table, weights_to_table
+    from hpsearch.report.wording import bytes_text, counted
 
+    screen = screen_of(sys.stdout)
     row, step, objective = found.row, found.step, found.study.sweep.objective
     yield f"trial       {row.number}, {row.state.value}, {counted(row.iterations, 'iteration')}"
     if row.failure is not None:
@@ -105,11 +107,11 @@ def _lines(found: TrialNetwork, record: dict[str, Any]) -> Iterator[str]:
     if found.architecture is None:
         yield f"network     not known: {found.unknown}"
         if found.weights is not None:
-            yield "\n" + weights_to_table(found.weights).strip("\n")
+            yield "\n" + weights_to_table(found.weights, screen).strip("\n")
         return
     if found.built_again:
         yield f"network     as {found.study.sweep.trainable} builds it now: no checkpoint says what was built"
-    yield "\n" + network_to_table(found.layers()).strip("\n") + "\n"
+    yield "\n" + network_to_table(found.layers(), screen).strip("\n") + "\n"
     yield f"parameters  {record['parameters']:,}"
     yield f"FLOPs       {record['flops']:,} of a forward pass for one row"
     optimizer = step.optimizer or "an optimizer"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +9,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpsearch.checks import nearest
 from hpsearch.errors import HpsearchError, UnreadableCheckpointError
-from hpsearch.events import Ended, Event, Extended, Failed, Finished, Lost, Opened, Reverted, Saved, Started
+from hpsearch.events import Ended, Event, Extended, Opened
 from hpsearch.objective import Objective
 from hpsearch.report.best import BestTrial, hypervolumes, no_best, weighted
 from hpsearch.report.lineage import Stage, lineage
+from hpsearch.report.over_time import over_iterations, times_of_trials
 from hpsearch.report.segments import SegmentRow, segment_rows
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.extension import extended
 from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.study.labels import Labels, labels_of
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Score, TrialRow, TrialState
 
@@ -70,6 +71,17 @@ class Study:
     def trials(self) -> list[TrialRow]:
         """Every trial, by number."""
         return self._journaled.rows()
+
+    @property
+    def count(self) -> int:
+        """How many trials there are."""
+        return len(self._journaled.records)
+
+    @property
+    def labels(self) -> Labels:
+        """Its `tags` and its `note`, as `hpsearch tag` and `hpsearch note` wrote them, up to now."""
+        place = StudyDirectory(self.directory)
+        return labels_of(place) if place.exists() else Labels()  # there is none where it was run in memory
 
     @property
     def rungs(self) -> list[RungView]:
@@ -240,24 +252,7 @@ class Study:
         return self._over_iterations(lambda report: wanted.reported(report.metrics))
 
     def _over_iterations(self, read: Callable[[Report], T | None]) -> dict[int, list[tuple[int, T]]]:
-        """Give what is read from each report that counts, by trial, in the order of iterations."""
-        points: dict[int, dict[int, T]] = defaultdict(dict)
-        sound: dict[int, dict[int, T]] = {}
-        """Of trials that failed, what counts where they run again."""
-        for entry in self._entries():
-            match event := entry.event:
-                case Saved() | Finished() | Failed(retry=False):
-                    if isinstance(event, Failed):
-                        sound[event.trial] = dict(points[event.trial])
-                    for report in event.reports:
-                        if (found := read(report)) is not None:
-                            points[report.trial][report.iteration] = found
-                case Reverted(trial=trial, iteration=last):
-                    points[trial] = {i: value for i, value in points[trial].items() if i <= last}
-            for decision in entry.followed.decisions:
-                if decision.action == "withdraw":
-                    points[decision.trial] = sound.pop(decision.trial)
-        return {trial: sorted(curve.items()) for trial, curve in points.items() if curve}
+        return over_iterations(self._entries(), read)
 
     def row(self, trial: int | None = None) -> TrialRow:
         """Give a trial.
@@ -318,15 +313,7 @@ class Study:
 
         None stands for the end where no segment of it has ended.
         """
-        began: dict[int, float] = {}
-        ended: dict[int, float] = {}
-        for when, event in self._events():
-            match event:
-                case Started(segment=segment):
-                    began.setdefault(segment.trial, when)
-                case Finished(trial=trial) | Failed(trial=trial) | Lost(trial=trial) | Reverted(trial=trial):
-                    ended[trial] = when
-        return {trial: (when, ended.get(trial)) for trial, when in began.items()}
+        return times_of_trials(self._events())
 
     def segments(self) -> list[SegmentRow]:
         """Give every segment that was started, with its width and the reason for it, in the order of starting."""

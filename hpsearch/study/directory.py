@@ -27,9 +27,9 @@ from hpsearch.study.journal import Journal
 from hpsearch.study.journal_file import is_file, no_study
 from hpsearch.study.locks import Lock
 
-__all__ = ["OUTPUT_AT_HAND", "StudyDirectory", "hold_as_worker", "next_directory"]
+__all__ = ["JOURNAL", "OUTPUT_AT_HAND", "StudyDirectory", "hold_as_worker", "next_directory"]
 
-_JOURNAL = "study.db"
+JOURNAL = "study.db"
 _WORKERS_LOCK = "workers.lock"
 _RUN_LOCK = "run.lock"
 
@@ -68,7 +68,7 @@ class StudyDirectory:
     @property
     def journal(self) -> Path:
         """The journal's file."""
-        return self.path / _JOURNAL
+        return self.path / JOURNAL
 
     @property
     def trials(self) -> Path:
@@ -96,7 +96,7 @@ class StudyDirectory:
         """
         try:
             with _new_directory(self.path.parent) as new:
-                Journal.create(new / _JOURNAL, study)
+                Journal.create(new / JOURNAL, study)
                 (new / "trials").mkdir()
                 (new / _WORKERS_LOCK).touch()
                 if sweep_text is not None:

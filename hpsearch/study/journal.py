@@ -245,6 +245,12 @@ class Journal:
         """Number and checksum of the last event, as the process that writes knows it."""
         return self._end
 
+    def last_time(self) -> float | None:
+        """Give when the newest event was written, in seconds since the epoch; None where there is none."""
+        with explained(self._path):
+            row = self._connection.execute("SELECT time FROM events ORDER BY seq DESC LIMIT 1").fetchone()
+        return None if row is None else float(row[0])
+
     def request(self, verb: str, details: Mapping[str, Any] | None = None, by: str = "") -> None:
         """Leave word for the process that runs the study, or for whoever looks at it.
 
