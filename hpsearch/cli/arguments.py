@@ -39,7 +39,7 @@ def add_study_command(
     """Add a command on a study; with `newest` its directory may be left out."""
     command = add_command(commands, name, function, text)
     if newest:
-        command.add_argument("dir", type=Path, nargs="?", metavar="DIR", help=_NEWEST)
+        command.add_argument("dir", type=_directory, nargs="?", metavar="DIR", help=_NEWEST)
     else:
         command.add_argument("dir", type=Path, metavar="DIR")
     return command
@@ -57,6 +57,12 @@ def add_trial_command(
 def add_format(command: argparse.ArgumentParser, *formats: str) -> None:
     """Add `--format`; a table is the default."""
     command.add_argument("--format", choices=("table", *formats), default="table")
+
+
+def _directory(text: str) -> Path:
+    """Read a directory's path; of `./16` the dot says that 16 is no trial, which a `Path` doesn't keep."""
+    path = Path(text)
+    return path.absolute() if str(path).isdecimal() and not text.isdecimal() else path
 
 
 def add_weights(command: argparse.ArgumentParser, text: str) -> None:

@@ -3,81 +3,39 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shlex
 import sys
-from pathlib import Path
 from typing import Any
 
+from hpsearch.cli.which_study import directory_of, loaded, trial_of
 from hpsearch.errors import HpsearchError, JournalError
-from hpsearch.report.best import BestTrial, weighted
+from hpsearch.report.best import BestTrial
 from hpsearch.report.layout import screen_of
-from hpsearch.report.study import Study, load
+from hpsearch.report.study import load
 from hpsearch.run.study_run import write_tensorboard
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.study.provenance import process_name
 
-__all__ = ["best", "doctor", "export", "lineage", "status", "stop", "tensorboard", "trials"]
+__all__ = ["best", "doctor", "export", "lineage", "status", "stop", "tensorboard"]
 
 
 def status(given: argparse.Namespace) -> int:
     """Show how a study stands."""
     from hpsearch.report.status import status_text
 
-    place = StudyDirectory(given.dir)
-    print(status_text(_loaded(place.path), place.holder()), end="")
+    place = StudyDirectory(directory_of(given))
+    print(status_text(loaded(place.path), place.holder()), end="")
     return 0
-
-
-def trials(given: argparse.Namespace) -> int:
-    """List the trials, or their segments."""
-    from hpsearch.report.outline import constants_of, outlined
-    from hpsearch.report.segments import segments_to_csv, segments_to_json, segments_to_table
-    from hpsearch.report.tables import rows_to_csv, rows_to_json
-    from hpsearch.report.trial_table import rows_to_table
-
-    if given.segments and (given.front or given.weights is not None):
-        raise HpsearchError("--segments: lists those of all trials; leave --front and --weights out")
-    study = _loaded(given.dir)
-    if given.segments:
-        if given.format == "table":
-            text = segments_to_table(study.segments(), screen_of(sys.stdout))
-        else:
-            text = {"csv": segments_to_csv, "json": segments_to_json}[given.format](study.segments())
-    else:
-        objective = study.sweep.objective
-        rows = [row for row in study.leaders if row.feasible] if given.front else study.trials
-        worth = None
-        if given.weights is not None:
-            worth = weighted(rows, objective, given.weights)
-            numbered = {row.number: row for row in rows}
-            rows = [numbered[number] for number in sorted(worth, key=lambda number: (-worth[number], number))]
-        if given.format == "csv":
-            text = rows_to_csv(rows, study.names, given.times, given.metrics, objective)
-        elif given.format == "json":
-            text = rows_to_json(rows, study.names, given.times, objective)
-        else:
-            shown = outlined(rows, study.sweep.parameters)
-            constants, screen = constants_of(shown[1], study.sweep.parameters), screen_of(sys.stdout)
-            text = rows_to_table(*shown, objective, given.times, given.metrics, worth, constants, screen)
-    print(text, end="\n" if given.format == "json" else "")
-    return 0
-
-
-def _loaded(directory: Path) -> Study:
-    """Load a study; what a searcher or scheduler of one's own prints meanwhile is no part of a CSV."""
-    with contextlib.redirect_stdout(sys.stderr):
-        return load(directory)
 
 
 def best(given: argparse.Namespace) -> int:
     """Show the best trial."""
     from hpsearch.report.tables import strict_json
 
-    study = _loaded(given.dir)
+    study = loaded(directory_of(given))
     rerun = study.rerun
     found = study.best_trials if given.weights is None else [study.best_by(given.weights)]
     if given.format == "json":
@@ -116,8 +74,9 @@ def lineage(given: argparse.Namespace) -> int:
     from hpsearch.report.lineage import lineage_to_csv, lineage_to_json, lineage_to_table
     from hpsearch.report.outline import constants_of
 
-    study = _loaded(given.dir)
-    stages, names = study.lineage(given.trial), study.names
+    directory, trial = trial_of(given)
+    study = loaded(directory)
+    stages, names = study.lineage(trial), study.names
     metrics = [goal.name for goal in study.sweep.objective.goals]
     if given.format == "csv":
         text = lineage_to_csv(stages, names, metrics)
@@ -134,7 +93,7 @@ def export(given: argparse.Namespace) -> int:
     """Write the study for other programs."""
     from hpsearch.report.export import export_study
 
-    study = _loaded(given.dir)
+    study = loaded(directory_of(given))
     directory = given.to or study.directory / "export"
     curves = {} if study.sweep.objective.several else study.curves()
     try:
@@ -163,7 +122,7 @@ def stop(given: argparse.Namespace) -> int:
 
 def tensorboard(given: argparse.Namespace) -> int:
     """Become TensorBoard."""
-    place = StudyDirectory(given.dir)
+    place = StudyDirectory(directory_of(given))
     # Who asks and tells writes no event files, so those that there are may lack what was told since.
     if load(place.path).is_told or not place.tensorboard.is_dir():
         write_tensorboard(place)

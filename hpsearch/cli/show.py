@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpsearch.cli.which_study import trial_of
 from hpsearch.errors import HpsearchError
 from hpsearch.report.layout import screen_of
 from hpsearch.report.study import Study, load
@@ -29,9 +30,10 @@ def show(given: argparse.Namespace) -> int:
     from hpsearch.report.tables import strict_json
     from hpsearch.report.trial_network import trial_network
 
+    directory, trial = trial_of(given)
     with contextlib.redirect_stdout(sys.stderr):  # what a searcher or trainable of one's own prints is no part of JSON
-        study = load(given.dir)
-        found = trial_network(study, given.trial)
+        study = load(directory)
+        found = trial_network(study, trial)
         if found.weights is not None and found.architecture is not None:
             found.module()  # refuses weights that don't fit, before anything is said of them
         written = None if given.output is None else _write(found, given.output)

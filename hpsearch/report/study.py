@@ -323,6 +323,10 @@ class Study:
         """Read what happened, from the first event on."""
         return (event for _, event in self._events())
 
+    def entries(self) -> Iterator[Entry]:
+        """Read what happened, and what followed from it, from the first event on."""
+        return self._entries()
+
     def _events(self) -> Iterator[tuple[float, Event]]:
         return ((entry.time, entry.event) for entry in self._entries())
 

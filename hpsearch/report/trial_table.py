@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from hpsearch.objective import Objective
 from hpsearch.report.layout import WHOLE, Column, Screen, table_text
+from hpsearch.report.selection import Field
 from hpsearch.report.tables import LONGEST_CELL, metric_names, param_cell
 from hpsearch.report.wording import duration, numbers, shortened
+from hpsearch.space.expressions import ABSENT
 from hpsearch.trial import TrialRow
 
-__all__ = ["SEE_ALL", "rows_to_table"]
+__all__ = ["SEE_ALL", "fields_to_table", "rows_to_table"]
 
 SEE_ALL = "with --columns NAME,... or --format csv"
 """How to see the columns of a table that had no room."""
@@ -75,6 +77,20 @@ def rows_to_table(
         cells = [shortened(row.failure.message, LONGEST_CELL) if row.failure else "" for row in rows]
         columns.append(Column("failure", cells, is_text=True, is_kept=True))
     return table_text(columns, screen, see)
+
+
+def fields_to_table(rows: Sequence[TrialRow], fields: Sequence[Field], screen: Screen = WHOLE) -> str:
+    """Give these fields of the trials for a terminal, all that were asked for."""
+    columns = []
+    for field in fields:
+        values = [field.read(row) for row in rows]
+        if all(value is ABSENT or isinstance(value, float) for value in values):
+            columns.append(Column(field.head, numbers([None if value is ABSENT else value for value in values])))
+        else:
+            is_text = not all(value is ABSENT or isinstance(value, int) for value in values)
+            cells = ["" if value is ABSENT else param_cell(value) for value in values]
+            columns.append(Column(field.head, cells, is_text=is_text))
+    return table_text(columns, screen, "with --format csv, or in a wider terminal")
 
 
 def _metric_column(name: str, rows: Sequence[TrialRow]) -> Column:

@@ -251,6 +251,12 @@ class Journal:
             row = self._connection.execute("SELECT time FROM events ORDER BY seq DESC LIMIT 1").fetchone()
         return None if row is None else float(row[0])
 
+    def trials(self) -> int:
+        """Count the trials that were started."""
+        with explained(self._path):
+            (newest,) = self._connection.execute("SELECT max(trial) FROM events WHERE kind = 'started'").fetchone()
+        return 0 if newest is None else int(newest) + 1
+
     def request(self, verb: str, details: Mapping[str, Any] | None = None, by: str = "") -> None:
         """Leave word for the process that runs the study, or for whoever looks at it.
 

@@ -34,6 +34,8 @@ COMMANDS = [
     "status",
     "trials",
     "best",
+    "trial",
+    "logs",
     "show",
     "lineage",
     "export",
