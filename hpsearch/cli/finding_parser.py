@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
-from hpsearch.cli import listing
+from hpsearch.cli import listing, removing
 from hpsearch.cli.arguments import Commands, add_command, add_format, add_study_command
 
 __all__ = ["add_finding"]
@@ -27,3 +28,16 @@ def add_finding(commands: Commands) -> None:
     text = "write a study's note, in place of the former; without a text, show it"
     command = add_study_command(commands, "note", listing.note, text)
     command.add_argument("text", nargs="?", metavar="TEXT")
+
+    command = add_command(commands, "rm", removing.rm, "delete studies, after a question")
+    command.add_argument("dirs", type=Path, nargs="+", metavar="DIR")
+    _add_yes(command)
+
+    text = "delete the checkpoints and event files of a study that nothing needs, after a question"
+    command = add_study_command(commands, "clean", removing.clean, text)
+    command.add_argument("--logs", action="store_true", help="also the logs of trials that ended well")
+    _add_yes(command)
+
+
+def _add_yes(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--yes", action="store_true", help="don't ask")

@@ -7,13 +7,14 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from hpsearch.cli.which_study import directory_of, loaded, trial_of
 from hpsearch.errors import HpsearchError, JournalError
 from hpsearch.report.best import BestTrial
 from hpsearch.report.layout import screen_of
-from hpsearch.report.study import load
+from hpsearch.report.study import Study, load
 from hpsearch.run.study_run import write_tensorboard
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
@@ -25,9 +26,15 @@ __all__ = ["best", "doctor", "export", "lineage", "status", "stop", "tensorboard
 def status(given: argparse.Namespace) -> int:
     """Show how a study stands."""
     from hpsearch.report.status import status_text
+    from hpsearch.report.status_record import status_record
+    from hpsearch.report.tables import strict_json
 
     place = StudyDirectory(directory_of(given))
-    print(status_text(loaded(place.path), place.holder()), end="")
+    study, holder = loaded(place.path), place.holder()
+    if given.json:
+        print(json.dumps(strict_json(status_record(study, holder)), indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        print(status_text(study, holder), end="")
     return 0
 
 
@@ -38,6 +45,10 @@ def best(given: argparse.Namespace) -> int:
     study = loaded(directory_of(given))
     rerun = study.rerun
     found = study.best_trials if given.weights is None else [study.best_by(given.weights)]
+    if given.save is not None:
+        return _save(study, found, given)
+    if given.force:
+        raise HpsearchError("--force: replaces what --save wrote before; name its folder with --save")
     if given.format == "json":
         records = [_best_record(one) for one in found]
         if rerun is not None:
@@ -49,9 +60,23 @@ def best(given: argparse.Namespace) -> int:
         print("\n" * (place > 0) + _best_text(one), end="")
     if len(found) > 1:
         weights = ",".join(f"{name}=1" for name in found[0].values)
-        print(f"\nNone is better than another in all. For one by weights: --weights {weights}")
+        print(f"\nNone is better than another in all. For one by weights: --weights {shlex.quote(weights)}")
     if rerun is not None:
         print(rerun.text(screen_of(sys.stdout)), end="")
+    return 0
+
+
+def _save(study: Study, found: Sequence[BestTrial], given: argparse.Namespace) -> int:
+    from hpsearch.report.saving import save_trial
+
+    if len(found) > 1:
+        weights = ",".join(f"{name}=1" for name in found[0].values)
+        raise HpsearchError(
+            f"--save: one trial must be the best, but the front has {len(found)}: choose one with --weights "
+            f"{shlex.quote(weights)}"
+        )
+    for path in save_trial(study, found[0], given.save, given.force):
+        print(path)
     return 0
 
 

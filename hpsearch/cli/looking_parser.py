@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hpsearch.cli import logs, look, one_trial, show, trials
+from hpsearch.cli import completion, logs, look, one_trial, show, trials
 from hpsearch.cli.arguments import (
     Commands,
     add_command,
@@ -25,7 +25,8 @@ _BEST = "(default: the best one)"
 
 def add_looking(commands: Commands) -> None:
     """Add the commands that look at studies and at this machine."""
-    add_study_command(commands, "status", look.status, "show how a study stands", newest=True)
+    command = add_study_command(commands, "status", look.status, "show how a study stands", newest=True)
+    command.add_argument("--json", action="store_true", help="for programs")
 
     command = add_study_command(commands, "trials", trials.trials, "list a study's trials", newest=True)
     add_format(command, "csv", "json")
@@ -54,6 +55,9 @@ def add_looking(commands: Commands) -> None:
     command = add_study_command(commands, "best", look.best, text, newest=True)
     add_weights(command, "one of several metrics' best: what a unit of each is worth, e.g. accuracy=1,ms=0.01")
     add_format(command, "json")
+    text = "write trial.json, with its parameters, and its checkpoint to this folder"
+    command.add_argument("--save", type=Path, metavar="FOLDER", help=text)
+    command.add_argument("--force", action="store_true", help="replace what --save wrote there before")
 
     text = "show all that is known of a trial: why it stopped, its segments, its curve, the end of its log"
     command = add_trial_command(commands, "trial", one_trial.one_trial, text, _BEST)
@@ -95,6 +99,10 @@ def add_looking(commands: Commands) -> None:
     text = "where the tables' files are, if not beside their descriptions"
     command.add_argument("--data", type=Path, metavar="FOLDER", help=text)
     command.add_argument("--dir", type=Path, help="for the results (default: runs/benchmark-<suite>)")
+
+    text = "print what a shell needs to complete commands, options and files"
+    command = add_command(commands, "completion", completion.completion, text)
+    command.add_argument("shell", choices=("bash", "zsh", "tcsh"))
 
     add_command(commands, "doctor", look.doctor, "look at this machine and its installation")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hpsearch.cli import ask, look, predict, run
 from hpsearch.cli.arguments import Commands, add_command, add_study_command, number, positive
+from hpsearch.cli.completion import ShowVersion
 from hpsearch.cli.finding_parser import add_finding
 from hpsearch.cli.looking_parser import add_looking
 
@@ -34,6 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action=ShowVersion, nargs=0, help="show the versions of hpsearch, torch and Ray")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_running(commands)
     _add_asking(commands)

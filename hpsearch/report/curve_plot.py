@@ -44,7 +44,8 @@ def curve_lines(points: Sequence[tuple[int, float]], width: int, height: int, dr
     lines = [
         f"{labels.get(row, ''):>{margin}} {wall}{_row(dots, row, columns, draws)}".rstrip() for row in range(height)
     ]
-    ends = f"{first}{f'iteration {last}':>{columns - len(str(first))}}" if last > first else f"iteration {first}"
+    end = f" iteration {last}".rjust(columns - len(str(first)))
+    ends = f"{first}{end}" if last > first else f"iteration {first}"
     return [*lines, f"{'':>{margin}} {corner}{floor * columns}", f"{'':>{margin}}  {ends}"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry
 from hpsearch.study.labels import Labels, labels_in
+from hpsearch.study.removal import size_of
 
 __all__ = ["StudySummary", "by_column", "summaries_to_csv", "summaries_to_json", "summaries_to_table", "summarize"]
 
@@ -74,7 +74,7 @@ def summarize(path: Path, now: float) -> StudySummary:
             labels = labels_in(journal.all_requests())
     except HpsearchError as error:
         text = str(error).removeprefix(f"{place.path}: ").removeprefix(f"{place.journal}: ")
-        return StudySummary(path, text, changed=_made(path), begun=_made(path), size=size_of(path))
+        return StudySummary(path, text, changed=_made(path), begun=_made(path), size=size_of([path]))
     objective, leaders = study.sweep.objective, [row for row in study.leaders if row.feasible]
     single = leaders[0] if leaders and not objective.several else None
     running = max(0.0, now - watch.last) if watch.last is not None and study.state == "running" else 0.0
@@ -92,7 +92,7 @@ def summarize(path: Path, now: float) -> StudySummary:
         begun=study.created,
         changed=last_change(path, watch.last, study.created),
         seconds=watch.seconds + running,
-        size=size_of(path),
+        size=size_of([path]),
         labels=labels,
     )
 
@@ -128,23 +128,6 @@ def _made(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def size_of(folder: Path) -> int:
-    """Add up the bytes of the files in a folder; links count as what they are, not as what they lead to."""
-    total = 0
-    waiting = [str(folder)]
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    else:
-                        total += entry.stat(follow_symlinks=False).st_size
-        except OSError:
-            continue  # deleted meanwhile, or not ours to see
-    return total
 
 
 _KEYS: Mapping[str, Callable[[StudySummary], Any]] = {

@@ -190,7 +190,7 @@ class StudyDirectory:
             if not lock.take(patience):
                 raise StudyInUseError(
                     f"{self.path}: workers of a former run are still alive after {patience:.0f} s. "
-                    f"`fuser {self.path / _WORKERS_LOCK}` names them; end them, then resume."
+                    f"`fuser {shlex.quote(str(self.path / _WORKERS_LOCK))}` names them; end them, then resume."
                 )
 
     @contextmanager
@@ -203,11 +203,15 @@ class StudyDirectory:
                 "Mend that (room, permissions), or copy the directory to where it can, and go on there."
             ) from error
 
+    def checkpoints(self) -> list[Path]:
+        """Give the directories of the checkpoints that are there, those that were begun among them."""
+        found = self.trials.glob("*/*/*hpsearch-checkpoint-*")
+        return [checkpoint for checkpoint in found if _CHECKPOINT.fullmatch(checkpoint.name) is not None]
+
     def remove_unnamed(self, kept: set[str]) -> None:
         """Delete what attempts that were cut off left: checkpoints that no event names, and unfiled output."""
-        for checkpoint in self.trials.glob("*/*/*hpsearch-checkpoint-*"):
-            ours = _CHECKPOINT.fullmatch(checkpoint.name) is not None
-            if ours and str(checkpoint.relative_to(self.path)) not in kept:
+        for checkpoint in self.checkpoints():
+            if str(checkpoint.relative_to(self.path)) not in kept:
                 shutil.rmtree(checkpoint, ignore_errors=True)
         for log in self.trials.glob(f"{OUTPUT_AT_HAND}*"):
             with suppress(OSError):

@@ -23,14 +23,6 @@ def train(trial):
         trial.report({"loss": loss, "val/acc": 1 - trial.params["lr"], "seconds": 7.0})
 """
 
-POINTS = [
-    {"lr": 0.1, "width": 2, "opt": "sgd", "opt.sgd.momentum": 0.5},
-    {"lr": 0.01, "width": 4, "opt": "adam"},
-    {"lr": 0.9, "width": 1, "opt": "sgd", "opt.sgd.momentum": 0.9},
-    {"lr": 0.2, "width": 3, "opt": "sgd", "opt.sgd.momentum": 0.1},
-    {"lr": 0.3, "width": 1, "opt": "adam"},
-]
-
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -42,21 +34,20 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         max_iter=1,
         run_cap=5,
         points_to_try=[
-            {"lr": 0.1, "width": 2, "opt": {"sgd": {"momentum": 0.5}}},
+            {"lr": 0.1, "width": 2, "opt": "sgd", "opt.sgd.momentum": 0.5},
             {"lr": 0.01, "width": 4, "opt": "adam"},
-            {"lr": 0.9, "width": 1, "opt": {"sgd": {"momentum": 0.9}}},
-            {"lr": 0.2, "width": 3, "opt": {"sgd": {"momentum": 0.1}}},
+            {"lr": 0.9, "width": 1, "opt": "sgd", "opt.sgd.momentum": 0.9},
+            {"lr": 0.2, "width": 3, "opt": "sgd", "opt.sgd.momentum": 0.1},
             {"lr": 0.3, "width": 1, "opt": "adam"},
         ],
         parameters={
             "lr": {"min": 0.0, "max": 1.0},
             "width": {"values": [1, 2, 3, 4]},
             "seed": {"value": 7},
-            "opt": {"branches": {"sgd": {"momentum": {"min": 0.0, "max": 1.0}}, "adam": {}}},
+            "opt": {"choice": {"sgd": {"momentum": {"min": 0.0, "max": 1.0}}, "adam": {}}},
         },
         limits={"max_failures": None},
     )
-    hpsearch.search  # noqa: B018 - imported before the folder is entered
     return folder
 
 

@@ -13,14 +13,6 @@ from hpsearch.report.curve_plot import curve_lines
 
 def test_a_line_that_falls_goes_from_the_left_above_to_the_right_beneath():
     lines = curve_lines([(1, 4.0), (2, 3.0), (3, 2.0), (4, 1.0)], 10, 4, draws=False)
-    assert lines == [
-        "4 |**",
-        "  |  *",
-        "  |   **",
-        "1 |     *",
-        "  +-------",
-        "   1iteration 4",
-    ] or [line.replace("*", "") for line in lines][:1] == ["4 |"]
     columns = [line.index("*") for line in lines[:4]]
     assert columns == sorted(columns)
     assert columns[0] < columns[-1]
