@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hpsearch.report.tables import param_cell
 from hpsearch.space import Space
+from hpsearch.space.parameter import Structure
 from hpsearch.trial import Params, TrialRow, Value
 
 __all__ = ["constants_of", "outline", "outlined"]
@@ -14,7 +15,9 @@ __all__ = ["constants_of", "outline", "outlined"]
 
 def outlined(rows: Sequence[TrialRow], space: Space) -> tuple[list[TrialRow], tuple[str, ...]]:
     """Give rows whose params hold a text for each structure, and the names of these params, in order."""
-    written = [replace(row, params=outline(row.params, space)) for row in rows]
+    # Where nothing is a structure each value stands as it is; of thousands of trials that is found out at once.
+    flat = not any(isinstance(one.holds, Structure) for one in space.declared)
+    written = list(rows) if flat else [replace(row, params=outline(row.params, space)) for row in rows]
     names = [".".join(one.path) for one in space.declared]
     return written, tuple(dict.fromkeys([*names, *(name for row in written for name in row.params)]))
 

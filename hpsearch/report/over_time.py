@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from hpsearch.events import Event, Failed, Finished, Lost, Reverted, Saved, Started
+from hpsearch.events import Failed, Finished, Lost, Reverted, Saved, Started
 from hpsearch.study.journaled_state import Entry
 from hpsearch.trial import Report
 
@@ -36,12 +36,13 @@ def over_iterations(entries: Iterable[Entry], read: Callable[[Report], T | None]
     return {trial: sorted(curve.items()) for trial, curve in points.items() if curve}
 
 
-def times_of_trials(events: Iterable[tuple[float, Event]]) -> dict[int, tuple[float, float | None]]:
+def times_of_trials(entries: Iterable[Entry]) -> dict[int, tuple[float, float | None]]:
     """Give when each trial's first segment began and its last one ended; None where no segment of it has ended."""
     began: dict[int, float] = {}
     ended: dict[int, float] = {}
-    for when, event in events:
-        match event:
+    for entry in entries:
+        when = entry.time
+        match entry.event:
             case Started(segment=segment):
                 began.setdefault(segment.trial, when)
             case Finished(trial=trial) | Failed(trial=trial) | Lost(trial=trial) | Reverted(trial=trial):

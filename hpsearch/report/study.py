@@ -171,6 +171,18 @@ class Study:
         values = dict(zip(names, row.values, strict=True))
         return BestTrial(row.number, values, self.sweep.parameters.nest(row.params), self.checkpoint_path(row))
 
+    def save_best(self, folder: str | Path, force: bool = False) -> list[Path]:
+        """Write the best trial's params, as `trial.json`, and its checkpoint to a folder; give their paths.
+
+        `force` replaces what was saved there before.
+
+        Raises:
+            HpsearchError: There is no best trial; it has no checkpoint; or the folder can't be written to.
+        """
+        from hpsearch.report.saving import save_trial
+
+        return save_trial(self, self.best_trial, Path(folder), force)
+
     @property
     def names(self) -> tuple[str, ...]:
         """Flat names of the params, in order: those that every trial has, and those that any has."""
@@ -237,7 +249,7 @@ class Study:
             known.update(dict.fromkeys(report.metrics))
             return report.metrics.get(name)
 
-        curves = self._over_iterations(read)
+        curves = over_iterations(self._entries(), read)
         if name not in known:
             raise HpsearchError(f"{self.directory}: no report holds a metric {name!r}; {nearest(name, known)}")
         return curves
@@ -249,10 +261,7 @@ class Study:
             objective: What it is worth to; None: to the sweep. Reports that lack what decides are left out.
         """
         wanted = objective or self.sweep.objective
-        return self._over_iterations(lambda report: wanted.reported(report.metrics))
-
-    def _over_iterations(self, read: Callable[[Report], T | None]) -> dict[int, list[tuple[int, T]]]:
-        return over_iterations(self._entries(), read)
+        return over_iterations(self._entries(), lambda report: wanted.reported(report.metrics))
 
     def row(self, trial: int | None = None) -> TrialRow:
         """Give a trial.
@@ -288,7 +297,7 @@ class Study:
         """Give all that a trial reported with its value; where it has none, all that it reported last."""
         if row.value_iteration in (0, row.iterations):
             return row.metrics
-        reported = self._over_iterations(lambda report: report.metrics)
+        reported = over_iterations(self._entries(), lambda report: report.metrics)
         return dict(reported[row.number])[row.value_iteration]
 
     def lineage(self, trial: int | None = None) -> tuple[Stage, ...]:
@@ -306,14 +315,14 @@ class Study:
         def deciding(report: Report) -> dict[str, float]:
             return {name: value for name, value in report.metrics.items() if name in names}
 
-        return lineage(rows, number, self._over_iterations(deciding))
+        return lineage(rows, number, over_iterations(self._entries(), deciding))
 
     def times(self) -> dict[int, tuple[float, float | None]]:
         """Give when each trial's first segment began and its last one ended, in seconds since the epoch.
 
         None stands for the end where no segment of it has ended.
         """
-        return times_of_trials(self._events())
+        return times_of_trials(self._entries())
 
     def segments(self) -> list[SegmentRow]:
         """Give every segment that was started, with its width and the reason for it, in the order of starting."""
@@ -321,14 +330,11 @@ class Study:
 
     def events(self) -> Iterator[Event]:
         """Read what happened, from the first event on."""
-        return (event for _, event in self._events())
+        return (entry.event for entry in self._entries())
 
     def entries(self) -> Iterator[Entry]:
         """Read what happened, and what followed from it, from the first event on."""
         return self._entries()
-
-    def _events(self) -> Iterator[tuple[float, Event]]:
-        return ((entry.time, entry.event) for entry in self._entries())
 
 
 def load(directory: str | Path) -> Study:

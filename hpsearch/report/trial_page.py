@@ -13,11 +13,13 @@ from hpsearch.events import Started
 from hpsearch.objective import values_of
 from hpsearch.report.curve_plot import curve_lines
 from hpsearch.report.layout import Screen, cut_to, one_line
-from hpsearch.report.segments import SegmentRow, segments_to_table
+from hpsearch.report.over_time import over_iterations
+from hpsearch.report.segments import SegmentRow, segment_rows, segments_to_table
 from hpsearch.report.study import Study
 from hpsearch.report.trial_logs import last_lines, logs_of
 from hpsearch.report.wording import counted, duration, number
-from hpsearch.trial import Score, TrialRow, TrialState
+from hpsearch.study.journaled_state import Entry
+from hpsearch.trial import Report, Score, TrialRow, TrialState
 
 __all__ = ["Cut", "TrialPage", "page_lines", "page_record", "trial_page"]
 
@@ -66,34 +68,39 @@ def trial_page(study: Study, trial: int) -> TrialPage:
         HpsearchError: There is no such trial.
     """
     row = study.row(trial)
-    goals = [goal.name for goal in study.sweep.objective.goals]
-    scores = study.scores()
+    objective, entries = study.sweep.objective, list(study.entries())  # read once: there may be many
+    goals = [goal.name for goal in objective.goals]
+
+    def worth(report: Report) -> Score | None:
+        return objective.reported(report.metrics)
+
+    scores = over_iterations(entries, worth)
     curves: dict[str, list[tuple[int, float]]] = {name: [] for name in goals}
     for at, score in scores.get(trial, ()):
         for name, value in zip(goals, values_of(score), strict=True):
             curves[name].append((at, value))
-    decisions = [
-        decision for entry in study.entries() for decision in entry.followed.decisions if decision.trial == trial
-    ]
+    decisions = [decision for entry in entries for decision in entry.followed.decisions if decision.trial == trial]
+    segments = segment_rows((entry.event for entry in entries), live=study.state in ("running", "open"))
     logs = [log for log in logs_of(study.directory, trial) if log.rank == 0]
     return TrialPage(
         study,
         row,
-        [segment for segment in study.segments() if segment.trial == trial],
+        [segment for segment in segments if segment.trial == trial],
         decisions,
         curves,
-        None if study.sweep.objective.several else _cut(study, trial, scores),
+        None if objective.several else _cut(study, trial, entries, scores),
         logs[-1].path if logs else None,
         study.checkpoint_path(row),
     )
 
 
-def _cut(study: Study, trial: int, scores: dict[int, list[tuple[int, Score]]]) -> Cut | None:
+def _cut(study: Study, trial: int, entries: Sequence[Entry], scores: dict[int, list[tuple[int, Score]]]) -> Cut | None:
     """Find where the rung was cut that a trial ended last."""
     objective = study.sweep.objective
     started: dict[int, dict[tuple[int, int], int | None]] = {}
     """Trials to the rungs that they began, each with its last iteration."""
-    for event in study.events():
+    for entry in entries:
+        event = entry.event
         if isinstance(event, Started) and event.bracket is not None and event.rung is not None:
             started.setdefault(event.segment.trial, {})[event.bracket, event.rung] = event.segment.end
     if not started.get(trial):
