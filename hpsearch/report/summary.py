@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -162,7 +163,7 @@ def summaries_to_table(known: Sequence[StudySummary], here: Path, screen: Screen
     """Give the studies for a terminal: paths as seen from `here`, times on the local clock."""
     problems = [one for one in known if one.problem]
     columns = [
-        Column("study", [_shown(one.directory, here) for one in known], is_text=True, is_kept=True),
+        Column("study", [shlex.quote(_shown(one.directory, here)) for one in known], is_text=True, is_kept=True),
         Column("state", [_told_state(one) for one in known], is_text=True, is_kept=True),
         Column("trials", ["" if one.problem else _trials(one) for one in known]),
         Column("best", [_best(one) for one in known], is_text=True),

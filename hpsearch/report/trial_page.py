@@ -74,7 +74,7 @@ def trial_page(study: Study, trial: int) -> TrialPage:
     def worth(report: Report) -> Score | None:
         return objective.reported(report.metrics)
 
-    scores = over_iterations(entries, worth)
+    scores: dict[int, list[tuple[int, Score]]] = over_iterations(entries, worth)
     curves: dict[str, list[tuple[int, float]]] = {name: [] for name in goals}
     for at, score in scores.get(trial, ()):
         for name, value in zip(goals, values_of(score), strict=True):

@@ -129,6 +129,11 @@ def test_a_link_to_a_study_is_a_study_and_a_circle_ends(studies, hpsearch_comman
     assert [one["name"] for one in json.loads(hpsearch_command("list", "away", "--format", "json").out)] == ["sweep"]
 
 
+def test_a_path_can_be_pasted(studies, hpsearch_command):
+    (studies / "sweep-1").rename(studies / "sweep 1")
+    assert "\n 'runs/sweep 1' " in hpsearch_command("list").out
+
+
 def test_several_goals_are_told_by_their_front(here, hpsearch_command):
     write_sweep(
         here / "two.yaml", "traded", metric=[{"name": "loss", "goal": "minimize"}, {"name": "acc", "goal": "maximize"}]
