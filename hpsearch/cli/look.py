@@ -3,76 +3,50 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shlex
 import sys
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
+from hpsearch.cli.which_study import directory_of, loaded, trial_of
 from hpsearch.errors import HpsearchError
-from hpsearch.report.best import BestTrial, weighted
+from hpsearch.report.best import BestTrial
+from hpsearch.report.layout import screen_of
 from hpsearch.report.study import Study, load
 from hpsearch.run.study_run import write_tensorboard
 from hpsearch.study.directory import StudyDirectory
 
-__all__ = ["best", "doctor", "export", "lineage", "status", "tensorboard", "trials"]
+__all__ = ["best", "doctor", "export", "lineage", "status", "tensorboard"]
 
 
 def status(given: argparse.Namespace) -> int:
     """Show how a study stands."""
     from hpsearch.report.status import status_text
+    from hpsearch.report.status_record import status_record
+    from hpsearch.report.tables import strict_json
 
-    place = StudyDirectory(given.dir)
-    print(status_text(_loaded(place.path), place.holder()), end="")
-    return 0
-
-
-def trials(given: argparse.Namespace) -> int:
-    """List the trials, or their segments."""
-    from hpsearch.report.outline import outlined
-    from hpsearch.report.segments import segments_to_csv, segments_to_json, segments_to_table
-    from hpsearch.report.tables import rows_to_csv, rows_to_json, rows_to_table
-
-    if given.segments and (given.front or given.weights is not None):
-        raise HpsearchError("--segments: lists those of all trials; leave --front and --weights out")
-    study = _loaded(given.dir)
-    if given.segments:
-        render = {"csv": segments_to_csv, "json": segments_to_json, "table": segments_to_table}[given.format]
-        text = render(study.segments())
+    place = StudyDirectory(directory_of(given))
+    study, holder = loaded(place.path), place.holder()
+    if given.json:
+        print(json.dumps(strict_json(status_record(study, holder)), indent=2, ensure_ascii=False, allow_nan=False))
     else:
-        objective = study.sweep.objective
-        rows = [row for row in study.leaders if row.feasible] if given.front else study.trials
-        worth = None
-        if given.weights is not None:
-            worth = weighted(rows, objective, given.weights)
-            numbered = {row.number: row for row in rows}
-            rows = [numbered[number] for number in sorted(worth, key=lambda number: (-worth[number], number))]
-        if given.format == "csv":
-            text = rows_to_csv(rows, study.names, given.times, given.metrics, objective)
-        elif given.format == "json":
-            text = rows_to_json(rows, study.names, given.times, objective)
-        else:
-            shown = outlined(rows, study.sweep.parameters)
-            text = rows_to_table(*shown, objective, given.times, given.metrics, worth)
-    print(text, end="\n" if given.format == "json" else "")
+        print(status_text(study, holder), end="")
     return 0
-
-
-def _loaded(directory: Path) -> Study:
-    """Load a study; what a searcher or scheduler of one's own prints meanwhile is no part of a CSV."""
-    with contextlib.redirect_stdout(sys.stderr):
-        return load(directory)
 
 
 def best(given: argparse.Namespace) -> int:
     """Show the best trial."""
     from hpsearch.report.tables import strict_json
 
-    study = _loaded(given.dir)
+    study = loaded(directory_of(given))
     rerun = study.rerun
     found = study.best_trials if given.weights is None else [study.best_by(given.weights)]
+    if given.save is not None:
+        return _save(study, found, given)
+    if given.force:
+        raise HpsearchError("--force: replaces what --save wrote before; name its folder with --save")
     if given.format == "json":
         records = [_best_record(one) for one in found]
         if rerun is not None:
@@ -84,9 +58,23 @@ def best(given: argparse.Namespace) -> int:
         print("\n" * (place > 0) + _best_text(one), end="")
     if len(found) > 1:
         weights = ",".join(f"{name}=1" for name in found[0].values)
-        print(f"\nNone is better than another in all. For one by weights: --weights {weights}")
+        print(f"\nNone is better than another in all. For one by weights: --weights {shlex.quote(weights)}")
     if rerun is not None:
-        print(rerun.text(), end="")
+        print(rerun.text(screen_of(sys.stdout)), end="")
+    return 0
+
+
+def _save(study: Study, found: Sequence[BestTrial], given: argparse.Namespace) -> int:
+    from hpsearch.report.saving import save_trial
+
+    if len(found) > 1:
+        weights = ",".join(f"{name}=1" for name in found[0].values)
+        raise HpsearchError(
+            f"--save: one trial must be the best, but the front has {len(found)}: choose one with --weights "
+            f"{shlex.quote(weights)}"
+        )
+    for path in save_trial(study, found[0], given.save, given.force):
+        print(path)
     return 0
 
 
@@ -107,16 +95,19 @@ def _best_text(found: BestTrial) -> str:
 def lineage(given: argparse.Namespace) -> int:
     """Show what a trial was trained with, its ancestors' params and its own."""
     from hpsearch.report.lineage import lineage_to_csv, lineage_to_json, lineage_to_table
+    from hpsearch.report.outline import constants_of
 
-    study = _loaded(given.dir)
-    stages, names = study.lineage(given.trial), study.names
+    directory, trial = trial_of(given)
+    study = loaded(directory)
+    stages, names = study.lineage(trial), study.names
     metrics = [goal.name for goal in study.sweep.objective.goals]
     if given.format == "csv":
         text = lineage_to_csv(stages, names, metrics)
     elif given.format == "json":
         text = lineage_to_json(stages, names, metrics) + "\n"
     else:
-        text = lineage_to_table(stages, names, metrics)
+        constants = constants_of(names, study.sweep.parameters)
+        text = lineage_to_table(stages, names, metrics, constants, screen_of(sys.stdout))
     print(text, end="")
     return 0
 
@@ -125,7 +116,7 @@ def export(given: argparse.Namespace) -> int:
     """Write the study for other programs."""
     from hpsearch.report.export import export_study
 
-    study = _loaded(given.dir)
+    study = loaded(directory_of(given))
     directory = given.to or study.directory / "export"
     curves = {} if study.sweep.objective.several else study.curves()
     try:
@@ -142,7 +133,7 @@ def export(given: argparse.Namespace) -> int:
 
 def tensorboard(given: argparse.Namespace) -> int:
     """Become TensorBoard."""
-    place = StudyDirectory(given.dir)
+    place = StudyDirectory(directory_of(given))
     # Who asks and tells writes no event files, so those that there are may lack what was told since.
     if load(place.path).is_told or not place.tensorboard.is_dir():
         write_tensorboard(place)

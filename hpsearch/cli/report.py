@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from hpsearch.cli.which_study import loaded, newest
 from hpsearch.errors import StorageError
-from hpsearch.report.study import load
 
 __all__ = ["report"]
 
@@ -15,7 +15,7 @@ def report(given: argparse.Namespace) -> int:
     """Write the page, and the pictures where they are asked for."""
     from hpsearch.report.page.page import page_of
 
-    studies = [load(directory) for directory in given.dirs]
+    studies = [loaded(directory) for directory in given.dirs or [newest()]]
     page = page_of(studies)
     path: Path = given.output or studies[0].directory / "report.html"
     try:

@@ -16,10 +16,11 @@ from hpsearch.checks import InvalidKey
 from hpsearch.cli.steer import left
 from hpsearch.errors import HpsearchError, JournalError, SweepError, TrainableError
 from hpsearch.observers.progress import choose_progress
-from hpsearch.report.outline import outlined
+from hpsearch.report.layout import screen_of
+from hpsearch.report.outline import constants_of, outlined
 from hpsearch.report.status import way_on
 from hpsearch.report.study import Study, load
-from hpsearch.report.tables import rows_to_table
+from hpsearch.report.trial_table import rows_to_table
 from hpsearch.report.wording import front_line
 from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.plan import make_plan, plan_text
@@ -29,6 +30,7 @@ from hpsearch.run.warm_start import recorded, warm_start_of
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.enough import ENOUGH
 from hpsearch.study.journal import Journal
+from hpsearch.study.labels import add_tags, check_tags, write_note
 from hpsearch.sweep.changes import change_sweep
 from hpsearch.sweep.file import load_sweep, locate
 from hpsearch.sweep.sweep import Sweep
@@ -45,6 +47,7 @@ _LEADERS = 5
 
 def run(given: argparse.Namespace) -> int:
     """Run a sweep file: in a new directory, or on in one that holds the same sweep."""
+    check_tags(given.tag)
     sweep = _with_workers(load_sweep(given.sweep, given.overrides), given.workers)
     place = None if given.dir is None else StudyDirectory(given.dir)
     if place is None or not place.exists():
@@ -54,6 +57,10 @@ def run(given: argparse.Namespace) -> int:
         place = create_study(sweep, None if place is None else place.path, text, more=recorded(begins_with))
     else:
         warm_start_of(given.warm_start, sweep, place)
+    if given.tag:
+        add_tags(place, given.tag)
+    if given.note is not None:
+        write_note(place, given.note)
     return _run(place, sweep, given, given.sweep)
 
 
@@ -204,10 +211,16 @@ def _report(study: Study) -> int:
         print(f"{study.state}, but no trial has a value ({told}); hpsearch status {pasted} shows why")
         return 4
     if study.rerun is not None:
-        print(study.rerun.text(), end="")
+        print(study.rerun.text(screen_of(sys.stdout)), end="")
     else:
         objective = study.sweep.objective
-        print(rows_to_table(*outlined(rows[:_LEADERS], study.sweep.parameters), objective), end="")
+        shown, names = outlined(rows[:_LEADERS], study.sweep.parameters)
+        constants, see = (
+            constants_of(names, study.sweep.parameters),
+            f"with hpsearch trials {pasted} --columns NAME,...",
+        )
+        screen = screen_of(sys.stdout)
+        print(rows_to_table(shown, names, objective, constants=constants, screen=screen, see=see), end="")
         print(_what_is_best(study, pasted), end="")
     print(f"trials:      hpsearch trials {pasted}")
     checkpoint = study.checkpoint_path(rows[0])

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpsearch.cli.which_study import trial_of
 from hpsearch.errors import HpsearchError
+from hpsearch.report.layout import screen_of
 from hpsearch.report.study import Study, load
 from hpsearch.trial import TrialRow
 
@@ -28,9 +30,10 @@ def show(given: argparse.Namespace) -> int:
     from hpsearch.report.tables import strict_json
     from hpsearch.report.trial_network import trial_network
 
+    directory, trial = trial_of(given)
     with contextlib.redirect_stdout(sys.stderr):  # what a searcher or trainable of one's own prints is no part of JSON
-        study = load(given.dir)
-        found = trial_network(study, given.trial)
+        study = load(directory)
+        found = trial_network(study, trial)
         if found.weights is not None and found.architecture is not None:
             found.module()  # refuses weights that don't fit, before anything is said of them
         written = None if given.output is None else _write(found, given.output)
@@ -85,9 +88,10 @@ def _values(study: Study, row: TrialRow) -> dict[str, Any]:
 
 def _lines(found: TrialNetwork, record: dict[str, Any]) -> Iterator[str]:
     """Say it for people."""
-    from hpsearch.report.network_tables import bytes_text, network_to_table, weights_to_table
-    from hpsearch.report.wording import counted
+    from hpsearch.report.network_tables import network_to_table, weights_to_table
+    from hpsearch.report.wording import bytes_text, counted
 
+    screen = screen_of(sys.stdout)
     row, step, objective = found.row, found.step, found.study.sweep.objective
     yield f"trial       {row.number}, {row.state.value}, {counted(row.iterations, 'iteration')}"
     if row.failure is not None:
@@ -105,11 +109,11 @@ def _lines(found: TrialNetwork, record: dict[str, Any]) -> Iterator[str]:
     if found.architecture is None:
         yield f"network     not known: {found.unknown}"
         if found.weights is not None:
-            yield "\n" + weights_to_table(found.weights).strip("\n")
+            yield "\n" + weights_to_table(found.weights, screen).strip("\n")
         return
     if found.built_again:
         yield f"network     as {found.study.sweep.trainable} builds it now: no checkpoint says what was built"
-    yield "\n" + network_to_table(found.layers()).strip("\n") + "\n"
+    yield "\n" + network_to_table(found.layers(), screen).strip("\n") + "\n"
     yield f"parameters  {record['parameters']:,}"
     yield f"FLOPs       {record['flops']:,} of a forward pass for one row"
     optimizer = step.optimizer or "an optimizer"

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.errors import JournalError, SweepError
+from hpsearch.report.layout import Column, screen_of, table_text
 from hpsearch.report.study import load
-from hpsearch.report.tables import Column, json_text, table_text
+from hpsearch.report.tables import json_text
 from hpsearch.report.wording import shortened
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.history import Step
@@ -88,7 +89,9 @@ def history(given: argparse.Namespace) -> int:
             Column("what", [shortened(_details(step), _LONGEST_ASKED) for step in steps], is_text=True),
             Column("by", [step.by for step in steps], is_text=True),
             Column("came of it", [shortened(step.outcome, _LONGEST_ANSWER) for step in steps], is_text=True),
-        ]
+        ],
+        screen_of(sys.stdout),
+        "with --format json",
     )
     print(text, end="")
     return 0

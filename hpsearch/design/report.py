@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from hpsearch.report.wording import counted, duration, number
@@ -71,13 +73,9 @@ class Report:
         lists = {name: tuple(given[name]) for name in ("broken", "notes")}
         return cls(**{**given, **scores, **lists})
 
-    def text(self, model: str, study: str) -> str:
-        """Put it into words.
-
-        Args:
-            model: The path of the delivered files, as shown.
-            study: That of the study.
-        """
+    def text(self, folder: Path) -> str:
+        """Put it into words, with commands that can be pasted; `folder` is the design's, as shown."""
+        model, study = (shlex.quote(str(folder / name)) for name in ("model", "study"))
         lines = [
             f"test rows:    {self.goal} {self.test}, on {counted(self.test_rows, 'row')} that the search never saw",
             f"baseline:     {self.goal} {self.baseline}, {self.baseline_is}",
@@ -99,7 +97,7 @@ class Report:
             ]
         lines += [f"note:         {note}" for note in self.notes]
         lines += [
-            f"predict:      hpsearch predict {model.removesuffix('/model')} NEW, or python {model}/predict.py NEW",
+            f"predict:      hpsearch predict {shlex.quote(str(folder))} NEW, or python {model}/predict.py NEW",
             f"trials:       hpsearch trials {study}",
             f"took:         {duration(self.seconds)}",
         ]

@@ -146,9 +146,10 @@ class Objective:
             scores: Trial to score.
             known: Those of which none is better than another, such as a former front: they aren't compared again.
         """
-        points = {trial: self.point(score) for trial, score in scores.items() if self.is_feasible(score)}
-        if self.several and points:
-            return _joined(points, known)
+        if self.several:
+            points = {trial: self.point(score) for trial, score in scores.items() if self.is_feasible(score)}
+            if points:
+                return _joined(points, known)
         best = self.best(scores)
         return [] if best is None else [best]
 

@@ -9,8 +9,9 @@ from dataclasses import asdict
 from typing import Any
 
 from hpsearch.report.comparison import AXES, Comparison, Difference, Run, Side
+from hpsearch.report.layout import Column, table_text
 from hpsearch.report.outline import outline
-from hpsearch.report.tables import Column, csv_text, param_cell, strict_json, table_text
+from hpsearch.report.tables import csv_text, param_cell, strict_json
 from hpsearch.report.wording import counted, duration, number
 from hpsearch.trial import Value
 

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpsearch.report.tables import Column, csv_text, json_text, param_cell, table_text, value_columns
+from hpsearch.report.layout import WHOLE, Column, Screen, table_text
+from hpsearch.report.tables import csv_text, json_text, param_cell, value_columns
+from hpsearch.report.wording import numbers
 from hpsearch.trial import Params, TrialRow
 
 __all__ = ["Stage", "lineage", "lineage_to_csv", "lineage_to_json", "lineage_to_table"]
@@ -75,18 +77,24 @@ def lineage_to_json(stages: Sequence[Stage], names: Sequence[str], metrics: Sequ
     return json_text(entries)
 
 
-def lineage_to_table(stages: Sequence[Stage], names: Sequence[str], metrics: Sequence[str]) -> str:
-    """Give the stages for a terminal."""
+def lineage_to_table(
+    stages: Sequence[Stage],
+    names: Sequence[str],
+    metrics: Sequence[str],
+    constants: Sequence[str] = (),
+    screen: Screen = WHOLE,
+) -> str:
+    """Give the stages for a terminal; `constants` are the params that the sweep doesn't vary."""
     columns = [
-        Column("trial", [str(stage.trial) for stage in stages]),
+        Column("trial", [str(stage.trial) for stage in stages], is_kept=True),
         Column("start", [str(stage.start) for stage in stages]),
         Column("end", [str(stage.end) for stage in stages]),
-        *(Column(name, [f"{s.values[name]:.6g}" if name in s.values else "" for s in stages]) for name in metrics),
+        *(Column(name, numbers([stage.values.get(name) for stage in stages]), is_kept=True) for name in metrics),
     ]
     for name in names:
         cells = [param_cell(stage.params[name]) if name in stage.params else "" for stage in stages]
-        columns.append(Column(name, cells, is_text=True))
-    return table_text(columns)
+        columns.append(Column(name, cells, is_text=True, is_constant=name in constants))
+    return table_text(columns, screen, "with --format csv")
 
 
 def _told(stage: Stage, metrics: Sequence[str]) -> dict[str, Any]:

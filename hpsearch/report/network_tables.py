@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hpsearch.report.tables import Column, param_cell, table_text
+from hpsearch.report.layout import WHOLE, Column, Screen, table_text
+from hpsearch.report.tables import param_cell
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from hpsearch_trainers.architectures import Layer
 
-__all__ = ["bytes_text", "layer_record", "network_to_table", "weights_to_table"]
+__all__ = ["layer_record", "network_to_table", "weights_to_table"]
 
 
-def network_to_table(network: Layer) -> str:
+def network_to_table(network: Layer, screen: Screen = WHOLE) -> str:
     """Give the parts as a tree for a terminal; of a stack's equal cells, the first alone has its parts."""
     lines = [*_lines(network, 0), ("in all", network)]
     return table_text(
         [
-            Column("network", [text for text, _ in lines], is_text=True),
+            Column("network", [text for text, _ in lines], is_text=True, is_kept=True),
             Column("gives", ["x".join(map(str, part.shape or ())) for _, part in lines]),
             Column("parameters", [f"{part.parameters:,}" for _, part in lines]),
             Column("FLOPs", [f"{part.flops:,}" for _, part in lines]),
-        ]
+        ],
+        screen,
+        "with --format json",
     )
 
 
@@ -66,25 +69,16 @@ def layer_record(layer: Layer) -> dict[str, Any]:
     }
 
 
-def weights_to_table(weights: Mapping[str, Tensor]) -> str:
+def weights_to_table(weights: Mapping[str, Tensor], screen: Screen = WHOLE) -> str:
     """Give weights for a terminal, where nothing but their names is known of a network."""
     tensors = {name: one for name, one in weights.items() if hasattr(one, "numel")}
     names, sizes = [*tensors, "in all"], [int(one.numel()) for one in tensors.values()]
     shapes: Sequence[str] = ["x".join(map(str, one.shape)) for one in tensors.values()]
     return table_text(
         [
-            Column("weights", names, is_text=True),
+            Column("weights", names, is_text=True, is_kept=True),
             Column("shape", [*shapes, ""]),
             Column("numbers", [f"{size:,}" for size in (*sizes, sum(sizes))]),
-        ]
+        ],
+        screen,
     )
-
-
-def bytes_text(count: int) -> str:
-    """Give a number of bytes in a unit that leaves few digits."""
-    size, unit = float(count), "bytes"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{size:.4g} {unit}"

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hpsearch.report.tables import param_cell
 from hpsearch.space import Space
+from hpsearch.space.parameter import Structure
 from hpsearch.trial import Params, TrialRow, Value
 
-__all__ = ["outline", "outlined", "written"]
+__all__ = ["constants_of", "outline", "outlined", "written"]
 
 
 def outlined(rows: Sequence[TrialRow], space: Space) -> tuple[list[TrialRow], tuple[str, ...]]:
     """Give rows whose params hold a text for each structure, and the names of these params, in order."""
-    written = [replace(row, params=outline(row.params, space)) for row in rows]
+    # Where nothing is a structure each value stands as it is; of thousands of trials that is found out at once.
+    flat = not any(isinstance(one.holds, Structure) for one in space.declared)
+    written = list(rows) if flat else [replace(row, params=outline(row.params, space)) for row in rows]
     names = [".".join(one.path) for one in space.declared]
     return written, tuple(dict.fromkeys([*names, *(name for row in written for name in row.params)]))
+
+
+def constants_of(names: Iterable[str], space: Space) -> tuple[str, ...]:
+    """Give those params that the space doesn't vary; those that are derived from others may differ all the same."""
+    known = ((name, space.find(name)) for name in names)
+    return tuple(name for name, parameter in known if parameter is not None and not parameter.distribution.searched)
 
 
 def outline(params: Params, space: Space) -> dict[str, Value]:

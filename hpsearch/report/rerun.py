@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from hpsearch.errors import HpsearchError
 from hpsearch.objective import is_valid
-from hpsearch.report.tables import LONGEST_CELL, Column, frame_of, param_cell, table_text
-from hpsearch.report.wording import counted, shortened
+from hpsearch.report.layout import WHOLE, Column, Screen, table_text
+from hpsearch.report.tables import LONGEST_CELL, frame_of, param_cell
+from hpsearch.report.wording import counted, numbers, shortened
 from hpsearch.trial import Params, Score, TrialRow, TrialState
 
 if TYPE_CHECKING:
@@ -192,18 +193,19 @@ class Rerun:
         frame = frame_of(columns | {name: [one[name] for one in came] for name in came[0]})
         return frame.astype({name: "float64" for name in ("value", "mean", "std", "min", "max")})
 
-    def text(self) -> str:
+    def text(self, screen: Screen = WHOLE) -> str:
         """Give the table for a terminal, what isn't in it, and which configuration is best."""
         known, metric = self.configurations, self._metric
         columns = [
-            Column("trial", [str(one.trial) for one in known]),
-            Column(f"its {metric}", [_shown(one.value) for one in known]),
+            Column("trial", [str(one.trial) for one in known], is_kept=True),
+            Column(f"its {metric}", numbers([one.value for one in known])),
             Column("iterations", [str(one.iterations) for one in known]),
             *(Column(name, [_cell(one, name) for one in known], is_text=True) for name in self.varying),
-            *(Column(name, [_shown(getattr(one, name)) for one in known]) for name in _SPREAD),
-            Column("runs", [f"{one.succeeded} of {one.asked}" for one in known]),
+            *(Column(name, numbers([getattr(one, name) for one in known]), is_kept=True) for name in _SPREAD),
+            Column("runs", [f"{one.succeeded} of {one.asked}" for one in known], is_kept=True),
         ]
-        return table_text(columns) + "".join(f"{line}\n" for line in [*self._missing(), *self._verdict()])
+        table = table_text(columns, screen, "with hpsearch best --format json")
+        return table + "".join(f"{line}\n" for line in [*self._missing(), *self._verdict()])
 
     def _missing(self) -> list[str]:
         """Name the runs that no mean holds."""

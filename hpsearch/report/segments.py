@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal
 
 from hpsearch.events import Ended, Event, Failed, Finished, Lost, Opened, Reverted, Started
-from hpsearch.report.tables import LONGEST_CELL, Column, csv_text, json_text, table_text
+from hpsearch.report.layout import WHOLE, Column, Screen, table_text
+from hpsearch.report.tables import LONGEST_CELL, csv_text, json_text
 from hpsearch.report.wording import duration, shortened
 
 __all__ = ["SegmentRow", "segment_rows", "segments_to_csv", "segments_to_json", "segments_to_table"]
@@ -70,20 +71,22 @@ def segments_to_json(rows: Sequence[SegmentRow]) -> str:
     return json_text(asdict(row) for row in rows)
 
 
-def segments_to_table(rows: Sequence[SegmentRow]) -> str:
+def segments_to_table(rows: Sequence[SegmentRow], screen: Screen = WHOLE) -> str:
     """Give the segments for a terminal."""
     ended = [f"{row.ended}: {row.message}" if row.message else row.ended for row in rows]
     return table_text(
         [
-            Column("trial", [str(row.trial) for row in rows]),
-            Column("attempt", [str(row.attempt) for row in rows]),
+            Column("trial", [str(row.trial) for row in rows], is_kept=True),
+            Column("attempt", [str(row.attempt) for row in rows], is_kept=True),
             Column("start", [str(row.start) for row in rows]),
             Column("end", ["" if row.end is None else str(row.end) for row in rows]),
             Column("width", [str(row.width) for row in rows]),
             Column("reason", [shortened(row.reason, LONGEST_CELL) for row in rows], is_text=True),
-            Column("ended", [shortened(text, LONGEST_CELL) for text in ended], is_text=True),
+            Column("ended", [shortened(text, LONGEST_CELL) for text in ended], is_text=True, is_kept=True),
             Column("time", ["" if row.seconds is None else duration(row.seconds) for row in rows]),
-        ]
+        ],
+        screen,
+        "with --format csv",
     )
 
 

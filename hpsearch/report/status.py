@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from pathlib import Path
 
+from hpsearch.report.layout import one_line
 from hpsearch.report.study import Study
 from hpsearch.report.wording import by_state, by_width, counted, duration, front_line, params_line, shortened, up_to
 from hpsearch.study.enough import ENOUGH
@@ -30,6 +31,11 @@ def status_text(study: Study, holder: str | None) -> str:
     """
     rows = study.trials
     lines = [f"{study.sweep.name}  {study.directory}", f"state       {_state(study, holder)}"]
+    labels = study.labels
+    if labels.tags:
+        lines.append(f"tags        {' '.join(labels.tags)}")
+    if labels.note:
+        lines.append(f"note        {one_line(labels.note)}")
     if study.rerun is not None:
         count, seeds = len(study.rerun.former), study.rerun.origin["seeds"]
         lines.append(

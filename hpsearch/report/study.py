@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpsearch.checks import nearest
 from hpsearch.errors import HpsearchError, UnreadableCheckpointError
-from hpsearch.events import Ended, Event, Failed, Finished, Lost, Reverted, Saved, Started
+from hpsearch.events import Ended, Event
 from hpsearch.objective import Objective
 from hpsearch.report.best import BestTrial, hypervolumes, no_best, weighted
 from hpsearch.report.course import Course, course
 from hpsearch.report.lineage import Stage, lineage
+from hpsearch.report.over_time import over_iterations, times_of_trials
 from hpsearch.report.plots import Plots
 from hpsearch.report.segments import SegmentRow, segment_rows
 from hpsearch.schedulers.base import RungView
@@ -22,6 +22,7 @@ from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.history import Step, steps
 from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.study.labels import Labels, labels_of
 from hpsearch.study.standing import Standing
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Score, TrialRow, TrialState
@@ -73,6 +74,17 @@ class Study(Plots):
     def trials(self) -> list[TrialRow]:
         """Every trial, by number."""
         return self._journaled.rows()
+
+    @property
+    def count(self) -> int:
+        """How many trials there are."""
+        return len(self._journaled.records)
+
+    @property
+    def labels(self) -> Labels:
+        """Its `tags` and its `note`, as `hpsearch tag` and `hpsearch note` wrote them, up to now."""
+        place = StudyDirectory(self.directory)
+        return labels_of(place) if place.exists() else Labels()  # there is none where it was run in memory
 
     @property
     def rungs(self) -> list[RungView]:
@@ -162,6 +174,18 @@ class Study(Plots):
         values = dict(zip(names, row.values, strict=True))
         return BestTrial(row.number, values, self.sweep.parameters.nest(row.params), self.checkpoint_path(row))
 
+    def save_best(self, folder: str | Path, force: bool = False) -> list[Path]:
+        """Write the best trial's params, as `trial.json`, and its checkpoint to a folder; give their paths.
+
+        `force` replaces what was saved there before.
+
+        Raises:
+            HpsearchError: There is no best trial; it has no checkpoint; or the folder can't be written to.
+        """
+        from hpsearch.report.saving import save_trial
+
+        return save_trial(self, self.best_trial, Path(folder), force)
+
     @property
     def names(self) -> tuple[str, ...]:
         """Flat names of the params, in order: those that every trial has, and those that any has."""
@@ -228,7 +252,7 @@ class Study(Plots):
             known.update(dict.fromkeys(report.metrics))
             return report.metrics.get(name)
 
-        curves = self._over_iterations(read)
+        curves = over_iterations(self._entries(), read)
         if name not in known:
             raise HpsearchError(f"{self.directory}: no report holds a metric {name!r}; {nearest(name, known)}")
         return curves
@@ -240,27 +264,7 @@ class Study(Plots):
             objective: What it is worth to; None: to the sweep. Reports that lack what decides are left out.
         """
         wanted = objective or self.sweep.objective
-        return self._over_iterations(lambda report: wanted.reported(report.metrics))
-
-    def _over_iterations(self, read: Callable[[Report], T | None]) -> dict[int, list[tuple[int, T]]]:
-        """Give what is read from each report that counts, by trial, in the order of iterations."""
-        points: dict[int, dict[int, T]] = defaultdict(dict)
-        sound: dict[int, dict[int, T]] = {}
-        """Of trials that failed, what counts where they run again."""
-        for entry in self._entries():
-            match event := entry.event:
-                case Saved() | Finished() | Failed(retry=False):
-                    if isinstance(event, Failed):
-                        sound[event.trial] = dict(points[event.trial])
-                    for report in event.reports:
-                        if (found := read(report)) is not None:
-                            points[report.trial][report.iteration] = found
-                case Reverted(trial=trial, iteration=last):
-                    points[trial] = {i: value for i, value in points[trial].items() if i <= last}
-            for decision in entry.followed.decisions:
-                if decision.action == "withdraw":
-                    points[decision.trial] = sound.pop(decision.trial)
-        return {trial: sorted(curve.items()) for trial, curve in points.items() if curve}
+        return over_iterations(self._entries(), lambda report: wanted.reported(report.metrics))
 
     def course(self) -> Course:
         """Give how the best trial, or the front, changed over trials, iterations and seconds."""
@@ -300,7 +304,7 @@ class Study(Plots):
         """Give all that a trial reported with its value; where it has none, all that it reported last."""
         if row.value_iteration in (0, row.iterations):
             return row.metrics
-        reported = self._over_iterations(lambda report: report.metrics)
+        reported = over_iterations(self._entries(), lambda report: report.metrics)
         return dict(reported[row.number])[row.value_iteration]
 
     def lineage(self, trial: int | None = None) -> tuple[Stage, ...]:
@@ -318,22 +322,14 @@ class Study(Plots):
         def deciding(report: Report) -> dict[str, float]:
             return {name: value for name, value in report.metrics.items() if name in names}
 
-        return lineage(rows, number, self._over_iterations(deciding))
+        return lineage(rows, number, over_iterations(self._entries(), deciding))
 
     def times(self) -> dict[int, tuple[float, float | None]]:
         """Give when each trial's first segment began and its last one ended, in seconds since the epoch.
 
         None stands for the end where no segment of it has ended.
         """
-        began: dict[int, float] = {}
-        ended: dict[int, float] = {}
-        for when, event in self.timed_events():
-            match event:
-                case Started(segment=segment):
-                    began.setdefault(segment.trial, when)
-                case Finished(trial=trial) | Failed(trial=trial) | Lost(trial=trial) | Reverted(trial=trial):
-                    ended[trial] = when
-        return {trial: (when, ended.get(trial)) for trial, when in began.items()}
+        return times_of_trials(self._entries())
 
     def segments(self) -> list[SegmentRow]:
         """Give every segment that was started, with its width and the reason for it, in the order of starting."""
@@ -346,11 +342,11 @@ class Study(Plots):
 
     def events(self) -> Iterator[Event]:
         """Read what happened, from the first event on."""
-        return (event for _, event in self.timed_events())
+        return (entry.event for entry in self._entries())
 
-    def timed_events(self) -> Iterator[tuple[float, Event]]:
-        """Read what happened, each event with its time in seconds since the epoch."""
-        return ((entry.time, entry.event) for entry in self._entries())
+    def entries(self) -> Iterator[Entry]:
+        """Read what happened, and what followed from it, from the first event on."""
+        return self._entries()
 
 
 def load(directory: str | Path) -> Study:

@@ -1,4 +1,4 @@
-"""The table of trials: as CSV and JSON for programs, for a terminal, and as a DataFrame.
+"""The table of trials for programs: as CSV and JSON, and as a DataFrame.
 
 CSV and DataFrame have the columns `trial,state,iterations,value,params.<name>...,width`, and equal rows give equal
 bytes: no times unless they are asked for. Where several metrics decide `values.<name>` stand in place of `value`; where
@@ -15,11 +15,10 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpsearch.objective import Metric, Objective
-from hpsearch.report.wording import duration, number, shortened
+from hpsearch.report.wording import number
 from hpsearch.trial import TrialRow, TrialState, Value
 
 if TYPE_CHECKING:
@@ -27,34 +26,21 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LONGEST_CELL",
-    "Column",
     "csv_field",
     "csv_text",
     "frame_of",
     "json_text",
+    "metric_names",
     "param_cell",
     "rows_to_csv",
     "rows_to_json",
-    "rows_to_table",
     "strict_json",
-    "table_text",
     "trials_dataframe",
     "value_columns",
 ]
 
 LONGEST_CELL = 100
 """Letters of a reason or message that a cell shows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a table for a terminal."""
-
-    head: str
-    cells: Sequence[str]
-    """One of each row."""
-    is_text: bool = False
-    """Begins at the left, as words do and numbers don't."""
 
 
 _ONE_VALUE = Objective(Metric("value"))
@@ -154,78 +140,6 @@ def strict_json(value: Value) -> Value:
     return [strict_json(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def rows_to_table(
-    rows: Sequence[TrialRow],
-    names: Sequence[str],
-    objective: Objective = _ONE_VALUE,
-    times: bool = False,
-    metrics: bool = False,
-    worth: Mapping[int, float] | None = None,
-) -> str:
-    """Give the trials for a terminal; a failed one shows its message in one line, one that was taken back the reason.
-
-    The width is shown where some trial ran on more than one worker.
-
-    Args:
-        rows: The trials, in the order of the lines.
-        names: The params, in the order of the columns.
-        objective: What decides. Constrained metrics have columns as well, and so has what is broken of it.
-        times: Add the running time.
-        metrics: Add what else was reported.
-        worth: Trial to its worth by weights, which is shown.
-    """
-    columns = [
-        Column("trial", [str(row.number) for row in rows]),
-        Column("state", [str(row.state) for row in rows], is_text=True),
-        Column("iterations", [str(row.iterations) for row in rows]),
-    ]
-    for place, goal in enumerate(objective.goals):
-        columns.append(Column(goal.name, [f"{row.values[place]:.6g}" if row.values else "" for row in rows]))
-    for name in objective.names[len(objective.goals) :]:
-        columns.append(_metric_column(name, rows))
-    if worth is not None:
-        columns.append(Column("worth", [f"{worth[row.number]:.6g}" if row.number in worth else "" for row in rows]))
-    if objective.constraints:
-        columns.append(Column("breaks", [", ".join(objective.broken(row.score)) for row in rows], is_text=True))
-    for name in names:
-        cells = [param_cell(row.params[name]) if name in row.params else "" for row in rows]
-        columns.append(Column(name, cells, is_text=True))
-    for name in _metric_names(rows) if metrics else []:
-        if name not in objective.names:
-            columns.append(_metric_column(name, rows))
-    if any(row.parent is not None for row in rows):
-        columns.append(Column("parent", [_forked_from(row) for row in rows]))
-    if any(row.width != 1 for row in rows):
-        columns.append(Column("width", [str(row.width) for row in rows]))
-    if times:
-        columns.append(Column("time", [duration(row.seconds) for row in rows]))
-    if any(row.reverted for row in rows):
-        cells = [shortened(row.reverted, LONGEST_CELL) for row in rows]
-        columns.append(Column("taken back", cells, is_text=True))
-    if any(row.failure is not None for row in rows):
-        cells = [shortened(row.failure.message, LONGEST_CELL) if row.failure else "" for row in rows]
-        columns.append(Column("failure", cells, is_text=True))
-    return table_text(columns)
-
-
-def table_text(columns: Sequence[Column]) -> str:
-    """Give a table as plain text, as wide as it needs to be: for a terminal, a pipe or a file."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(Text(column.head), justify="left" if column.is_text else "right", no_wrap=not column.is_text)
-    for cells in zip(*(column.cells for column in columns), strict=True):
-        table.add_row(*map(Text, cells))
-    console = Console(file=io.StringIO(), width=10_000, color_system=None, legacy_windows=False)
-    with console.capture() as capture:
-        console.print(table)
-    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
-
-
 def trials_dataframe(
     rows: Sequence[TrialRow],
     names: Sequence[str],
@@ -279,25 +193,14 @@ def _columns(
         columns["inherited"] = [absent if row.inherited is None else row.inherited for row in rows]
     if times:
         columns["seconds"] = [row.seconds for row in rows]
-    for name in _metric_names(rows) if metrics else []:
+    for name in metric_names(rows) if metrics else []:
         columns[f"metrics.{name}"] = [row.metrics.get(name) for row in rows]
     return columns
 
 
-def _metric_names(rows: Iterable[TrialRow]) -> list[str]:
+def metric_names(rows: Iterable[TrialRow]) -> list[str]:
     """Give the metrics that these trials reported, sorted: who reported first mustn't change the table."""
     return sorted({name for row in rows for name in row.metrics})
-
-
-def _metric_column(name: str, rows: Sequence[TrialRow]) -> Column:
-    return Column(name, [f"{row.metrics[name]:.6g}" if name in row.metrics else "" for row in rows])
-
-
-def _forked_from(row: TrialRow) -> str:
-    """Say what a trial was forked from: `"3 at 20"`; without the iteration where nothing was taken over."""
-    if row.parent is None:
-        return ""
-    return str(row.parent) if row.inherited is None else f"{row.parent} at {row.inherited}"
 
 
 def _values_json(row: TrialRow, objective: Objective) -> dict[str, Value]:

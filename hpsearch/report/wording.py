@@ -11,10 +11,12 @@ from hpsearch.trial import Params, TrialRow, TrialState, Value
 __all__ = [
     "by_state",
     "by_width",
+    "bytes_text",
     "counted",
     "duration",
     "front_line",
     "number",
+    "numbers",
     "params_line",
     "shortened",
     "up_to",
@@ -36,11 +38,33 @@ def duration(seconds: float) -> str:
     return f"{days} d {hours} h" if days else f"{hours} h {minutes} min"
 
 
-def number(value: float) -> str:
-    """Give four significant digits, or all digits of an integer."""
+def number(value: float, digits: int = 4) -> str:
+    """Give so many significant digits, or all digits of an integer."""
     if isinstance(value, int):
         return str(value)
-    return f"{value:.4g}" if abs(value) < 1e4 or abs(value) >= 1e15 else f"{value:.0f}"
+    return f"{value:.{digits}g}" if abs(value) < 1e4 or abs(value) >= 1e15 else f"{value:.0f}"
+
+
+def numbers(values: Sequence[float | None]) -> list[str]:
+    """Give a column of numbers, alike in digits: four, or as many as tell different ones apart, but no more than six.
+
+    None is an empty cell.
+    """
+    different = {value for value in values if value is not None and value == value}
+    told = next(
+        (digits for digits in (4, 5) if len({number(value, digits) for value in different}) == len(different)), 6
+    )
+    return ["" if value is None else number(value, told) for value in values]
+
+
+def bytes_text(count: int) -> str:
+    """Give a number of bytes in a unit that leaves few digits."""
+    size, unit = float(count), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.4g} {unit}"
 
 
 def counted(count: int, what: str) -> str:

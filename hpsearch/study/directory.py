@@ -27,9 +27,9 @@ from hpsearch.study.journal import Journal
 from hpsearch.study.journal_file import is_file, no_study
 from hpsearch.study.locks import Lock
 
-__all__ = ["OUTPUT_AT_HAND", "StudyDirectory", "hold_as_worker", "next_directory"]
+__all__ = ["JOURNAL", "OUTPUT_AT_HAND", "StudyDirectory", "hold_as_worker", "next_directory"]
 
-_JOURNAL = "study.db"
+JOURNAL = "study.db"
 _WORKERS_LOCK = "workers.lock"
 _RUN_LOCK = "run.lock"
 
@@ -68,7 +68,7 @@ class StudyDirectory:
     @property
     def journal(self) -> Path:
         """The journal's file."""
-        return self.path / _JOURNAL
+        return self.path / JOURNAL
 
     @property
     def trials(self) -> Path:
@@ -96,7 +96,7 @@ class StudyDirectory:
         """
         try:
             with _new_directory(self.path.parent) as new:
-                Journal.create(new / _JOURNAL, study)
+                Journal.create(new / JOURNAL, study)
                 (new / "trials").mkdir()
                 (new / _WORKERS_LOCK).touch()
                 if sweep_text is not None:
@@ -191,7 +191,7 @@ class StudyDirectory:
             if not lock.take(patience):
                 raise StudyInUseError(
                     f"{self.path}: workers of a former run are still alive after {patience:.0f} s. "
-                    f"`fuser {self.path / _WORKERS_LOCK}` names them; end them, then resume."
+                    f"`fuser {shlex.quote(str(self.path / _WORKERS_LOCK))}` names them; end them, then resume."
                 )
 
     @contextmanager
@@ -204,11 +204,15 @@ class StudyDirectory:
                 "Mend that (room, permissions), or copy the directory to where it can, and go on there."
             ) from error
 
+    def checkpoints(self) -> list[Path]:
+        """Give the directories of the checkpoints that are there, those that were begun among them."""
+        found = self.trials.glob("*/*/*hpsearch-checkpoint-*")
+        return [checkpoint for checkpoint in found if _CHECKPOINT.fullmatch(checkpoint.name) is not None]
+
     def remove_unnamed(self, kept: set[str]) -> None:
         """Delete what attempts that were cut off left: checkpoints that no event names, and unfiled output."""
-        for checkpoint in self.trials.glob("*/*/*hpsearch-checkpoint-*"):
-            ours = _CHECKPOINT.fullmatch(checkpoint.name) is not None
-            if ours and str(checkpoint.relative_to(self.path)) not in kept:
+        for checkpoint in self.checkpoints():
+            if str(checkpoint.relative_to(self.path)) not in kept:
                 shutil.rmtree(checkpoint, ignore_errors=True)
         for log in self.trials.glob(f"{OUTPUT_AT_HAND}*"):
             with suppress(OSError):

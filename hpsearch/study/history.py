@@ -8,7 +8,7 @@ from typing import Any
 
 from hpsearch.events import ASK_TELL, Ended, Opened, Steered
 from hpsearch.study.journaled_state import Entry
-from hpsearch.study.requests import Request
+from hpsearch.study.requests import LABELS, Request
 
 __all__ = ["Step", "steps"]
 
@@ -40,7 +40,7 @@ def steps(entries: Iterable[Entry], requests: Sequence[Request]) -> list[Step]:
     answered: set[int | None] = set()
     found = list(_journaled(entries, answered))
     found += [
-        Step(left.time, left.verb, left.by, left.details, "not answered")
+        Step(left.time, left.verb, left.by, left.details, "done" if left.verb in LABELS else "not answered")
         for left in requests
         if left.number not in answered
     ]

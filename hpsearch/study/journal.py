@@ -36,7 +36,7 @@ from hpsearch.study.journal_format import (
     with_checksums,
 )
 from hpsearch.study.journaled_state import Entry
-from hpsearch.study.requests import Request, leave_request, requests_after
+from hpsearch.study.requests import LABELS, Request, leave_request, requests_after
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
 
@@ -245,6 +245,18 @@ class Journal:
         """Number and checksum of the last event, as the process that writes knows it."""
         return self._end
 
+    def last_time(self) -> float | None:
+        """Give when the newest event was written, in seconds since the epoch; None where there is none."""
+        with explained(self._path):
+            row = self._connection.execute("SELECT time FROM events ORDER BY seq DESC LIMIT 1").fetchone()
+        return None if row is None else float(row[0])
+
+    def trials(self) -> int:
+        """Count the trials that were started."""
+        with explained(self._path):
+            (newest,) = self._connection.execute("SELECT max(trial) FROM events WHERE kind = 'started'").fetchone()
+        return 0 if newest is None else int(newest) + 1
+
     def request(self, verb: str, details: Mapping[str, Any] | None = None, by: str = "") -> int:
         """Leave word for the process that runs the study, or for whoever looks at it.
 
@@ -267,7 +279,7 @@ class Journal:
         return next((one for one in answers if isinstance(one, Steered) and one.request == request), None)
 
     def requests(self) -> list[Request]:
-        """Give the requests that were left since the journal was opened to be written, each of them once.
+        """Give what was asked of this process since the journal was opened to be written, each request once.
 
         Raises:
             JournalError: This process may write the journal no more.
@@ -277,7 +289,7 @@ class Journal:
             found = list(requests_after(self._connection, self._last_request))
         if found:
             self._last_request = found[-1].number
-        return found
+        return [request for request in found if request.verb not in LABELS]
 
     def all_requests(self) -> list[Request]:
         """Give all requests that were ever left, in their order."""

@@ -13,7 +13,10 @@ from typing import Any
 
 from hpsearch.errors import JournalError
 
-__all__ = ["Request", "leave_request", "person", "requests_after"]
+__all__ = ["LABELS", "Request", "leave_request", "person", "requests_after"]
+
+LABELS = ("tag", "untag", "note")
+"""Verbs that ask nothing of anybody: what they say of a study is done when they are left."""
 
 _ADDED = ("by", "details")
 """Columns that journals of before lack; they get them with the first request that is left."""

@@ -132,8 +132,9 @@ def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]
         if opened is not None:
             spans.append((opened[0], when, opened[1]))
 
-    for when, event in study.timed_events():
-        match event:
+    for entry in study.entries():
+        when = entry.time
+        match event := entry.event:
             case Opened(workers=workers):
                 close(last)
                 opened = (when, workers or 0)

@@ -58,7 +58,7 @@ def test_the_front_is_listed_in_each_form(study, hpsearch_command):
     assert numbers_in(hpsearch_command("trials", "s").out) == list(range(8))
     refused = hpsearch_command("trials", "s", "--segments", "--front")
     assert refused.code == 1
-    assert "leave --front and --weights out" in refused.err
+    assert refused.err.endswith("leave --front out\n")
 
 
 @pytest.mark.parametrize("front", [True, False])
@@ -69,7 +69,7 @@ def test_weights_put_the_best_first(study, hpsearch_command, front):
     given = ("--weights", "loss=2, acc = 0.5", *(["--front"] if front else []))
     table = hpsearch_command("trials", "s", *given).out
     assert numbers_in(table) == expected
-    assert f"{worth[ranked[0]]:.6g}" in table
+    assert f"{worth[ranked[0]]:.4g}" in table
     best = json.loads(hpsearch_command("best", "s", *given[:2], "--format", "json").out)
     assert best["trial"] == ranked[0]
     assert best["values"] == dict(zip(("loss", "acc"), study.trials[ranked[0]].values, strict=True))

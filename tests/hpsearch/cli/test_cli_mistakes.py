@@ -130,7 +130,7 @@ def test_a_journal_of_another_format_is_refused_with_the_way_out(here, hpsearch_
         ("run sweep.yaml --workers 0", "argument --workers: must be a whole number, at least 1, got '0'"),
         ("run sweep.yaml --workers two", "argument --workers: must be a whole number, at least 1, got 'two'"),
         ("trials study --format xml", "invalid choice: 'xml'"),
-        ("status", "the following arguments are required: DIR"),
+        ("resume", "the following arguments are required: DIR"),
         ("status study --colour", "unrecognized arguments: --colour"),
     ],
 )

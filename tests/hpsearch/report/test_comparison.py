@@ -160,7 +160,7 @@ def test_time_in_which_no_process_ran_does_not_count(folder):
     searched(place, run_cap=1)
     before = hpsearch.load(place).course().end
     study = searched(place, run_cap=2)
-    opened = [entry.time for entry in study._entries() if type(entry.event).__name__ == "Opened"]
+    opened = [entry.time for entry in study.entries() if type(entry.event).__name__ == "Opened"]
     after = study.course().end
     assert after.trials == 2
     assert after.seconds <= after.time - before.time + before.seconds - (opened[1] - before.time) + 1e-6

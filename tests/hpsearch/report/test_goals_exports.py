@@ -18,7 +18,8 @@ from sqlalchemy.pool import NullPool
 
 import hpsearch
 from hpsearch.report.export import export_study
-from hpsearch.report.tables import rows_to_csv, rows_to_json, rows_to_table
+from hpsearch.report.tables import rows_to_csv, rows_to_json
+from hpsearch.report.trial_table import rows_to_table
 from hpsearch.trial import TrialRow, TrialState
 from tests.hpsearch.support.goals import CONSTRAINED, JOINT, TWO_GOALS, study_of_goals
 

@@ -17,12 +17,13 @@ from hpsearch.objective import Metric, Objective
 from hpsearch.report.tables import (
     rows_to_csv,
     rows_to_json,
-    rows_to_table,
     trials_dataframe,
 )
+from hpsearch.report.trial_table import rows_to_table
 from hpsearch.trial import Failure, Params, TrialRow, TrialState
 
 NAMES = ["lr", "opt.name"]
+VALUE = Objective(Metric("value"))
 REVERTED = "width 4: loss NaN after 0.5"
 
 
@@ -152,27 +153,27 @@ def test_table_shows_a_failed_trials_message_in_one_line_and_no_markup():
     text = rows_to_table(rows, NAMES, objective=Objective(Metric("accuracy")))
     lines = text.splitlines()
     assert [word in lines[1] for word in ("trial", "accuracy", "lr", "opt.name", "failure")] == [True] * 5
-    assert "0.972222" in text
+    assert "0.9722" in text
     assert "ValueError: [bold]bad[/bold]" in text
     assert "more" not in text
     assert "\x1b" not in text
 
 
 def test_table_has_no_failure_column_without_failures():
-    assert "failure" not in rows_to_table([row(0, 0.5)], NAMES)
+    assert "failure" not in rows_to_table([row(0, 0.5)], NAMES, VALUE)
 
 
 def test_table_shows_widths_only_where_some_trial_had_another_than_1():
     rows = [row(0, 0.5), row(1, 0.25)]
-    assert "width" not in rows_to_table(rows, NAMES)
-    head, _, first, second = rows_to_table([rows[0], replace(rows[1], width=4)], NAMES).strip().splitlines()
+    assert "width" not in rows_to_table(rows, NAMES, VALUE)
+    head, _, first, second = rows_to_table([rows[0], replace(rows[1], width=4)], NAMES, VALUE).strip().splitlines()
     assert head.split()[-1] == "width"
     assert [line.split()[-1] for line in (first, second)] == ["1", "4"]
 
 
 def test_table_says_why_a_trial_was_taken_back():
     rows = [row(0, 0.5), replace(row(1, 0.25), reverted=f"{REVERTED}\nmore")]
-    head, _, first, second = rows_to_table(rows, NAMES).strip().splitlines()
+    head, _, first, second = rows_to_table(rows, NAMES, VALUE).strip().splitlines()
     assert head.endswith("taken back")
     assert second.endswith(REVERTED)
     assert first.split()[-1] == "sgd"
@@ -212,7 +213,7 @@ def test_a_param_that_a_trial_lacks_is_an_empty_cell_and_no_null():
     assert [entry["params"] for entry in json.loads(rows_to_json(LACKING, LACKING_NAMES))] == [
         dict(row.params) for row in LACKING
     ]
-    lines = rows_to_table(LACKING, LACKING_NAMES).splitlines()
+    lines = rows_to_table(LACKING, LACKING_NAMES, VALUE).splitlines()
     assert [line.split()[3:] for line in lines if "complete" in line] == [
         ["0.5", "0.1", "3", "True", "a", "null"],
         ["0.25", "0.2", "1152921504606846977", "b", "[1]"],

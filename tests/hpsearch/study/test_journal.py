@@ -187,6 +187,14 @@ def test_a_journal_whose_requests_had_no_author_gets_one_with_the_next_that_is_l
         assert [(one.verb, one.by) for one in journal.all_requests()] == [("stop", ""), ("pause", "me@here:1")]
 
 
+def test_labels_are_left_for_no_process(path):
+    with Journal.open(path) as journal, Journal.read(path) as other:
+        for verb in ("tag", "stop", "note", "untag"):
+            other.request(verb)
+        assert [one.verb for one in journal.requests()] == ["stop"]
+        assert [one.verb for one in journal.all_requests()] == ["tag", "stop", "note", "untag"]
+
+
 def test_a_request_that_was_damaged_is_no_request(path):
     with Journal.read(path) as journal:
         journal.request("prune", {"trial": 3})

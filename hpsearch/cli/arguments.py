@@ -1,0 +1,110 @@
+"""What the words of several commands share: how a command is added, and what stands for numbers and studies."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+__all__ = [
+    "Commands",
+    "Function",
+    "add_command",
+    "add_format",
+    "add_study_command",
+    "add_trial_command",
+    "add_weights",
+    "comma_list",
+    "number",
+    "positive",
+]
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Function = Callable[[argparse.Namespace], int]
+
+_NEWEST = "(default: the newest study in runs)"
+
+
+def add_command(commands: Commands, name: str, function: Function, text: str) -> argparse.ArgumentParser:
+    """Add a command that a function carries out."""
+    command = commands.add_parser(name, help=text)
+    command.set_defaults(command=function)
+    return command
+
+
+def add_study_command(
+    commands: Commands, name: str, function: Function, text: str, newest: bool = False
+) -> argparse.ArgumentParser:
+    """Add a command on a study; with `newest` its directory may be left out."""
+    command = add_command(commands, name, function, text)
+    if newest:
+        command.add_argument("dir", type=_directory, nargs="?", metavar="DIR", help=_NEWEST)
+    else:
+        command.add_argument("dir", type=Path, metavar="DIR")
+    return command
+
+
+def add_trial_command(
+    commands: Commands, name: str, function: Function, text: str, default: str
+) -> argparse.ArgumentParser:
+    """Add a command on a trial of a study, of which each may be left out; `default` says what no trial means."""
+    command = add_study_command(commands, name, function, text, newest=True)
+    command.add_argument("trial", type=number, nargs="?", metavar="TRIAL", help=default)
+    return command
+
+
+def add_format(command: argparse.ArgumentParser, *formats: str) -> None:
+    """Add `--format`; a table is the default."""
+    command.add_argument("--format", choices=("table", *formats), default="table")
+
+
+def _directory(text: str) -> Path:
+    """Read a directory's path; of `./16` the dot says that 16 is no trial, which a `Path` doesn't keep."""
+    path = Path(text)
+    return path.absolute() if str(path).isdecimal() and not text.isdecimal() else path
+
+
+def add_weights(command: argparse.ArgumentParser, text: str) -> None:
+    """Add `--weights`."""
+    command.add_argument("--weights", type=_weights, metavar="METRIC=WEIGHT,...", help=text)
+
+
+def _weights(given: str) -> dict[str, float]:
+    weights: dict[str, float] = {}
+    for item in given.split(","):
+        name, _, weight = (part.strip() for part in item.rpartition("="))
+        if name in weights:
+            raise argparse.ArgumentTypeError(f"must name each metric once, got {name} again")
+        try:
+            weights[name] = float(weight)
+        except ValueError:
+            name = ""
+        if not name:
+            raise argparse.ArgumentTypeError(f"must be METRIC=WEIGHT, such as accuracy=1,latency_ms=0.01, got {item!r}")
+    return weights
+
+
+def comma_list(
+    command: argparse.ArgumentParser, name: str, kind: Callable[[str], object], metavar: str, text: str
+) -> None:
+    """Add an option that takes several values with commas between them."""
+
+    def listed(given: str) -> list[object]:
+        return [kind(item.strip()) for item in given.split(",")]
+
+    command.add_argument(name, type=listed, metavar=f"{metavar},...", help=text)
+
+
+def number(text: str) -> int:
+    """Read a whole number from 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0, such as that of a trial, got {text!r}")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """Read a whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number, at least 1, got {text!r}")
+    return int(text)

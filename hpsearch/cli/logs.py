@@ -1,0 +1,130 @@
+"""The command that shows what trials print, and follows it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hpsearch.cli.which_study import trial_of
+from hpsearch.errors import HpsearchError
+from hpsearch.report.trial_logs import LogFile, last_lines, logs_of, logs_of_all, unfiled
+from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.journal import Journal
+
+__all__ = ["logs"]
+
+_LOOK_SECONDS = 0.2
+_SHARE = 10
+"""A look takes at most this part of the time: there may be thousands of trials."""
+
+
+def logs(given: argparse.Namespace) -> int:
+    """Print the logs of a trial, or of all with the trial before each line; go on as they grow."""
+    directory, trial = trial_of(given)
+    place = StudyDirectory(directory)
+    Journal.read(place.journal).close()  # there is a study here
+    if trial is not None and (count := _trials(place)) <= trial:
+        raise HpsearchError(f"{place.path}: expected the number of one of {count} trials, got {trial}")
+
+    def find() -> Sequence[LogFile]:
+        return list(logs_of_all(place.path)) if trial is None else logs_of(place.path, trial)
+
+    tails = _Tails(prefixed=trial is None)
+    first = find()
+    for log in first:
+        tails.begin(log, given.tail)
+    if trial is None and place.holder() is None:
+        for path in unfiled(place.path):
+            tails.print_lines("unfiled", last_lines(path, given.tail or sys.maxsize))
+    if given.follow:
+        _follow(place, find, tails)
+    elif not first:
+        of = "no trial" if trial is None else f"trial {trial}"
+        print(f"{place.path}: {of} has printed {'anything' if trial is None else 'nothing'} so far", file=sys.stderr)
+    tails.finish()
+    return 0
+
+
+def _trials(place: StudyDirectory) -> int:
+    with Journal.read(place.journal) as journal:
+        return journal.trials()
+
+
+def _follow(place: StudyDirectory, find: Callable[[], Sequence[LogFile]], tails: _Tails) -> None:
+    """Print what comes, until no process runs the study."""
+    while True:
+        live = place.holder() is not None  # before the last look, so that nothing is missed
+        began = time.monotonic()
+        for log in find():
+            tails.go_on(log)
+        sys.stdout.flush()
+        if not live:
+            return
+        time.sleep(max(_LOOK_SECONDS, _SHARE * (time.monotonic() - began)))
+
+
+class _Tails:
+    """How far each log was printed."""
+
+    def __init__(self, prefixed: bool) -> None:
+        self._prefixed = prefixed
+        self._read: dict[Path, int] = {}
+        self._rest: dict[Path, bytes] = {}
+        self._names: dict[Path, str] = {}
+        self._last: Path | None = None
+
+    def begin(self, log: LogFile, tail: int | None) -> None:
+        """Print a log from its beginning, or its last lines."""
+        if tail is None:
+            self.go_on(log)
+            return
+        try:
+            size = log.path.stat().st_size
+        except OSError:
+            return
+        self._names[log.path] = log.name
+        self._read[log.path] = size
+        self._head(log)
+        self.print_lines(log.name, last_lines(log.path, tail))
+
+    def go_on(self, log: LogFile) -> None:
+        """Print the whole lines that came since."""
+        try:
+            with log.path.open("rb") as file:
+                done = self._read.get(log.path, 0)
+                if file.seek(0, 2) < done:  # it was written anew
+                    done = 0
+                file.seek(done)
+                new = file.read()
+        except OSError:
+            return  # deleted meanwhile
+        self._names[log.path] = log.name
+        self._read[log.path] = done + len(new)
+        lines, _, rest = (self._rest.pop(log.path, b"") + new).rpartition(b"\n")
+        if rest:
+            self._rest[log.path] = rest
+        if lines:
+            self._head(log)
+            self.print_lines(log.name, lines.decode("utf-8", "backslashreplace").split("\n"))
+
+    def finish(self) -> None:
+        """Print the lines that were begun and not ended."""
+        for path, rest in self._rest.items():
+            self.print_lines(self._names[path], [rest.decode("utf-8", "backslashreplace")])
+
+    def print_lines(self, name: str, lines: Sequence[str]) -> None:
+        """Print lines; with the trial before each where there are several."""
+        for line in lines:
+            # What a progress bar wrote over itself is left out beside other trials' lines.
+            print(f"{name} | {line.rstrip(chr(13)).rpartition(chr(13))[2]}" if self._prefixed else line)
+
+    def _head(self, log: LogFile) -> None:
+        """Say which attempt's log it is, where a trial has several."""
+        if not self._prefixed and self._last != log.path:
+            if self._last is not None or log.attempt > 1 or log.rank:
+                rank = f", rank {log.rank}" if log.rank else ""
+                print(f"==> attempt {log.attempt}{rank} <==")
+            self._last = log.path

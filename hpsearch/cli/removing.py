@@ -1,0 +1,104 @@
+"""Commands that delete: `rm` a study, `clean` away what of it nothing needs. Both say what would go, and ask."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from hpsearch.errors import HpsearchError
+from hpsearch.report.wording import bytes_text, counted
+from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.provenance import process_name
+from hpsearch.study.removal import Parts, parts_of, remove, size_of, unneeded
+
+__all__ = ["clean", "rm"]
+
+_LISTED = 10
+
+
+def rm(given: argparse.Namespace) -> int:
+    """Delete studies."""
+    places = list({place.path: place for place in map(StudyDirectory, given.dirs)}.values())
+    with ExitStack() as held:
+        studies: list[tuple[StudyDirectory, Parts]] = []
+        for place in places:
+            held.enter_context(place.running(process_name()))  # refuses one that runs, and keeps others from it
+            studies.append((place, parts_of(place)))
+        for place, parts in studies:
+            print(f"{place.path}: {bytes_text(size_of(parts.ours))}")
+            if parts.others:
+                print(f"  what isn't the study's stays, and so does the folder: {_named(parts.others)}")
+        if not _agreed(given, "delete this study" if len(studies) == 1 else f"delete these {len(studies)} studies"):
+            return 1
+        for place, parts in studies:
+            remove(parts.ours)
+            if not parts.others:
+                _remove_folder(place.path)
+    return 0
+
+
+def _remove_folder(path: Path) -> None:
+    try:
+        path.rmdir()
+    except OSError as error:
+        raise HpsearchError(
+            f"{path}: must be empty now, as the study in it is deleted, got: {error.strerror}. See what is there"
+        ) from error
+
+
+def clean(given: argparse.Namespace) -> int:
+    """Delete what neither going on with a study needs nor its best trials."""
+    place = StudyDirectory(given.dir)
+    with place.running(process_name()):
+        parts_of(place)
+        gone = unneeded(place, given.logs)
+        if not gone:
+            print(f"{place.path}: nothing that isn't needed")
+            return 0
+        for what, paths in _by_kind(place, gone):
+            print(f"{what:<30} {bytes_text(size_of(paths))}")
+        if not _agreed(given, f"delete {bytes_text(size_of(gone))}"):
+            return 1
+        remove(gone)
+    return 0
+
+
+def _by_kind(place: StudyDirectory, gone: Sequence[Path]) -> list[tuple[str, list[Path]]]:
+    """Give what would go by what it is, in words."""
+    kinds = {path: _kind(place, path) for path in gone}
+    counts = Counter(kinds.values())
+    told = []
+    for kind, count in counts.items():
+        words = "TensorBoard's event files" if kind == "event files" else counted(count, kind)
+        told.append((words, [path for path in gone if kinds[path] == kind]))
+    return told
+
+
+def _kind(place: StudyDirectory, path: Path) -> str:
+    return "event files" if path == place.tensorboard else "log" if path.suffix == ".log" else "checkpoint"
+
+
+def _named(paths: Sequence[Path]) -> str:
+    more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
+    return ", ".join(path.name for path in paths[:_LISTED]) + more
+
+
+def _agreed(given: argparse.Namespace, question: str) -> bool:
+    """Ask; True where the command line has agreed before.
+
+    Raises:
+        HpsearchError: Nobody is there to be asked.
+    """
+    if given.yes:
+        return True
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise HpsearchError(f"{question}: must be agreed to, but there is no terminal to ask at. Say --yes")
+    print(f"{question}? [y/N] ", end="", flush=True)
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    print("nothing is deleted")
+    return False

@@ -1,0 +1,159 @@
+"""Tables for people: no wider than the terminal, and whole where there is none."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from rich.cells import cell_len
+
+__all__ = ["WHOLE", "Column", "Screen", "cut_to", "display_width", "one_line", "screen_of", "table_text"]
+
+_GAP = "   "
+_LEAST_TEXT = 24
+"""Columns of the terminal that a text keeps when the others need room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """What a table is printed on."""
+
+    width: int | None = None
+    """Columns of the terminal; None: a pipe, or a file, where nothing is cut."""
+    draws: bool = True
+    """Its encoding has lines and blocks; else there is ASCII in their place."""
+
+
+WHOLE = Screen()
+"""A pipe or a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table."""
+
+    head: str
+    cells: Sequence[str]
+    """One of each row."""
+    is_text: bool = False
+    """Begins at the left, as words do and numbers don't; where there is no room it may be cut."""
+    is_kept: bool = False
+    """Is there however narrow the terminal is."""
+    is_constant: bool = False
+    """Cannot differ from row to row: if it doesn't, it stands beneath the table."""
+
+
+def screen_of(stream: TextIO | None) -> Screen:
+    """Say what a stream leads to."""
+    if stream is None:
+        return WHOLE
+    try:
+        "\u2500\u2588\u2840".encode(stream.encoding or "ascii")
+        draws = True
+    except (UnicodeEncodeError, LookupError):
+        draws = False
+    return Screen(shutil.get_terminal_size().columns if stream.isatty() else None, draws)
+
+
+def table_text(columns: Sequence[Column], screen: Screen = WHOLE, see: str = "in a wider terminal") -> str:
+    """Give a table as plain text.
+
+    What is the same in all rows, and can't be otherwise, is named once beneath it. Where the terminal is too narrow,
+    texts are cut first, then columns are left out, from the right, and named beneath.
+
+    Args:
+        columns: All of them, with equally many cells.
+        screen: What it is printed on.
+        see: How to see the columns that are left out.
+    """
+    columns = [_as_lines(column) for column in columns]
+    constants = [column for column in columns if _stands_beneath(column)]
+    shown, left_out = _fitted([column for column in columns if column not in constants], screen)
+    lines = ["", *_lines(shown, screen), ""]
+    if constants:
+        lines.append(f"the same in all: {', '.join(f'{column.head}={column.cells[0]}' for column in constants)}")
+    if left_out:
+        lines.append(f"for want of room without {', '.join(left_out)}; see them {see}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def display_width(text: str) -> int:
+    """Give how many columns of a terminal a text takes: two for a Chinese letter, none for an accent of its own."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def cut_to(text: str, width: int, draws: bool = True) -> str:
+    """Give a text that takes at most so many columns, with a sign that it goes on."""
+    if display_width(text) <= width:
+        return text
+    sign = "…" if draws else "..."
+    room, taken = width - len(sign), ""
+    for letter in text:
+        if display_width(taken + letter) > room:
+            break
+        taken += letter
+    return (taken + sign)[: max(width, 1)] if room < 0 else taken + sign
+
+
+def one_line(text: str) -> str:
+    r"""Give a text with `\n`, and whatever else would move the cursor, written out."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def _as_lines(column: Column) -> Column:
+    cells = [one_line(cell) for cell in column.cells]
+    return Column(one_line(column.head), cells, column.is_text, column.is_kept, column.is_constant)
+
+
+def _stands_beneath(column: Column) -> bool:
+    return column.is_constant and len(column.cells) > 1 and len(set(column.cells)) == 1
+
+
+def _fitted(columns: Sequence[Column], screen: Screen) -> tuple[list[tuple[Column, int]], list[str]]:
+    """Give the columns that there is room for, each with its width, and the names of the others."""
+    wanted = [(column, _width(column)) for column in columns]
+    if screen.width is None:
+        return wanted, []
+    least = [(column, min(width, _LEAST_TEXT) if column.is_text else width) for column, width in wanted]
+    left_out: list[str] = []
+    while _total(least) > screen.width:
+        place = max((place for place, (column, _) in enumerate(least) if not column.is_kept), default=None)
+        if place is None:
+            break
+        left_out.append(least[place][0].head)
+        del least[place], wanted[place]
+    room = screen.width - _total(least)
+    fitted = []
+    for (column, width), (_, whole) in zip(least, wanted, strict=True):
+        more = max(0, min(room, whole - width))
+        room -= more
+        fitted.append((column, width + more))
+    return fitted, left_out[::-1]
+
+
+def _width(column: Column) -> int:
+    return max(map(display_width, (column.head, *column.cells)))
+
+
+def _total(columns: Sequence[tuple[Column, int]]) -> int:
+    return 1 + sum(width for _, width in columns) + len(_GAP) * (len(columns) - 1)
+
+
+def _lines(columns: Sequence[tuple[Column, int]], screen: Screen) -> Iterator[str]:
+    heads = (_padded(column.head, column, width, screen) for column, width in columns)
+    yield f" {_GAP.join(heads)}".rstrip()
+    yield f" {('─' if screen.draws else '-') * (_total(columns) - 1)}"
+    whole = [[_padded(cell, column, width, screen) for cell in column.cells] for column, width in columns]
+    for row in zip(*whole, strict=True) if whole else itertools.repeat((), 0):
+        yield f" {_GAP.join(row)}".rstrip()
+
+
+def _padded(cell: str, column: Column, width: int, screen: Screen) -> str:
+    cell = cut_to(cell, width, screen.draws)
+    padding = " " * (width - display_width(cell))
+    return cell + padding if column.is_text else padding + cell

@@ -1,0 +1,90 @@
+"""What trials printed: the logs of their attempts, as they lie in a study's directory."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpsearch.study.directory import OUTPUT_AT_HAND
+
+__all__ = ["LogFile", "last_lines", "logs_of", "logs_of_all", "unfiled"]
+
+_LOG = "output.log"
+_RANK = re.compile(r"rank-(\d+)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogFile:
+    """What one worker printed in one attempt."""
+
+    trial: int
+    attempt: int
+    rank: int
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Which it is, to stand before its lines."""
+        rank = f" rank {self.rank}" if self.rank else ""
+        return f"trial {self.trial}{rank}"
+
+
+def logs_of(study: Path, trial: int) -> list[LogFile]:
+    """Give the logs of a trial's attempts that printed something, in their order, and of each the ranks' logs."""
+    found = []
+    for attempt in _numbered(study / "trials" / f"{trial:05d}"):
+        folder = study / "trials" / f"{trial:05d}" / str(attempt)
+        places = {0: folder / _LOG}
+        for name in _names(folder):
+            if (rank := _RANK.fullmatch(name)) is not None:
+                places[int(rank[1])] = folder / name / _LOG
+        found += [LogFile(trial, attempt, rank, path) for rank, path in sorted(places.items()) if path.is_file()]
+    return found
+
+
+def logs_of_all(study: Path) -> Iterator[LogFile]:
+    """Give the logs of all trials, by their numbers."""
+    for trial in _numbered(study / "trials"):
+        yield from logs_of(study, trial)
+
+
+def unfiled(study: Path) -> list[Path]:
+    """Give the output that isn't filed under an attempt yet, as in its first moment, in which it may be killed."""
+    return [
+        path
+        for name in sorted(_names(study / "trials"))
+        if name.startswith(OUTPUT_AT_HAND) and (path := study / "trials" / name).is_file() and path.stat().st_size
+    ]
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    """Give the last lines of a file, without reading all of a long one."""
+    try:
+        with path.open("rb") as file:
+            size, block, text = file.seek(0, os.SEEK_END), 8192, b""
+            while True:
+                start = max(0, size - block)
+                file.seek(start)
+                text = file.read(size - start)
+                if not start or text.count(b"\n") > count:
+                    break
+                block *= 4
+    except OSError:
+        return []
+    lines = text.decode("utf-8", "backslashreplace").removesuffix("\n")
+    return list(deque(lines.split("\n"), maxlen=count)) if lines else []
+
+
+def _numbered(folder: Path) -> list[int]:
+    return sorted(int(name) for name in _names(folder) if name.isdecimal())
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [path.name for path in folder.iterdir()]
+    except OSError:
+        return []

@@ -1,0 +1,142 @@
+"""Take a study away, or what of it nothing needs: what would go, and how it goes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hpsearch.errors import HpsearchError
+from hpsearch.study.directory import JOURNAL, StudyDirectory
+from hpsearch.study.journal import Journal
+from hpsearch.study.state import StudyState
+from hpsearch.study.warm_start import stored_warm_start
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.trial import TrialState
+
+__all__ = ["Parts", "parts_of", "remove", "size_of", "unneeded"]
+
+_BESIDE = ("-wal", "-shm", "-journal")
+_OURS = frozenset({"trials", "tensorboard", "sweep.yaml", "run.lock", "workers.lock"})
+_EXPORT = frozenset({"trials.csv", "trials.parquet", "optuna.db"})
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What lies in a study's directory."""
+
+    ours: Sequence[Path]
+    """The study's, its journal last: while that is there, it can still be removed."""
+    others: Sequence[Path]
+    """What somebody else put there."""
+
+
+def parts_of(place: StudyDirectory) -> Parts:
+    """Tell what of a study's directory is the study's from what isn't.
+
+    Raises:
+        JournalError: It holds no study.
+        HpsearchError: It is a link to a directory that lies elsewhere.
+    """
+    Journal.read(place.journal).close()
+    if place.path.is_symlink():
+        raise HpsearchError(
+            f"{place.path}: must be a study's directory itself, but is a link to {place.path.resolve()}. Name that "
+            "directory, and delete the link with rm"
+        )
+    journal = [place.path / f"{JOURNAL}{end}" for end in (*_BESIDE, "")]
+    ours: list[Path] = []
+    others: list[Path] = []
+    for path in sorted(place.path.iterdir()):
+        if path in journal:
+            continue
+        (ours if path.name in _OURS or _is_export(path) else others).append(path)
+    return Parts([*ours, *(path for path in journal if path.exists())], others)
+
+
+def _is_export(path: Path) -> bool:
+    """Say whether a folder holds nothing but what `hpsearch export` writes there."""
+    return (
+        path.name == "export"
+        and path.is_dir()
+        and not path.is_symlink()
+        and {inside.name for inside in path.iterdir()} <= _EXPORT
+    )
+
+
+def unneeded(place: StudyDirectory, logs: bool = False) -> list[Path]:
+    """Give the files that neither going on with a study needs nor its best trials.
+
+    These are the checkpoints that a sweep with `checkpoints.keep: best` would have deleted by now, and those that
+    attempts which were cut off left; the event files of TensorBoard, which can be written again.
+
+    Args:
+        place: The study.
+        logs: Also what trials printed that have ended well.
+
+    Raises:
+        JournalError: There is no study here, or it can't be read.
+    """
+    with Journal.read(place.journal) as journal:
+        record, entries = journal.study(), list(journal.entries())
+    sweep = Sweep.from_json(record["sweep"])
+    sweep = replace(sweep, checkpoints=replace(sweep.checkpoints, keep="best"))
+    warm_start = stored_warm_start(record)
+    study_state = StudyState(sweep, past=() if warm_start is None else warm_start.past)
+    try:
+        for _ in study_state.resume(entries):
+            pass
+        study_state.obsolete()
+        needed = study_state.checkpoints()
+        ended = [row.number for row in study_state.rows() if row.state in (TrialState.COMPLETE, TrialState.STOPPED)]
+    finally:
+        study_state.close()
+    found = [path for path in place.checkpoints() if str(path.relative_to(place.path)) not in needed]
+    if place.tensorboard.is_dir() and not place.tensorboard.is_symlink():
+        found.append(place.tensorboard)
+    if logs:
+        found += [log for trial in ended for log in sorted((place.trials / f"{trial:05d}").glob("*/**/output.log"))]
+    return found
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Delete files and folders; of a link the link alone.
+
+    Raises:
+        HpsearchError: One can't be deleted.
+    """
+    for path in paths:
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise HpsearchError(
+                f"{error.filename or path}: must be a file that can be deleted, got: {error.strerror}. What came "
+                "before it is gone; mend that, and give the command again"
+            ) from error
+
+
+def size_of(paths: Iterable[Path]) -> int:
+    """Add up the bytes of files, and of those in folders; links count as what they are, not as what they lead to."""
+    total, waiting = 0, [os.fspath(path) for path in paths]
+    while waiting:
+        path = waiting.pop()
+        try:
+            if os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114 - there may be thousands
+                with os.scandir(path) as entries:
+                    waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+                with os.scandir(path) as entries:
+                    total += sum(
+                        entry.stat(follow_symlinks=False).st_size
+                        for entry in entries
+                        if not entry.is_dir(follow_symlinks=False)
+                    )
+            else:
+                total += os.lstat(path).st_size
+        except OSError:
+            continue  # deleted meanwhile, or not ours to see
+    return total
