@@ -9,6 +9,7 @@ from hpsearch.events import Failed
 from hpsearch.observers.base import Observer, Record
 from hpsearch.observers.progress import MOST_FAILURES, Display, Snapshot
 from hpsearch.observers.thread import ObserverThread, close_all
+from hpsearch.observers.time_left import TimeLeft
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
@@ -19,19 +20,24 @@ __all__ = ["Watching"]
 _RUNGS_SECONDS = 2.0
 """Time between two looks of the observers at the rungs, on the backend's clock."""
 
-_FIRST_ESTIMATE = 3.0
-"""Seconds before which nothing is said of the time left."""
-
 
 class Watching:
     """All who watch, as the orchestrator sees them."""
 
-    def __init__(self, sweep: Sweep, observers: Sequence[Observer], display: Display) -> None:
+    def __init__(self, sweep: Sweep, observers: Sequence[Observer], display: Display, spent: float = 0.0) -> None:
+        """Join them.
+
+        Args:
+            sweep: What is run.
+            observers: Each gets a thread.
+            display: The screen.
+            spent: Seconds that former runs took of `limits.max_time`.
+        """
         self._sweep = sweep
         self._display = display
         self._threads = [ObserverThread(observer, self.say) for observer in observers]
         self._failures: deque[tuple[int, str]] = deque(maxlen=MOST_FAILURES)
-        self._done_before: int | None = None
+        self._time_left = TimeLeft(sweep, spent)
         self._next_rungs = 0.0
 
     def observe(self, record: Record) -> None:
@@ -39,11 +45,13 @@ class Watching:
         event = record.event
         if isinstance(event, Failed) and not event.retry:
             self._failures.append((event.trial, event.failure.message))
+        self._time_left.observe(event)
         for thread in self._threads:
             thread.observe(record)
 
     def report(self, reports: Sequence[Report]) -> None:
         """Pass live reports on."""
+        self._time_left.report(reports)
         for thread in self._threads:
             thread.report(reports)
 
@@ -65,26 +73,19 @@ class Watching:
         close_all(self._threads)
 
     def _snapshot(self, study_state: StudyState, workers: Workers, elapsed: float) -> Snapshot:
-        if self._done_before is None:
-            self._done_before = study_state.iterations
-        total = study_state.total()
-        done = study_state.iterations
-        remaining = None
-        here = done - self._done_before
-        if total is not None and here > 0 and done < total[1] and elapsed > _FIRST_ESTIMATE:
-            remaining = (total[1] - done) * elapsed / here
+        total, rungs = study_state.total(), study_state.rungs()
         wide = self._sweep.resources.widest > 1
         return Snapshot(
             name=self._sweep.name,
             objective=self._sweep.objective,
-            rungs=study_state.rungs(),
+            rungs=rungs,
             counts=study_state.counts(),
             leaders=study_state.leaders(),
             workers=workers,
-            iterations=done,
+            iterations=study_state.iterations,
             total=total,
             elapsed=elapsed,
-            remaining=remaining,
+            remaining=self._time_left.estimate(rungs, total, workers, elapsed),
             failures=tuple(self._failures),
             widths=Counter(segment.width for segment in study_state.running()) if wide else {},
         )

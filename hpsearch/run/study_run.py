@@ -215,7 +215,8 @@ def _go_on(
         backend = run.backend(sweep)
         if history and isinstance(backend, SimulatedBackend):
             backend.go_on_from(history[-1].time)
-        watching = Watching(sweep, observers, run.display)
+        spent = seconds_spent(history)
+        watching = Watching(sweep, observers, run.display, spent)
         try:
             study_state.prepare()  # while workers start
             for told in replayed:
@@ -243,7 +244,7 @@ def _go_on(
                 backend,
                 watching,
                 interrupts,
-                spent=seconds_spent(history),
+                spent=spent,
                 discard=lambda gone: _remove(place.path, gone),
             ).run(_job(place, sweep, run, folder))
         finally:
