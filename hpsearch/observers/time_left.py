@@ -284,6 +284,8 @@ class TimeLeft:
         stretch = 1.0
         if self._ended >= _SATURATED_SEGMENTS * workers.ready and self._worked:
             stretch = max(self._saturated / self._worked, 1.0)
+        if not work + known:
+            return None
         on_all = (work + known) * stretch / (lanes * least)
         seconds = max(on_all, longest) + BESIDE * min(on_all, longest) * (1.0 - 1.0 / lanes)
         early = self._early / self._ends if self._ends else 0.0

@@ -13,7 +13,7 @@ from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import SweepError
 from hpsearch.known_observers import check_observer
 from hpsearch.observers.base import Observer
-from hpsearch.observers.progress import Silent, choose_progress
+from hpsearch.observers.progress import choose_progress
 from hpsearch.past.read import Given
 from hpsearch.report.rerun import Rerun
 from hpsearch.report.study import Study, load
@@ -204,11 +204,12 @@ def search(
     run = Run(
         trainable=code,
         backend=lambda sweep: make_backend(backend, sweep, code, address, folders),
-        display=choose_progress(sys.stdout) if progress else Silent(),
+        display=choose_progress(sys.stdout, quiet=not progress),
         tensorboard=tensorboard,
         observers=None if observers is None else _checked(observers),
         search_path=folders,
         virtual=backend == "simulated",
+        starting="starting Ray" if backend == "ray" else "",
     )
     return run_study(place, sweep, run)
 
@@ -290,7 +291,7 @@ def rerun(
     folders = tuple(dict.fromkeys((*_search_path(trainable), *plan.folders)))
     if backend != "ray" or is_table(sweep.trainable):
         make_backend(backend, sweep, trainable, address, folders)
-    display = choose_progress(sys.stdout) if progress else Silent()
+    display = choose_progress(sys.stdout, quiet=not progress)
     for note in plan.notes:
         display.note(note)
     place = plan.opened(None if directory is None else Path(directory).expanduser())
@@ -302,6 +303,7 @@ def rerun(
         observers=None if observers is None else _checked(observers),
         search_path=folders,
         virtual=backend == "simulated",
+        starting="starting Ray" if backend == "ray" else "",
     )
     made = run_study(place, sweep, run).rerun
     assert made is not None

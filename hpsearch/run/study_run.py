@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from hpsearch.events import ASK_TELL, Ended, Event, Extended, Finished, Opened, 
 from hpsearch.observers import make_observer
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.progress import Display, Unfailing
+from hpsearch.observers.times import Times
 from hpsearch.observers.watching import Watching
 from hpsearch.report.study import Study, load, stored_sweep
 from hpsearch.run.interrupts import Interrupts
@@ -71,6 +72,12 @@ class Run:
     durable: bool = False
     virtual: bool = False
     """The backend's clock is: searchers work on the loop, as the clock would jump while they think."""
+    starting: str = ""
+    """What the start of the backend is called where it takes a while, as a person reads it."""
+    times: Times = field(default_factory=Times)
+    """Notes where the time goes."""
+    verbose: bool = False
+    """Say of each trial what was decided, and why."""
 
 
 def create_study(
@@ -212,11 +219,13 @@ def _go_on(
         raise
     study_state.obsolete()
     with Interrupts() as interrupts:  # before Ray is imported, which takes seconds
+        if run.starting:
+            run.display.wait(run.starting)
         backend = run.backend(sweep)
         if history and isinstance(backend, SimulatedBackend):
             backend.go_on_from(history[-1].time)
         spent = seconds_spent(history)
-        watching = Watching(sweep, observers, run.display, spent)
+        watching = Watching(sweep, observers, run.display, spent, run.times, run.verbose)
         try:
             study_state.prepare()  # while workers start
             for told in replayed:
