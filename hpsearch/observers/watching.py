@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from hpsearch.events import Failed, Lost
 from hpsearch.observers.base import Observer, Record
+from hpsearch.observers.callbacks import Callbacks
 from hpsearch.observers.progress import MOST_FAILURES, Display, Snapshot
 from hpsearch.observers.thread import ObserverThread, close_all
 from hpsearch.observers.time_left import TimeLeft
@@ -34,6 +35,7 @@ class Watching:
         spent: float = 0.0,
         times: Times | None = None,
         verbose: bool = False,
+        callbacks: Callbacks | None = None,
     ) -> None:
         """Join them.
 
@@ -44,6 +46,7 @@ class Watching:
             spent: Seconds that former runs took of `limits.max_time`.
             times: Told of every event.
             verbose: Say of each trial what was decided, and why.
+            callbacks: Called as trials end.
         """
         self._sweep = sweep
         self._display = display
@@ -52,6 +55,7 @@ class Watching:
         self._time_left = TimeLeft(sweep, spent)
         self._times = times or Times()
         self._verbose = verbose
+        self._callbacks = callbacks
         self._looked = False
         self._waiting: tuple[str, float] | None = None  # for what, and since when
         self._next_rungs = 0.0
@@ -63,9 +67,11 @@ class Watching:
             self._failures.append((event.trial, event.failure.message))
         self._time_left.observe(event)
         self._times.observe(event)
-        if self._verbose and self._looked:  # before the first look they are those of former runs
-            for line in _told(record):
+        if self._looked:  # before the first look they are those of former runs
+            for line in _told(record) if self._verbose else ():
                 self.say(line)
+            if self._callbacks is not None:
+                self._callbacks.observe(record)
         for thread in self._threads:
             thread.observe(record)
 

@@ -20,6 +20,7 @@ from hpsearch.space import Broken, FormerSpace, Space
 from hpsearch.sweep.difference import difference
 from hpsearch.sweep.goals import check_who_ranks, checked_metric, checked_outcome_constraints
 from hpsearch.sweep.parts import SECTIONS, Checkpoints, Limits, Metric, Resources, Scaling, Search
+from hpsearch.sweep.reader import command_or_line
 from hpsearch.trainable.macros import check_command
 from hpsearch.trial import Params, Value
 
@@ -85,6 +86,8 @@ class Sweep:
     seed: int = 0
     observers: tuple[str, ...] = ("tensorboard",)
     """Who watches: names of observers, or import paths `package.module:Class`. Changes no result."""
+    on_end: str | tuple[str, ...] | None = None
+    """A command for the end of each run: words, or a line for the shell. Changes no result."""
     source: str | None = None
     """Where the sweep was read from."""
     read_back: InitVar[bool] = False
@@ -116,6 +119,8 @@ class Sweep:
                 self._rehearse()
         observers = [check_observer(name, ("observers", i)) for i, name in enumerate(self.observers)]
         object.__setattr__(self, "observers", tuple(observers))
+        if self.on_end is not None:
+            object.__setattr__(self, "on_end", command_or_line(self.on_end, ("on_end",)))
         partial = searcher is None or searcher.completes_points
         points = tuple(self._checked_point(place, point, partial) for place, point in enumerate(self.points_to_try))
         object.__setattr__(self, "points_to_try", points)
@@ -362,6 +367,7 @@ _BEFORE: Mapping[str, Any] = {
     "scaling": {},
     "search": {},
     "observers": ("tensorboard",),
+    "on_end": None,
     "outcome_constraints": (),
 }
 _BEFORE_KEYS: Mapping[str, Mapping[str, Any]] = {"metric": {"scope": "last"}, "limits": {"max_failures": "none"}}
