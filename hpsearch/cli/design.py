@@ -65,7 +65,7 @@ def design_network(given: argparse.Namespace) -> int:
 
 
 def _show(report: Report, folder: Path) -> None:
-    print(report.text(shlex.quote(str(folder / "model")), shlex.quote(str(folder / "study"))), end="")
+    print(report.text(str(folder / "model"), str(folder / "study")), end="")
 
 
 def _way_on(given: argparse.Namespace) -> str:

@@ -209,7 +209,7 @@ def _report(study: Study) -> int:
     rows = _best_first(study)
     if not rows:
         told = ", ".join(f"{count} {state}" for state, count in Counter(row.state for row in study.trials).items())
-        print(f"{study.state}, but no trial has a value ({told}); hpsearch status {pasted} shows why")
+        print(f"{study.state}, but no trial has a value ({told}); see why with: hpsearch status {pasted}")
         return 4
     if study.rerun is not None:
         print(study.rerun.text(), end="")

@@ -11,6 +11,7 @@ report.json     what came of it
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -89,7 +90,11 @@ class DesignFolder:
                 self.path.rmdir()
             self.path.mkdir(parents=True)
         except FileExistsError:
-            go_on = f"go on with `hpsearch design --resume {self.path}`, or n" if self.record.is_file() else "n"
+            go_on = (
+                f"go on with `hpsearch design --resume {shlex.quote(str(self.path))}`, or n"
+                if self.record.is_file()
+                else "n"
+            )
             raise DesignError(
                 f"{self.path}: must be a folder that isn't there yet, or is empty; {go_on}ame another with --output"
             ) from None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from hpsearch.report.wording import counted, duration, number
@@ -75,9 +77,10 @@ class Report:
         """Put it into words.
 
         Args:
-            model: The path of the delivered files, as shown.
+            model: The path of the delivered files.
             study: That of the study.
         """
+        folder, program = shlex.quote(str(Path(model).parent)), shlex.quote(str(Path(model, "predict.py")))
         lines = [
             f"test rows:    {self.goal} {self.test}, on {counted(self.test_rows, 'row')} that the search never saw",
             f"baseline:     {self.goal} {self.baseline}, {self.baseline_is}",
@@ -95,12 +98,13 @@ class Report:
         if self.trees_win:
             lines += [
                 "The trees did better on the validated rows: take them, unless it must be a network:",
-                f"              python {model}/predict.py NEW --trees",
+                f"              python {program} NEW --trees",
             ]
         lines += [f"note:         {note}" for note in self.notes]
         lines += [
-            f"predict:      hpsearch predict {model.removesuffix('/model')} NEW, or python {model}/predict.py NEW",
-            f"trials:       hpsearch trials {study}",
+            f"predict:      hpsearch predict {folder} NEW",
+            f"              python {program} NEW",
+            f"trials:       hpsearch trials {shlex.quote(study)}",
             f"took:         {duration(self.seconds)}",
         ]
         return "\n".join(lines) + "\n"
