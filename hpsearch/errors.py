@@ -13,6 +13,7 @@ __all__ = [
     "Interrupted",
     "JournalError",
     "SearcherError",
+    "StopSearch",
     "StorageError",
     "StudyInUseError",
     "SweepError",
@@ -77,6 +78,10 @@ class TellError(HpsearchError):
 
 class BackendError(HpsearchError):
     """The place where trials run can't be reached or can't hold a worker of the size asked for."""
+
+
+class StopSearch(Exception):
+    """Raised in a callback of `search`: the sweep ends as by `hpsearch stop`, and can be resumed."""
 
 
 class Interrupted(KeyboardInterrupt):

@@ -20,6 +20,7 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; answer its exit code (the README lists them)."""
     given = build_parser().parse_args(arguments)
+    given.own_process = arguments is None
     try:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # a user's texts may hold what the terminal can't show

@@ -24,8 +24,8 @@ INTERRUPTED = 130
 def design_network(given: argparse.Namespace) -> int:
     """Design a network, or go on with one."""
     around = Surroundings(
-        say=lambda text: print(text, flush=True),
-        display=lambda: choose_progress(sys.stdout),
+        say=(lambda text: None) if given.quiet else lambda text: print(text, flush=True),
+        display=lambda: choose_progress(sys.stdout, given.quiet),
         backend=given.backend,
         began=given.began,
         sweep_only=given.sweep_only,

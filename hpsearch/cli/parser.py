@@ -59,6 +59,7 @@ def _add_running(commands: Commands) -> None:
     command.add_argument("--note", metavar="TEXT", help="write a note on it, such as why it is run")
     _add_place(command)
     _add_files(command)
+    _add_loudness(command)
     command.set_defaults(failed=None)
 
     command = add_command(commands, "plan", run.plan, "show what a sweep would run, without running it")
@@ -77,6 +78,7 @@ def _add_running(commands: Commands) -> None:
     command.add_argument("--dir", type=Path, help=text)
     _add_place(command)
     _add_files(command)
+    _add_loudness(command)
     command.set_defaults(failed=None)
 
     text = "go on with a study that was interrupted, stopped or killed, or is paused"
@@ -114,6 +116,7 @@ def _add_design(commands: Commands) -> None:
     command.add_argument("--workers", type=positive, metavar="N", help="trials at a time (default: one for each core)")
     text = "inline runs in this process, one trial at a time"
     command.add_argument("--backend", choices=("ray", "inline"), default="ray", help=text)
+    command.add_argument("-q", "--quiet", action="store_true", help="print errors and the result alone")
 
 
 def _add_asking(commands: Commands) -> None:
@@ -163,6 +166,13 @@ def _add_going_on(command: argparse.ArgumentParser) -> None:
     loosened = "run_cap, early_terminate.brackets, limits.*, metric.target, resources.max_workers_per_trial, ..."
     _add_set(command, f"extend or loosen it: {loosened}")
     _add_files(command)
+    _add_loudness(command)
+
+
+def _add_loudness(command: argparse.ArgumentParser) -> None:
+    group = command.add_mutually_exclusive_group()
+    group.add_argument("-q", "--quiet", action="store_true", help="print errors and the result alone")
+    group.add_argument("-v", "--verbose", action="store_true", help="print what is decided on each trial, and why")
 
 
 def _add_set(command: argparse.ArgumentParser, text: str) -> None:

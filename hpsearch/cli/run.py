@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import re
 import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+
+import psutil
 
 from hpsearch.backends import make_backend
 from hpsearch.checks import InvalidKey
 from hpsearch.cli.steer import left
 from hpsearch.errors import HpsearchError, JournalError, SweepError, TrainableError
 from hpsearch.observers.progress import choose_progress
+from hpsearch.observers.times import Times
 from hpsearch.report.layout import screen_of
 from hpsearch.report.outline import constants_of, outlined
 from hpsearch.report.status import way_on
@@ -70,7 +75,7 @@ def rerun(given: argparse.Namespace) -> int:
     asked = plan_rerun(study, given.top, given.seeds, given.iterations)
     asked = replace(asked, sweep=_with_workers(asked.sweep, given.workers))
     _check_importable(study.directory, asked.sweep, f"hpsearch.rerun({str(given.study)!r}, trainable=...)")
-    for note in asked.notes:
+    for note in () if given.quiet else asked.notes:
         print(note, flush=True)
     if given.dir is None or not StudyDirectory(given.dir).exists():
         _check_backend(given, asked.sweep, asked.folders)
@@ -148,20 +153,39 @@ def _run(place: StudyDirectory, sweep: Sweep, given: argparse.Namespace, source:
     """Run a study, whose sweep file is `source` and which was made in `folder`, and say what came out."""
     search_path = [str(Path.cwd()), folder, "" if source is None else str(source.resolve().parent)]
     folders = tuple(dict.fromkeys(path for path in search_path if path))
+    times = _timed(given)
     run = Run(
         trainable=None,
         backend=lambda sweep: make_backend(given.backend, sweep, None, given.address, folders),
-        display=choose_progress(sys.stdout),
+        display=choose_progress(sys.stdout, given.quiet),
         tensorboard=not given.no_tensorboard,
         search_path=folders,
         durable=given.durable,
         virtual=given.backend == "simulated",
+        starting="starting Ray" if given.backend == "ray" else "",
+        times=times,
+        verbose=given.verbose,
     )
     try:
         return _report(run_study(place, sweep, run, given.failed))
     except TrainableError as error:
         mend = f"mend it, then go on with: hpsearch resume {shlex.quote(_shown(place.path))}"
         raise TrainableError(f"{_blame(source, str(error))}{error}\n{mend}") from error
+
+
+def _timed(given: argparse.Namespace) -> Times:
+    """Give what notes where the time goes, which is told when this process has ended all that it started."""
+    times = Times()
+    if given.own_process and not given.quiet:
+        began = psutil.Process().create_time()
+
+        def tell() -> None:
+            if words := times.words(began):
+                with suppress(OSError, ValueError):  # who read it has gone
+                    print(words, flush=True)
+
+        atexit.register(tell)  # before Ray's own, which then comes first
+    return times
 
 
 def _blame(path: Path | None, message: str) -> str:
@@ -208,7 +232,7 @@ def _report(study: Study) -> int:
     rows = _best_first(study)
     if not rows:
         told = ", ".join(f"{count} {state}" for state, count in Counter(row.state for row in study.trials).items())
-        print(f"{study.state}, but no trial has a value ({told}); hpsearch status {pasted} shows why")
+        print(f"{study.state}, but no trial has a value ({told}); see why with: hpsearch status {pasted}")
         return 4
     if study.rerun is not None:
         print(study.rerun.text(screen_of(sys.stdout)), end="")

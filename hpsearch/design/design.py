@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -209,7 +210,8 @@ def _searched(
             return before
         raise DesignError(
             f"{place.path}: --time must leave a moment for the search, but {duration(clock.spent)} of "
-            f"{duration(asked.seconds)} are spent: give more, `hpsearch design --resume {place.path} --time ...`"
+            f"{duration(asked.seconds)} are spent: give more, "
+            f"`hpsearch design --resume {shlex.quote(str(place.path))} --time TIME`"
         )
     own = _own_seconds(sweep, record)
     most = spent + left if own is None else min(own, spent + left)

@@ -75,7 +75,7 @@ class Report:
 
     def text(self, folder: Path) -> str:
         """Put it into words, with commands that can be pasted; `folder` is the design's, as shown."""
-        model, study = (shlex.quote(str(folder / name)) for name in ("model", "study"))
+        program, study = (shlex.quote(str(folder / name)) for name in ("model/predict.py", "study"))
         lines = [
             f"test rows:    {self.goal} {self.test}, on {counted(self.test_rows, 'row')} that the search never saw",
             f"baseline:     {self.goal} {self.baseline}, {self.baseline_is}",
@@ -93,11 +93,12 @@ class Report:
         if self.trees_win:
             lines += [
                 "The trees did better on the validated rows: take them, unless it must be a network:",
-                f"              python {model}/predict.py NEW --trees",
+                f"              python {program} NEW --trees",
             ]
         lines += [f"note:         {note}" for note in self.notes]
         lines += [
-            f"predict:      hpsearch predict {shlex.quote(str(folder))} NEW, or python {model}/predict.py NEW",
+            f"predict:      hpsearch predict {shlex.quote(str(folder))} NEW",
+            f"              python {program} NEW",
             f"trials:       hpsearch trials {study}",
             f"took:         {duration(self.seconds)}",
         ]

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import Literal, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -16,6 +16,7 @@ from rich.text import Text
 
 from hpsearch.objective import Objective
 from hpsearch.observers.rung_rows import RungRow, rung_rows
+from hpsearch.observers.waiting import Waiting
 from hpsearch.report.wording import by_state, by_width, counted, duration, front_line, params_line, shortened
 from hpsearch.schedulers.base import RungView
 from hpsearch.task import Workers
@@ -25,6 +26,9 @@ __all__ = ["MOST_FAILURES", "Display", "LiveTable", "PlainLines", "Silent", "Sna
 
 MOST_RUNG_ROWS = 12
 MOST_FAILURES = 3
+LONG_WAIT = 2.0
+"""Seconds of waiting from which on it is said."""
+
 LINE_EVERY = 10.0
 """Seconds of a sweep between two plain lines in which nothing special happened."""
 
@@ -55,6 +59,8 @@ class Snapshot:
     """(trial, message) of the newest failures, the newest last."""
     widths: Mapping[int, int] = field(default_factory=dict)
     """Running trials by how many workers each has; empty where none can have more than one."""
+    waiting: tuple[str, float] | None = None
+    """What the sweep waits for, and for how many seconds now; None while nothing holds it up."""
 
 
 class Display:
@@ -66,6 +72,9 @@ class Display:
     def note(self, text: str) -> None:
         """Show a line that stays."""
 
+    def wait(self, what: str) -> None:
+        """Show that the thread of the caller is held up by this, until something else is to be shown."""
+
     def close(self) -> None:
         """Leave what was shown last, and let go of the terminal."""
 
@@ -74,9 +83,9 @@ class Silent(Display):
     """Shows nothing."""
 
 
-def choose_progress(stream: TextIO | None) -> Display:
+def choose_progress(stream: TextIO | None, quiet: bool = False) -> Display:
     """Give a live table in a terminal that can redraw, plain lines in files and notebooks, and nothing without one."""
-    if stream is None:  # Python's way to say that the descriptor is closed
+    if stream is None or quiet:  # None is Python's way to say that the descriptor is closed
         return Silent()
     live = stream.isatty() and os.environ.get("TERM") != "dumb"
     stream, owned = _apart(stream)
@@ -107,6 +116,10 @@ class Unfailing(Display):
         """Show a line that stays."""
         self._try(lambda display: display.note(text))
 
+    def wait(self, what: str) -> None:
+        """Show what holds the caller up."""
+        self._try(lambda display: display.wait(what))
+
     def close(self) -> None:
         """Leave what was shown last."""
         self._try(lambda display: display.close())
@@ -129,18 +142,39 @@ class LiveTable(Display):
         self._owned = owned
         self._console = Console(file=stream, highlight=False)
         self._live = Live(console=self._console, auto_refresh=False)
+        self._table: RenderableType = Text("")
+        self._waiting: Waiting | None = None
 
     def show(self, snapshot: Snapshot) -> None:
         """Redraw the table."""
+        self._wait_no_more()
         self._live.start()  # once
-        self._live.update(_picture(snapshot), refresh=True)
+        self._table = _picture(snapshot)
+        self._live.update(self._table, refresh=True)
 
     def note(self, text: str) -> None:
         """Print a line above the table."""
         self._console.print(Text(text))
 
+    def wait(self, what: str) -> None:
+        """Count the seconds below the table."""
+        self._wait_no_more()
+        self._waiting = Waiting(lambda seconds: self._draw_wait(f"{what}  {duration(seconds)}"))
+
+    def _draw_wait(self, line: str) -> None:
+        self._live.start()
+        shown = [self._table] if isinstance(self._table, Group) else []
+        self._live.update(Group(*shown, Text(line, "cyan", no_wrap=True)), refresh=True)
+
+    def _wait_no_more(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.end()
+
     def close(self) -> None:
         """Leave the last table on the screen."""
+        self._wait_no_more()
+        self._live.update(self._table)
         self._live.stop()
         if self._owned:
             self._stream.close()
@@ -157,11 +191,16 @@ class PlainLines(Display):
         self._next_line = self._rested = 0.0
         self._failed = 0
         self._printed = ""
+        self._waiting: Waiting | None = None
+        self._waited: set[str] = set()
 
     def show(self, snapshot: Snapshot) -> None:
         """Print a line if it is time for one."""
+        self._wait_no_more()
         if self._last is None:
             self._start(snapshot)
+        if snapshot.waiting is not None and snapshot.waiting[1] >= LONG_WAIT:
+            self._tell_wait(snapshot.waiting[0])
         self._print_failures(snapshot)
         former = [row.score for row in self._last.leaders] if self._last else []
         improved = any(row.score not in former for row in snapshot.leaders)
@@ -175,8 +214,26 @@ class PlainLines(Display):
         """Print a line."""
         self._print(text)
 
+    def wait(self, what: str) -> None:
+        """Print a line, if it takes a while."""
+        self._wait_no_more()
+        self._waiting = Waiting(lambda _: self._tell_wait(what))
+
+    def _tell_wait(self, what: str) -> Literal[False]:
+        """Say once what it waits for."""
+        if what not in self._waited:
+            self._waited.add(what)
+            self._print(f"{what} ...")
+        return False
+
+    def _wait_no_more(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.end()
+
     def close(self) -> None:
         """Print a last line, and the best params."""
+        self._wait_no_more()
         if self._last is not None:
             self._print_line(self._last)
             if self._last.leaders and not self._last.objective.several:
@@ -235,6 +292,9 @@ def _picture(snapshot: Snapshot) -> RenderableType:
         lines.append(_rung_table(rung_rows(snapshot.rungs, MOST_RUNG_ROWS)))
     lines.append(Text(_trials(snapshot), no_wrap=True, overflow="ellipsis"))
     lines.append(Text(f"{_iterations(snapshot)}, {_busy(snapshot)}", no_wrap=True, overflow="ellipsis"))
+    if snapshot.waiting is not None and snapshot.waiting[1] >= LONG_WAIT:
+        what, seconds = snapshot.waiting
+        lines.append(Text(f"{what}  {duration(seconds)}", "cyan", no_wrap=True))
     lines.extend(_best(snapshot))
     for trial, message in list(snapshot.failures)[-MOST_FAILURES:]:
         lines.append(Text(f"trial {trial} failed: {shortened(message, 200)}", "red", no_wrap=True))

@@ -43,9 +43,14 @@ class ObserverThread:
         self._seen = 0
         self._called_at: float | None = None
         """When the call that runs now began."""
-        name = f"hpsearch-observer-{type(observer).__name__}"
+        name = f"hpsearch-observer-{self.name}"
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
+
+    @property
+    def name(self) -> str:
+        """The observer's."""
+        return type(self._observer).__name__
 
     def observe(self, record: Record) -> None:
         """Pass on a record."""

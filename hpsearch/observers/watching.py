@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from hpsearch.events import Failed
+from hpsearch.events import Failed, Lost
 from hpsearch.observers.base import Observer, Record
+from hpsearch.observers.callbacks import Callbacks
 from hpsearch.observers.progress import MOST_FAILURES, Display, Snapshot
 from hpsearch.observers.thread import ObserverThread, close_all
+from hpsearch.observers.time_left import TimeLeft
+from hpsearch.observers.times import Times
+from hpsearch.report.wording import shortened
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
@@ -19,19 +23,41 @@ __all__ = ["Watching"]
 _RUNGS_SECONDS = 2.0
 """Time between two looks of the observers at the rungs, on the backend's clock."""
 
-_FIRST_ESTIMATE = 3.0
-"""Seconds before which nothing is said of the time left."""
-
 
 class Watching:
     """All who watch, as the orchestrator sees them."""
 
-    def __init__(self, sweep: Sweep, observers: Sequence[Observer], display: Display) -> None:
+    def __init__(
+        self,
+        sweep: Sweep,
+        observers: Sequence[Observer],
+        display: Display,
+        spent: float = 0.0,
+        times: Times | None = None,
+        verbose: bool = False,
+        callbacks: Callbacks | None = None,
+    ) -> None:
+        """Join them.
+
+        Args:
+            sweep: What is run.
+            observers: Each gets a thread.
+            display: The screen.
+            spent: Seconds that former runs took of `limits.max_time`.
+            times: Told of every event.
+            verbose: Say of each trial what was decided, and why.
+            callbacks: Called as trials end.
+        """
         self._sweep = sweep
         self._display = display
         self._threads = [ObserverThread(observer, self.say) for observer in observers]
         self._failures: deque[tuple[int, str]] = deque(maxlen=MOST_FAILURES)
-        self._done_before: int | None = None
+        self._time_left = TimeLeft(sweep, spent)
+        self._times = times or Times()
+        self._verbose = verbose
+        self._callbacks = callbacks
+        self._looked = False
+        self._waiting: tuple[str, float] | None = None  # for what, and since when
         self._next_rungs = 0.0
 
     def observe(self, record: Record) -> None:
@@ -39,11 +65,19 @@ class Watching:
         event = record.event
         if isinstance(event, Failed) and not event.retry:
             self._failures.append((event.trial, event.failure.message))
+        self._time_left.observe(event)
+        self._times.observe(event)
+        if self._looked:  # before the first look they are those of former runs
+            for line in _told(record) if self._verbose else ():
+                self.say(line)
+            if self._callbacks is not None:
+                self._callbacks.observe(record)
         for thread in self._threads:
             thread.observe(record)
 
     def report(self, reports: Sequence[Report]) -> None:
         """Pass live reports on."""
+        self._time_left.report(reports)
         for thread in self._threads:
             thread.report(reports)
 
@@ -53,6 +87,7 @@ class Watching:
 
     def look(self, study_state: StudyState, workers: Workers, elapsed: float, last: bool = False) -> None:
         """Redraw the screen, and now and then show the observers the rungs."""
+        self._looked = True
         if last or elapsed >= self._next_rungs:
             self._next_rungs = elapsed + _RUNGS_SECONDS
             for thread in self._threads:
@@ -60,31 +95,52 @@ class Watching:
         self._display.show(self._snapshot(study_state, workers, elapsed))
 
     def close(self) -> None:
-        """Show the end, and wait until the observers have written everything, each within its deadline."""
-        self._display.close()
+        """Wait until the observers have written everything, each within its deadline, and show the end."""
+        if self._threads:
+            self._display.wait(f"waiting for {' and '.join(thread.name for thread in self._threads)}")
         close_all(self._threads)
+        self._display.close()
+
+    def _waits(self, study_state: StudyState, workers: Workers, elapsed: float) -> tuple[str, float] | None:
+        """Give what holds the sweep up, and for how long now."""
+        what = ""
+        if not workers.ready:
+            what = "waiting for workers, which start and import the trainable"
+        elif study_state.is_searching and workers.busy < workers.ready:
+            what = "waiting for suggestions"
+        if self._waiting is None or self._waiting[0] != what:
+            self._waiting = what, elapsed
+        return (what, elapsed - self._waiting[1]) if what else None
 
     def _snapshot(self, study_state: StudyState, workers: Workers, elapsed: float) -> Snapshot:
-        if self._done_before is None:
-            self._done_before = study_state.iterations
-        total = study_state.total()
-        done = study_state.iterations
-        remaining = None
-        here = done - self._done_before
-        if total is not None and here > 0 and done < total[1] and elapsed > _FIRST_ESTIMATE:
-            remaining = (total[1] - done) * elapsed / here
+        total, rungs = study_state.total(), study_state.rungs()
         wide = self._sweep.resources.widest > 1
         return Snapshot(
             name=self._sweep.name,
             objective=self._sweep.objective,
-            rungs=study_state.rungs(),
+            rungs=rungs,
             counts=study_state.counts(),
             leaders=study_state.leaders(),
             workers=workers,
-            iterations=done,
+            iterations=study_state.iterations,
             total=total,
             elapsed=elapsed,
-            remaining=remaining,
+            remaining=self._time_left.estimate(rungs, total, workers, elapsed),
             failures=tuple(self._failures),
+            waiting=self._waits(study_state, workers, elapsed),
             widths=Counter(segment.width for segment in study_state.running()) if wide else {},
         )
+
+
+_WORDS = {"promote": "goes on", "stop": "stopped", "complete": "complete", "withdraw": "runs again"}
+
+
+def _told(record: Record) -> Iterator[str]:
+    """Put an event and what was decided on it into words, for who wants to know all."""
+    event = record.event
+    if isinstance(event, Failed) and event.retry:
+        yield f"trial {event.trial} failed and is tried again: {shortened(event.failure.message, 200)}"
+    if isinstance(event, Lost):
+        yield f"trial {event.trial} lost its worker and runs again: {shortened(event.reason, 200)}"
+    for decision in record.decisions:
+        yield f"trial {decision.trial} {_WORDS[decision.action]}: {decision.reason}"

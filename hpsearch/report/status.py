@@ -87,12 +87,13 @@ def _open(study: Study) -> str:
 def way_on(study: Study, directory: Path | str) -> str:
     """Say how a study that has ended before it was finished goes on, whose directory is shown so."""
     state = study.state
-    command = f"go on with: hpsearch resume {shlex.quote(str(directory))}"
+    resume = f"hpsearch resume {shlex.quote(str(directory))}"
+    command = f"go on with: {resume}"
     if state == "max_time":
-        return f"its limits.max_time is used up; {command} --set limits.max_time=TIME (over all runs)"
+        return f"its limits.max_time, which is over all runs, is used up; {command} --set limits.max_time=TIME"
     if state in ENOUGH:
         changed = f"{_target_key(study)}=VALUE" if state == "target" else "limits.patience=TRIALS"
-        return f"{command} --set {changed} (null for none)"
+        return f"go on with another one, or null for none: {resume} --set {changed}"
     return command
 
 

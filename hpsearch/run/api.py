@@ -13,7 +13,8 @@ from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.errors import SweepError
 from hpsearch.known_observers import check_observer
 from hpsearch.observers.base import Observer
-from hpsearch.observers.progress import Silent, choose_progress
+from hpsearch.observers.callbacks import Callback
+from hpsearch.observers.progress import choose_progress
 from hpsearch.past.read import Given
 from hpsearch.report.rerun import Rerun
 from hpsearch.report.study import Study, load
@@ -73,6 +74,8 @@ def search(
     address: str | None = None,
     tensorboard: bool = True,
     observers: Sequence[str | Observer] | None = None,
+    callbacks: Sequence[Callback] = (),
+    on_end: str | Sequence[str] | None = None,
     progress: bool = True,
 ) -> Study:
     """Run a sweep to its end and give what came of it.
@@ -131,6 +134,9 @@ def search(
         tensorboard: Write TensorBoard's event files; False: not even if the observers name it.
         observers: Who watches: names of observers, import paths `package.module:Class`, or instances; None:
             `["tensorboard"]`, or whom the whole sweep names.
+        callbacks: Functions that are called in this process with the `TrialRow` of each trial that has ended, in order;
+            one that raises is named and called no more, and `StopSearch` ends the sweep.
+        on_end: A command for the end of the run: words, or a line for the shell.
         progress: Show how the sweep stands.
 
     Raises:
@@ -186,7 +192,13 @@ def search(
             checkpoints=Checkpoints(keep_checkpoints, checkpoint_every),
             seed=seed,
             observers=("tensorboard",) if observers is None else tuple(n for n in observers if isinstance(n, str)),
+            on_end=on_end if on_end is None or isinstance(on_end, str) else tuple(on_end),
         )
+    elif on_end is not None:
+        sweep = replace(sweep, on_end=on_end if isinstance(on_end, str) else tuple(on_end))
+    if in_memory and (callbacks or sweep.on_end is not None):
+        named = "callbacks" if callbacks else "on_end"
+        raise SweepError(f"search: {named} must not be given with directory={IN_MEMORY!r}, which nobody watches")
     sweep.check_runs()
     folders = _search_path(code)
     listed = () if warm_start is None else warm_start
@@ -204,11 +216,13 @@ def search(
     run = Run(
         trainable=code,
         backend=lambda sweep: make_backend(backend, sweep, code, address, folders),
-        display=choose_progress(sys.stdout) if progress else Silent(),
+        display=choose_progress(sys.stdout, quiet=not progress),
         tensorboard=tensorboard,
         observers=None if observers is None else _checked(observers),
+        callbacks=tuple(callbacks),
         search_path=folders,
         virtual=backend == "simulated",
+        starting="starting Ray" if backend == "ray" else "",
     )
     return run_study(place, sweep, run)
 
@@ -290,7 +304,7 @@ def rerun(
     folders = tuple(dict.fromkeys((*_search_path(trainable), *plan.folders)))
     if backend != "ray" or is_table(sweep.trainable):
         make_backend(backend, sweep, trainable, address, folders)
-    display = choose_progress(sys.stdout) if progress else Silent()
+    display = choose_progress(sys.stdout, quiet=not progress)
     for note in plan.notes:
         display.note(note)
     place = plan.opened(None if directory is None else Path(directory).expanduser())
@@ -302,6 +316,7 @@ def rerun(
         observers=None if observers is None else _checked(observers),
         search_path=folders,
         virtual=backend == "simulated",
+        starting="starting Ray" if backend == "ray" else "",
     )
     made = run_study(place, sweep, run).rerun
     assert made is not None

@@ -161,6 +161,7 @@ def plan_text(plan: Plan) -> str:
         lines.append(f"  ... and {counted(len(brackets) - _MOST_BRACKETS, 'more bracket')}")
     lines += [
         "",
+        *_seed(plan.sweep),
         *_goals(plan.sweep.objective),
         *space_lines(plan.sweep),
         f"trials       {plan.trials:,}",
@@ -182,6 +183,11 @@ def plan_text(plan: Plan) -> str:
     lines += _makespans(plan)
     lines += _ends(plan)
     return "\n".join(lines) + "\n"
+
+
+def _seed(sweep: Sweep) -> list[str]:
+    """Say that the default seed, which nobody chose, gives the same trials each time."""
+    return [] if sweep.seed else ["seed         0, the default: every sweep with it tries the same trials"]
 
 
 def _goals(objective: Objective) -> list[str]:

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,13 @@ from hpsearch.errors import JournalError, StorageError
 from hpsearch.events import ASK_TELL, Ended, Event, Extended, Finished, Opened, Saved, Steered
 from hpsearch.observers import make_observer
 from hpsearch.observers.base import Observed, Observer, Record
+from hpsearch.observers.callbacks import Callback, Callbacks
 from hpsearch.observers.progress import Display, Unfailing
+from hpsearch.observers.times import Times
 from hpsearch.observers.watching import Watching
 from hpsearch.report.study import Study, load, stored_sweep
 from hpsearch.run.interrupts import Interrupts
+from hpsearch.run.on_end import run_on_end
 from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.retrying import retries
 from hpsearch.run.searcher_process import ProcessCalls
@@ -67,10 +70,18 @@ class Run:
     """False: without it, even if the sweep names it."""
     observers: Sequence[str | Observer] | None = None
     """Who watches; None: whom the sweep names."""
+    callbacks: Sequence[Callback] = ()
+    """Called with the row of each trial that ends."""
     search_path: tuple[str, ...] = ()
     durable: bool = False
     virtual: bool = False
     """The backend's clock is: searchers work on the loop, as the clock would jump while they think."""
+    starting: str = ""
+    """What the start of the backend is called where it takes a while, as a person reads it."""
+    times: Times = field(default_factory=Times)
+    """Notes where the time goes."""
+    verbose: bool = False
+    """Say of each trial what was decided, and why."""
 
 
 def create_study(
@@ -120,18 +131,28 @@ def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Seque
         BackendError, TrainableError: It can't be run here.
     """
     run = replace(run, display=Unfailing(run.display))
-    with (
-        storage_errors(place),
-        place.running(process_name()) as check,
-        Journal.open(place.journal, durable=run.durable, guard=check) as journal,
-    ):
-        history = list(journal.entries())
-        sweep, more = sweep_to_run(stored_sweep(journal.study()), history, sweep)
-        if more is None and retry is None and history and history[-1].event == Ended("finished"):
-            run.display.note(f"{place.path}: this sweep is finished")
-            return load(place.path)
-        _check_workers_may(place, sweep, history)
-        _go_on(place, journal, history, sweep, more, run, retry)
+    begun, state = None, "error"
+    try:
+        with (
+            storage_errors(place),
+            place.running(process_name()) as check,
+            Journal.open(place.journal, durable=run.durable, guard=check) as journal,
+        ):
+            history = list(journal.entries())
+            sweep, more = sweep_to_run(stored_sweep(journal.study()), history, sweep)
+            if more is None and retry is None and history and history[-1].event == Ended("finished"):
+                run.display.note(f"{place.path}: this sweep is finished")
+                return load(place.path)
+            _check_workers_may(place, sweep, history)
+            begun = sweep
+            _go_on(place, journal, history, sweep, more, run, retry)
+            state = ""
+    except KeyboardInterrupt:
+        state = "interrupted"
+        raise
+    finally:  # others may look at the study by now
+        if begun is not None and begun.on_end is not None:
+            run_on_end(begun.on_end, place.path, state)
     return load(place.path)
 
 
@@ -156,7 +177,12 @@ def sweep_to_run(stored: Sweep, history: Sequence[Entry], asked: Sweep | None) -
     if more is not None:
         current = extended(current, more)
     return replace(
-        current, metric=asked.metric, limits=asked.limits, resources=asked.resources, observers=asked.observers
+        current,
+        metric=asked.metric,
+        limits=asked.limits,
+        resources=asked.resources,
+        observers=asked.observers,
+        on_end=asked.on_end,
     ), more
 
 
@@ -188,6 +214,8 @@ def _go_on(
     record = journal.study()
     folder = record.get("provenance", {}).get("directory") or str(Path.cwd())
     run.display.note(f"study: {place.path}")
+    if not history and sweep.seed == 0:
+        run.display.note("seed 0, the default: every sweep with it tries the same trials; give another for others")
     if (known_as := sweep.searcher.known_as) is not None:
         run.display.note(f"method {sweep.method} is {known_as} here")
     place.outwait_workers(_WORKERS_PATIENCE, run.display.note)
@@ -212,10 +240,19 @@ def _go_on(
         raise
     study_state.obsolete()
     with Interrupts() as interrupts:  # before Ray is imported, which takes seconds
+        if run.starting:
+            run.display.wait(run.starting)
         backend = run.backend(sweep)
         if history and isinstance(backend, SimulatedBackend):
             backend.go_on_from(history[-1].time)
-        watching = Watching(sweep, observers, run.display)
+        spent = seconds_spent(history)
+        callbacks = Callbacks(
+            run.callbacks,
+            lambda trial: study_state.record(trial).row(),
+            lambda: journal.request("stop", by=process_name()),
+            run.display.note,
+        )
+        watching = Watching(sweep, observers, run.display, spent, run.times, run.verbose, callbacks)
         try:
             study_state.prepare()  # while workers start
             for told in replayed:
@@ -246,7 +283,7 @@ def _go_on(
                 backend,
                 watching,
                 interrupts,
-                spent=seconds_spent(history),
+                spent=spent,
                 discard=lambda gone: _remove(place.path, gone),
             ).run(_job(place, sweep, run, folder))
         finally:

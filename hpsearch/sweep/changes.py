@@ -53,7 +53,7 @@ def _changeable(sweep: Sweep) -> list[str]:
             for key, field in settings_fields(SECTIONS[name.partition(".")[0]]).items()
             if field.how and (several or key != "reference")
         ]
-    return keys
+    return [*keys, "on_end"]
 
 
 def _changed(sweep: Sweep, key: str, value: Any) -> Sweep:

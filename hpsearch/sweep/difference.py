@@ -57,7 +57,7 @@ def _leaves(sweep: Mapping[str, Any]) -> dict[KeyPath, Value]:
     """Flatten what counts to key paths and values; what a parameter may be is a value, however deep."""
     out: dict[KeyPath, Value] = {}
     for section, given in sweep.items():
-        if section in ("parameters", "draws", "points_to_try", "observers", "source"):
+        if section in ("parameters", "draws", "points_to_try", "observers", "on_end", "source"):
             continue
         how = _HOW.get(section, ())
         leaves: dict[KeyPath, Value] = {(section,): given}

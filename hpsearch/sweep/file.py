@@ -25,7 +25,7 @@ from hpsearch.sweep.document import Document, read_document
 from hpsearch.sweep.overrides import Override, apply_overrides, dotted_path
 from hpsearch.sweep.parameters import read_constraints, read_parameters
 from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Resources, Scaling, Search
-from hpsearch.sweep.reader import Kind, Table, listed, section, words
+from hpsearch.sweep.reader import Kind, Table, command_or_line, listed, section, words
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
 from hpsearch.sweep.wandb import HINTS, IGNORED
@@ -216,6 +216,7 @@ _READERS: Mapping[str, Kind[Any]] = {
     "checkpoints": functools.partial(section, Checkpoints),
     "seed": integer,
     "observers": _observers,
+    "on_end": command_or_line,
 }
 """How each key at the top is read that says all by itself."""
 

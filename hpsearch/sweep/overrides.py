@@ -6,6 +6,7 @@ float a number is a float, and a range of integers takes only integers.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -155,7 +156,7 @@ def _check_still_whole(value: object, path: KeyPath, prefix: str) -> None:
             where = key_text((*path, key))
             raise SweepError(
                 f"{prefix}: {where}: must be an integer, as the file has a range of integers here, got {given[key]}\n"
-                f"  for a range of floats add --set {key_text((*path, 'distribution'))}=uniform"
+                f"  for a range of floats add --set {shlex.quote(key_text((*path, 'distribution')))}=uniform"
             )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from hpsearch.checks import Add, InvalidKey, InvalidKeys, KeyPath, Mistakes, nearest, plain, shown
+from hpsearch.checks import Add, InvalidKey, InvalidKeys, KeyPath, Mistakes, nearest, plain, shown, text
 from hpsearch.settings import Settings, settings_fields
 
-__all__ = ["Kind", "Table", "listed", "section", "words"]
+__all__ = ["Kind", "Table", "command_or_line", "listed", "section", "words"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -109,6 +109,16 @@ def words(value: object, path: KeyPath) -> tuple[str, ...]:
             raise InvalidKey((*path, place), f"must be a word of a command, got {shown(item)}")
         out.append(str(item))
     return tuple(out)
+
+
+def command_or_line(value: object, path: KeyPath) -> str | tuple[str, ...]:
+    """Take the words of a command, at least one, or a line for the shell."""
+    if isinstance(value, str):
+        return text(value, path)
+    given = words(value, path)
+    if not given:
+        raise InvalidKey(path, "must hold at least one word, got none", "null for no command")
+    return given
 
 
 def section(

@@ -53,6 +53,7 @@ def json_schema() -> dict[str, Any]:
         "run_cap": whole | {"minimum": 1},
         "points_to_try": {"type": "array", "items": {"type": "object"}},
         "observers": {"type": "array", "items": {"type": "string"}},
+        "on_end": {"anyOf": [text, {"type": "array", "items": {"type": ["string", "number"]}, "minItems": 1}]},
         "seed": whole | {"minimum": 0},
         "outcome_constraints": {"anyOf": [text, {"type": "array", "items": text}]},
         **{name: _object(settings) for name, settings in SECTIONS.items()},

@@ -16,10 +16,12 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.searchers import Problem, Searcher, searcher_named
 from hpsearch.seeds import SEED_LIMIT
 from hpsearch.settings import Settings
-from hpsearch.space import Broken, FormerSpace, Space
+from hpsearch.space import Broken, Space
 from hpsearch.sweep.difference import difference
 from hpsearch.sweep.goals import check_who_ranks, checked_metric, checked_outcome_constraints
 from hpsearch.sweep.parts import SECTIONS, Checkpoints, Limits, Metric, Resources, Scaling, Search
+from hpsearch.sweep.reader import command_or_line
+from hpsearch.sweep.stored import BEFORE, BEFORE_KEYS, space_of
 from hpsearch.trainable.macros import check_command
 from hpsearch.trial import Params, Value
 
@@ -85,6 +87,8 @@ class Sweep:
     seed: int = 0
     observers: tuple[str, ...] = ("tensorboard",)
     """Who watches: names of observers, or import paths `package.module:Class`. Changes no result."""
+    on_end: str | tuple[str, ...] | None = None
+    """A command for the end of each run: words, or a line for the shell. Changes no result."""
     source: str | None = None
     """Where the sweep was read from."""
     read_back: InitVar[bool] = False
@@ -116,6 +120,8 @@ class Sweep:
                 self._rehearse()
         observers = [check_observer(name, ("observers", i)) for i, name in enumerate(self.observers)]
         object.__setattr__(self, "observers", tuple(observers))
+        if self.on_end is not None:
+            object.__setattr__(self, "on_end", command_or_line(self.on_end, ("on_end",)))
         points = tuple(map(dict, self.points_to_try))
         partial = searcher is None or searcher.completes_points
         if not read_back:  # else derived values were asked for: their functions may need files that are gone
@@ -351,15 +357,15 @@ class Sweep:
             SweepError: It isn't a sweep, or one that this version doesn't know.
         """
         try:
-            own = {**_BEFORE, **given}
+            own = {**BEFORE, **given}
             if missing := {known.name for known in fields(cls)} - own.keys():
                 raise KeyError(min(missing))
             law, early = own.pop("draws"), own["early_terminate"]
-            own["parameters"] = _space_of(law).from_json(own["parameters"])
+            own["parameters"] = space_of(law).from_json(own["parameters"])
             own["early_terminate"] = None if early is None else early_terminate_from_json(early)
             for name, section in SECTIONS.items():
                 many = own[name] if isinstance(own[name], list) else [own[name]]
-                read = [section(**{**_BEFORE_KEYS.get(name, {}), **one}) for one in many]
+                read = [section(**{**BEFORE_KEYS.get(name, {}), **one}) for one in many]
                 own[name] = tuple(read) if isinstance(own[name], list) else read[0]
             return cls(**own, read_back=True)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -374,27 +380,9 @@ class Sweep:
         return difference(self.to_json(), other.to_json())
 
 
-_BEFORE: Mapping[str, Any] = {
-    "draws": FormerSpace.law,
-    "scaling": {},
-    "search": {},
-    "observers": ("tensorboard",),
-    "outcome_constraints": (),
-}
-_BEFORE_KEYS: Mapping[str, Mapping[str, Any]] = {"metric": {"scope": "last"}, "limits": {"max_failures": "none"}}
-"""What sweeps of earlier versions, which don't say it, mean."""
-
-
 def _as_json(value: Any) -> Any:
     if isinstance(value, Space | EarlyTerminate):
         return value.to_json()
     if isinstance(value, Settings):
         return asdict(value)
     return [_as_json(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _space_of(law: object) -> type[Space]:
-    for space in (Space, FormerSpace):
-        if law == space.law:
-            return space
-    raise ValueError(f"draws must be {FormerSpace.law} or {Space.law}, got {shown(law)}")

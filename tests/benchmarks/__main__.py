@@ -23,6 +23,7 @@ _BENCHMARKS = (
     "several_goals",
     "large_batch",
     "simulated",
+    "time_left",
     "scale",
     "designed",
     "comm",

@@ -195,7 +195,7 @@ def test_a_target_is_changed_by_the_key_of_its_goal(here, hpsearch_command):
     assert "target:" in ended.out
     key = "metric.1.target"
     for text in (ended.out, hpsearch_command("status", "s").out):
-        assert f"hpsearch resume s --set {key}=VALUE (null for none)" in text.replace(str(here) + "/", "")
+        assert f"or null for none: hpsearch resume s --set {key}=VALUE\n" in text.replace(str(here) + "/", "")
     resumed = hpsearch_command("resume", "s", "--backend", "inline", "--set", f"{key}=null")
     assert resumed.code == 0
     assert len(hpsearch.load("s").trials) == 8

@@ -80,9 +80,26 @@ def test_the_screen_shows_where_the_course_stands():
     assert (second.name, second.objective, second.workers) == ("s", Objective(Metric("loss", "minimize")), WORKERS)
     assert (second.iterations, second.total, second.elapsed) == (4, (3, 12), 10.0)
     assert [(row.number, row.value) for row in second.leaders] == [(0, 0.25)]
-    assert second.remaining == pytest.approx(20.0)  # 4 iterations took 10 s, 8 are left
+    assert second.remaining is None  # one trial says nothing of the others
     watching.close()
     assert (len(screen.shown), screen.closed) == (2, 1)
+
+
+def test_the_screen_shows_the_time_left_once_enough_trials_have_told_what_they_take():
+    sweep = sweep_of(early_terminate=None, max_iter=4, run_cap=12)
+    study_state, screen = StudyState(sweep), Screen()
+    watching = Watching(sweep, [], screen)
+    study_state.apply(OPENED)
+    for trial in range(4):
+        watching.observe(Record(2 * trial + 1, 0.0, started(study_state)))
+        reports = tuple(Report(trial, i, {"loss": 1 / i}, 2.0) for i in range(1, 5))
+        event = Finished(trial, 1, 4, None, reports, False, 8.0)
+        study_state.apply(event)
+        watching.observe(Record(2 * trial + 2, 0.0, event))
+        watching.look(study_state, Workers(1, 1, 1), 8.0 * (trial + 1))
+    assert screen.shown[0].remaining is None
+    assert screen.shown[-1].remaining == pytest.approx(8 * 8.0)
+    watching.close()
 
 
 def test_the_screen_shows_the_widths_of_what_runs_where_they_can_differ():
@@ -99,22 +116,6 @@ def test_the_screen_shows_the_widths_of_what_runs_where_they_can_differ():
         watching.look(study_state, WORKERS, 0.0)
         assert screen.shown[0].widths == widths
         watching.close()
-
-
-def test_time_left_counts_only_what_this_run_did():
-    sweep = sweep_of(early_terminate=None, max_iter=4, run_cap=3)
-    study_state, screen = StudyState(sweep), Screen()
-    study_state.apply(OPENED)
-    for trial in range(2):
-        started(study_state)
-        if trial == 1:  # a former run finished trial 0, and this one begins to watch
-            watching = Watching(sweep, [], screen)
-            watching.look(study_state, WORKERS, 0.0)
-        reports = tuple(Report(trial, i, {"loss": 1.0}, 0.1) for i in range(1, 5))
-        study_state.apply(Finished(trial, 1, 4, None, reports, False, 1.0))
-    watching.look(study_state, WORKERS, 8.0)
-    assert screen.shown[-1].remaining == pytest.approx(8.0)
-    watching.close()
 
 
 def test_without_a_bound_there_is_no_total_and_no_time_left():

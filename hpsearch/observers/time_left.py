@@ -1,0 +1,347 @@
+"""How long a sweep will still take: what is left to run, by what the trials so far took."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hpsearch.events import Dropped, Event, Failed, Finished, Lost, Opened, Reverted, Saved, Started
+from hpsearch.schedulers.base import RungView
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.task import Workers
+from hpsearch.trial import Report
+
+__all__ = ["TimeLeft"]
+
+FEWEST_TRIALS = 3
+"""Trials whose pace must be known before anything is said of others."""
+
+FEWEST_PROMOTIONS = 4
+"""Trials that must have ended in a rung before the share of those that go on is taken from it."""
+
+SURE = 1.5
+"""Standard errors by which the estimate may be off without being off by a factor of two."""
+
+SELECTED = 0.6
+"""Standard deviations of a trial's pace by which those that are promoted may differ from all."""
+
+EARLY = 1.5
+"""The part of the share of segments that end by themselves by which the longest one may be off."""
+
+BESIDE = 0.3
+"""The part of the shorter of two bounds that comes on top of the longer: the last rungs leave workers free."""
+
+MOST_TRIALS = 300
+"""The newest ones by whose pace that of others is told: a look mustn't take longer in a longer sweep."""
+
+_SATURATED_SEGMENTS = 10
+"""Segments of each worker after which it is known what lies between them."""
+
+
+@dataclass(slots=True)
+class _Pace:
+    """What a trial's iterations took, in seconds of one worker."""
+
+    first: float = 0.0
+    """The first one of a segment, which may have had to warm up."""
+    seconds: float = 0.0
+    iterations: int = 0
+    """Without the first one of each segment."""
+    until: int = 0
+    """The last iteration that was taken."""
+
+    @property
+    def mean(self) -> float:
+        """That of an iteration; the first one's where there is no other."""
+        return self.seconds / self.iterations if self.iterations else self.first
+
+
+@dataclass(slots=True)
+class _Running:
+    """A segment that runs."""
+
+    began: float
+    start: int
+    end: int | None
+    width: int
+    bracket: int | None
+    rung: int | None
+    reported: int = 0
+    lead: float | None = None
+    """Until it reported first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Trials that have to run on, of which it isn't known which."""
+
+    trials: float
+    iterations: float
+    """Of each."""
+    selected: bool
+    """They are the best of others, and go on from a checkpoint."""
+    doubt: float = 0.0
+    """Standard error of `trials`."""
+
+
+class TimeLeft:
+    """Estimates the seconds that a sweep will still take, where it can expect to be right within a factor of two.
+
+    What is left to run is what the rungs still hold; where a rung has no size, the share of those that went on so far
+    goes on. It takes as long as the work does on all workers, or as the longest chain of segments that must follow each
+    other, which bound it from below (Graham 1969), and both together from above.
+    """
+
+    def __init__(self, sweep: Sweep, spent: float = 0.0) -> None:
+        """Begin with nothing known.
+
+        Args:
+            sweep: What is run.
+            spent: Seconds that former runs took of `limits.max_time`.
+        """
+        self._sweep = sweep
+        self._spent = spent
+        ends = any(goal.target is not None for goal in sweep.objective.goals) or sweep.limits.patience is not None
+        self._may_end_any_time = ends
+        self._reset()
+
+    def _reset(self) -> None:
+        self._now = 0.0
+        self._paces: dict[int, _Pace] = {}
+        self._running: dict[int, _Running] = {}
+        self._beside = {True: deque[float](maxlen=MOST_TRIALS), False: deque[float](maxlen=MOST_TRIALS)}
+        """Worker seconds of each ended segment beside its iterations: of those from zero, and of those that go on."""
+        self._planned = self._ran = 0  # iterations of the segments that ended
+        self._early = self._ends = 0  # those that ended by themselves before their end, and all
+        self._saturated = 0.0  # worker seconds in which no worker was free
+        self._worked = 0.0  # those of the segments that ended then
+        self._ended = 0
+        self._was_full = False
+
+    def observe(self, event: Event) -> None:
+        """Take an event; a new run of the study begins anew, as it may run elsewhere."""
+        match event:
+            case Opened():
+                self._reset()
+            case Started(segment=segment, bracket=bracket, rung=rung):
+                new = _Running(self._now, segment.start, segment.end, segment.width, bracket, rung)
+                self._running[segment.trial] = new
+            case Saved(reports=reports):
+                self.report(reports)
+            case Finished(trial=trial, reports=reports, seconds=seconds, cut=cut):
+                self.report(reports)
+                self._end(trial, seconds, whole=not cut)
+            case Failed(trial=trial, reports=reports, seconds=seconds, retry=retry):
+                self.report(reports)
+                self._end(trial, seconds, whole=not retry)
+            case Lost(trial=trial) | Reverted(trial=trial):
+                self._running.pop(trial, None)
+            case Dropped(trial=trial) if trial in self._paces:
+                self._paces[trial].until = 0
+
+    def report(self, reports: Sequence[Report]) -> None:
+        """Take reports, live or of an event; each iteration counts once."""
+        for report in reports:
+            running = self._running.get(report.trial)
+            if report.trial not in self._paces:
+                self._forget()
+            pace = self._paces.setdefault(report.trial, _Pace())
+            if running is None or report.iteration <= pace.until:
+                continue
+            seconds = report.seconds * running.width
+            pace.until = report.iteration
+            running.reported += 1
+            if running.reported == 1:
+                pace.first = seconds
+                running.lead = (self._now - running.began) * running.width
+            else:
+                pace.seconds += seconds
+                pace.iterations += 1
+
+    def estimate(
+        self, rungs: Sequence[RungView], total: tuple[int, int] | None, workers: Workers, elapsed: float
+    ) -> float | None:
+        """Give the seconds that are left, None where they can't be told within a factor of two.
+
+        Args:
+            rungs: Those begun so far.
+            total: (trials, iterations) of the whole sweep, where they are known.
+            workers: Who runs it.
+            elapsed: Seconds of this run; must rise from call to call.
+        """
+        since, self._now = elapsed - self._now, elapsed
+        if self._was_full:
+            self._saturated += since * workers.ready
+        self._was_full = workers.ready > 0 and workers.busy >= workers.ready
+        if self._may_end_any_time:
+            return None
+        limit = self._sweep.limits.max_time
+        until_limit = math.inf if limit is None else max(limit - self._spent - elapsed, 0.0)
+        if total is None and self._sweep.run_cap is None:  # nothing but the limit ends it
+            return None if limit is None or self._sweep.searcher.finite else until_limit
+        left = self._left(rungs, total)
+        if left is None or not workers.ready or 2 * workers.wanted > 3 * workers.ready:
+            return None
+        seconds = self._seconds(left, workers)
+        return None if seconds is None else min(seconds, until_limit)
+
+    def _forget(self) -> None:
+        """Make room for another trial's pace: what runs stays."""
+        if len(self._paces) >= MOST_TRIALS:
+            oldest = next((trial for trial in self._paces if trial not in self._running), None)
+            if oldest is not None:
+                del self._paces[oldest]
+
+    def _end(self, trial: int, seconds: float, whole: bool) -> None:
+        running = self._running.pop(trial, None)
+        if running is None:
+            return
+        if whole and running.end is not None:
+            at = max(self._paces[trial].until if trial in self._paces else 0, running.start)
+            self._planned += running.end - running.start
+            self._ran += at - running.start
+            self._ends += 1
+            self._early += at < running.end
+        worked = seconds * running.width
+        pace = self._paces.get(trial)
+        if pace is not None and seconds and running.reported:
+            self._beside[running.start == 0].append(max(worked - running.reported * pace.mean, 0.0))
+        if self._was_full:
+            self._worked += worked
+            self._ended += 1
+
+    def _left(self, rungs: Sequence[RungView], total: tuple[int, int] | None) -> dict[int, list[_Batch]] | None:
+        """Give what is left beside what runs, by bracket and rung; None where that isn't known."""
+        sweep = self._sweep
+        early, most = sweep.early_terminate, sweep.iterations
+        trials = sweep.run_cap if total is None else total[0]
+        if most is None or trials is None or not rungs or (early is not None and early.forks):
+            return None
+        brackets: dict[int, list[RungView]] = defaultdict(list)
+        for rung in rungs:
+            brackets[rung.bracket].append(rung)
+        sized = all(rung.size is not None for rung in rungs)
+        to_come = trials - sum(views[0].size or views[0].started for views in brackets.values())
+        each = 0.0 if sized else to_come / len(brackets)
+        left = {bracket: list(self._of_bracket(views, each)) for bracket, views in brackets.items()}
+        if any(math.isnan(batch.trials) for batches in left.values() for batch in batches):
+            return None
+        if sized and to_come > 0 and total is not None:  # brackets that haven't begun
+            planned = sum(
+                (rung.size or 0) * ((rung.until or 0) - ((before.until or 0) if before else 0))
+                for views in brackets.values()
+                for before, rung in zip([None, *views], views, strict=False)
+            )
+            average = max(total[1] - planned, 0) / to_come
+            rest = _Batch(0.0, max(most - average, 0.0), True)
+            left[max(left) + 1] = [_Batch(float(to_come), average, False), rest]
+        return left
+
+    def _of_bracket(self, views: Sequence[RungView], to_come: float) -> Iterator[_Batch]:
+        """Give what a bracket's rungs still hold beside what runs; where a rung has no size, by what went on so far."""
+        before, share, coming, doubt = 0, math.nan, to_come, 0.0
+        for place, rung in enumerate(views):
+            until = rung.until or 0
+            if rung.size is not None:
+                coming = float(rung.size - rung.started)
+            elif place:
+                below = views[place - 1]
+                if below.finished >= FEWEST_PROMOTIONS:
+                    share = rung.started / below.finished
+                    doubt += math.sqrt(max(1.0 - share, 0.0) / (max(share, 0.1) * below.finished))
+                # Of those that wait below some may yet go on, as others come that are worse.
+                expected = share * (below.started + coming)
+                coming = max(expected - rung.started, 0.0) if coming or below.started > below.finished else 0.0
+            yield _Batch(max(coming, 0.0), until - before, place > 0, doubt * max(coming, 0.0))
+            before = until
+
+    def _seconds(self, left: Mapping[int, Sequence[_Batch]], workers: Workers) -> float | None:
+        batches = [batch for rungs in left.values() for batch in rungs]
+        paces = self._known_paces(any(batch.trials and batch.iterations > 1 for batch in batches))
+        if not paces:
+            return None
+        least, widest = self._sweep.resources.workers_per_trial, self._sweep.resources.widest
+        lanes = max(workers.ready // least, 1)
+        cost = _Cost(paces, self._beside, self._ran / self._planned if self._planned else 1.0)
+        known = longest = slowest = 0.0
+        for trial, running in self._running.items():
+            at = max(self._paces[trial].until, running.start) if trial in self._paces else running.start
+            alone = max((running.end or at) - at, 0) * paces.get(trial, cost.mean)
+            later = left.get(running.bracket or 0, ())[(running.rung or 0) + 1 :]
+            rest = sum(batch.iterations for batch in later if batch.trials > 0) * paces.get(trial, cost.mean)
+            known += alone
+            longest = max(longest, alone / running.width)
+            slowest = max(slowest, (alone + rest) / running.width)
+        work = sum(map(cost.of, batches))
+        if work and len(paces) < FEWEST_TRIALS:
+            return None
+        for rungs in left.values():
+            chain = sum(cost.of(replace(batch, trials=1.0)) for batch in rungs if batch.trials > 0)
+            longest = max(longest, chain / min(widest, workers.ready))
+        stretch = 1.0
+        if self._ended >= _SATURATED_SEGMENTS * workers.ready and self._worked:
+            stretch = max(self._saturated / self._worked, 1.0)
+        if not work + known:
+            return None
+        on_all = (work + known) * stretch / (lanes * least)
+        seconds = max(on_all, longest) + BESIDE * min(on_all, longest) * (1.0 - 1.0 / lanes)
+        early = self._early / self._ends if self._ends else 0.0
+        off = cost.off(batches) * stretch / (lanes * least)
+        off += 0.5 * max(slowest - longest, 0.0) + EARLY * early * longest
+        return None if SURE * off > 0.5 * seconds else seconds
+
+    def _known_paces(self, steady: bool) -> dict[int, float]:
+        """Give worker seconds per iteration of each trial that showed some, or has run for longer than most.
+
+        Args:
+            steady: First iterations, which may have had to warm up, are no measure even where there is no other.
+        """
+        steady = steady or any(pace.iterations for pace in self._paces.values())
+        reported = {trial: pace.mean for trial, pace in self._paces.items() if pace.iterations or not steady}
+        if not reported:
+            return {}
+        usual = statistics.fmean(reported.values())
+        leads = [running.lead for running in self._running.values() if running.lead is not None]
+        beside = statistics.fmean(self._beside[True] or leads or [0.0])
+        waiting = {
+            trial: usual if running.reported else max(usual, (self._now - running.began) * running.width - beside)
+            for trial, running in self._running.items()
+            if trial not in reported
+        }
+        return reported | waiting
+
+
+class _Cost:
+    """What iterations cost that are still to be run, by those of the trials so far."""
+
+    def __init__(self, paces: Mapping[int, float], beside: Mapping[bool, Collection[float]], ran: float) -> None:
+        """Take what is known.
+
+        Args:
+            paces: Worker seconds per iteration, by trial.
+            beside: Worker seconds of segments beside their iterations: of those from zero, and of those that go on.
+            ran: The part of their iterations that segments ran.
+        """
+        self.mean = statistics.fmean(paces.values())
+        off = sum((pace - self.mean) ** 2 for pace in paces.values())
+        self._spread = math.sqrt(off / (len(paces) - 1)) if len(paces) > 1 else self.mean
+        self._known = len(paces)
+        self._ran = ran
+        zero, on = beside[True], beside[False]
+        self._beside = {True: statistics.fmean(zero or [0.0]), False: statistics.fmean(on or [0.0])}
+
+    def of(self, batch: _Batch) -> float:
+        """Give the worker seconds of trials."""
+        return batch.trials * (self._ran * batch.iterations * self.mean + self._beside[not batch.selected])
+
+    def off(self, batches: Sequence[_Batch]) -> float:
+        """Give the standard error of the worker seconds of all."""
+        iterations = sum(batch.trials * batch.iterations for batch in batches)
+        own = sum(batch.trials * (batch.iterations * self._spread) ** 2 for batch in batches)
+        selected = sum(batch.trials * batch.iterations for batch in batches if batch.selected)
+        shared = iterations * self._spread / math.sqrt(self._known)
+        shares = sum(batch.doubt * batch.iterations for batch in batches) * self.mean
+        return math.hypot(shared, math.sqrt(own), shares) + SELECTED * selected * self._spread

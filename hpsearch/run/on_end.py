@@ -1,0 +1,97 @@
+"""The command that a sweep names for its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from hpsearch.errors import HpsearchError, Interrupted
+from hpsearch.report.study import Study, load
+from hpsearch.run.interrupts import Interrupts
+
+__all__ = ["LOG", "run_on_end"]
+
+LOG = "on_end.log"
+"""What the command prints is appended to this file of the study."""
+
+ON_END_SECONDS = 600.0
+"""How long it may run."""
+
+_LOOK_SECONDS = 0.1
+
+
+def run_on_end(command: str | Sequence[str], directory: Path, state: str, seconds: float = ON_END_SECONDS) -> None:
+    """Run it, and say on standard error where it fails: whatever comes of it changes nothing of the sweep.
+
+    Args:
+        command: A list of words, or a line for the shell.
+        directory: The study's.
+        state: How the run ended, where the journal doesn't say.
+        seconds: How long it may take; then it is killed, with all that it started and didn't send away.
+    """
+    try:
+        with (directory / LOG).open("ab") as log, Interrupts() as interrupts:
+            environment = {**os.environ, **_told(directory, state)}
+            log.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {environment['HPSEARCH_STATE']}\n".encode())
+            log.flush()
+            process = subprocess.Popen(
+                command,
+                shell=isinstance(command, str),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,  # a Ctrl-C comes to this process, which ends the command
+            )
+            problem = _outcome(process, interrupts, seconds)
+    except (OSError, ValueError, HpsearchError) as error:  # ValueError: a NUL in a word
+        problem = str(error)
+    if problem:
+        with suppress(OSError, ValueError, AttributeError):  # nobody reads it
+            print(f"hpsearch: on_end: {problem}; the sweep's result stays (see {directory / LOG})", file=sys.stderr)
+
+
+def _outcome(process: subprocess.Popen[bytes], interrupts: Interrupts, seconds: float) -> str:
+    """Wait for the command; give what went wrong, in words."""
+    deadline = time.monotonic() + seconds
+    problem = ""
+    try:
+        while not problem:
+            with suppress(subprocess.TimeoutExpired):
+                code = process.wait(_LOOK_SECONDS)
+                return f"the command must end with exit code 0, got {code}" if code else ""
+            if interrupts.count:
+                problem = "the command was killed, as this process was asked to end"
+            elif time.monotonic() > deadline:
+                problem = f"the command must end within {seconds:g} s, and was killed"
+    except Interrupted:
+        problem = "the command was killed, as this process was asked to end"
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return problem
+
+
+def _told(directory: Path, state: str) -> Mapping[str, str]:
+    """Give the variables by which the command knows what came out."""
+    told = {"HPSEARCH_STUDY": str(directory.absolute()), "HPSEARCH_STATE": state}
+    with suppress(HpsearchError, OSError):
+        study = load(directory)
+        told |= {"HPSEARCH_NAME": study.sweep.name, "HPSEARCH_TRIALS": str(len(study.trials))}
+        told |= {"HPSEARCH_STATE": state or study.state, "HPSEARCH_MESSAGE": study.message}
+        told |= _best(study)
+    return told
+
+
+def _best(study: Study) -> Mapping[str, str]:
+    """Give the best trial and its value, where one metric decides and some trial has a value."""
+    if study.sweep.objective.several or not study.leaders:
+        return {}
+    (best,) = study.leaders
+    return {"HPSEARCH_BEST_TRIAL": str(best.number), "HPSEARCH_BEST_VALUE": repr(best.value)}
