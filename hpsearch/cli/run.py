@@ -29,7 +29,7 @@ from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.enough import ENOUGH
 from hpsearch.study.journal import Journal
 from hpsearch.sweep.changes import change_sweep
-from hpsearch.sweep.file import load_sweep, locate
+from hpsearch.sweep.file import load_sweep, locate, sweep_notes
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
 from hpsearch.trial import TrialRow
@@ -45,6 +45,7 @@ _LEADERS = 5
 def run(given: argparse.Namespace) -> int:
     """Run a sweep file: in a new directory, or on in one that holds the same sweep."""
     sweep = _with_workers(load_sweep(given.sweep, given.overrides), given.workers)
+    _tell_notes([*sweep_notes(given.sweep, given.overrides), *_without_end(sweep)])
     place = None if given.dir is None else StudyDirectory(given.dir)
     if place is None or not place.exists():
         _check_backend(given, sweep, (str(given.sweep.resolve().parent),))
@@ -106,8 +107,21 @@ def go_on(given: argparse.Namespace) -> int:
 def plan(given: argparse.Namespace) -> int:
     """Show what a sweep would run."""
     sweep = _with_workers(load_sweep(given.sweep, given.overrides, runs=False), given.workers)
+    _tell_notes(sweep_notes(given.sweep, given.overrides))
     print(plan_text(make_plan(sweep, sweep.resources.workers)), end="")
     return 0
+
+
+def _without_end(sweep: Sweep) -> list[str]:
+    if not sweep.unbounded or sweep.limits.max_time is not None:
+        return []
+    return ["run_cap isn't given: trials are created until the sweep is stopped, with Ctrl-C or hpsearch stop"]
+
+
+def _tell_notes(notes: Sequence[str]) -> None:
+    """Say what a file means here that may surprise, apart from what is printed for programs to read."""
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr, flush=True)
 
 
 def _with_workers(sweep: Sweep, workers: int | None) -> Sweep:
@@ -183,6 +197,12 @@ def _report(study: Study) -> int:
         print(f"{study.state}; {way_on(study, where)}")
         return _EXIT_CODES.get(study.state, 1)
     rows = _best_first(study)
+    if not study.sweep.objective.goals:
+        ended = [row for row in study.trials if row.metrics]
+        print(rows_to_table(*outlined(ended[-_LEADERS:], study.sweep.parameters), study.sweep.objective), end="")
+        print("best:        none, as the sweep names no metric")
+        print(f"trials:      hpsearch trials {pasted}")
+        return 0
     if not rows:
         told = ", ".join(f"{count} {state}" for state, count in Counter(row.state for row in study.trials).items())
         print(f"{study.state}, but no trial has a value ({told}); hpsearch status {pasted} shows why")

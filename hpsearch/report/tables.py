@@ -190,7 +190,7 @@ def rows_to_table(
     for name in names:
         cells = [param_cell(row.params[name]) if name in row.params else "" for row in rows]
         columns.append(Column(name, cells, is_text=True))
-    for name in _metric_names(rows) if metrics else []:
+    for name in _metric_names(rows) if metrics or not objective.goals else []:
         if name not in objective.names:
             columns.append(_metric_column(name, rows))
     if any(row.parent is not None for row in rows):
@@ -306,7 +306,7 @@ def _values_json(row: TrialRow, objective: Objective) -> dict[str, Value]:
     failed = row.state is TrialState.FAILED
     nans = {name: math.nan for name in names if math.isnan(row.metrics.get(name, 0.0)) and not failed}
     values = dict(zip(names, row.values, strict=True)) if row.values else nans
-    told: dict[str, Value] = {"values": values} if objective.several else {"value": values.get(names[0])}
+    told: dict[str, Value] = {"values": values} if objective.several else {"value": next(iter(values.values()), None)}
     return told | ({"feasible": row.feasible if row.values else None} if objective.constraints else {})
 
 

@@ -97,7 +97,7 @@ def search(
             `"spectral"`, `"pbt"`, or the import path of a searcher of your own or of one of Optuna's samplers.
         suggestions: How a method that learns is asked: a `Search`, or a mapping of its keys; `search` in a sweep file.
         early_terminate: `Hyperband(...)`, `SuccessiveHalving(...)`, `ASHA(...)`, `PASHA(...)`, `MedianStopping(...)`,
-            `PBT(...)` or None.
+            `Bands(...)`, `PBT(...)` or None.
         max_iter: Iterations of every trial, where nothing terminates early.
         run_cap: Most trials that are created.
         points_to_try: Params known to be good, tried first.

@@ -21,6 +21,7 @@ from hpsearch.study.journal import Journal
 from hpsearch.study.state import Next, StudyState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Gone, Message, Notice, Progress, Result, SegmentResult, Task, TimedOut
+from hpsearch.trial import Report
 from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import Job
 
@@ -76,6 +77,7 @@ class Orchestrator:
         self._events: list[Event] = []  # applied, not yet in the journal
         self._followed: list[Followed] = []  # from each of them
         self._told: set[str] = set()  # settings that trials changed
+        self._stopping: dict[tuple[int, int], str] = {}  # attempts that the scheduler stops, to why
         self._ending: str | None = None
         self._mistake: HpsearchError | None = None
         self._failing = False  # the sweep ends because too many trials have failed
@@ -264,6 +266,7 @@ class Orchestrator:
                 self._widths.report(reports)
                 self._enough.report(reports)
                 self._observers.report(reports)
+                self._watch(reports)
                 if saved is not None:
                     iteration, checkpoint, counted = saved
                     self._note(Saved(trial, attempt, iteration, checkpoint, counted))
@@ -272,6 +275,12 @@ class Orchestrator:
             case Notice(text=text):
                 self._observers.say(text)
 
+    def _watch(self, reports: Sequence[Report]) -> None:
+        """Cut the segments that the scheduler stops while they run."""
+        for segment, reason in self._study_state.watch(reports):
+            if self._stopping.setdefault((segment.trial, segment.attempt), reason) is reason:
+                self._backend.cut(segment.trial, segment.attempt)
+
     def _take_end(self, ended: Result | TimedOut | Gone) -> None:
         if isinstance(ended, Result):
             count, seconds = self._segment_seconds
@@ -279,7 +288,8 @@ class Orchestrator:
             self._tell_of_settings(ended.trial, ended.result)
         # A sweep that has enough may yet go on in this very run, which must not lose a trial's worker for ever.
         ending = self._ending is not None and self._ending not in ENOUGH
-        rules = Rules(self._sweep, self._study_state.finished_segments > 0, ending)
+        stopped = self._stopping.pop((ended.trial, ended.attempt), "")
+        rules = Rules(self._sweep, self._study_state.finished_segments > 0, ending, stopped)
         follows = verdict(ended, self._study_state.record(ended.trial), rules)
         if follows.said:
             self._observers.say(follows.said)
