@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from hpsearch.cli import ask, look, predict, run, show
+from hpsearch.cli import ask, convert, look, predict, run, show
 
 __all__ = ["build_parser"]
 
@@ -57,6 +57,11 @@ def _add_running(commands: _Commands) -> None:
     command = _add_command(commands, "plan", run.plan, "show what a sweep would run, without running it")
     _add_sweep(command)
     command.add_argument("--workers", type=_positive, metavar="N", help="predict for this many workers")
+
+    text = "write a W&B sweep file so that it runs, with a comment above each line that was changed"
+    command = _add_command(commands, "convert", convert.convert, text)
+    command.add_argument("sweep", type=Path, metavar="FILE")
+    command.add_argument("--output", type=Path, metavar="FILE", help="a new file (default: print it)")
 
     text = "run the best configurations of a study again, with other seeds: mean and spread decide"
     command = _add_command(commands, "rerun", run.rerun, text)

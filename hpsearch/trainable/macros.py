@@ -12,7 +12,7 @@ from typing import Any
 
 from hpsearch.errors import TrainableError
 
-__all__ = ["DEFAULT_COMMAND", "check_command", "expand"]
+__all__ = ["DEFAULT_COMMAND", "MACROS", "check_command", "expand"]
 
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 """What runs `program` where the sweep names no `command`."""
@@ -26,6 +26,9 @@ _MANY_WORDS = (
     "args_append_hydra",
     "args_override_hydra",
 )
+MACROS = (*_ONE_WORD, *_MANY_WORDS)
+"""Names of macros, but for those of environment variables."""
+
 _VARIABLE = "envvar:"
 _MACRO = re.compile(r"\$\{(envvar:[^}]*|[\w.-]+)\}")
 _OTHERS = re.compile(r"[+~]*[A-Za-z_][\w./@-]*=|.*\s")
@@ -45,7 +48,7 @@ def check_command(command: Sequence[str], parameters: Collection[str] = ()) -> N
     Raises:
         TrainableError: A macro is unknown or stands where it can't; says which one is near.
     """
-    known = (*_ONE_WORD, *_MANY_WORDS, *parameters)
+    known = (*MACROS, *parameters)
     for word in command:
         for name in _MACRO.findall(word):
             alone = word == f"${{{name}}}"
@@ -55,8 +58,7 @@ def check_command(command: Sequence[str], parameters: Collection[str] = ()) -> N
                 )
             if name not in known and not name.startswith(_VARIABLE) and (alone or not _OTHERS.match(word)):
                 nearest = difflib.get_close_matches(name, known, n=1)
-                listed = ", ".join((*_ONE_WORD, *_MANY_WORDS))
-                hint = f"did you mean ${{{nearest[0]}}}?" if nearest else f"there are {listed}, envvar:NAME"
+                hint = f"did you mean ${{{nearest[0]}}}?" if nearest else f"there are {', '.join(MACROS)}, envvar:NAME"
                 raise TrainableError(f"`command` holds {word}, and ${{{name}}} is no macro and no parameter: {hint}")
 
 
