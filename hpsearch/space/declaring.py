@@ -124,7 +124,7 @@ def _held(value: object, path: KeyPath) -> Distribution | Structure:
         raise InvalidKey(
             path,
             f"must be a distribution, a list of choices or a plain value, got the tuple {shown(value)}",
-            f"write hpsearch.Uniform({first}, {last}) for a range, a list for a choice, hpsearch.Constant for one value",
+            f"write hpsearch.Uniform({first}, {last}) for a range, a list for a choice, hpsearch.Constant for a value",
         )
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | list):
         problem = f"must be a distribution, a list of choices or a plain value, got a {type(value).__name__}"

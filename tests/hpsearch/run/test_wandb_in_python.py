@@ -21,10 +21,10 @@ SWEEP = {
 }
 
 
-def train(params: dict[str, object], trial: hpsearch.RunningTrial) -> None:
+def train(trial: hpsearch.RunningTrial) -> None:
     """Report as often as `epochs` says."""
-    for _ in range(params["epochs"]):  # type: ignore[call-overload]
-        trial.report({"loss": params["lr"]})
+    for _ in range(trial.params["epochs"]):
+        trial.report({"loss": trial.params["lr"]})
 
 
 def distributions(study: hpsearch.Study) -> dict[str, object]:
