@@ -38,6 +38,9 @@ __all__ = ["go_on", "plan", "rerun", "run"]
 
 _EXIT_CODES = {"finished": 0, "target": 0, "patience": 0, "interrupted": 130, "stopped": 3, "max_time": 3}
 
+_MOST_PLANNED = 1_000
+"""Trials of a sweep that is planned before it runs."""
+
 _LEADERS = 5
 """Trials in the table at the end."""
 
@@ -45,7 +48,7 @@ _LEADERS = 5
 def run(given: argparse.Namespace) -> int:
     """Run a sweep file: in a new directory, or on in one that holds the same sweep."""
     sweep = _with_workers(load_sweep(given.sweep, given.overrides), given.workers)
-    _tell_notes([*sweep_notes(given.sweep, given.overrides), *_without_end(sweep)])
+    _tell_notes([*sweep_notes(given.sweep, given.overrides), *_without_end(sweep), *_from_zero(sweep)])
     place = None if given.dir is None else StudyDirectory(given.dir)
     if place is None or not place.exists():
         _check_backend(given, sweep, (str(given.sweep.resolve().parent),))
@@ -116,6 +119,19 @@ def _without_end(sweep: Sweep) -> list[str]:
     if not sweep.unbounded or sweep.limits.max_time is not None:
         return []
     return ["run_cap isn't given: trials are created until the sweep is stopped, with Ctrl-C or hpsearch stop"]
+
+
+def _from_zero(sweep: Sweep) -> list[str]:
+    """Say what a script costs that saves no checkpoint, where trials pause and go on from theirs."""
+    early, run_cap = sweep.early_terminate, sweep.run_cap
+    bounded = not sweep.unbounded and (run_cap is not None or not sweep.searcher.finite)
+    if sweep.trainable is not None or early is None or early.live or not bounded or (run_cap or 0) > _MOST_PLANNED:
+        return []
+    plan = make_plan(sweep, max(sweep.resources.workers or 1, sweep.resources.workers_per_trial))
+    if plan.iterations_from_zero == plan.iterations:
+        return []
+    told = f"{plan.iterations_from_zero:,} iterations in all in place of {plan.iterations:,}"
+    return [f"a script that saves no checkpoint begins anew wherever its trial goes on: {told}"]
 
 
 def _tell_notes(notes: Sequence[str]) -> None:

@@ -219,7 +219,7 @@ def search(
 
 
 def _read(
-    given: Mapping[str, Any], code: str | Callable[..., Any] | Simulation, name: str | None, progress: bool
+    given: Mapping[str, Any], code: str | Callable[..., Any] | Simulation | None, name: str | None, progress: bool
 ) -> Sweep:
     """Read a sweep file's mapping; the trainable stands in place of the script that it may name."""
     path = _import_path(code)

@@ -6,6 +6,7 @@ The text is edited where that is wrong, and nowhere else: comments, order and qu
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ __all__ = ["Change", "converted"]
 
 _GOALS = {"max": "maximize", "maximum": "maximize", "maximise": "maximize"}
 _GOALS |= {"min": "minimize", "minimum": "minimize", "minimise": "minimize"}
+
+_KEYS = ("run_cap", "early_terminate")
 
 _UNDERSCORED = re.compile(r"[-+]?[0-9][0-9_]*\.?[0-9_]*(?:[eE][-+]?[0-9]+)?")
 """A number of YAML 1.1 with underscores in it."""
@@ -88,6 +91,12 @@ def _changes(top: yaml.Node | None, text: str) -> Iterator[Change]:
         yield from _parameters(parameters, isinstance(method, yaml.ScalarNode) and method.value == "grid", text)
     if isinstance(command, yaml.SequenceNode):
         yield from _macros(command)
+    elif isinstance(command, yaml.ScalarNode) and _on_one_line(command) and command.style is None:
+        yield _written(command, json.dumps(command.value.split()), "command was one text")
+    for key, _ in top.value:
+        meant = key.value.replace("-", "_")
+        if meant != key.value and meant in _KEYS and meant not in sections:
+            yield _written(key, meant, f"{key.value} is no key")
 
 
 def _parameters(group: yaml.MappingNode, grid: bool, text: str) -> Iterator[Change]:
@@ -112,8 +121,8 @@ def _parameter(
         yield _written(values, f"[{_source(values, text)}]", "values was no list")
     listed = "categorical" if "values" in inside else "constant" if "value" in inside else None
     known = named.value if isinstance(named, yaml.ScalarNode) else None
-    if listed is not None and known is not None and not known.startswith(listed):
-        yield _written(named, listed, f"distribution was {known}, beside what is listed")
+    if listed is not None and isinstance(named, yaml.ScalarNode) and not named.value.startswith(listed):
+        yield _written(named, listed, f"distribution was {named.value}, beside what is listed")
     last = node.value[-1][1] if node.value else None
     ranged = "min" in inside and "max" in inside and known in _CONTINUOUS and not inside.keys() & {"q", "points"}
     if grid and ranged and isinstance(last, yaml.ScalarNode) and not _is_whole(inside):

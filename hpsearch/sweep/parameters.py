@@ -49,7 +49,7 @@ def with_distributions(parameters: Mapping[str, Any], path: KeyPath = ("paramete
             out[name] = given
         elif not is_wandbs(given):
             out[name] = with_distributions(given, here)
-        elif _says(given, "parameters"):
+        elif isinstance(given.get("parameters"), Mapping):
             Table(given, here, ("parameters",)).mistakes.refuse()
             out[name] = with_distributions(given["parameters"], (*here, "parameters"))
         else:

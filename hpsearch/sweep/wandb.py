@@ -5,6 +5,7 @@ Keys that both know mean the same and aren't listed. The rules are those of W&B'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,6 +51,22 @@ def as_bands(early: object) -> dict[str, Any] | None:
     return {BAND_KEYS.get(key, key): value for key, value in given.items() if key != unused}
 
 
+def _exponents(parameters: object, path: str) -> list[str]:
+    """Tell of bounds that look like values, where they are exponents."""
+    notes: list[str] = []
+    for name, given in parameters.items() if isinstance(parameters, Mapping) else ():
+        if not isinstance(given, Mapping):
+            continue
+        notes += _exponents(given.get("parameters"), f"{path}.{name}")
+        low, high = given.get("min"), given.get("max")
+        likely = isinstance(low, float) and isinstance(high, float | int) and 0 < low < high <= 1
+        if given.get("distribution") == "log_uniform" and likely:
+            told = f"{path}.{name}: bounds of log_uniform are exponents of e, as at W&B: it is drawn from"
+            values = f"{math.exp(low):.4g} to {math.exp(high):.4g}"
+            notes.append(f"{told} {values}; log_uniform_values takes the bounds themselves")
+    return notes
+
+
 def wandb_notes(value: object) -> list[str]:
     """Say what of a sweep that was read without an error means something else here than a reader of W&B's may expect.
 
@@ -67,6 +84,7 @@ def wandb_notes(value: object) -> list[str]:
         notes.append("metric isn't given: trials are run and shown, and none of them is the best")
     if value.get("method") == "bayes":
         notes.append("method: bayes runs as tpe, which is another model than W&B's")
+    notes += _exponents(value.get("parameters"), "parameters")
     early = value.get("early_terminate")
     if (bands := as_bands(early)) is not None:
         assert isinstance(early, Mapping)

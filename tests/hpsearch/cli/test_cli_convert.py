@@ -6,6 +6,7 @@ import textwrap
 
 import yaml
 
+from hpsearch.objective import Metric
 from hpsearch.sweep.file import load_sweep
 
 FINE = textwrap.dedent("""\
@@ -61,6 +62,7 @@ def test_what_cannot_be_meant_is_written_as_it_was_meant(here, hpsearch_command)
     answer = hpsearch_command("convert", "w.yaml", "--output", "out.yaml")
     assert answer.code == 0, answer.err
     sweep = load_sweep(here / "out.yaml")
+    assert isinstance(sweep.metric, Metric)
     assert sweep.metric.goal == "maximize"
     assert sweep.command == ("${env}", "${interpreter}", "${program}", "${args}")
     assert sweep.parameters.names == ("lr", "momentum", "depth", "width", "seed", "names", "batch")
@@ -75,6 +77,13 @@ def test_what_cannot_be_meant_is_written_as_it_was_meant(here, hpsearch_command)
     assert "  depth:\n    # hpsearch convert: values was no list\n    values: [3]\n" in written
     again = hpsearch_command("convert", "out.yaml")
     assert again.out == written
+
+
+def test_a_command_in_one_text_and_a_key_with_a_hyphen_are_written_as_they_were_meant(here, hpsearch_command):
+    (here / "w.yaml").write_text(FINE.replace("program: train.py\n", "command: uv run train.py ${args}\nrun-cap: 4\n"))
+    assert hpsearch_command("convert", "w.yaml", "--output", "out.yaml").code == 0
+    sweep = load_sweep(here / "out.yaml")
+    assert (sweep.command, sweep.run_cap) == (("uv", "run", "train.py", "${args}"), 4)
 
 
 def test_what_only_its_writer_knows_is_an_error_with_the_line(here, hpsearch_command):

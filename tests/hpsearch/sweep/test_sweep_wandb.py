@@ -199,6 +199,12 @@ def test_what_else_lacks_max_iter_is_told_the_files_own_epochs(load):
         ("method: random", "method: bayes", "method: bayes runs as tpe, which is another model than W&B's"),
         ("  goal: minimize", "  impute: worst", "metric.impute has no effect: a failed trial always ranks last"),
         ("project: mine", "controller: {type: local}", "controller has no effect: hpsearch is the controller"),
+        (
+            "log_uniform_values\n        min: 0.0001",
+            "log_uniform\n        min: 0.0001",
+            "parameters.optimizer.lr: bounds of log_uniform are exponents of e, as at W&B: it is drawn from 1 to "
+            "1.105; log_uniform_values takes the bounds themselves",
+        ),
         ("project: mine", "count: 4", "count has no effect: what bounds the trials of a sweep is run_cap"),
         (
             "  max_iter: 27\n",
