@@ -84,7 +84,7 @@ class Bands(EarlyTerminate):
         shown = [end for end in self.ends[:3] if self.max_iter is None or end < self.max_iter]
         more = ", ..." if len(self.ends) > 3 else ""
         end = "until they end by themselves" if self.max_iter is None else f"to {self.max_iter} iterations"
-        return f"trials {end}, the best 1 of {self.eta:g} beyond {', '.join(map(str, shown))}{more}"
+        return f"trials {end}, of which the best 1/{self.eta:g} go on at {', '.join(map(str, shown))}{more}"
 
 
 @dataclass(slots=True)

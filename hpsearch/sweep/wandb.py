@@ -82,8 +82,6 @@ def wandb_notes(value: object) -> list[str]:
             notes += [f"metric.{key} has no effect: {why}" for key, why in METRIC_IGNORED.items() if key in metric]
     if metrics is None:
         notes.append("metric isn't given: trials are run and shown, and none of them is the best")
-    if value.get("method") == "bayes":
-        notes.append("method: bayes runs as tpe, which is another model than W&B's")
     notes += _exponents(value.get("parameters"), "parameters")
     early = value.get("early_terminate")
     if (bands := as_bands(early)) is not None:

@@ -53,7 +53,7 @@ def test_a_file_that_runs_stays_as_it_is(here, hpsearch_command):
     (here / "w.yaml").write_text(FINE)
     answer = hpsearch_command("convert", "w.yaml")
     assert (answer.code, answer.out) == (0, FINE)
-    assert "note: method: bayes runs as tpe" in answer.err
+    assert "note: early_terminate of type hyperband is W&B's and runs as type bands" in answer.err
     assert answer.err.endswith("w.yaml: nothing had to be changed\n")
 
 
