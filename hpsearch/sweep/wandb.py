@@ -59,8 +59,13 @@ def _exponents(parameters: object, path: str) -> list[str]:
             continue
         notes += _exponents(given.get("parameters"), f"{path}.{name}")
         low, high = given.get("min"), given.get("max")
-        likely = isinstance(low, float) and isinstance(high, float | int) and 0 < low < high <= 1
-        if given.get("distribution") == "log_uniform" and likely:
+        if (
+            given.get("distribution") != "log_uniform"
+            or not isinstance(low, float)
+            or not isinstance(high, float | int)
+        ):
+            continue
+        if 0 < low < high <= 1:
             told = f"{path}.{name}: bounds of log_uniform are exponents of e, as at W&B: it is drawn from"
             values = f"{math.exp(low):.4g} to {math.exp(high):.4g}"
             notes.append(f"{told} {values}; log_uniform_values takes the bounds themselves")
