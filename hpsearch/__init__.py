@@ -24,6 +24,7 @@ from hpsearch.run.api import rerun, search
 from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.telling import AskedTrial
 from hpsearch.schedulers.asha import ASHA
+from hpsearch.schedulers.bands import Bands
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.median import MedianStopping
@@ -64,6 +65,7 @@ __all__ = [
     "AskTell",
     "AskedTrial",
     "BackendError",
+    "Bands",
     "BestTrial",
     "Categorical",
     "Cell",

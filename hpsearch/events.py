@@ -111,6 +111,8 @@ class Finished:
     """It ended early because it was told to; the rest of the segment is requeued."""
     seconds: float
     """Wall time in the worker."""
+    stopped: str = ""
+    """Why its scheduler stopped it while it ran, in words; empty where it didn't."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,7 +215,7 @@ def test_links_and_paths_lead_somewhere(page):
 
 
 def test_the_page_of_the_sweep_file_tells_every_key():
-    text = (ROOT / "docs/sweep-file.md").read_text()
+    text = "".join((ROOT / page).read_text() for page in ("docs/sweep-file.md", "docs/from-wandb.md"))
 
     from hpsearch.sweep import distributions as _distributions
     from hpsearch.sweep import file as sweep_file

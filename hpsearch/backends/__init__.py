@@ -74,6 +74,11 @@ def _simulated(
         raise SweepError(
             "the simulated backend has as many workers as it is told, and none were: --workers 4, or resources.workers"
         )
+    if sweep.unbounded and sweep.limits.max_time is None:
+        raise SweepError(
+            "run_cap: is required on the simulated backend, or limits.max_time, as its clock doesn't wait for anybody "
+            "to stop the sweep"
+        )
     simulation = find_simulation(trainable or sweep.trainable, folders)
     early = sweep.early_terminate
     if early is not None and early.forks and not simulation.has_state:

@@ -118,7 +118,7 @@ def export(given: argparse.Namespace) -> int:
 
     study = loaded(directory_of(given))
     directory = given.to or study.directory / "export"
-    curves = {} if study.sweep.objective.several else study.curves()
+    curves = study.curves() if len(study.sweep.objective.goals) == 1 else {}
     try:
         written = export_study(study.trials, study.sweep, directory, curves, study.times(), study.identity)
     except OSError as error:

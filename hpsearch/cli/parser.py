@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from hpsearch.cli import ask, predict, run
+from hpsearch.cli import ask, convert, predict, run
 from hpsearch.cli.arguments import Commands, add_command, add_study_command, number, positive
 from hpsearch.cli.comparing_parser import add_comparing
 from hpsearch.cli.completion import ShowVersion
@@ -65,6 +65,11 @@ def _add_running(commands: Commands) -> None:
     command = add_command(commands, "plan", run.plan, "show what a sweep would run, without running it")
     _add_sweep(command)
     command.add_argument("--workers", type=positive, metavar="N", help="predict for this many workers")
+
+    text = "write a W&B sweep file so that it runs, with a comment above each line that was changed"
+    command = add_command(commands, "convert", convert.convert, text)
+    command.add_argument("sweep", type=Path, metavar="FILE")
+    command.add_argument("--output", type=Path, metavar="FILE", help="a new file (default: print it)")
 
     text = "run the best configurations of a study again, with other seeds: mean and spread decide"
     command = add_command(commands, "rerun", run.rerun, text)

@@ -37,7 +37,7 @@ from hpsearch.study.enough import ENOUGH
 from hpsearch.study.journal import Journal
 from hpsearch.study.labels import add_tags, check_tags, write_note
 from hpsearch.sweep.changes import change_sweep
-from hpsearch.sweep.file import load_sweep, locate
+from hpsearch.sweep.file import load_sweep, locate, sweep_notes
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
 from hpsearch.trial import TrialRow
@@ -45,6 +45,9 @@ from hpsearch.trial import TrialRow
 __all__ = ["go_on", "plan", "rerun", "run"]
 
 _EXIT_CODES = {"finished": 0, "target": 0, "patience": 0, "interrupted": 130, "stopped": 3, "max_time": 3}
+
+_MOST_PLANNED = 1_000
+"""Trials of a sweep that is planned before it runs."""
 
 _LEADERS = 5
 """Trials in the table at the end."""
@@ -54,6 +57,7 @@ def run(given: argparse.Namespace) -> int:
     """Run a sweep file: in a new directory, or on in one that holds the same sweep."""
     check_tags(given.tag)
     sweep = _with_workers(load_sweep(given.sweep, given.overrides), given.workers)
+    _tell_notes([*sweep_notes(given.sweep, given.overrides), *_without_end(sweep), *_from_zero(sweep)])
     place = None if given.dir is None else StudyDirectory(given.dir)
     if place is None or not place.exists():
         _check_backend(given, sweep, (str(given.sweep.resolve().parent),))
@@ -134,8 +138,34 @@ def _go_on_there(place: StudyDirectory, given: argparse.Namespace) -> int:
 def plan(given: argparse.Namespace) -> int:
     """Show what a sweep would run."""
     sweep = _with_workers(load_sweep(given.sweep, given.overrides, runs=False), given.workers)
+    _tell_notes(sweep_notes(given.sweep, given.overrides))
     print(plan_text(make_plan(sweep, sweep.resources.workers)), end="")
     return 0
+
+
+def _without_end(sweep: Sweep) -> list[str]:
+    if not sweep.unbounded or sweep.limits.max_time is not None:
+        return []
+    return ["run_cap isn't given: trials are created until the sweep is stopped, with Ctrl-C or hpsearch stop"]
+
+
+def _from_zero(sweep: Sweep) -> list[str]:
+    """Say what a script costs that saves no checkpoint, where trials pause and go on from theirs."""
+    early, run_cap = sweep.early_terminate, sweep.run_cap
+    bounded = not sweep.unbounded and (run_cap is not None or not sweep.searcher.finite)
+    if sweep.trainable is not None or early is None or early.live or not bounded or (run_cap or 0) > _MOST_PLANNED:
+        return []
+    plan = make_plan(sweep, max(sweep.resources.workers or 1, sweep.resources.workers_per_trial))
+    if plan.iterations_from_zero == plan.iterations:
+        return []
+    told = f"{plan.iterations_from_zero:,} iterations in all in place of {plan.iterations:,}"
+    return [f"a script that saves no checkpoint begins anew wherever its trial goes on: {told}"]
+
+
+def _tell_notes(notes: Sequence[str]) -> None:
+    """Say what a file means here that may surprise, apart from what is printed for programs to read."""
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr, flush=True)
 
 
 def _with_workers(sweep: Sweep, workers: int | None) -> Sweep:
@@ -230,6 +260,12 @@ def _report(study: Study) -> int:
         print(f"{study.state}; {way_on(study, where)}")
         return _EXIT_CODES.get(study.state, 1)
     rows = _best_first(study)
+    if not study.sweep.objective.goals:
+        ended = [row for row in study.trials if row.metrics]
+        print(rows_to_table(*outlined(ended[-_LEADERS:], study.sweep.parameters), study.sweep.objective), end="")
+        print("best:        none, as the sweep names no metric")
+        print(f"trials:      hpsearch trials {pasted}")
+        return 0
     if not rows:
         told = ", ".join(f"{count} {state}" for state, count in Counter(row.state for row in study.trials).items())
         print(f"{study.state}, but no trial has a value ({told}); see why with: hpsearch status {pasted}")

@@ -48,15 +48,16 @@ class Objective:
     Elitist Multiobjective Genetic Algorithm: NSGA-II", IEEE TEC 6(2), 2002, section VI.
     """
 
-    metric: Metric | tuple[Metric, ...]
-    """What decides: one goal, or several."""
+    metric: Metric | tuple[Metric, ...] | None
+    """What decides: one goal, or several; None: nothing does, so that no report has a score."""
     constraints: tuple[OutcomeConstraint, ...] = ()
     goals: tuple[Metric, ...] = field(init=False)
     _signs: tuple[float, ...] = field(init=False, repr=False, compare=False)
     """By which values are multiplied so that less is better."""
 
     def __post_init__(self) -> None:
-        goals = self.metric if isinstance(self.metric, tuple) else (self.metric,)
+        metric = () if self.metric is None else self.metric
+        goals = metric if isinstance(metric, tuple) else (metric,)
         object.__setattr__(self, "goals", goals)
         object.__setattr__(self, "_signs", tuple(goal.signed(1.0) for goal in goals))
 
@@ -78,16 +79,18 @@ class Objective:
 
     @property
     def title(self) -> str:
-        """What decides, in words: `accuracy`; `accuracy and latency`."""
-        return " and ".join(goal.name for goal in self.goals)
+        """What decides, in words: `accuracy`; `accuracy and latency`; `no metric`."""
+        return " and ".join(goal.name for goal in self.goals) or "no metric"
 
     @property
     def aim(self) -> str:
-        """What is searched for, in words: `maximize accuracy, minimize latency`."""
-        return ", ".join(f"{goal.goal} {goal.name}" for goal in self.goals)
+        """What is searched for, in words: `maximize accuracy, minimize latency`; `no metric`."""
+        return ", ".join(f"{goal.goal} {goal.name}" for goal in self.goals) or "no metric"
 
     def reported(self, metrics: Mapping[str, float]) -> Score | None:
         """Give what a report is worth, NaN included; None where it lacks what decides."""
+        if not self.goals:
+            return None
         if not self.joint:
             return metrics.get(self.goals[0].name)
         if any(name not in metrics for name in self.names):
@@ -186,7 +189,7 @@ class Objective:
 
         Of equal ones it is the newer: there may be a checkpoint of it.
         """
-        return self.goals[0].scope == "last" or not self.improves(former, score)
+        return not self.goals or self.goals[0].scope == "last" or not self.improves(former, score)
 
     def place(self, score: Score | None) -> Place:
         """Give what orders scores of one goal as `rank` does: the less, the better."""

@@ -123,7 +123,7 @@ class TensorBoardObserver(Observer):
         self._created = observed.created
         self._objective = self._sweep.objective
         self._goals = self._objective.goals
-        self._best_tag = None if self._objective.several else best_tag(self._goals[0].name)
+        self._best_tag = None if len(self._goals) != 1 else best_tag(self._goals[0].name)
         self._hparams = HParams(self._sweep.parameters, _may_fork(self._sweep))
         self._files = EventFiles(observed.directory / "tensorboard")
         self._curves: dict[int, _Curve] = {}

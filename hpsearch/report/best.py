@@ -50,6 +50,10 @@ class BestTrial:
 def no_best(study: Study, leaders: Sequence[TrialRow]) -> HpsearchError:
     """Say why a study has no best trial."""
     objective, look = study.sweep.objective, f"hpsearch trials {shlex.quote(str(study.directory))}"
+    if not objective.goals:
+        return HpsearchError(
+            f"{study.directory}: the sweep names no metric, so no trial is the best. `{look}` shows what each reported."
+        )
     if not leaders:
         failed = sum(row.state is TrialState.FAILED for row in study.trials)
         told = " and ".join(repr(goal.name) for goal in objective.goals)

@@ -221,6 +221,10 @@ def compare(*given: Study | str | Path) -> Comparison:
                 f"got one that is to {study.sweep.objective.aim}; compare those apart"
             )
     objective = first.sweep.objective
+    if not objective.goals:
+        raise HpsearchError(
+            f"{first.directory}: expected studies with a metric to compare by, but its sweep names none"
+        )
     courses = [study.course() for study in studies]
     fronts = [score for known in courses for moment in known.changes for score in moment.front]
     reference = reference_point(objective.goals, {}, fronts) if objective.several else None

@@ -51,13 +51,15 @@ def export_study(
     # Built elsewhere and copied: SQLite over a network is slow, and a study's directory may be on one.
     names = sweep.parameters.columns(row.params for row in rows)
     with tempfile.TemporaryDirectory(prefix="hpsearch-export-") as scratch:
-        built = [Path(scratch) / name for name in (CSV_NAME, PARQUET_NAME, OPTUNA_NAME)]
+        built = [Path(scratch) / name for name in (CSV_NAME, PARQUET_NAME)]
         # Whoever reads it back judges by what is constrained, too.
         table = rows_to_csv(rows, names, metrics=bool(sweep.outcome_constraints), objective=sweep.objective)
         built[0].write_text(table, encoding="utf-8", newline="\n")
         frame = trials_dataframe(rows, names, metrics=True, objective=sweep.objective)
         _for_parquet(frame).to_parquet(built[1], index=False)
-        write_optuna_storage(built[2], rows, sweep, curves, times, identity)
+        if sweep.objective.goals:  # a study of Optuna's has one at least
+            built.append(Path(scratch) / OPTUNA_NAME)
+            write_optuna_storage(built[2], rows, sweep, curves, times, identity)
         return [_put_in_place(path, directory) for path in built]
 
 

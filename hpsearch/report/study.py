@@ -243,6 +243,8 @@ class Study(Plots):
             HpsearchError: No report holds this metric; or none is named, and several decide.
         """
         own = self.sweep.objective.names
+        if metric is None and not own:
+            raise HpsearchError(f"{self.directory}: expected the name of a metric, as the sweep names none")
         if metric is None and self.sweep.objective.several:
             raise HpsearchError(f"{self.directory}: expected the name of a metric, as {self._title} decide together")
         name = own[0] if metric is None else metric

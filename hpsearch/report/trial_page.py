@@ -88,7 +88,7 @@ def trial_page(study: Study, trial: int) -> TrialPage:
         [segment for segment in segments if segment.trial == trial],
         decisions,
         curves,
-        None if objective.several else _cut(study, trial, entries, scores),
+        None if len(objective.goals) != 1 else _cut(study, trial, entries, scores),
         logs[-1].path if logs else None,
         study.checkpoint_path(row),
     )

@@ -61,7 +61,7 @@ def rows_to_table(
     for name in names:
         cells = [param_cell(row.params[name]) if name in row.params else "" for row in rows]
         columns.append(Column(name, cells, is_text=True, is_constant=name in constants))
-    for name in metric_names(rows) if metrics else []:
+    for name in metric_names(rows) if metrics or not objective.goals else []:
         if name not in objective.names:
             columns.append(_metric_column(name, rows))
     if any(row.parent is not None for row in rows):

@@ -26,9 +26,11 @@ from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
 from hpsearch.space import Space
 from hpsearch.study.directory import StudyDirectory
-from hpsearch.sweep.file import scaling_from_mapping, search_from_mapping
+from hpsearch.sweep.file import scaling_from_mapping, search_from_mapping, sweep_from_mapping
+from hpsearch.sweep.parameters import with_distributions
 from hpsearch.sweep.sweep import Checkpoints, Limits, Method, Metric, Resources, Scaling, Search, Sweep
 from hpsearch.sweep.table_name import is_table, table_and_task
+from hpsearch.sweep.wandb import wandb_notes
 from hpsearch.trial import Goal
 
 __all__ = ["rerun", "search"]
@@ -36,7 +38,7 @@ __all__ = ["rerun", "search"]
 
 def search(
     trainable: str | Callable[..., Any] | Simulation | Sweep,
-    sweep: Sweep | None = None,
+    sweep: Sweep | Mapping[str, Any] | None = None,
     *,
     parameters: Mapping[str, Any] | None = None,
     constraints: Sequence[str] = (),
@@ -86,9 +88,10 @@ def search(
 
     Args:
         trainable: A function or class, its import path, or a whole `Sweep`.
-        sweep: A whole sweep for `trainable`, instead of the arguments from `parameters` to `name`.
+        sweep: A whole sweep for `trainable`, instead of the arguments from `parameters` to `name`: a `Sweep`, or what a
+            sweep file holds, such as W&B's dictionary.
         parameters: Names to distributions and structures; a plain value is a constant, a list a choice, a mapping a
-            group.
+            group, or one parameter in W&B's notation: `{"min": 0.0, "max": 0.5}`.
         constraints: Expressions over parameters that every trial makes true.
         outcome_constraints: Bounds on reported metrics, such as `"latency_ms <= 20"`: trials that break them rank
             behind all others.
@@ -100,7 +103,7 @@ def search(
             `"spectral"`, `"pbt"`, or the import path of a searcher of your own or of one of Optuna's samplers.
         suggestions: How a method that learns is asked: a `Search`, or a mapping of its keys; `search` in a sweep file.
         early_terminate: `Hyperband(...)`, `SuccessiveHalving(...)`, `ASHA(...)`, `PASHA(...)`, `MedianStopping(...)`,
-            `PBT(...)` or None.
+            `Bands(...)`, `PBT(...)` or None.
         max_iter: Iterations of every trial, where nothing terminates early.
         run_cap: Most trials that are created.
         points_to_try: Params known to be good, tried first.
@@ -158,6 +161,8 @@ def search(
         sweep, code = trainable, None
     else:
         code = trainable
+    if isinstance(sweep, Mapping):
+        sweep = _read(sweep, code, name, progress)
     if sweep is None:
         if parameters is None or metric is None:
             missing = "parameters" if parameters is None else "metric"
@@ -173,7 +178,7 @@ def search(
             outcome_constraints=tuple(outcome_constraints),
             method=method,
             search=suggestions if isinstance(suggestions, Search) else search_from_mapping(suggestions or {}),
-            parameters=Space.from_parameters(parameters, constraints),
+            parameters=Space.from_parameters(with_distributions(parameters), constraints),
             early_terminate=early_terminate,
             max_iter=max_iter,
             run_cap=run_cap,
@@ -225,6 +230,18 @@ def search(
         starting="starting Ray" if backend == "ray" else "",
     )
     return run_study(place, sweep, run)
+
+
+def _read(
+    given: Mapping[str, Any], code: str | Callable[..., Any] | Simulation | None, name: str | None, progress: bool
+) -> Sweep:
+    """Read a sweep file's mapping; the trainable stands in place of the script that it may name."""
+    path = _import_path(code)
+    own = {key: value for key, value in given.items() if key not in ("program", "command")}
+    sweep = sweep_from_mapping({**own, "trainable": path}, name=name or _last_name(path))
+    for note in wandb_notes(own) if progress else ():
+        print(f"note: {note}", file=sys.stderr)
+    return sweep
 
 
 def _metric(

@@ -25,7 +25,7 @@ from hpsearch.study.requests import Request, person
 from hpsearch.study.state import Next, StudyState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Gone, Message, Notice, Progress, Result, Task, TimedOut
-from hpsearch.trial import Segment
+from hpsearch.trial import Report, Segment
 from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import Job
 
@@ -84,6 +84,7 @@ class Orchestrator:
         self._events: list[Event] = []  # applied, not yet in the journal
         self._followed: list[Followed] = []  # from each of them
         self._remarks = Remarks(observers)
+        self._stopping: dict[tuple[int, int], str] = {}  # attempts that the scheduler stops, to why
         self._ending: str | None = None
         self._mistake: HpsearchError | None = None
         self._paused_since: float | None = None  # by the backend's clock
@@ -121,17 +122,12 @@ class Orchestrator:
             reason = self._enough.reason if state in ENOUGH else ""
             self._note(Ended(state, reason if self._mistake is None else str(self._mistake)))
             self._commit()
-        except KeyboardInterrupt:
-            # It may have struck between a commit and what follows, so nothing more is written.
+        except BaseException as error:
             self._backend.close(kill=True)
-            return "interrupted"
-        except BackendError:
-            self._backend.close(kill=True)
-            if self._interrupts.count:  # the signal was for all of the process group, and ended the place, too
+            # Ctrl-C may have struck between a commit and what follows, so nothing more is written. The signal was for
+            # all of the process group, and may have ended the backend, too.
+            if isinstance(error, KeyboardInterrupt) or (isinstance(error, BackendError) and self._interrupts.count):
                 return "interrupted"
-            raise
-        except BaseException:
-            self._backend.close(kill=True)
             raise
         if self._mistake is not None:
             raise self._mistake
@@ -159,9 +155,8 @@ class Orchestrator:
                 if paused:
                     time.sleep(_PAUSED_TICK)
                     self._next_check = -math.inf  # a virtual clock stands still
-            for message in self._backend.wait(
-                _SEARCHING_TICK if self._study_state.is_searching else self._backend.tick
-            ):
+            tick = _SEARCHING_TICK if self._study_state.is_searching else self._backend.tick
+            for message in self._backend.wait(tick):
                 self._take(message)
 
     def _fill(self) -> bool:
@@ -273,6 +268,7 @@ class Orchestrator:
                 self._widths.report(reports)
                 self._enough.report(reports)
                 self._observers.report(reports)
+                self._watch(reports)
                 if saved is not None:
                     iteration, checkpoint, counted = saved
                     self._note(Saved(trial, attempt, iteration, checkpoint, counted))
@@ -281,6 +277,12 @@ class Orchestrator:
             case Notice(text=text):
                 self._observers.say(text)
 
+    def _watch(self, reports: Sequence[Report]) -> None:
+        """Cut the segments that the scheduler stops while they run."""
+        for segment, reason in self._study_state.watch(reports):
+            if self._stopping.setdefault((segment.trial, segment.attempt), reason) is reason:
+                self._backend.cut(segment.trial, segment.attempt)
+
     def _take_end(self, ended: Result | TimedOut | Gone) -> None:
         if isinstance(ended, Result):
             count, seconds = self._segment_seconds
@@ -288,7 +290,8 @@ class Orchestrator:
             self._remarks.settings(ended.trial, ended.result)
         # A sweep that has enough may yet go on in this very run, which must not lose a trial's worker for ever.
         ending = self._ending is not None and self._ending not in ENOUGH
-        rules = Rules(self._sweep, self._study_state.finished_segments > 0, ending)
+        stopped = self._stopping.pop((ended.trial, ended.attempt), "")
+        rules = Rules(self._sweep, self._study_state.finished_segments > 0, ending, stopped)
         follows = verdict(ended, self._study_state.record(ended.trial), rules)
         if follows.said:
             self._observers.say(follows.said)

@@ -43,7 +43,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a sweep would run."""
+    """What a sweep would run; where its trials have no bound, what the first of them would."""
 
     sweep: Sweep
     rungs: Sequence[RungView]
@@ -109,13 +109,8 @@ def make_plan(sweep: Sweep, workers: int | None) -> Plan:
             f"resources: a trial takes workers_per_trial = {resources.workers_per_trial} workers at once, "
             f"got {workers} in all: plan for more (--workers), or lower workers_per_trial"
         )
-    early = sweep.early_terminate
-    if early is not None and early.endless and sweep.run_cap is None and not sweep.searcher.finite:
-        raise SweepError(
-            "run_cap: must be given where a sweep is planned that only limits.max_time ends, as its trials can't be "
-            "counted; add --set run_cap=100 to see what so many would run"
-        )
-    fixed, study_state, counter = _schedule(replace(sweep, resources=replace(resources, elastic=False)), workers)
+    bounded = replace(sweep, run_cap=1) if sweep.unbounded else sweep
+    fixed, study_state, counter = _schedule(replace(bounded, resources=replace(resources, elastic=False)), workers)
     widened = min(resources.widest, workers) > resources.workers_per_trial
     return Plan(
         sweep=sweep,
@@ -126,7 +121,7 @@ def make_plan(sweep: Sweep, workers: int | None) -> Plan:
         iterations_from_zero=counter.from_zero,
         workers=workers,
         fixed=fixed,
-        elastic=_schedule(sweep, workers)[0] if widened else None,
+        elastic=_schedule(bounded, workers)[0] if widened else None,
     )
 
 
@@ -134,7 +129,7 @@ def _schedule(sweep: Sweep, workers: int) -> tuple[Schedule, StudyState, _Counte
     counter = _Counter()
     elastic = sweep.resources.widest > sweep.resources.workers_per_trial
     backend = SimulatedBackend(workers, _MadeUp(), live=elastic)  # what widens goes by live reports
-    endless = replace(_unlearned(sweep), limits=Limits(), metric=without_targets(sweep.objective.goals))
+    endless = replace(_unlearned(sweep), limits=Limits(), metric=without_targets(sweep.objective.goals) or None)
     study_state = simulate(endless, backend, counter)
     makespan = backend.now()
     shown = {place: sorted(found) for place, found in counter.widths.items()}
@@ -151,6 +146,8 @@ def _unlearned(sweep: Sweep) -> Sweep:
 def plan_text(plan: Plan) -> str:
     """Give the plan as a person reads it."""
     lines = [f"{plan.sweep.name}: {_method(plan.sweep)}", *_lag(plan.sweep), ""]
+    if plan.sweep.unbounded:
+        return "\n".join([*lines, *_goals(plan.sweep.objective), *space_lines(plan.sweep), *_unbounded(plan)]) + "\n"
     brackets: dict[int, list[RungView]] = {}
     for rung in plan.rungs:
         brackets.setdefault(rung.bracket, []).append(rung)
@@ -188,6 +185,16 @@ def plan_text(plan: Plan) -> str:
 def _seed(sweep: Sweep) -> list[str]:
     """Say that the default seed, which nobody chose, gives the same trials each time."""
     return [] if sweep.seed else ["seed         0, the default: every sweep with it tries the same trials"]
+
+
+def _unbounded(plan: Plan) -> list[str]:
+    """Say that trials are created until something ends the sweep, and how to bound them."""
+    sweep = plan.sweep
+    limit = "limits.max_time is used up" if sweep.limits.max_time is not None else "it is stopped"
+    each = "unknown; each trial runs until it ends by itself"
+    lines = [f"trials       without end: they are created until {limit} (Ctrl-C, hpsearch stop)"]
+    lines.append(f"iterations   {each if sweep.iterations is None else f'up to {sweep.iterations:,} each'}")
+    return [*lines, *_ends(plan), "bound        --set run_cap=100 shows what so many trials would run"]
 
 
 def _goals(objective: Objective) -> list[str]:

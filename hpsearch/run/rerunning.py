@@ -125,7 +125,7 @@ def plan_rerun(study: Study, top: int, seeds: int, iterations: int | None = None
         name=f"{name}{_SUFFIX}",
         method="random",
         search=Search(),
-        metric=without_targets(study.sweep.objective.goals),  # which one lucky run would reach
+        metric=without_targets(study.sweep.objective.goals) or None,  # which one lucky run would reach
         limits=replace(study.sweep.limits, patience=None),
         parameters=space,
         early_terminate=None,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from hpsearch.decision import Followed
-from hpsearch.errors import JournalError
+from hpsearch.errors import JournalError, SweepError
 from hpsearch.events import ASK_TELL, Asked, Ended, Event, Exhausted, Extended, Opened, Saved, Started
 from hpsearch.objective import Metric
 from hpsearch.report.study import stored_sweep
@@ -96,6 +96,12 @@ class Turns:
     def __init__(self, place: StudyDirectory, sweep: Sweep | None, text: str | None) -> None:
         self.since: dict[int, float] = {}
         """Of open trials, when they were asked for or told of last, in seconds since the epoch."""
+        if sweep is not None and sweep.early_terminate is not None and sweep.early_terminate.live:
+            raise SweepError(
+                "early_terminate.type: must be one that judges trials where they pause, got "
+                f"{sweep.early_terminate.kind}, which stops them while they run: who asks for trials tells of them "
+                "when they have ended"
+            )
         self._place = place
         self._lock = threading.Lock()
         self._state: Turn | None = None

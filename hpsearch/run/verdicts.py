@@ -27,6 +27,8 @@ class Rules:
     """A segment of the sweep has come to its end, so its contract can be kept."""
     ending: bool = False
     """The sweep ends: what is lost now runs again in the next run."""
+    stopped: str = ""
+    """Why the scheduler had the attempt cut, which then doesn't go on; empty where it didn't."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,10 @@ def verdict(ended: Result | TimedOut | Gone, record: TrialRecord, rules: Rules) 
     if harm is not None:
         return _go_back(ended, record, harm, result.seconds, result.checkpoint)
     if result.failure is None:
-        return Verdict(
-            (Finished(trial, attempt, result.iteration, result.checkpoint, result.reports, result.cut, result.seconds),)
-        )
+        stopped = rules.stopped if result.cut else ""
+        cut = result.cut and not stopped
+        told = (result.iteration, result.checkpoint, result.reports, cut, result.seconds, stopped)
+        return Verdict((Finished(trial, attempt, *told),))
     return _of_failure(ended, result.failure, record, rules)
 
 

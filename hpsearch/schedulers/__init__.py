@@ -16,6 +16,7 @@ from hpsearch.errors import SweepError
 from hpsearch.imports import import_object
 from hpsearch.schedulers.absent import Absent
 from hpsearch.schedulers.asha import ASHA
+from hpsearch.schedulers.bands import Bands
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.median import MedianStopping
@@ -26,7 +27,7 @@ from hpsearch.schedulers.successive_halving import SuccessiveHalving
 __all__ = ["KNOWN", "early_terminate_from_json", "settings_named"]
 
 KNOWN: Mapping[str, type[EarlyTerminate]] = {
-    cls.kind: cls for cls in (Hyperband, SuccessiveHalving, ASHA, PASHA, MedianStopping, PBT)
+    cls.kind: cls for cls in (Hyperband, SuccessiveHalving, ASHA, PASHA, MedianStopping, Bands, PBT)
 }
 """The `type` of `early_terminate` to its settings."""
 

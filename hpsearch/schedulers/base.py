@@ -73,6 +73,8 @@ class Outcome:
     reports: Sequence[Report] = ()
     """Those since its last outcome that count, unless it failed; iterations rise. A trial that had to begin anew gives
     those of former segments once more."""
+    stopped: str = ""
+    """Why `watch` had it stopped before the end of its segment; empty where it wasn't."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,14 @@ class Scheduler(ABC):
 
         New trials of which no number is known yet, such as those of a bracket that has not begun, count as one.
         """
+
+    def watch(self, report: Report) -> str | None:
+        """Take a report of a trial that runs, which may be lost yet; say why it is to be stopped, None where it isn't.
+
+        A scheduler whose settings are `live` is asked at each report, in any order among trials; its outcome then says
+        whether the trial was stopped. What is decided later must follow from outcomes alone.
+        """
+        return None
 
     @abstractmethod
     def observe(self, outcome: Outcome) -> Sequence[Decision]:

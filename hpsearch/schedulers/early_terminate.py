@@ -36,6 +36,9 @@ class EarlyTerminate(Settings, ABC):
     """Its scheduler creates trials until something else ends the sweep: `run_cap`, a searcher that has no more, or a
     limit."""
 
+    live: ClassVar[bool] = False
+    """Its scheduler stops trials while they run, by what they report."""
+
     course: ClassVar[str] = "one course of it: who goes on depends on values, and on who is first"
     """What a plan of an endless one shows, in words."""
 

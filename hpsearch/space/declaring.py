@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hpsearch.checks import InvalidKey, KeyPath, shown
 from hpsearch.space.choices import Categorical, Constant, list_advice
@@ -12,7 +13,7 @@ from hpsearch.space.distribution import Distribution
 from hpsearch.space.expressions import Expression
 from hpsearch.space.parameter import Declared, Group, Structure
 
-__all__ = ["When", "block", "check_name", "declared"]
+__all__ = ["When", "block", "check_name", "declared", "is_wandbs"]
 
 # Names become command-line options, columns and TensorBoard tags.
 _NAME = re.compile(r"[^\W\d][\w.-]*")
@@ -118,20 +119,30 @@ def _conditional(given: When, path: KeyPath, names: tuple[str, ...]) -> Declared
 def _held(value: object, path: KeyPath) -> Distribution | Structure:
     if isinstance(value, Distribution | Structure):
         return value
-    if isinstance(value, Iterable) and not isinstance(value, str | bytes | list | tuple):
+    if isinstance(value, tuple):
+        first, last = (repr(value[0]), repr(value[-1])) if value else ("0.0", "1.0")
+        raise InvalidKey(
+            path,
+            f"must be a distribution, a list of choices or a plain value, got the tuple {shown(value)}",
+            f"write hpsearch.Uniform({first}, {last}) for a range, a list for a choice, hpsearch.Constant for a value",
+        )
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | list):
         problem = f"must be a distribution, a list of choices or a plain value, got a {type(value).__name__}"
         raise InvalidKey(path, problem, list_advice(value))
     try:
-        return Categorical(value) if isinstance(value, list | tuple) else Constant(value)
+        return Categorical(value) if isinstance(value, list) else Constant(value)
     except InvalidKey as error:
         raise error.under(path) from None
 
 
+def is_wandbs(given: Mapping[Any, object]) -> bool:
+    """Say whether a mapping is one parameter in W&B's notation, and no group."""
+    held = any(isinstance(value, Distribution | Structure | When) for value in given.values())
+    return not held and any(key in given for key in _WANDB_KEYS)
+
+
 def _refuse_wandb(given: Mapping[object, object], path: KeyPath) -> None:
-    known = (Distribution, Structure, When)
-    if any(key in given and not isinstance(given[key], known) for key in _WANDB_KEYS) and not any(
-        isinstance(value, known) for value in given.values()
-    ):
+    if is_wandbs(given):
         raise InvalidKey(
             path,
             f"must be a distribution or a group, got W&B's notation ({', '.join(map(str, given))})",

@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from hpsearch.events import Event, Exhausted, Extended, Failed, Lost, Opened, Started
+from hpsearch.events import Event, Exhausted, Extended, Failed, Finished, Lost, Opened, Started
 from hpsearch.trial import Failure, Parent, Report, Segment, Trial
 
 __all__ = ["decode", "encode"]
@@ -35,6 +35,7 @@ _INLINED: Mapping[type, str] = {Started: "segment"}
 _LACKING: Mapping[type, Mapping[str, Any]] = {
     Opened: {"workers_per_trial": None},
     Started: {"new": None, "reason": "", "bracket": None, "rung": None},
+    Finished: {"stopped": ""},
     Failed: {"seconds": 0.0},
     Lost: {"seconds": 0.0},
     Extended: {"settings": {}},

@@ -28,7 +28,7 @@ from hpsearch.study.segment_reports import SegmentReports
 from hpsearch.study.suggestions import CallsOf, NotYet, Suggestions, direct_calls
 from hpsearch.study.trial_record import TrialRecord
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import Score, Segment, Trial, TrialRow, TrialState
+from hpsearch.trial import Report, Score, Segment, Trial, TrialRow, TrialState
 
 __all__ = ["Next", "StudyState"]
 
@@ -198,6 +198,14 @@ class StudyState:
         """Count the segments that `next` would give now; where new trials have no known bound, at least one."""
         return len(self._journaled.requeued) + self._scheduler.ready()
 
+    def watch(self, reports: Sequence[Report]) -> Iterator[tuple[Segment, str]]:
+        """Take live reports; give the running segments that the scheduler wants stopped, and why."""
+        for report in reports:
+            reason = self._scheduler.watch(report)
+            segment = self._records.of(report.trial).segment
+            if reason is not None and segment is not None:
+                yield segment, reason
+
     @property
     def finished_segments(self) -> int:
         """Segments that came to their end."""
@@ -333,7 +341,9 @@ class StudyState:
             case Finished(trial=trial) if trial not in self._journaled.requeued and trial not in self._journaled.pruned:
                 score = self._records.of(event.trial).result.score
                 reports = self._reports.take(event.trial, event.iteration)
-                outcome = Outcome(event.trial, event.iteration, float("nan") if score is None else score, reports)
+                outcome = Outcome(
+                    event.trial, event.iteration, float("nan") if score is None else score, reports, event.stopped
+                )
                 return self._scheduler.observe(outcome)
             case Failed(retry=False):
                 return self._scheduler.observe(

@@ -63,7 +63,7 @@ def _leaves(sweep: Mapping[str, Any]) -> dict[KeyPath, Value]:
         leaves: dict[KeyPath, Value] = {(section,): given}
         if isinstance(given, Mapping):
             leaves = {(section, key): value for key, value in given.items()}
-        elif section == "metric":
+        elif section == "metric" and given is not None:
             leaves = {(section, place, key): v for place, one in enumerate(given) for key, v in one.items()}
         out |= {path: value for path, value in leaves.items() if value is not None and path[-1] not in how}
     constraints = [item["constraint"] for item in sweep["parameters"] if "constraint" in item]

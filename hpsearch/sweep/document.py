@@ -18,7 +18,7 @@ import yaml
 from hpsearch.checks import InvalidKey, InvalidKeys, KeyPath, shown
 from hpsearch.errors import SweepError
 
-__all__ = ["Document", "Mark", "parse_value", "read_document"]
+__all__ = ["Document", "Mark", "parse_value", "read_document", "read_text"]
 
 _MOST_BYTES = 1_000_000
 _MOST_VALUES = 100_000
@@ -97,6 +97,15 @@ def read_document(path: Path, what: str = "sweep") -> Document:
     Raises:
         SweepError: It can't be read, isn't YAML, or holds what no sweep can; the text names file and line.
     """
+    return _parse(read_text(path, what), str(path), what=what)
+
+
+def read_text(path: Path, what: str = "sweep") -> str:
+    """Read a file as text.
+
+    Raises:
+        SweepError: It can't be read, or is too long for what it should be.
+    """
     name = str(path)
     try:
         if not path.is_file():
@@ -109,11 +118,10 @@ def read_document(path: Path, what: str = "sweep") -> Document:
     if len(content) > _MOST_BYTES:
         raise SweepError(f"{name}: must be a {what} file of at most {_MOST_BYTES:,} bytes, got more")
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise SweepError(f"{name}:{line}: must be UTF-8 text, got the byte {content[error.start]:#04x}") from None
-    return _parse(text, name, what=what)
 
 
 def parse_value(text: str, name: str) -> object:

@@ -17,6 +17,7 @@ from hpsearch.errors import SweepError
 from hpsearch.imports import is_import_path
 from hpsearch.known_observers import check_observer
 from hpsearch.schedulers import KNOWN, settings_named
+from hpsearch.schedulers.bands import Bands
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.searchers import searcher_named
 from hpsearch.settings import settings_fields
@@ -28,13 +29,12 @@ from hpsearch.sweep.parts import Checkpoints, Limits, Metric, Resources, Scaling
 from hpsearch.sweep.reader import Kind, Table, command_or_line, listed, section, words
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.sweep.table_name import is_table
-from hpsearch.sweep.wandb import HINTS, IGNORED
+from hpsearch.sweep.wandb import BAND_KEYS, HINTS, IGNORED, METRIC_IGNORED, as_bands, wandb_notes
 from hpsearch.trial import Params
 
-__all__ = ["load_sweep", "locate", "scaling_from_mapping", "sweep_from_mapping"]
+__all__ = ["load_sweep", "locate", "scaling_from_mapping", "sweep_from_mapping", "sweep_notes"]
 
 _REQUIRED = {
-    "metric": "metric: {name: loss, goal: minimize}",
     "method": "method: random",
     "parameters": "parameters: {lr: {min: 0.001, max: 0.1}}",
 }
@@ -42,6 +42,9 @@ _REQUIRED = {
 
 _LIKELY_SPAN = 27
 """Iterations of three rungs by 3."""
+
+_EPOCHS = re.compile(r"(?:n_?|nb_?|num_?|max_?|total_?|train_?|training_?)*(?:epochs?|iterations?)", re.IGNORECASE)
+"""Names of parameters that say how long a trial trains."""
 
 
 def load_sweep(path: str | Path, overrides: Sequence[str] = (), *, runs: bool = True) -> Sweep:
@@ -66,6 +69,13 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = (), *, runs: bool = 
         mistakes = error.mistakes if isinstance(error, InvalidKeys) else (error,)
         ordered = sorted(mistakes, key=lambda mistake: document.mark(dotted_path(document.value, mistake.key)).line)
         raise SweepError("\n".join(_located(mistake, document, given) for mistake in ordered)) from None
+
+
+def sweep_notes(path: str | Path, overrides: Sequence[str] = ()) -> list[str]:
+    """Say what a file that `load_sweep` has read means otherwise here than at W&B, whose keys it has."""
+    document = read_document(Path(path))
+    apply_overrides(document, overrides)
+    return wandb_notes(document.value)
 
 
 def locate(path: str | Path, key: str) -> str:
@@ -115,13 +125,19 @@ def _import_path(value: object, path: KeyPath) -> str:
 
 def _metric(value: object, path: KeyPath) -> Metric | tuple[Metric, ...]:
     """Read one metric, or a list of several."""
+
+    def read(one: object, path: KeyPath) -> Metric:
+        if isinstance(one, Mapping):
+            one = {key: given for key, given in one.items() if key not in METRIC_IGNORED}
+        return section(Metric, one, path, HINTS["metric"], example=lambda key, table: "loss")
+
     if not isinstance(value, list):
-        return section(Metric, value, path, HINTS["metric"], example=lambda key, table: "loss")
+        return read(value, path)
     mistakes = Mistakes()
     found: list[Metric] = []
     for place, one in enumerate(value):
         with mistakes.kept():
-            found.append(section(Metric, one, (*path, place), HINTS["metric"], example=lambda key, table: "loss"))
+            found.append(read(one, (*path, place)))
     mistakes.refuse()
     return tuple(found)
 
@@ -143,6 +159,8 @@ def _method(value: object, path: KeyPath) -> str:
 
 def _early_terminate(top: Table, value: object, path: KeyPath) -> EarlyTerminate:
     """Read the section; which keys it may have hangs on its `type`."""
+    if (bands := as_bands(value)) is not None:
+        return _wandbs_hyperband(bands, path)
     keys = tuple(value) if isinstance(value, Mapping) else ("type", "max_iter", "eta")
     kind = Table(value, path, keys).get("type", text, "type: hyperband")
     try:
@@ -156,15 +174,52 @@ def _early_terminate(top: Table, value: object, path: KeyPath) -> EarlyTerminate
     return section(settings, value, path, hints, ("type",), functools.partial(_likely, top))
 
 
+def _wandbs_hyperband(bands: dict[str, Any], path: KeyPath) -> Bands:
+    """Read what W&B calls hyperband; mistakes name the keys that stand there."""
+    there = {ours: wandbs for wandbs, ours in BAND_KEYS.items()}
+    try:
+        return section(Bands, bands, path)
+    except (InvalidKey, InvalidKeys) as error:
+        mistakes = error.mistakes if isinstance(error, InvalidKeys) else (error,)
+        raise InvalidKeys(
+            [
+                InvalidKey((*one.key[:-1], there.get(str(one.key[-1]), one.key[-1])), one.problem, one.advice)
+                for one in mistakes
+            ]
+        ) from None
+
+
 def _likely(top: Table, key: str, table: Table) -> str:
-    """Guess what a file should say that lacks a setting: what stands at the top, or three rungs above min_iter."""
+    """Guess what a file should say that lacks a setting: as long as its own parameters or `max_iter` say.
+
+    Where none of them does, it is three rungs above min_iter.
+    """
     if key != "max_iter":
         return "..."
+    if (epochs := _epochs(top.value.get("parameters"))) is not None:
+        return str(epochs)
     for place, wanted in ((top, "max_iter"), (table, "min_iter")):
         given = place.value.get(wanted)
         if isinstance(given, int) and given >= 1:
             return str(given if place is top else given * _LIKELY_SPAN)
     return str(_LIKELY_SPAN)
+
+
+def _epochs(parameters: object) -> int | None:
+    """Give the most epochs that the parameters may ask for; None where none of them is called so."""
+    if not isinstance(parameters, Mapping):
+        return None
+    for name, given in parameters.items():
+        if not isinstance(given, Mapping):
+            continue
+        if "parameters" in given and (inside := _epochs(given["parameters"])) is not None:
+            return inside
+        values = given.get("values")
+        found = [given.get("value"), given.get("max"), *(values if isinstance(values, list) else [])]
+        numbers = [one for one in found if isinstance(one, int) and not isinstance(one, bool) and one >= 1]
+        if numbers and _EPOCHS.fullmatch(str(name).rsplit(".", 1)[-1].replace("-", "_")):
+            return max(numbers)
+    return None
 
 
 def _points_to_try(value: object, path: KeyPath) -> tuple[Params, ...]:

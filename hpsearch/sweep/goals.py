@@ -17,12 +17,14 @@ _INSTEAD = {"metric": "one metric", "outcome_constraints": "left out"}
 """Keys that somebody may not take, to what must be there."""
 
 
-def checked_metric(given: object) -> Metric | tuple[Metric, ...]:
-    """Take one metric, or several; a list of one is that one.
+def checked_metric(given: object) -> Metric | tuple[Metric, ...] | None:
+    """Take one metric, or several, or none; a list of one is that one.
 
     Raises:
         InvalidKey: It is something else, or they can't decide together.
     """
+    if given is None:
+        return None
     goals = tuple(given) if isinstance(given, list | tuple) else (given,)
     if not goals:
         raise InvalidKey(("metric",), "must hold at least one metric, got none")
@@ -69,14 +71,30 @@ def _beside(others: Sequence[OutcomeConstraint], given: object, key: KeyPath) ->
     return constraint
 
 
+def _check_nobody_ranks(
+    objective: Objective, method: str, searcher: type[Searcher] | None, early: EarlyTerminate | None
+) -> None:
+    """Check that nothing asks which trials are better, where no metric says so."""
+    learns = searcher is not None and searcher.learns
+    for wants, why in (
+        (learns, f"method is {method}, which goes by it"),
+        (early is not None, "trials are terminated early, by it"),
+        (bool(objective.constraints), "outcome_constraints stand: trials that keep them are ranked by it"),
+    ):
+        if wants:
+            raise InvalidKey(("metric",), f"is required where {why}", add=((), "metric: {name: loss, goal: minimize}"))
+
+
 def check_who_ranks(
     objective: Objective, method: str, searcher: type[Searcher] | None, early: EarlyTerminate | None
 ) -> None:
-    """Check that whoever compares trials can do so by more than one number.
+    """Check that whoever compares trials has a number to do so by, and can do so by more than one.
 
     Raises:
         InvalidKey: One can't.
     """
+    if not objective.goals:
+        _check_nobody_ranks(objective, method, searcher, early)
     key = None if searcher is None else unfit_for(searcher, objective)
     if key is not None:
         able = [name for name, known in SEARCHERS.items() if known.learns and not unfit_for(known, objective)]

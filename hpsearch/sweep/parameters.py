@@ -8,12 +8,13 @@ from typing import Any, TypeGuard
 
 from hpsearch.checks import InvalidKey, KeyPath, Mistakes, at_least, integer, nearest, shown
 from hpsearch.space import Categorical, Cell, Chain, Choice, Distribution, Repeat, Space
+from hpsearch.space.declaring import is_wandbs
 from hpsearch.space.expressions import Expression
 from hpsearch.space.parameter import Declared, Group, Structure
 from hpsearch.sweep.distributions import read_distribution
 from hpsearch.sweep.reader import Table, listed
 
-__all__ = ["STRUCTURE_FORMS", "read_constraints", "read_parameters"]
+__all__ = ["STRUCTURE_FORMS", "read_constraints", "read_parameters", "with_distributions"]
 
 _DEEPEST_GROUP = 15
 
@@ -31,6 +32,29 @@ def read_parameters(value: object, path: KeyPath, constraints: tuple[Expression,
         return Space(found, constraints)
     except InvalidKey as error:
         raise error if error.key[:1] == ("constraints",) else error.under(path) from None
+
+
+def with_distributions(parameters: Mapping[str, Any], path: KeyPath = ("parameters",)) -> dict[str, Any]:
+    """Give a space as Python writes it, where what stands in W&B's notation is what it says: `{"min": 0, "max": 1}`.
+
+    A mapping is in that notation where it has one of its keys, and holds no distribution and no structure.
+
+    Raises:
+        InvalidKey: One of them is wrong.
+    """
+    out: dict[str, Any] = {}
+    for name, given in parameters.items():
+        here = (*path, name)
+        if not isinstance(given, Mapping):
+            out[name] = given
+        elif not is_wandbs(given):
+            out[name] = with_distributions(given, here)
+        elif isinstance(given.get("parameters"), Mapping):
+            Table(given, here, ("parameters",)).mistakes.refuse()
+            out[name] = with_distributions(given["parameters"], (*here, "parameters"))
+        else:
+            out[name] = read_distribution(given, here)
+    return out
 
 
 def read_constraints(value: object, path: KeyPath) -> tuple[Expression, ...]:

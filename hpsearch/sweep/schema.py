@@ -21,7 +21,7 @@ from hpsearch.settings import Settings, SettingsField, settings_fields
 from hpsearch.sweep.distributions import PARAMETER_FORMS
 from hpsearch.sweep.parameters import STRUCTURE_FORMS
 from hpsearch.sweep.parts import SECTIONS
-from hpsearch.sweep.wandb import IGNORED
+from hpsearch.sweep.wandb import IGNORED, METRIC_IGNORED
 
 __all__ = ["json_schema", "with_key_tables"]
 
@@ -48,7 +48,7 @@ def json_schema() -> dict[str, Any]:
         "method": {"anyOf": [{"enum": [*SEARCHERS]}, {"type": "string", "pattern": ":"}]},
         "parameters": {"$ref": "#/$defs/parameters"},
         "constraints": {"anyOf": [text, {"type": "array", "items": text}]},
-        "early_terminate": {"anyOf": [_scheduler(kind) for kind in KNOWN] + [_own_scheduler()]},
+        "early_terminate": {"anyOf": [_scheduler(kind) for kind in KNOWN] + [_wandbs_hyperband(), _own_scheduler()]},
         "max_iter": whole | {"minimum": 1},
         "run_cap": whole | {"minimum": 1},
         "points_to_try": {"type": "array", "items": {"type": "object"}},
@@ -57,7 +57,7 @@ def json_schema() -> dict[str, Any]:
         "seed": whole | {"minimum": 0},
         "outcome_constraints": {"anyOf": [text, {"type": "array", "items": text}]},
         **{name: _object(settings) for name, settings in SECTIONS.items()},
-        "metric": {"anyOf": [_object(Metric), {"type": "array", "items": _object(Metric), "minItems": 1}]},
+        "metric": {"anyOf": [_metric(), {"type": "array", "items": _metric(), "minItems": 1}]},
         **{name: {} for name in IGNORED},
     }
     return {
@@ -65,10 +65,10 @@ def json_schema() -> dict[str, Any]:
         "title": "hpsearch sweep",
         "type": "object",
         "properties": {
-            name: kind if name in IGNORED or name in ("metric", "method", "parameters") else _or_null(kind)
+            name: kind if name in IGNORED or name in ("method", "parameters") else _or_null(kind)
             for name, kind in properties.items()
         },
-        "required": ["metric", "method", "parameters"],
+        "required": ["method", "parameters"],
         "additionalProperties": False,
         "$defs": {
             "parameters": {"type": "object", "minProperties": 1, "additionalProperties": {"$ref": "#/$defs/parameter"}},
@@ -110,6 +110,25 @@ def _object(settings: type[Settings]) -> dict[str, Any]:
         "type": "object",
         "properties": {name: {**field.schema, "description": told[name]} for name, field in fields.items()},
         "required": [name for name, field in fields.items() if field.required],
+        "additionalProperties": False,
+    }
+
+
+def _metric() -> dict[str, Any]:
+    out = _object(Metric)
+    out["properties"] |= {name: {} for name in METRIC_IGNORED}
+    return out
+
+
+def _wandbs_hyperband() -> dict[str, Any]:
+    """Describe W&B's section, which names its bands otherwise than ours."""
+    whole = {"type": "integer", "minimum": 1}
+    keys: dict[str, dict[str, Any]] = dict.fromkeys(("min_iter", "max_iter", "s"), whole)
+    keys |= {"eta": {"type": "number"}, "strict": {"type": "boolean"}}
+    return {
+        "type": "object",
+        "properties": {"type": {"const": "hyperband"}, **{name: _or_null(kind) for name, kind in keys.items()}},
+        "anyOf": [{"required": ["type", key]} for key in ("min_iter", "max_iter")],
         "additionalProperties": False,
     }
 

@@ -65,8 +65,8 @@ class Sweep:
     """Path of a script, for `command`."""
     command: tuple[str, ...] | None = None
     """Words with W&B's macros. None with a `program`: W&B's `${env} ${interpreter} ${program} ${args}`."""
-    metric: Metric | tuple[Metric, ...]
-    """What decides: one metric, or several."""
+    metric: Metric | tuple[Metric, ...] | None = None
+    """What decides: one metric, or several; None: nothing does, and no trial is the best."""
     method: Method
     search: Search = field(default_factory=Search)
     """How a `method` that learns is asked."""
@@ -153,6 +153,12 @@ class Sweep:
         return Objective(self.metric, tuple(constraints))
 
     @property
+    def unbounded(self) -> bool:
+        """Whether trials are created for as long as the sweep runs."""
+        early = self.early_terminate
+        return self.run_cap is None and (early is None or early.endless) and not self.searcher.finite
+
+    @property
     def iterations(self) -> int | None:
         """Most iterations that a trial may get; None: until the trainable returns."""
         return self.max_iter if self.early_terminate is None else self.early_terminate.max_iter
@@ -217,7 +223,7 @@ class Sweep:
                     raise InvalidKey(("command", place), f"must be a string, got {shown(word)}")
             object.__setattr__(self, "command", tuple(self.command))
             try:
-                check_command(self.command)
+                check_command(self.command, self.parameters.some_names())
             except TrainableError as error:
                 raise InvalidKey(("command",), f"must be a command that can be run: {error}") from None
         if self.trainable is not None:
@@ -300,7 +306,9 @@ class Sweep:
         if searcher is not None and not forks and searcher.over and settings_named(searcher.over).forks:
             problem = f"must be one that forks trials where method is {self.method}, got {early and early.kind}"
             raise InvalidKey(("early_terminate", "type"), problem, f"{searcher.over} does; or take method random")
-        if early is not None and early.newest and (scope := self.objective.goals[0].scope) != "last":
+        scopes = {goal.scope for goal in self.objective.goals} - {"last"}
+        if early is not None and early.newest and scopes:
+            (scope,) = scopes
             problem = f"must be last where early_terminate is of type {early.kind}, got {scope}"
             raise InvalidKey(("metric", "scope"), f"{problem}: it compares the states that it copies", "remove it")
 
@@ -320,16 +328,6 @@ class Sweep:
             if early is not None and self.run_cap < early.least_trials:
                 problem = f"must be at least the {early.least_trials} trials that {early.kind} begins with"
                 raise InvalidKey(("run_cap",), f"{problem}, got {self.run_cap}", "raise it, or leave it out")
-        elif searcher is not None and not searcher.finite:
-            if early is None:
-                problem = f"is required where method is {self.method} and nothing terminates early: it would never end"
-                raise InvalidKey(("run_cap",), problem, add=((), "run_cap: 100"))
-            if early.endless and self.limits.max_time is None:
-                problem = (
-                    f"or limits.max_time is required where method is {self.method} and early_terminate is of type "
-                    f"{early.kind}, which creates trials for as long as it may: it would never end"
-                )
-                raise InvalidKey(("run_cap",), problem, add=((), "run_cap: 100"))
 
     def _checked_point(self, key: KeyPath, point: Params, partial: bool) -> dict[str, Value]:
         if not isinstance(point, Mapping):
@@ -364,6 +362,8 @@ class Sweep:
             own["parameters"] = space_of(law).from_json(own["parameters"])
             own["early_terminate"] = None if early is None else early_terminate_from_json(early)
             for name, section in SECTIONS.items():
+                if own[name] is None:
+                    continue
                 many = own[name] if isinstance(own[name], list) else [own[name]]
                 read = [section(**{**BEFORE_KEYS.get(name, {}), **one}) for one in many]
                 own[name] = tuple(read) if isinstance(own[name], list) else read[0]

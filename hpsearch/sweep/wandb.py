@@ -1,27 +1,106 @@
-"""What W&B's sweep keys mean here, for errors that help a W&B sweep file over.
+"""What W&B's sweep keys mean here, where that isn't the same: what runs otherwise, what has no effect, what to change.
 
-Keys that both know mean the same and aren't listed.
+Keys that both know mean the same and aren't listed. The rules are those of W&B's `sweeps` package and of its agent.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
+from hpsearch.schedulers.bands import Bands
 from hpsearch.settings import settings_fields
 from hpsearch.sweep.parts import Limits, Resources
 
-__all__ = ["HINTS", "IGNORED", "REFUSED_DISTRIBUTIONS"]
+__all__ = ["BAND_KEYS", "HINTS", "IGNORED", "METRIC_IGNORED", "REFUSED_DISTRIBUTIONS", "as_bands", "wandb_notes"]
 
-IGNORED = ("description", "project", "entity")
-"""Top-level keys that are accepted and have no effect."""
+IGNORED: Mapping[str, str] = {
+    **dict.fromkeys(("description", "project", "entity", "apiVersion", "kind", "tags", "notes", "group"), ""),
+    "controller": "hpsearch is the controller",
+    "count": "what bounds the trials of a sweep is run_cap",
+}
+"""Top-level keys that are accepted and have no effect, to why that should be said; empty where it needn't."""
+
+METRIC_IGNORED: Mapping[str, str] = {
+    "impute": "a failed trial always ranks last",
+    "impute_while_running": "a trial is ranked when it has ended",
+}
+"""Likewise under `metric`."""
+
+BAND_KEYS: Mapping[str, str] = {"max_iter": "last_iter", "s": "bands"}
+"""Keys of W&B's hyperband to those of `Bands`, where they are called otherwise."""
+
+_HYPERBAND = frozenset({"type", "min_iter", "max_iter", "s", "eta", "strict"})
+
+
+def as_bands(early: object) -> dict[str, Any] | None:
+    """Give W&B's hyperband as the settings of `Bands`; None where the section is ours.
+
+    It is W&B's where `max_iter` is missing, which ours needs, or where `s` or `strict` stands, which ours doesn't have.
+    As there, `max_iter` with `s` comes before `min_iter`, which else leaves `s` without a meaning.
+    """
+    if not isinstance(early, Mapping) or early.get("type") != "hyperband" or not early.keys() <= _HYPERBAND:
+        return None
+    given = {key: value for key, value in early.items() if value is not None and key != "type"}
+    if "max_iter" in given and not given.keys() & {"s", "strict"}:
+        return None
+    if not given.keys() & {"min_iter", "max_iter"}:
+        return None
+    unused = "min_iter" if "max_iter" in given else "s"
+    return {BAND_KEYS.get(key, key): value for key, value in given.items() if key != unused}
+
+
+def _exponents(parameters: object, path: str) -> list[str]:
+    """Tell of bounds that look like values, where they are exponents."""
+    notes: list[str] = []
+    for name, given in parameters.items() if isinstance(parameters, Mapping) else ():
+        if not isinstance(given, Mapping):
+            continue
+        notes += _exponents(given.get("parameters"), f"{path}.{name}")
+        low, high = given.get("min"), given.get("max")
+        if (
+            given.get("distribution") != "log_uniform"
+            or not isinstance(low, float)
+            or not isinstance(high, float | int)
+        ):
+            continue
+        if 0 < low < high <= 1:
+            told = f"{path}.{name}: bounds of log_uniform are exponents of e, as at W&B: it is drawn from"
+            values = f"{math.exp(low):.4g} to {math.exp(high):.4g}"
+            notes.append(f"{told} {values}; log_uniform_values takes the bounds themselves")
+    return notes
+
+
+def wandb_notes(value: object) -> list[str]:
+    """Say what of a sweep that was read without an error means something else here than a reader of W&B's may expect.
+
+    Args:
+        value: The mapping, of plain Python values.
+    """
+    if not isinstance(value, Mapping):
+        return []
+    notes = [f"{key} has no effect: {why}" for key, why in IGNORED.items() if why and key in value]
+    metrics = value.get("metric")
+    for metric in metrics if isinstance(metrics, list) else [metrics]:
+        if isinstance(metric, Mapping):
+            notes += [f"metric.{key} has no effect: {why}" for key, why in METRIC_IGNORED.items() if key in metric]
+    if metrics is None:
+        notes.append("metric isn't given: trials are run and shown, and none of them is the best")
+    notes += _exponents(value.get("parameters"), "parameters")
+    early = value.get("early_terminate")
+    if (bands := as_bands(early)) is not None:
+        assert isinstance(early, Mapping)
+        notes.append(f"early_terminate of type hyperband is W&B's and runs as type bands: {Bands(**bands).summary()}")
+        if "s" in early and "max_iter" not in early:
+            notes.append("early_terminate.s has no effect beside min_iter, as at W&B")
+    return notes
+
 
 HINTS: Mapping[str, Mapping[str, str]] = {
     "": {
-        "apiVersion": "W&B's version has no meaning here: remove the line",
-        "kind": "every file is a sweep here: remove the line",
         "job": "hpsearch launches no W&B jobs: name the script as program, or a function as trainable",
         "image_uri": "hpsearch launches no images: name the script as program, or a function as trainable",
-        "controller": "hpsearch is the controller: remove it",
         "scheduler": "early_terminate says how far trials go: remove it",
         "metrics": "write metric, with its name and goal, or a list of several",
         "s": "it stands under early_terminate, and is called brackets here",
@@ -34,10 +113,7 @@ HINTS: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(settings_fields(Limits), "it stands under limits"),
         **dict.fromkeys(("goal", "target"), "it stands under metric"),
     },
-    "metric": {
-        "impute": "a failed trial always ranks last: remove the line",
-        "impute_while_running": "a trial is ranked when its rung is done: remove the line",
-    },
+    "metric": {},
     "early_terminate": {
         "s": "the rungs follow from min_iter, max_iter and eta; how many brackets run is called brackets: remove s",
         "strict": "rungs always keep the best 1/eta, which is W&B's strict: remove the line",

@@ -6,33 +6,49 @@ import difflib
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpsearch.errors import TrainableError
 
-__all__ = ["DEFAULT_COMMAND", "check_command", "expand"]
+__all__ = ["DEFAULT_COMMAND", "MACROS", "check_command", "expand"]
 
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 """What runs `program` where the sweep names no `command`."""
 
 _ONE_WORD = ("env", "interpreter", "program", "args_json", "args_json_file")
-_MANY_WORDS = ("args", "args_no_hyphens", "args_no_boolean_flags")
+_MANY_WORDS = (
+    "args",
+    "args_no_equals",
+    "args_no_hyphens",
+    "args_no_boolean_flags",
+    "args_append_hydra",
+    "args_override_hydra",
+)
+MACROS = (*_ONE_WORD, *_MANY_WORDS)
+"""Names of macros, but for those of environment variables."""
+
 _VARIABLE = "envvar:"
-_MACRO = re.compile(r"\$\{(envvar:[^}]*|\w+)\}")
+_MACRO = re.compile(r"\$\{(envvar:[^}]*|[\w.-]+)\}")
+_OTHERS = re.compile(r"[+~]*[A-Za-z_][\w./@-]*=|.*\s")
+"""Words whose `${NAME}` somebody else may know: an override of Hydra's, `key=...`, and a line for a shell."""
 
 
-def check_command(command: Sequence[str]) -> None:
+def check_command(command: Sequence[str], parameters: Collection[str] = ()) -> None:
     """Check the macros of a command without running it.
 
-    A macro that stands for several words must be a word of its own. Within a longer word, `${NAME}` that is
-    no macro stays as it is: a shell may know it.
+    A macro that stands for several words must be a word of its own. `${NAME}` of a parameter is its value. Another
+    `${NAME}` stays as it is in a word that is Hydra's, as `run.dir=${now}`, or a shell's, with a space in it.
+
+    Args:
+        command: Words with macros.
+        parameters: Flat names that have values.
 
     Raises:
         TrainableError: A macro is unknown or stands where it can't; says which one is near.
     """
-    known = (*_ONE_WORD, *_MANY_WORDS)
+    known = (*MACROS, *parameters)
     for word in command:
         for name in _MACRO.findall(word):
             alone = word == f"${{{name}}}"
@@ -40,10 +56,10 @@ def check_command(command: Sequence[str]) -> None:
                 raise TrainableError(
                     f"`command` holds {word!r}, but ${{{name}}} stands for several words: put it by itself"
                 )
-            if alone and name not in known and not name.startswith(_VARIABLE):
+            if name not in known and not name.startswith(_VARIABLE) and (alone or not _OTHERS.match(word)):
                 nearest = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean ${{{nearest[0]}}}?" if nearest else f"there are {', '.join(known)}, envvar:NAME"
-                raise TrainableError(f"`command` holds {word}, which is no macro: {hint}")
+                hint = f"did you mean ${{{nearest[0]}}}?" if nearest else f"there are {', '.join(MACROS)}, envvar:NAME"
+                raise TrainableError(f"`command` holds {word}, and ${{{name}}} is no macro and no parameter: {hint}")
 
 
 def expand(
@@ -67,8 +83,9 @@ def expand(
     Raises:
         TrainableError: A macro is no good, or its environment variable isn't set.
     """
-    check_command(command)
+    check_command(command, flat)
     meanings = {
+        **{name: _text(value) for name, value in flat.items()},
         "env": "/usr/bin/env",
         "interpreter": sys.executable,
         "args_json": json.dumps(nested),
@@ -80,6 +97,9 @@ def expand(
         json_file.write_text(meanings["args_json"], "utf-8")
     many = {
         "${args}": [f"--{name}={_text(value)}" for name, value in flat.items()],
+        "${args_no_equals}": [word for name, value in flat.items() for word in (f"--{name}", _text(value))],
+        "${args_append_hydra}": [f"+{name}={_text(value)}" for name, value in flat.items()],
+        "${args_override_hydra}": [f"++{name}={_text(value)}" for name, value in flat.items()],
         "${args_no_hyphens}": [f"{name}={_text(value)}" for name, value in flat.items()],
         "${args_no_boolean_flags}": [
             f"--{name}" if value is True else f"--{name}={_text(value)}"

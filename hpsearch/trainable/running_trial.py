@@ -112,6 +112,11 @@ class RunningTrial:
         self._clock = time.perf_counter()
 
     @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics that every report must hold."""
+        return self._assignment.objective.names
+
+    @property
     def group(self) -> Group:
         """The workers that run this segment, a `hpsearch_comm.Group`: a group of one where there is but one.
 

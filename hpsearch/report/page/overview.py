@@ -31,6 +31,8 @@ def overview(study: Study) -> Section:
     words.append(f"{counted(len(rows), 'trial')}: {by_state(Counter(row.state for row in rows)) or 'none'}. {cost}.")
     words += _stopped(rows)
     leaders = study.leaders
+    if not objective.goals:
+        return Section("What was found", ["The sweep names no metric, so no trial is the best.", *words])
     if not leaders:
         return Section("What was found", ["No trial has a value yet.", *words])
     if objective.several:

@@ -110,7 +110,7 @@ def importance(study: Study) -> Section | None:
     It goes by what was reported at the highest iteration that 20 trials reached, so that it compares like with like.
     """
     objective = study.sweep.objective
-    if objective.several:
+    if len(objective.goals) != 1:
         return None
     goal = objective.goals[0].name
     curves = {trial: dict(curve) for trial, curve in study.curves().items()} if study.trials else {}

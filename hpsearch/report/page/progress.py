@@ -29,7 +29,7 @@ def history(study: Study) -> Section | None:
     """Draw every trial's value in the order of their beginning, and the best so far."""
     objective = study.sweep.objective
     rows = [row for row in study.trials if row.values and all(map(math.isfinite, row.values))]
-    if objective.several or not rows:
+    if len(objective.goals) != 1 or not rows:
         return None
     goal = objective.goals[0]
     changes = [moment for moment in study.course().changes if moment.front]
@@ -65,7 +65,7 @@ def _kind(row: TrialRow) -> str:
 def curves(study: Study) -> Section | None:
     """Draw the learning curves, coloured by how far the trial came."""
     objective = study.sweep.objective
-    if objective.several:
+    if len(objective.goals) != 1:
         return None
     goal = objective.goals[0]
     rows = {row.number: row for row in study.trials}

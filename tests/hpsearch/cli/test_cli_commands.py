@@ -25,6 +25,7 @@ COMMANDS = [
     "design",
     "rerun",
     "plan",
+    "convert",
     "resume",
     "retry",
     "pause",

@@ -95,6 +95,12 @@ for iteration in range(int(os.environ["HPSEARCH_START"]), int(os.environ["HPSEAR
 """
 
 
+SPACE = {
+    "x": {"distribution": "uniform", "min": 0, "max": 1},
+    "optimizer": {"parameters": {"lr": {"value": 0.5}}},
+}
+
+
 def test_a_wandb_sweep_of_a_script_runs_with_the_default_command(here, hpsearch_command):
     (here / "train.py").write_text(TRAIN)
     write_sweep(
@@ -103,10 +109,7 @@ def test_a_wandb_sweep_of_a_script_runs_with_the_default_command(here, hpsearch_
         program="train.py",
         project="forgotten",
         description="as W&B has it",
-        parameters={
-            "x": {"distribution": "uniform", "min": 0, "max": 1},
-            "optimizer": {"parameters": {"lr": {"value": 0.5}}},
-        },
+        parameters=SPACE,
     )
     assert hpsearch_command("run", "wandb.yaml", *INLINE, "--dir", "study").code == 0
     trials = hpsearch.load("study").trials
@@ -114,8 +117,10 @@ def test_a_wandb_sweep_of_a_script_runs_with_the_default_command(here, hpsearch_
     assert hpsearch.load("study").best_params["optimizer"] == {"lr": 0.5}
 
 
-def test_wandbs_way_of_naming_what_is_missing(here, hpsearch_command):
-    write_sweep(here / "wandb.yaml", None, program="train.py", run_cap=None, max_iter=None)
-    answer = hpsearch_command("run", "wandb.yaml", *INLINE)
-    assert answer.code == 1
-    assert "add at the top level:\nrun_cap: 100" in answer.err
+def test_without_run_cap_a_sweep_goes_on_until_something_ends_it_and_says_so(here, hpsearch_command):
+    (here / "train.py").write_text(TRAIN)
+    write_sweep(here / "wandb.yaml", None, program="train.py", run_cap=None, parameters=SPACE)
+    answer = hpsearch_command("run", "wandb.yaml", *INLINE, "--set", "metric.target=1000", "--dir", "study")
+    assert answer.code == 0
+    assert "note: run_cap isn't given: trials are created until the sweep is stopped" in answer.err
+    assert hpsearch.load("study").state == "target"

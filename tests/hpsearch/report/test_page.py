@@ -184,6 +184,17 @@ def test_structures_are_drawn_those_of_the_best_three_that_differ(folder):
     assert len(titles) == 9
 
 
+def test_a_study_without_a_metric_has_no_best(folder):
+    sweep = {"method": "random", "run_cap": 3, "max_iter": 2, "parameters": {"x": {"min": 0.0, "max": 1.0}}}
+    given: dict[str, Any] = {"backend": "inline", "tensorboard": False, "progress": False}
+    study = hpsearch.search(curve, sweep, directory=folder / "any", **given)
+    reader = Reader(page_of([study]).html())
+    assert "The sweep names no metric, so no trial is the best." in reader.text
+    assert "Learning curves" not in reader.headings
+    with pytest.raises(HpsearchError, match="expected studies with a metric to compare by"):
+        page_of([study, hpsearch.search(curve, {**sweep, "seed": 4}, directory=folder / "any-2", **given)])
+
+
 def test_a_study_without_a_value_says_so(folder):
     with pytest.raises(HpsearchError):
         searched(folder / "failed", lambda trial: 1 / 0, run_cap=5, max_iter=1, early_terminate=None)

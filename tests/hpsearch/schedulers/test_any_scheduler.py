@@ -15,6 +15,7 @@ from hpsearch.decision import Decision
 from hpsearch.events import Extended
 from hpsearch.objective import Metric, Objective
 from hpsearch.schedulers.asha import ASHA
+from hpsearch.schedulers.bands import Bands
 from hpsearch.schedulers.base import Done, NewTrial, Outcome, Run, Scheduler, Wait
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.schedulers.full import FullLength
@@ -37,6 +38,7 @@ SETTINGS: st.SearchStrategy[EarlyTerminate | None] = st.one_of(
     st.builds(Hyperband, st.integers(2, 12), eta=st.integers(2, 4)),
     st.builds(SuccessiveHalving, st.integers(2, 12), eta=st.integers(2, 4), trials=st.integers(1, 12)),
     st.builds(ASHA, st.integers(3, 12), eta=st.integers(2, 4), brackets=st.integers(1, 2)),
+    st.builds(Bands, st.integers(1, 9), st.integers(1, 3), eta=st.sampled_from([1.5, 2.0, 3.0])),
     st.builds(PASHA, st.integers(3, 30), st.integers(1, 2), eta=st.integers(2, 4)),
     st.builds(
         MedianStopping,

@@ -23,7 +23,7 @@ from hpsearch.schedulers.brackets import hyperband_brackets
 from hpsearch.space import Space, Uniform
 from hpsearch.study.extension import extended
 from hpsearch.study.state import StudyState
-from hpsearch.sweep.sweep import Limits, Resources
+from hpsearch.sweep.sweep import Resources
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.functions import simulated_backend
 from tests.hpsearch.support.lives import Life
@@ -208,14 +208,15 @@ def test_more_brackets_than_rungs_are_refused():
         ASHA(9, 1, brackets=4)
 
 
-def test_a_sweep_that_would_never_end_is_refused_and_told_what_to_add():
-    with pytest.raises(SweepError, match=r"(?s)run_cap: or limits.max_time is required .* asha.*run_cap: 100"):
-        sweep_of(early_terminate=ASHA(9))
+def test_a_plan_without_a_bound_says_what_ends_it_and_what_would_count_it():
+    text = plan_text(make_plan(sweep_of(early_terminate=ASHA(9)), 2))
+    assert "trials       without end: they are created until it is stopped" in text
+    assert "iterations   up to 9 each" in text
+    assert "--set run_cap=100 shows what so many trials would run" in text
     grid = Space.from_parameters({"x": Uniform(0.0, 1.0, points=4)})
-    sweep_of(early_terminate=ASHA(9), method="grid", parameters=grid)
-    timed = sweep_of(early_terminate=ASHA(9), limits=Limits(max_time=60))
-    with pytest.raises(SweepError, match="add --set run_cap=100"):
-        make_plan(timed, 2)
+    counted = make_plan(sweep_of(early_terminate=ASHA(9), method="grid", parameters=grid), 2)
+    assert counted.trials == 4
+    assert "without end" not in plan_text(counted)
 
 
 def test_a_plan_says_that_it_is_one_course_and_where_the_first_rung_ends():

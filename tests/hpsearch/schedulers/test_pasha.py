@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch.decision import Decision
-from hpsearch.errors import SweepError
 from hpsearch.objective import Metric, Objective
 from hpsearch.run.plan import make_plan, plan_text
 from hpsearch.run.simulate import simulate
@@ -308,11 +307,12 @@ def test_with_two_rungs_or_one_it_is_asha(seed, workers, rungs):
         assert decided == decided_too
 
 
-def test_a_sweep_that_would_never_end_is_refused_and_told_what_to_add():
-    with pytest.raises(SweepError, match=r"(?s)run_cap: or limits.max_time is required .* pasha.*run_cap: 100"):
-        sweep_of(early_terminate=PASHA(9))
-    with pytest.raises(SweepError, match="add --set run_cap=100"):
-        make_plan(sweep_of(early_terminate=PASHA(9), limits=Limits(max_time=60)), 2)
+def test_a_plan_without_a_bound_says_what_ends_it_and_what_would_count_it():
+    text = plan_text(make_plan(sweep_of(early_terminate=PASHA(9)), 2))
+    assert "trials       without end: they are created until it is stopped" in text
+    assert "--set run_cap=100 shows what so many trials would run" in text
+    timed = plan_text(make_plan(sweep_of(early_terminate=PASHA(9), limits=Limits(max_time=60)), 2))
+    assert "until limits.max_time is used up" in timed
 
 
 def test_a_plan_says_that_its_end_is_the_most():

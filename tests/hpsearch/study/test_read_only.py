@@ -24,7 +24,7 @@ from hpsearch.cli import main
 
 answers = []
 for words in json.loads(sys.argv[1]):
-    out, err = io.StringIO(), io.StringIO()
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True) for _ in range(2))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code = main(words)
@@ -32,7 +32,7 @@ for words in json.loads(sys.argv[1]):
             code = end.code
         except BaseException:
             code = traceback.format_exc()
-    answers.append([code, out.getvalue(), err.getvalue()])
+    answers.append([code, *(stream.buffer.getvalue().decode() for stream in (out, err))])
 print(json.dumps(answers))
 """
 
@@ -228,7 +228,7 @@ for pages in [0, 1, 2, 3, 5, 8, 9, 10, 12, 16, None]:
         fill.unlink()
     else:
         leave(pages)
-    out, err = io.StringIO(), io.StringIO()
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True) for _ in range(2))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code = main(["resume", str(study), "--backend", "inline", "--no-tensorboard"])

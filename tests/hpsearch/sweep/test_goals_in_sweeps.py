@@ -217,6 +217,8 @@ ABLE = {"metric": RUNGS, "outcome_constraints": RUNGS | {"pbt"}}
 @pytest.mark.parametrize("kind", SCHEDULERS)
 def test_a_scheduler_takes_them_or_names_others(tmp_path: Path, kind: str, key: str) -> None:
     early = {"type": kind, **({"max_iter": 9} if kind != "absent" else {})}
+    if kind == "bands":
+        early["min_iter"] = 1
     sweep = yaml.safe_load(HEAD) | {"metric": {"name": "loss"}, "early_terminate": early}
     del sweep["max_iter"]
     sweep["run_cap"] = 30

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hpsearch.errors import SweepError
 from hpsearch.events import Extended
+from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.schedulers.successive_halving import SuccessiveHalving
 from hpsearch.space import Categorical, Constant, LogUniform, Space, Uniform
@@ -40,7 +41,6 @@ def wrong(value: Any) -> Any:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"run_cap": None}, "run_cap: is required where method is random and nothing terminates early"),
         ({"run_cap": 0}, "run_cap: must be at least 1, got 0"),
         ({"run_cap": True}, "run_cap: must be an integer, got True"),
         ({"max_iter": 0}, "max_iter: must be at least 1, got 0"),
@@ -132,8 +132,16 @@ def test_parts_refuse_what_makes_no_sense(make, problem):
 
 def test_an_error_in_python_says_what_to_add():
     with pytest.raises(SweepError) as caught:
-        sweep(run_cap=None)
-    assert str(caught.value).endswith("\n  add at the top level:  run_cap: 100")
+        sweep(method="tpe", metric=None)
+    assert str(caught.value).endswith("\n  add at the top level:  metric: {name: loss, goal: minimize}")
+
+
+def test_a_sweep_without_run_cap_has_no_bound_unless_something_else_gives_one():
+    assert sweep(run_cap=None).unbounded
+    assert sweep(run_cap=None, early_terminate=ASHA(27)).unbounded
+    assert not sweep(run_cap=None, early_terminate=Hyperband(27)).unbounded
+    assert not sweep().unbounded
+    assert not sweep(run_cap=None, method="grid", parameters=Space.from_parameters({"x": [1, 2]})).unbounded
 
 
 def test_iterations_come_from_early_terminate_or_max_iter():

@@ -188,7 +188,6 @@ def test_parameters_become_distributions(write, text, distribution):
         ("method: random\n", "", "sweep.yaml:1: method: is required\n  add at the top level:\nmethod: random"),
         ("run_cap: 5", "run_cap: 5.0", "sweep.yaml:5: run_cap: must be an integer, got 5.0"),
         ("run_cap: 5", "run_cap: yes", "sweep.yaml:5: run_cap: must be an integer, got True"),
-        ("run_cap: 5\n", "", "sweep.yaml:1: run_cap: is required where method is random and nothing terminates"),
         ("run_cap: 5", "'': 3", "sweep.yaml:5: '': isn't a known key\n  known here: metric,"),
         ("run_cap: 5", "eta: 3", "sweep.yaml:5: eta: isn't a known key\n  it stands under early_terminate"),
         ("run_cap: 5", "run_cap: 5\nrun_cap: 6", "sweep.yaml:6: run_cap: must stand there once, got it again"),

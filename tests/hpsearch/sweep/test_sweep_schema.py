@@ -50,7 +50,6 @@ def test_every_config_passes_the_schema(path):
     [
         {"run_capp": 3},
         {"metric": {"name": "loss", "goal": "up"}},
-        {"metric": None},
         {"resources": {"workers": 0}},
         {"resources": {"wrokers": 1}},
         {"limits": {"max_time": 0}},

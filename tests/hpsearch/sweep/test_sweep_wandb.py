@@ -8,10 +8,11 @@ import textwrap
 import pytest
 
 from hpsearch.errors import SweepError
+from hpsearch.schedulers.bands import Bands
 from hpsearch.schedulers.hyperband import Hyperband
 from hpsearch.space import Categorical, Constant, IntUniform, LogNormal, LogUniform, Normal, Uniform
 from hpsearch.sweep.distributions import PARAMETER_FORMS
-from hpsearch.sweep.file import load_sweep
+from hpsearch.sweep.file import load_sweep, sweep_notes
 
 WANDB = textwrap.dedent("""\
     # As W&B's users write it.
@@ -111,38 +112,9 @@ def test_every_distribution_of_wandb(load, text, distribution):
     ("old", "new", "expected"),
     [
         (
-            "  max_iter: 27\n",
-            "  min_iter: 3\n",
-            "sweep.yaml:11: early_terminate.max_iter: is required\n"
-            "  add under early_terminate (line 11):\n"
-            "  max_iter: 81",
-        ),
-        (
-            "early_terminate:\n  type: hyperband\n  max_iter: 27\n",
-            "early_terminate: {type: hyperband, min_iter: 1}\n",
-            "sweep.yaml:11: early_terminate.max_iter: is required\n"
-            "  add inside the braces of early_terminate (line 11): max_iter: 27",
-        ),
-        (
-            "  max_iter: 27\n",
-            "  max_iter: 27\n  s: 2\n",
-            "sweep.yaml:14: early_terminate.s: isn't a known key\n  the rungs follow from min_iter, max_iter and "
-            "eta; how many brackets run is called brackets: remove s",
-        ),
-        (
             "method: random",
             "method: bay",
             "sweep.yaml:6: method: must be one of random, grid, qmc, tpe, bayes, ",
-        ),
-        (
-            "run_cap: 30\nmetric:\n  name: val_loss\n  goal: minimize\n",
-            "",
-            "sweep.yaml:2: metric: is required\n  add at the top level:\nmetric: {name: loss, goal: minimize}",
-        ),
-        (
-            "  goal: minimize",
-            "  impute: worst",
-            "sweep.yaml:10: metric.impute: isn't a known key\n  a failed trial always ranks last: remove the line",
         ),
         (
             "run_cap: 30\n",
@@ -175,11 +147,6 @@ def test_every_distribution_of_wandb(load, text, distribution):
             "sweep.yaml:17: parameters.epochs.min: must be an exponent between -700 and 700, got -800.0\n",
         ),
         (
-            "early_terminate:\n  type: hyperband\n  max_iter: 27\n",
-            "controller:\n  type: local\n",
-            "sweep.yaml:11: controller: isn't a known key\n  hpsearch is the controller: remove it",
-        ),
-        (
             "run_cap: 30\n",
             "max_iter: 9\n",
             "sweep.yaml:7: max_iter: must stand inside early_terminate",
@@ -193,11 +160,74 @@ def test_what_a_wandb_file_lacks_is_shown_as_the_line_to_add(load, old, new, exp
     assert message.startswith(expected)
 
 
-def test_the_line_to_add_makes_the_file_run(load):
-    broken = WANDB.replace("  max_iter: 27\n", "  min_iter: 3\n")
-    line = load(broken).splitlines()[-1]
-    mended = broken.replace("  min_iter: 3\n", f"  min_iter: 3\n{line}\n")
-    assert load(mended).early_terminate == Hyperband(81, 3)
+@pytest.mark.parametrize(
+    ("keys", "early"),
+    [
+        ("min_iter: 3", Bands(min_iter=3)),
+        ("min_iter: 3\n  s: 2", Bands(min_iter=3)),
+        ("min_iter: 5\n  eta: 2\n  strict: true", Bands(min_iter=5, eta=2, strict=True)),
+        ("max_iter: 27\n  s: 2", Bands(last_iter=27, bands=2)),
+        ("max_iter: 27\n  s: 2\n  min_iter: 4", Bands(last_iter=27, bands=2)),
+        ("max_iter: 27\n  strict: false", Bands(last_iter=27)),
+        ("max_iter: 27", Hyperband(27)),
+        ("max_iter: 27\n  min_iter: 3", Hyperband(27, 3)),
+    ],
+)
+def test_wandbs_hyperband_is_wandbs_rule_and_ours_is_ours(load, keys, early):
+    assert load(WANDB.replace("  max_iter: 27\n", f"  {keys}\n")).early_terminate == early
+
+
+def test_a_mistake_in_wandbs_hyperband_names_the_key_that_stands_there(load):
+    assert load(WANDB.replace("  max_iter: 27\n", "  max_iter: 27\n  s: 0\n")).startswith(
+        "sweep.yaml:14: early_terminate.s: must be at least 1, got 0"
+    )
+    assert load(WANDB.replace("  max_iter: 27\n", "  max_iter: 2\n  s: 2\n")).startswith(
+        "sweep.yaml:13: early_terminate.max_iter: must leave a band"
+    )
+
+
+def test_what_else_lacks_max_iter_is_told_the_files_own_epochs(load):
+    text = WANDB.replace("type: hyperband\n  max_iter: 27\n", "type: asha\n  min_iter: 3\n")
+    assert load(text).endswith("\n  max_iter: 10")
+    assert load(text.replace("epochs:\n    value: 10", "trainer.max_epochs:\n    values: [5, 40]")).endswith(": 40")
+    assert load(text.replace("epochs:", "depth:")).endswith("\n  max_iter: 81")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "note"),
+    [
+        ("  goal: minimize", "  impute: worst", "metric.impute has no effect: a failed trial always ranks last"),
+        ("project: mine", "controller: {type: local}", "controller has no effect: hpsearch is the controller"),
+        (
+            "log_uniform_values\n        min: 0.0001",
+            "log_uniform\n        min: 0.0001",
+            "parameters.optimizer.lr: bounds of log_uniform are exponents of e, as at W&B: it is drawn from 1 to "
+            "1.105; log_uniform_values takes the bounds themselves",
+        ),
+        ("project: mine", "count: 4", "count has no effect: what bounds the trials of a sweep is run_cap"),
+        (
+            "  max_iter: 27\n",
+            "  min_iter: 3\n",
+            "early_terminate of type hyperband is W&B's and runs as type bands: trials until they end by themselves, "
+            "of which the best 1/3 go on at 3, 9, 27, ...",
+        ),
+    ],
+)
+def test_what_means_something_else_here_is_said_once(load, tmp_path, old, new, note):
+    assert not isinstance(load(WANDB.replace(old, new)), str)
+    assert sweep_notes(tmp_path / "sweep.yaml") == [note]
+    load(WANDB)
+    assert sweep_notes(tmp_path / "sweep.yaml") == []
+
+
+def test_a_metric_is_needed_where_something_goes_by_it(load):
+    bare = WANDB.replace("metric:\n  name: val_loss\n  goal: minimize\n", "")
+    assert load(bare).startswith("sweep.yaml:2: metric: is required where trials are terminated early")
+    plain = bare.replace("early_terminate:\n  type: hyperband\n  max_iter: 27\n", "")
+    assert load(plain).metric is None
+    assert load(plain.replace("random", "bayes")).startswith(
+        "sweep.yaml:2: metric: is required where method is bayes, which goes by it\n  add at the top level:\nmetric: "
+    )
 
 
 @pytest.mark.parametrize("name", [name for name, keys in PARAMETER_FORMS.items() if "min" in keys])
@@ -209,11 +239,10 @@ def test_the_lines_to_add_make_a_range(load, name):
     assert load(text).parameters.names[0] == "epochs"
 
 
-def test_random_without_an_end_shows_the_run_cap_to_add(load):
-    text = WANDB.replace("run_cap: 30\n", "").replace("early_terminate:\n  type: hyperband\n  max_iter: 27\n", "")
-    message = load(text)
-    assert message.endswith("\n  add at the top level:\nrun_cap: 100")
-    assert load(f"{text}run_cap: 100\n").run_cap == 100
+def test_a_sweep_without_run_cap_has_no_bound(load):
+    text = WANDB.replace("early_terminate:\n  type: hyperband\n  max_iter: 27\n", "")
+    assert not load(text).unbounded
+    assert load(text.replace("run_cap: 30\n", "")).unbounded
 
 
 def test_a_target_means_what_it_means_there(load):
@@ -243,8 +272,31 @@ WANDB_BAYES = textwrap.dedent("""\
     """)
 
 
-def test_wandbs_bayes_runs_once_it_is_said_when_it_ends(load):
-    assert load(WANDB_BAYES).startswith("sweep.yaml:2: run_cap: is required where method is bayes")
-    sweep = load(f"{WANDB_BAYES}run_cap: 30\n")
-    assert (sweep.method, sweep.searcher.known_as, sweep.run_cap) == ("bayes", "tpe", 30)
+def test_wandbs_bayes_runs_unchanged(load):
+    sweep = load(WANDB_BAYES)
+    assert (sweep.method, sweep.searcher.known_as, sweep.run_cap, sweep.unbounded) == ("bayes", "tpe", None, True)
     assert sweep.parameters.names == ("learning_rate", "batch_size", "epochs", "optimizer")
+
+
+@pytest.mark.parametrize(
+    ("word", "problem"),
+    [
+        ("${epochs}", None),
+        ("--epochs=${epochs}", None),
+        ("--name=run-${optimizer.lr}", None),
+        ("hydra.run.dir=runs/${run_name}", None),
+        ("echo ${HOME}", None),
+        ("${args_no_equals}", None),
+        ("--counts=${counts}", "`command` holds --counts=${counts}, and ${counts} is no macro and no parameter"),
+        ("${interpereter}", "did you mean ${interpreter}?"),
+        ("--epochs=${epoch}", "did you mean ${epochs}?"),
+    ],
+)
+def test_macros_are_replaced_or_refused_wherever_they_stand(load, word, problem):
+    found = load(WANDB.replace("  - ${args}\n", f"  - '{word}'\n"))
+    if problem is None:
+        assert word in found.command
+    else:
+        assert isinstance(found, str)
+        assert ": command: " in found
+        assert problem in found

@@ -1,0 +1,55 @@
+"""`hpsearch convert`: a W&B sweep file written so that it runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from hpsearch.errors import SweepError
+from hpsearch.report.wording import counted
+from hpsearch.sweep.convert import converted
+from hpsearch.sweep.document import read_text
+from hpsearch.sweep.file import load_sweep, sweep_notes
+
+__all__ = ["convert"]
+
+
+def convert(given: argparse.Namespace) -> int:
+    """Write the file that runs, with a comment above each line that was changed, and say what it means."""
+    if given.output is not None and given.output.exists():
+        raise SweepError(f"{given.output}: must not exist, as nothing is overwritten; name another file as --output")
+    text = read_text(given.sweep)
+    new, changes = converted(text, str(given.sweep))
+    runs = _checked(given.sweep, new)
+    for change in changes:
+        print(f"line {change.line}: {change.why}", file=sys.stderr)
+    for note in runs:
+        print(f"note: {note}", file=sys.stderr)
+    told = counted(len(changes), "line") + " changed" if changes else "nothing had to be changed"
+    if given.output is None:
+        print(new, end="")
+    else:
+        given.output.write_text(new, "utf-8")
+    print(f"{given.sweep}: {told}", file=sys.stderr)
+    return 0
+
+
+def _checked(path: Path, text: str) -> list[str]:
+    """Load what was written; give what is to be said of it.
+
+    Raises:
+        SweepError: It doesn't run yet, for what nobody can write but the user.
+    """
+    with tempfile.TemporaryDirectory(prefix="hpsearch-convert-") as scratch:
+        written = Path(scratch) / path.name
+        written.write_text(text, "utf-8")
+        try:
+            sweep = load_sweep(written, runs=False)
+            notes = sweep_notes(written)
+        except SweepError as error:
+            raise SweepError(str(error).replace(str(written), str(path))) from None
+    if sweep.trainable is None and sweep.program is None and sweep.command is None:
+        notes.append("no program is named: add program: train.py, or trainable: package.module:function")
+    return notes

@@ -1,0 +1,1 @@
+"""Scripts written for other tools, run by changing an import."""

@@ -1,0 +1,185 @@
+"""W&B's functions for a script that hpsearch runs: `import hpsearch.compat.wandb as wandb` in place of `import wandb`.
+
+`init` gives the trial, `config` its params, and a `log` that holds the sweep's metric is its report. Nothing is sent
+anywhere. What keeps no result (`watch`, `save`, `Image`, ...) does nothing, and says so once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpsearch.compat.wandb_run import IDLE, Config, Nothing, Run, say_once, trial_here
+from hpsearch.errors import SweepError
+from hpsearch.sweep.document import read_document
+from hpsearch.trainable.running_trial import RunningTrial
+
+if TYPE_CHECKING:
+    from hpsearch.backends import BackendName
+    from hpsearch.report.study import Study
+
+__all__ = ["agent", "config", "finish", "init", "log", "login", "run", "summary", "sweep"]
+
+config = Config()
+"""That of the newest run."""
+run: Run | None = None
+"""The newest run, until it is finished."""
+summary: dict[str, Any] = {}
+"""That of the newest run."""
+
+_sweeps: dict[str, dict[str, Any]] = {}
+_numbers = itertools.count(1)
+
+_IDLE = IDLE | frozenset(
+    [
+        "Api",
+        "Artifact",
+        "Audio",
+        "Graph",
+        "Histogram",
+        "Html",
+        "Image",
+        "JoinedTable",
+        "Molecule",
+        "Object3D",
+        "Plotly",
+        "Settings",
+        "Table",
+        "Video",
+        "plot",
+        "plots",
+        "require",
+        "setup",
+        "termerror",
+        "termlog",
+        "termwarn",
+        "util",
+    ]
+)
+
+
+def init(
+    project: str | None = None, entity: str | None = None, config: object = None, name: str | None = None, **named: Any
+) -> Run:
+    """Begin: in a trial with its params, which come before those of `config`; outside of a sweep with `config` alone.
+
+    Args:
+        project: Kept as an attribute.
+        entity: Likewise.
+        config: Defaults: a mapping, or what argparse gave.
+        name: The run's; None: the trial's.
+        named: What else W&B takes; `id`, `group`, `tags` and `notes` are kept as attributes.
+    """
+    global run, summary
+    if run is not None:
+        run.finish()
+    trial = trial_here()
+    if trial is None:
+        say_once("no sweep runs this script, so that what it logs goes nowhere")
+    here = globals()["config"]
+    here.begin(config, {} if trial is None else trial.params)
+    run = Run(trial, here, {"project": project, "entity": entity, "name": name, **named})
+    summary = run.summary
+    atexit.register(run.at_exit)
+    return run
+
+
+def log(data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
+    """Log to the newest run: see `Run.log`.
+
+    Raises:
+        SweepError: There is none.
+    """
+    if run is None:
+        raise SweepError("wandb.log must come after wandb.init, and before wandb.finish")
+    run.log(data, step, commit)
+
+
+def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
+    """End the newest run."""
+    global run
+    if run is not None:
+        run.finish()
+        atexit.unregister(run.at_exit)
+    run = None
+
+
+def login(*args: Any, **kwargs: Any) -> bool:
+    """There is nowhere to log in."""
+    return True
+
+
+def sweep(sweep: Mapping[str, Any] | str | Path, entity: str | None = None, project: str | None = None) -> str:
+    """Keep a sweep for `agent`; give its name.
+
+    Args:
+        sweep: W&B's dictionary, or a file that holds it.
+        entity: Without effect, as `project`.
+        project: Likewise.
+    """
+    given = sweep if isinstance(sweep, Mapping) else read_document(Path(sweep)).value
+    if not isinstance(given, Mapping):
+        raise SweepError(f"sweep must be a mapping, or a file that holds one, got a {type(given).__name__}")
+    name = f"sweep-{next(_numbers)}"
+    _sweeps[name] = dict(given)
+    return name
+
+
+def agent(
+    sweep_id: str,
+    function: Callable[[], object] | None = None,
+    entity: str | None = None,
+    project: str | None = None,
+    count: int | None = None,
+    *,
+    backend: BackendName = "inline",
+    **given: Any,
+) -> Study:
+    """Run a sweep to its end, one trial after the other in this process, as W&B's agent does; give the study.
+
+    Args:
+        sweep_id: What `sweep` gave.
+        function: Is called for each trial.
+        entity: Without effect, as `project`.
+        project: Likewise.
+        count: Most trials.
+        backend: `"ray"`: trials side by side, in processes of their own.
+        given: More arguments of `hpsearch.search`, such as `directory`.
+
+    Raises:
+        SweepError: There is no such sweep, or no function to call.
+    """
+    import hpsearch
+
+    if sweep_id not in _sweeps:
+        raise SweepError(f"agent: sweep_id must be what wandb.sweep gave in this process, got {sweep_id!r}")
+    if function is None:
+        raise SweepError("agent: function is required; a sweep with a program is run by `hpsearch run SWEEP.yaml`")
+    asked = dict(_sweeps[sweep_id])
+    bounds = [bound for bound in (asked.get("run_cap"), count) if bound is not None]
+    if bounds:
+        asked["run_cap"] = min(bounds)
+    return hpsearch.search(_called(function), asked, backend=backend, **given)
+
+
+def _called(function: Callable[[], object]) -> Callable[[RunningTrial], None]:
+    def train(trial: RunningTrial) -> None:
+        try:
+            function()
+        finally:
+            finish()
+
+    train.__name__ = train.__qualname__ = getattr(function, "__name__", "train")
+    return train
+
+
+def __getattr__(name: str) -> Any:
+    if name in _IDLE:
+        return Nothing(f"wandb.{name}")
+    raise AttributeError(
+        f"hpsearch.compat.wandb has no {name!r}; it has {', '.join(__all__)}, and takes the calls of "
+        f"{', '.join(sorted(_IDLE))}, which do nothing"
+    )

@@ -1,0 +1,263 @@
+"""W&B's run, its config and its summary, as a trial of a sweep has them."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping
+from types import TracebackType
+from typing import Any
+
+from hpsearch.errors import TrainableError
+from hpsearch.trainable.current import current_trial
+from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
+
+__all__ = ["Config", "Nothing", "Run", "say_once", "trial_here"]
+
+_told: set[str] = set()
+
+
+def say_once(text: str) -> None:
+    """Print a line to the error stream, once in this process."""
+    if text not in _told:
+        _told.add(text)
+        print(f"hpsearch.compat.wandb: {text}", file=sys.stderr, flush=True)
+
+
+def trial_here() -> RunningTrial | None:
+    """Give the trial that this process runs; None outside of a sweep."""
+    try:
+        return current_trial()
+    except TrainableError:
+        if "HPSEARCH_TRIAL" in os.environ:
+            raise
+        return None
+
+
+class Config(MutableMapping[str, Any]):
+    """Names to values, as items and as attributes; what the sweep chose stays, whatever is set."""
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "_values", {})
+        object.__setattr__(self, "_chosen", {})
+
+    _values: dict[str, Any]
+    _chosen: dict[str, Any]
+
+    def begin(self, defaults: object, chosen: Mapping[str, Any]) -> None:
+        """Begin anew with a script's defaults, and with the params of a trial, which come before them."""
+        self._values.clear()
+        self._chosen.clear()
+        self._chosen.update(chosen)
+        self._values.update(_mapping(defaults))
+        self._values.update(chosen)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name in self._chosen:
+            if value != self._chosen[name]:
+                say_once(f"config.{name} is chosen by the sweep: {value!r} is not taken")
+            return
+        self._values[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(f"config has no {name!r}: it holds {', '.join(self._values) or 'nothing'}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def update(self, given: object = None, allow_val_change: bool | None = None, **more: Any) -> None:  # type: ignore[override]
+        """Set several; `given` is a mapping or what argparse gave."""
+        for name, value in {**_mapping(given), **more}.items():
+            self[name] = value
+
+    def setdefaults(self, given: object) -> None:
+        """Set those that aren't there."""
+        for name, value in _mapping(given).items():
+            self.setdefault(name, value)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give a copy."""
+        return dict(self._values)
+
+
+class Run:
+    """What `init` gives: a trial of a sweep, or nothing but names outside of one.
+
+    Args:
+        trial: None outside of a sweep.
+        config: Begun for this run.
+        named: What the script called it: project, name, ...
+    """
+
+    def __init__(self, trial: RunningTrial | None, config: Config, named: Mapping[str, Any]) -> None:
+        self.config = config
+        self.summary: dict[str, Any] = {}
+        """What the script puts here; where it holds the sweep's metric, that is the last report."""
+        self.id = str(named.get("id") or ("none" if trial is None else trial.number))
+        self.name = str(named.get("name") or f"trial-{self.id}")
+        self.project, self.entity, self.group = (named.get(key) for key in ("project", "entity", "group"))
+        self.tags = tuple(named.get("tags") or ())
+        self.notes = named.get("notes")
+        self.sweep_id: str | None = None if trial is None else "hpsearch"
+        self.url = ""
+        self.step = 0
+        """Reports so far."""
+        self._trial = trial
+        self._waiting: dict[str, Any] = {}
+        """What was logged since the last report, and awaits the next."""
+        self._row: object = None
+        """The step of the last report, where the script names steps."""
+        self._finished = False
+
+    @property
+    def dir(self) -> str:
+        """A directory of this attempt's own; outside of a sweep the working directory."""
+        return os.curdir if self._trial is None else str(self._trial.directory)
+
+    def log(self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
+        """Report, where the sweep's metric is in it; what else was logged since the last report goes with that.
+
+        Of a name that was logged several times the last value counts. What is no number is left out. Several logs of
+        one `step` are one report, and what comes after the metric in it goes with the next one.
+
+        Raises:
+            SegmentEnd: The trial ends here, as its scheduler or the sweep's end has it.
+        """
+        self._waiting.update(_numbers(data))
+        names = () if self._trial is None else self._trial.metric_names
+        again = step is not None and step == self._row
+        if commit is False or again or self._trial is None or any(name not in _numbers(data) for name in names):
+            return
+        self._row = step
+        self._report()
+
+    def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
+        """End the run; a metric that stands in the summary is its last report."""
+        if self._finished:
+            return
+        self._finished = True
+        given = _numbers(self.summary)
+        names = () if self._trial is None else self._trial.metric_names
+        if names and all(name in given for name in names):
+            self._waiting.update(given)
+            self._report()
+
+    def _report(self) -> None:
+        assert self._trial is not None, "checked"
+        metrics, self._waiting = self._waiting, {}
+        self.step += 1
+        try:
+            self._trial.report(metrics)
+        except SegmentEnd:
+            self._finished = True
+            raise
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.finish()
+
+    def at_exit(self) -> None:
+        """End a run that its script didn't end."""
+        try:
+            self.finish()
+        except SegmentEnd:
+            return
+
+    def __getattr__(self, name: str) -> Any:
+        if name in IDLE:
+            return Nothing(f"run.{name}")
+        raise AttributeError(f"hpsearch.compat.wandb's run has no {name!r}; it has log, config, summary and finish")
+
+
+IDLE = frozenset(
+    [
+        "alert",
+        "define_metric",
+        "link_artifact",
+        "link_model",
+        "log_artifact",
+        "log_code",
+        "log_model",
+        "mark_preempting",
+        "restore",
+        "save",
+        "unwatch",
+        "use_artifact",
+        "use_model",
+        "watch",
+    ]
+)
+"""Functions that do nothing here."""
+
+
+class Nothing:
+    """Takes any call and any attribute, and says once that it does nothing.
+
+    Args:
+        name: Of what it stands for.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Nothing:
+        """Do nothing."""
+        say_once(f"{self._name}(...) does nothing here")
+        return self
+
+    def __getattr__(self, name: str) -> Nothing:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Nothing(f"{self._name}.{name}")
+
+
+def _mapping(given: object) -> dict[str, Any]:
+    if given is None:
+        return {}
+    found = given if isinstance(given, Mapping) else getattr(given, "__dict__", None)
+    if found is None:
+        raise TrainableError(f"config must be a mapping, or what argparse gives, but is a {type(given).__name__}")
+    return dict(found)
+
+
+def _numbers(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Give the numbers of what is logged; those in a mapping inside are named as W&B names them, with a dot."""
+    out: dict[str, Any] = {}
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            out |= _numbers(value, f"{prefix}{name}.")
+        elif (number := _number(value)) is not None:
+            out[f"{prefix}{name}"] = number
+    return out
+
+
+def _number(value: Any) -> float | None:
+    """Give a number, or a scalar of NumPy's or torch's, as a float; None for anything else."""
+    if isinstance(value, (str, bytes, Nothing)):
+        return None
+    if not isinstance(value, (int, float)):
+        if math.prod(getattr(value, "shape", (2,))) != 1 or not hasattr(value, "item"):
+            return None
+        value = value.item()
+    return float(value) if isinstance(value, (int, float)) else None

@@ -1,0 +1,218 @@
+"""W&B's Hyperband: trials that run are stopped where they are behind what others had at the same iteration.
+
+The rule is that of W&B's `sweeps` package, `hyperband_stop_runs`: one bracket of Li et al., "Hyperband", JMLR 18, 2018,
+judged as values come and without end, so that no trial waits for another one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from hpsearch.checks import InvalidKey
+from hpsearch.decision import Decision
+from hpsearch.objective import Objective, is_valid
+from hpsearch.schedulers.base import NewTrial, Outcome, Run, Scheduler
+from hpsearch.schedulers.early_terminate import EarlyTerminate
+from hpsearch.schedulers.open_ended import OpenEnded
+from hpsearch.schedulers.reasons import ran
+from hpsearch.settings import AtLeast, Count
+from hpsearch.trial import Report
+
+__all__ = ["BandScheduler", "Bands"]
+
+_MOST_BANDS = 100
+
+
+@dataclass(frozen=True)
+class Bands(EarlyTerminate):
+    """A trial runs on in one piece, and is stopped where it is behind the best 1/eta of all that came to a band.
+
+    W&B's `early_terminate` of type hyperband.
+    """
+
+    kind: ClassVar[str] = "bands"
+    endless: ClassVar[bool] = True
+    live: ClassVar[bool] = True
+    course: ClassVar[str] = "the longest course of it: no trial is stopped"
+
+    max_iter: Count | None = None  # type: ignore[assignment]  # the one scheduler under which a trial may end by itself
+    """Iterations that a trial gets at most; none: it runs until it ends by itself."""
+    min_iter: Count | None = None
+    """The first band; the others are at `min_iter` times powers of `eta`, without end. Either this or `last_iter`."""
+    eta: Annotated[float, AtLeast(1)] = 3
+    """At each band the best 1 of `eta` go on; more than 1."""
+    last_iter: Count | None = None
+    """Bands are counted down from here: at `last_iter` divided by powers of `eta`. W&B calls it `max_iter`, and ends no
+    trial there either."""
+    bands: Count | None = None
+    """How many bands below `last_iter`; none: all. W&B calls it `s`."""
+    strict: bool = False
+    """`true`: what a trial had at the band must be good enough; `false`: the best of all that it reported since."""
+
+    def check(self) -> None:
+        """Check that there is a band."""
+        if not self.eta > 1:
+            raise InvalidKey(("eta",), f"must be more than 1, got {self.eta:g}")
+        if (self.min_iter is None) == (self.last_iter is None):
+            given = "neither" if self.min_iter is None else "both"
+            raise InvalidKey(("min_iter",), f"or last_iter must be given, one of them, got {given}")
+        if self.bands is not None and self.last_iter is None:
+            raise InvalidKey(("bands",), "has a meaning only beside last_iter", "remove it")
+        if not self.ends:
+            raise InvalidKey(("last_iter",), f"must leave a band, which none is at {self.last_iter} / {self.eta:g}")
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The iterations of the bands, rising."""
+        if self.min_iter is not None:
+            found = (int(self.min_iter * self.eta**power) for power in range(_MOST_BANDS))
+        else:
+            assert self.last_iter is not None, "checked"
+            powers = range(1, 1 + (self.bands or _MOST_BANDS))
+            found = (int(self.last_iter / self.eta**power) for power in powers)
+        return tuple(sorted({end for end in found if end >= 1}))
+
+    def scheduler(self, objective: Objective, run_cap: int | None) -> Scheduler:
+        """Build the scheduler."""
+        return BandScheduler(self.ends, self.eta, self.max_iter, self.strict, objective, run_cap)
+
+    def summary(self) -> str:
+        """Say where the first bands are."""
+        shown = [end for end in self.ends[:3] if self.max_iter is None or end < self.max_iter]
+        more = ", ..." if len(self.ends) > 3 else ""
+        end = "until they end by themselves" if self.max_iter is None else f"to {self.max_iter} iterations"
+        return f"trials {end}, of which the best 1/{self.eta:g} go on at {', '.join(map(str, shown))}{more}"
+
+
+@dataclass(slots=True)
+class _Course:
+    """What a trial reported; less is better."""
+
+    last: int = 0
+    best: float = float("inf")
+    at: dict[int, float] = field(default_factory=dict)
+    """Band to the value there."""
+
+
+class BandScheduler(OpenEnded):
+    """Judges a trial at each of its reports by the last band that it came to.
+
+    Of the n values that were reported at a band, the one behind the best floor(n / eta) is the threshold, as W&B has
+    it: of two trials the worse is stopped. A trial is stopped where its value there (`strict`), or the best of all that
+    it has reported, is worse than that. What it is stopped by is known while it runs alone: the outcome says that it
+    was, so that a replay decides the same.
+
+    NaN is no value: it is in no band, and stops no trial.
+
+    Args:
+        bands: Iterations, rising.
+        eta: 1 of `eta` goes on.
+        max_iter: Where trials end; None: by themselves.
+        strict: Judge by the value at the band.
+        objective: Says which values are better.
+        run_cap: How many trials may be created in all.
+    """
+
+    def __init__(
+        self,
+        bands: Sequence[int],
+        eta: float,
+        max_iter: int | None,
+        strict: bool,
+        objective: Objective,
+        run_cap: int | None = None,
+    ) -> None:
+        super().__init__([[max_iter]], run_cap)
+        self._bands = bands
+        self._eta = eta
+        self._max_iter = max_iter
+        self._strict = strict
+        self._objective = objective
+        self._courses: dict[int, _Course] = {}
+        self._at: dict[int, dict[int, float]] = {band: {} for band in bands}
+        """Band to the values that trials had there."""
+        self._spared = 0
+
+    def upcoming(self) -> Iterator[NewTrial | Run]:
+        """Give the trials that are still to be created."""
+        for number in self._numbers():
+            yield NewTrial(number, self._max_iter)
+
+    def ready(self) -> int:
+        """Count the trials that are still to be created; 1 where they have no bound."""
+        return self._to_create()
+
+    def watch(self, report: Report) -> str | None:
+        """Take a report of a trial that runs; say why it is to be stopped, None where it isn't."""
+        if report.trial not in self._running:
+            return None
+        self._take_report(report)
+        return self._behind(report.trial, report.iteration)
+
+    def observe(self, outcome: Outcome) -> Sequence[Decision]:
+        """Take a trial's outcome: it is complete, was stopped, or failed.
+
+        Raises:
+            ValueError: The trial isn't running.
+        """
+        self._take(outcome)
+        if outcome.value is None:
+            return ()
+        for report in outcome.reports:
+            self._take_report(report)
+        if self._max_iter is not None:
+            self._spared += self._max_iter - outcome.iteration
+        if outcome.stopped:
+            return (Decision(outcome.trial, "stop", outcome.stopped),)
+        return (Decision(outcome.trial, "complete", ran(outcome, self._max_iter)),)
+
+    def total(self) -> tuple[int, int] | None:
+        """Count (trials, the iterations that they run if no other one is stopped); None where one has no bound."""
+        trials = self._numbered if self._exhausted else self._run_cap
+        if trials is None or self._max_iter is None:
+            return None
+        return trials, trials * self._max_iter - self._spared
+
+    def _begin(self, answer: NewTrial | Run) -> None:
+        """All is in the books already."""
+
+    def _take_report(self, report: Report) -> None:
+        course = self._courses.setdefault(report.trial, _Course())
+        if report.iteration <= course.last:
+            self._courses[report.trial] = course = self._before(report.trial, course, report.iteration)
+        course.last = report.iteration
+        score = self._objective.reported(report.metrics)
+        if not is_valid(score):
+            return
+        (value,) = self._objective.point(score)
+        course.best = min(course.best, value)
+        if report.iteration in self._at:
+            course.at[report.iteration] = self._at[report.iteration][report.trial] = value
+
+    def _before(self, trial: int, course: _Course, iteration: int) -> _Course:
+        """Forget what a trial reported from here on: an attempt was lost, or its reports are told once more."""
+        for band in [band for band in course.at if band >= iteration]:
+            del course.at[band], self._at[band][trial]
+        return _Course(iteration - 1, course.best if iteration > 1 else float("inf"), course.at)
+
+    def _behind(self, trial: int, iteration: int) -> str | None:
+        place = bisect_right(self._bands, iteration)
+        if place == 0:
+            return None
+        band, course = self._bands[place - 1], self._courses[trial]
+        if band not in course.at:
+            return None
+        values = sorted(self._at[band].values())
+        threshold = values[int(len(values) / self._eta)]
+        value = course.at[band] if self._strict else course.best
+        if not value > threshold:
+            return None
+        told = f"{self._shown(value)} is behind {self._shown(threshold)}"
+        return f"iteration {iteration}: {told}, of {len(values)} trials at iteration {band}, top 1/{self._eta:g} go on"
+
+    def _shown(self, value: float) -> str:
+        """Give a value as it was reported."""
+        return f"{value if self._objective.goals[0].goal == 'minimize' else -value:.6g}"

@@ -1,0 +1,201 @@
+"""A W&B sweep file made to run: what it can't mean as it stands is written as it was meant, each with a comment.
+
+The text is edited where that is wrong, and nowhere else: comments, order and quotes of the rest stay.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import yaml
+
+from hpsearch.errors import SweepError
+from hpsearch.trainable.macros import MACROS
+
+__all__ = ["Change", "converted"]
+
+_GOALS = {"max": "maximize", "maximum": "maximize", "maximise": "maximize"}
+_GOALS |= {"min": "minimize", "minimum": "minimize", "minimise": "minimize"}
+
+_KEYS = ("run_cap", "early_terminate")
+
+_UNDERSCORED = re.compile(r"[-+]?[0-9][0-9_]*\.?[0-9_]*(?:[eE][-+]?[0-9]+)?")
+"""A number of YAML 1.1 with underscores in it."""
+
+_CONTINUOUS = (None, "uniform", "log_uniform", "log_uniform_values", "inv_log_uniform", "inv_log_uniform_values")
+
+_POINTS = 10
+"""Of a range in a grid, where the file says nothing of how many."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One place of the text that is written otherwise."""
+
+    start: int
+    end: int
+    text: str
+    line: int
+    """From 1."""
+    why: str
+
+
+def converted(text: str, name: str) -> tuple[str, list[Change]]:
+    """Give the text of the file that runs, and what was changed, in the order of the lines.
+
+    Args:
+        text: Of a W&B sweep file.
+        name: The file, for errors.
+
+    Raises:
+        SweepError: It isn't YAML.
+    """
+    try:
+        top = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise SweepError(f"{name}: must be valid YAML: {' '.join(str(error).split())}") from None
+    changes = sorted(_changes(top, text), key=lambda change: change.start)
+    for change in reversed(changes):
+        text = text[: change.start] + change.text + text[change.end :]
+    return _commented(text, changes), changes
+
+
+def _commented(text: str, changes: list[Change]) -> str:
+    """Put a comment above each line that was changed."""
+    lines = text.split("\n")
+    for count, change in reversed(list(enumerate(changes))):
+        place = change.line - 1 + sum(before.text.count("\n") for before in changes[:count])
+        here = lines[place]
+        indent = here[: len(here) - len(here.lstrip())]
+        lines.insert(place, f"{indent}# hpsearch convert: {change.why}")
+    return "\n".join(lines)
+
+
+def _changes(top: yaml.Node | None, text: str) -> Iterator[Change]:
+    if not isinstance(top, yaml.MappingNode):
+        return
+    yield from _repeated(top, text)
+    yield from _numbers(top)
+    sections = {key.value: value for key, value in top.value}
+    metric, parameters, command = (sections.get(key) for key in ("metric", "parameters", "command"))
+    if isinstance(metric, yaml.MappingNode):
+        goal = next((value for key, value in metric.value if key.value == "goal"), None)
+        if isinstance(goal, yaml.ScalarNode) and (meant := _GOALS.get(goal.value.lower())) is not None:
+            yield _written(goal, meant, f"goal was {goal.value}")
+    if isinstance(parameters, yaml.MappingNode):
+        method = sections.get("method")
+        yield from _parameters(parameters, isinstance(method, yaml.ScalarNode) and method.value == "grid", text)
+    if isinstance(command, yaml.SequenceNode):
+        yield from _macros(command)
+    elif isinstance(command, yaml.ScalarNode) and _on_one_line(command) and command.style is None:
+        yield _written(command, json.dumps(command.value.split()), "command was one text")
+    for key, _ in top.value:
+        meant = key.value.replace("-", "_")
+        if meant != key.value and meant in _KEYS and meant not in sections:
+            yield _written(key, meant, f"{key.value} is no key")
+
+
+def _parameters(group: yaml.MappingNode, grid: bool, text: str) -> Iterator[Change]:
+    for key, value in group.value:
+        if isinstance(value, yaml.ScalarNode) and _on_one_line(value) and value.value:
+            yield _written(value, f"{{value: {_source(value, text)}}}", f"{key.value} was a plain value")
+        elif isinstance(value, yaml.SequenceNode) and _on_one_line(value) and value.flow_style:
+            yield _written(value, f"{{values: {_source(value, text)}}}", f"{key.value} was a plain list")
+        elif isinstance(value, yaml.MappingNode):
+            inside = {one.value: node for one, node in value.value}
+            if isinstance(inside.get("parameters"), yaml.MappingNode):
+                yield from _parameters(inside["parameters"], grid, text)
+            else:
+                yield from _parameter(key.value, value, inside, grid, text)
+
+
+def _parameter(
+    name: str, node: yaml.MappingNode, inside: dict[str, yaml.Node], grid: bool, text: str
+) -> Iterator[Change]:
+    values, named = inside.get("values"), inside.get("distribution")
+    if isinstance(values, yaml.ScalarNode) and _on_one_line(values):
+        yield _written(values, f"[{_source(values, text)}]", "values was no list")
+    listed = "categorical" if "values" in inside else "constant" if "value" in inside else None
+    known = named.value if isinstance(named, yaml.ScalarNode) else None
+    if listed is not None and isinstance(named, yaml.ScalarNode) and not named.value.startswith(listed):
+        yield _written(named, listed, f"distribution was {named.value}, beside what is listed")
+    last = node.value[-1][1] if node.value else None
+    ranged = "min" in inside and "max" in inside and known in _CONTINUOUS and not inside.keys() & {"q", "points"}
+    if grid and ranged and isinstance(last, yaml.ScalarNode) and not _is_whole(inside):
+        gap = ", " if node.flow_style else f"\n{' ' * node.value[0][0].start_mark.column}"
+        yield Change(
+            last.end_mark.index,
+            last.end_mark.index,
+            f"{gap}points: {_POINTS}",
+            last.start_mark.line + 1,
+            f"a grid over {name} needs to know how many points it has",
+        )
+
+
+def _is_whole(inside: dict[str, yaml.Node]) -> bool:
+    whole = "tag:yaml.org,2002:int"
+    return inside["min"].tag == whole and inside["max"].tag == whole and "distribution" not in inside
+
+
+def _macros(command: yaml.SequenceNode) -> Iterator[Change]:
+    for word in command.value:
+        found = re.fullmatch(r"\$\{(\w+)\}", word.value) if isinstance(word, yaml.ScalarNode) else None
+        if found is None or found[1] in MACROS:
+            continue
+        close = difflib.get_close_matches(found[1], MACROS, n=1)
+        if close:
+            yield _written(word, f"${{{close[0]}}}", f"{word.value} is no macro")
+
+
+def _numbers(node: yaml.Node) -> Iterator[Change]:
+    """Write numbers of YAML 1.1 as all versions read them."""
+    if isinstance(node, yaml.ScalarNode):
+        numeric = node.style is None and node.tag.endswith((":int", ":float"))
+        if numeric and "_" in node.value and _UNDERSCORED.fullmatch(node.value):
+            yield _written(node, node.value.replace("_", ""), f"{node.value} is no number in YAML 1.2")
+    elif isinstance(node, yaml.MappingNode):
+        for _, value in node.value:
+            yield from _numbers(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _numbers(value)
+
+
+def _repeated(node: yaml.Node, text: str) -> Iterator[Change]:
+    """Take out keys that stand again below, where W&B takes the last one; those on lines of their own."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    last = {key.value: place for place, (key, _) in enumerate(node.value) if isinstance(key, yaml.ScalarNode)}
+    for place, (key, value) in enumerate(node.value):
+        again = last.get(key.value, place)
+        if again == place:
+            yield from _repeated(value, text)
+        elif not node.flow_style:
+            below = node.value[again][0].start_mark.line + 1
+            following = node.value[place + 1][0].start_mark
+            for line in range(key.start_mark.line, following.line):
+                start = _start_of(text, line)
+                why = f"{key.value} stands again below, which counts" if line == key.start_mark.line else ""
+                if text[start:].split("\n", 1)[0].strip():
+                    yield Change(start, start, "# ", line + 1, why or f"(line {below})")
+
+
+def _start_of(text: str, line: int) -> int:
+    """Give the place where a line begins, lines counted from 0."""
+    return sum(len(one) + 1 for one in text.split("\n")[:line])
+
+
+def _written(node: yaml.Node, text: str, why: str) -> Change:
+    return Change(node.start_mark.index, node.end_mark.index, text, node.start_mark.line + 1, why)
+
+
+def _source(node: yaml.Node, text: str) -> str:
+    return text[node.start_mark.index : node.end_mark.index]
+
+
+def _on_one_line(node: yaml.Node) -> bool:
+    return bool(node.start_mark.line == node.end_mark.line)

@@ -1,0 +1,107 @@
+"""`convert` writes a W&B file so that it runs, says each change, and changes nothing where nothing has to be."""
+
+from __future__ import annotations
+
+import textwrap
+
+import yaml
+
+from hpsearch.objective import Metric
+from hpsearch.sweep.file import load_sweep
+
+FINE = textwrap.dedent("""\
+    # ours
+    program: train.py
+    method: bayes   # as it was
+    metric: {name: loss, goal: minimize}
+    parameters:
+      lr: {min: 0.0001, max: 0.1}
+    early_terminate: {type: hyperband, min_iter: 3}
+    """)
+
+BROKEN = textwrap.dedent("""\
+    program: train.py  # kept
+    method: grid
+    metric:
+      name: acc
+      goal: maximum
+    parameters:
+      batch:
+        value: 1
+      lr: {distribution: uniform, min: 0.0001, max: 0.1}
+      momentum:
+        min: 0.5
+        max: 0.9
+      depth:
+        values: 3
+      width:
+        distribution: uniform
+        values: [1_000, 2000]
+      seed: 7
+      names: ["a", "b"]
+      batch:
+        value: 2
+    command:
+      - ${env}
+      - ${interpereter}
+      - ${program}
+      - ${args}
+    """)
+
+
+def test_a_file_that_runs_stays_as_it_is(here, hpsearch_command):
+    (here / "w.yaml").write_text(FINE)
+    answer = hpsearch_command("convert", "w.yaml")
+    assert (answer.code, answer.out) == (0, FINE)
+    assert "note: early_terminate of type hyperband is W&B's and runs as type bands" in answer.err
+    assert answer.err.endswith("w.yaml: nothing had to be changed\n")
+
+
+def test_what_cannot_be_meant_is_written_as_it_was_meant(here, hpsearch_command):
+    (here / "w.yaml").write_text(BROKEN)
+    answer = hpsearch_command("convert", "w.yaml", "--output", "out.yaml")
+    assert answer.code == 0, answer.err
+    sweep = load_sweep(here / "out.yaml")
+    assert isinstance(sweep.metric, Metric)
+    assert sweep.metric.goal == "maximize"
+    assert sweep.command == ("${env}", "${interpreter}", "${program}", "${args}")
+    assert sweep.parameters.names == ("lr", "momentum", "depth", "width", "seed", "names", "batch")
+    written = (here / "out.yaml").read_text()
+    found = yaml.safe_load(written)["parameters"]
+    assert found["width"] == {"distribution": "categorical", "values": [1000, 2000]}
+    assert (found["momentum"]["points"], found["lr"]["points"]) == (10, 10)
+    assert (found["depth"], found["seed"], found["names"]) == ({"values": [3]}, {"value": 7}, {"values": ["a", "b"]})
+    assert found["batch"] == {"value": 2}
+    assert "program: train.py  # kept\n" in written
+    assert "  # hpsearch convert: goal was maximum\n  goal: maximize\n" in written
+    assert "  depth:\n    # hpsearch convert: values was no list\n    values: [3]\n" in written
+    again = hpsearch_command("convert", "out.yaml")
+    assert again.out == written
+
+
+def test_a_command_in_one_text_and_a_key_with_a_hyphen_are_written_as_they_were_meant(here, hpsearch_command):
+    (here / "w.yaml").write_text(FINE.replace("program: train.py\n", "command: uv run train.py ${args}\nrun-cap: 4\n"))
+    assert hpsearch_command("convert", "w.yaml", "--output", "out.yaml").code == 0
+    sweep = load_sweep(here / "out.yaml")
+    assert (sweep.command, sweep.run_cap) == (("uv", "run", "train.py", "${args}"), 4)
+
+
+def test_what_only_its_writer_knows_is_an_error_with_the_line(here, hpsearch_command):
+    (here / "w.yaml").write_text("method: bayes\nparameters: {lr: {min: 0.0, max: 1.0}}\n")
+    answer = hpsearch_command("convert", "w.yaml", "--output", "out.yaml")
+    assert answer.code == 1
+    assert "w.yaml:1: metric: is required where method is bayes" in answer.err
+    assert not (here / "out.yaml").exists()
+
+
+def test_no_file_is_overwritten(here, hpsearch_command):
+    (here / "w.yaml").write_text(FINE)
+    assert hpsearch_command("convert", "w.yaml", "--output", "w.yaml").code == 1
+    assert (here / "w.yaml").read_text() == FINE
+
+
+def test_a_file_without_a_program_is_converted_and_says_so(here, hpsearch_command):
+    (here / "w.yaml").write_text(FINE.replace("program: train.py\n", ""))
+    answer = hpsearch_command("convert", "w.yaml")
+    assert answer.code == 0
+    assert "note: no program is named" in answer.err

@@ -1,0 +1,76 @@
+"""W&B's dictionary and its notation, in Python."""
+
+from __future__ import annotations
+
+import pytest
+
+import hpsearch
+from hpsearch.errors import SweepError
+from hpsearch.space import Categorical, Constant, IntUniform, LogUniform, Uniform
+
+SWEEP = {
+    "program": "train.py",
+    "method": "random",
+    "metric": {"name": "loss", "goal": "minimize"},
+    "run_cap": 3,
+    "parameters": {
+        "lr": {"distribution": "log_uniform_values", "min": 1e-4, "max": 0.1},
+        "optimizer": {"parameters": {"name": {"values": ["adam", "sgd"]}, "momentum": {"min": 0.0, "max": 0.9}}},
+        "epochs": {"value": 2},
+    },
+}
+
+
+def train(trial: hpsearch.RunningTrial) -> None:
+    """Report as often as `epochs` says."""
+    for _ in range(trial.params["epochs"]):
+        trial.report({"loss": trial.params["lr"]})
+
+
+def distributions(study: hpsearch.Study) -> dict[str, object]:
+    return {one.name: one.distribution for one in study.sweep.parameters.parameters}
+
+
+QUIET = {"backend": "inline", "tensorboard": False, "progress": False}
+
+
+def test_wandbs_dictionary_is_the_second_argument(tmp_path):
+    study = hpsearch.search(train, SWEEP, directory=tmp_path / "study", **QUIET)  # type: ignore[arg-type]
+    assert len(study.trials) == 3
+    assert distributions(study)["lr"] == LogUniform(1e-4, 0.1)
+    assert study.sweep.program is None
+
+
+def test_wandbs_notation_stands_among_ours(tmp_path):
+    study = hpsearch.search(
+        train,
+        parameters={
+            "lr": {"min": 0.0, "max": 0.5},
+            "layers": {"min": 1, "max": 4},
+            "epochs": {"value": 1},
+            "net": {"act": {"values": ["relu", "gelu"]}, "width": hpsearch.IntUniform(8, 16)},
+            "optimizer": {"parameters": {"name": {"values": ["adam"]}}},
+        },
+        metric="loss",
+        run_cap=2,
+        directory=tmp_path / "study",
+        **QUIET,  # type: ignore[arg-type]
+    )
+    assert distributions(study) == {
+        "lr": Uniform(0.0, 0.5),
+        "layers": IntUniform(1, 4),
+        "epochs": Constant(1),
+        "net.act": Categorical(["relu", "gelu"]),
+        "net.width": IntUniform(8, 16),
+        "optimizer.name": Categorical(["adam"]),
+    }
+
+
+def test_a_mistake_in_wandbs_notation_names_the_parameter():
+    with pytest.raises(SweepError, match=r"parameters\.lr\.max: must be"):
+        hpsearch.search(train, parameters={"lr": {"min": 1.0, "max": 0.5}}, metric="loss", run_cap=2)
+
+
+def test_a_tuple_is_neither_a_choice_nor_a_constant_in_silence():
+    with pytest.raises(SweepError, match=r"lr: .*got the tuple .*\n.*hpsearch\.Uniform\(0\.001, 0\.1\) for a range"):
+        hpsearch.search(train, parameters={"lr": (0.001, 0.1)}, metric="loss", run_cap=2)
