@@ -62,9 +62,11 @@ class Suite:
     def known(self) -> Mapping[str, Mapping[str, Any]]:
         """Every method by its name, none under two, and no grid, nor any that forks: tables don't hold such trainings.
 
+        Nor is there one that stops trials while they run, as it has no bands by default.
+
         Searchers run trials to their end, or over the scheduler that belongs to them; schedulers judge random ones.
         """
-        judging = [name for name, early in SCHEDULERS.items() if not early.forks]
+        judging = [name for name, early in SCHEDULERS.items() if not early.forks and not early.live]
         searchers = {
             name: {"method": name, "max_iter": self.max_iter}
             for name, searcher in SEARCHERS.items()
