@@ -61,7 +61,7 @@ class Fields:
         goals = [goal.name for goal in objective.goals]
         values = {
             column: Field(column, goal, _value(place))
-            for place, (column, goal) in enumerate(zip(value_columns(goals), goals, strict=True))
+            for place, (column, goal) in enumerate(zip(value_columns(goals) if goals else [], goals, strict=True))
         }
         if objective.constraints:
             own["feasible"] = Field("feasible", "feasible", lambda row: row.feasible if row.values else ABSENT)

@@ -122,10 +122,12 @@ class Sweep:
         object.__setattr__(self, "observers", tuple(observers))
         if self.on_end is not None:
             object.__setattr__(self, "on_end", command_or_line(self.on_end, ("on_end",)))
-        points = tuple(map(dict, self.points_to_try))
         partial = searcher is None or searcher.completes_points
-        if not read_back:  # else derived values were asked for: their functions may need files that are gone
-            points = tuple(self._checked_point(("points_to_try", i), point, partial) for i, point in enumerate(points))
+        points = tuple(
+            # Derived values of what is read back aren't asked for again: their functions may need files that are gone.
+            dict(point) if read_back else self._checked_point(("points_to_try", i), point, partial)
+            for i, point in enumerate(self.points_to_try)
+        )
         object.__setattr__(self, "points_to_try", points)
         if not read_back and partial:
             for place, point in enumerate(points):

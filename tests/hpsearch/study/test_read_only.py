@@ -237,7 +237,7 @@ for pages in [0, 1, 2, 3, 5, 8, 9, 10, 12, 16, None]:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         assert main(["trials", str(study), "--format", "csv"]) == 0
-    answers.append([code, err.getvalue(), out.getvalue()])
+    answers.append([code, err.buffer.getvalue().decode(), out.getvalue()])
 print(json.dumps(answers))
 """
 
