@@ -7,13 +7,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["SERIES", "Anchor", "Area", "Box", "Dot", "Ink", "Line", "Picture", "Point", "Shape", "Words"]
+__all__ = ["COLOURS", "SERIES", "Anchor", "Area", "Box", "Dot", "Ink", "Line", "Picture", "Point", "Shape", "Words"]
 
 Point = tuple[float, float]
 Anchor = Literal["start", "middle", "end"]
 
 Ink = Literal["text", "muted", "grid", "paper", "s0", "s1", "s2", "s3", "s4", "s5", "good", "bad"]
-"""What a shape is drawn with; each writer knows the colours."""
+"""What a shape is drawn with."""
+
+COLOURS: dict[Ink, tuple[str, str]] = {
+    "text": ("#24292f", "#e6edf3"),
+    "muted": ("#57606a", "#9198a1"),
+    "grid": ("#d8dee4", "#30363d"),
+    "paper": ("#ffffff", "#0d1117"),
+    "s0": ("#0969da", "#58a6ff"),
+    "s1": ("#bc4c00", "#ffa657"),
+    "s2": ("#1a7f37", "#3fb950"),
+    "s3": ("#8250df", "#bc8cff"),
+    "s4": ("#9a6700", "#e3b341"),
+    "s5": ("#bf3989", "#ff7bc0"),
+    "good": ("#1a7f37", "#3fb950"),
+    "bad": ("#cf222e", "#ff7b72"),
+}
+"""On light pages, and on dark ones."""
 
 SERIES: tuple[Ink, ...] = ("s0", "s1", "s2", "s3", "s4", "s5")
 """Inks that tell things apart, also by who sees few colours."""

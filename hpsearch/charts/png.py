@@ -7,25 +7,9 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from hpsearch.charts.picture import Area, Box, Dot, Ink, Line, Picture, Point, Words
+from hpsearch.charts.picture import COLOURS, Area, Box, Dot, Line, Picture, Point, Words
 
 __all__ = ["png"]
-
-_COLOURS: dict[Ink, tuple[int, int, int]] = {
-    "text": (0x24, 0x29, 0x2F),
-    "muted": (0x57, 0x60, 0x6A),
-    "grid": (0xD8, 0xDE, 0xE4),
-    "paper": (0xFF, 0xFF, 0xFF),
-    "s0": (0x09, 0x69, 0xDA),
-    "s1": (0xBC, 0x4C, 0x00),
-    "s2": (0x1A, 0x7F, 0x37),
-    "s3": (0x82, 0x50, 0xDF),
-    "s4": (0x9A, 0x67, 0x00),
-    "s5": (0xBF, 0x39, 0x89),
-    "good": (0x1A, 0x7F, 0x37),
-    "bad": (0xCF, 0x22, 0x2E),
-}
-"""Those of light pages."""
 
 _FINER = 2
 """Pillow draws without smoothing: so it draws larger, and the picture is made smaller."""
@@ -40,18 +24,18 @@ def png(picture: Picture, scale: float = 2.0) -> bytes:
         picture: What to write.
         scale: Pixels of the file for each of the picture's.
     """
-    from PIL import Image, ImageDraw, ImageFont
+    from PIL import Image, ImageColor, ImageDraw, ImageFont
 
     factor = scale * _FINER
     size = round(picture.width * factor), round(picture.height * factor)
-    image = Image.new("RGB", size, _COLOURS["paper"])
+    image = Image.new("RGB", size, COLOURS["paper"][0])
     pen = ImageDraw.Draw(image, "RGBA")
 
     def at(points: Sequence[Point]) -> list[Point]:
         return [(x * factor, y * factor) for x, y in points]
 
     for shape in picture.shapes:
-        colour = _COLOURS[shape.ink]
+        colour = ImageColor.getrgb(COLOURS[shape.ink][0])
         match shape:
             case Line(points=points, dashed=dashed, width=width, faint=faint):
                 filled = (*colour, 90 if faint else 255)

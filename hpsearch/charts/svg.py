@@ -6,18 +6,17 @@ import itertools
 from collections.abc import Sequence
 from xml.etree import ElementTree as Tree
 
-from hpsearch.charts.picture import Area, Box, Dot, Line, Picture, Point, Shape, Words
+from hpsearch.charts.picture import COLOURS, Area, Box, Dot, Line, Picture, Point, Shape, Words
 
 __all__ = ["STYLE", "svg"]
 
-STYLE = """
-.chart { --text: #24292f; --muted: #57606a; --grid: #d8dee4; --paper: #ffffff; --s0: #0969da; --s1: #bc4c00;
-  --s2: #1a7f37; --s3: #8250df; --s4: #9a6700; --s5: #bf3989; --good: #1a7f37; --bad: #cf222e }
-@media (prefers-color-scheme: dark) { .chart { --text: #e6edf3; --muted: #9198a1; --grid: #30363d; --paper: #0d1117;
-  --s0: #58a6ff; --s1: #ffa657; --s2: #3fb950; --s3: #bc8cff; --s4: #e3b341; --s5: #ff7bc0; --good: #3fb950;
-  --bad: #ff7b72 } }
-.chart text { font-family: system-ui, sans-serif }
-.chart .ground { fill: var(--paper) }
+_LIGHT, _DARK = ("; ".join(f"--{ink}: {both[dark]}" for ink, both in COLOURS.items()) for dark in (0, 1))
+
+STYLE = f"""
+.chart {{ {_LIGHT} }}
+@media (prefers-color-scheme: dark) {{ .chart {{ {_DARK} }} }}
+.chart text {{ font-family: system-ui, sans-serif }}
+.chart .ground {{ fill: var(--paper) }}
 """
 """What a page that holds pictures needs."""
 

@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
-from hpsearch.errors import HpsearchError
+from hpsearch.errors import HpsearchError, StorageError
 from hpsearch.objective import Objective, hypervolume, values_of
 from hpsearch.report.best import reference_point
 from hpsearch.report.course import Course, Moment
@@ -145,12 +145,20 @@ class Comparison:
         """Draw the best over trials, iterations and seconds, as SVG and as PNG; give the files.
 
         Raises:
-            HpsearchError: matplotlib isn't there.
             StorageError: They can't be written.
         """
-        from hpsearch.report.comparison_plots import comparison_plots
+        from hpsearch.report.page.comparing import courses
 
-        return comparison_plots(self, Path(directory))
+        folder, paths = Path(directory), []
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for axis, picture in courses(self).items():
+                for suffix in ("svg", "png"):
+                    paths.append(folder / f"best-by-{axis}.{suffix}")
+                    picture.save(paths[-1])
+        except OSError as error:
+            raise StorageError(f"{folder}: expected a place for plots that can be written: {error}") from error
+        return paths
 
     def amounts(self, axis: Axis) -> list[float]:
         """Give what is compared at: shares of what every run has spent."""
