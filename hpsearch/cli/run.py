@@ -18,6 +18,7 @@ import psutil
 from hpsearch.backends import make_backend
 from hpsearch.checks import InvalidKey
 from hpsearch.cli.steer import left
+from hpsearch.cli.which_study import pasted
 from hpsearch.errors import HpsearchError, JournalError, SweepError, TrainableError
 from hpsearch.observers.progress import choose_progress
 from hpsearch.observers.times import Times
@@ -116,7 +117,7 @@ def go_on(given: argparse.Namespace) -> int:
         with AskTell(sweep, directory=place.path) as asking:
             asking.retry(*given.failed)
         ended = f", once the sweep goes on: {asking.reason}" if asking.reason else ""
-        print(f"they will be asked for again{ended or f': hpsearch ask {shlex.quote(_shown(place.path))}'}")
+        print(f"they will be asked for again{ended or f': hpsearch ask {pasted(place.path)}'}")
         return 0
     call = "rerun(..., trainable=..., directory=...)" if "rerun" in record else "search(..., directory=...)"
     _check_importable(place.path, sweep, f"the same call of hpsearch.{call}")
@@ -130,7 +131,7 @@ def _go_on_there(place: StudyDirectory, given: argparse.Namespace) -> int:
     if given.overrides or given.workers is not None:
         raise SweepError(
             f"{place.path}: {place.holder()} has paused this study and goes on with it as it is: leave the options "
-            f"out, extend it with `hpsearch extend {shlex.quote(_shown(place.path))}`, or stop it first"
+            f"out, extend it with `hpsearch extend {pasted(place.path)}`, or stop it first"
         )
     return left(place, "resume", {}, f"it goes on in {place.holder()}")
 
@@ -199,7 +200,7 @@ def _run(place: StudyDirectory, sweep: Sweep, given: argparse.Namespace, source:
     try:
         return _report(run_study(place, sweep, run, given.failed))
     except TrainableError as error:
-        mend = f"mend it, then go on with: hpsearch resume {shlex.quote(_shown(place.path))}"
+        mend = f"mend it, then go on with: hpsearch resume {pasted(place.path)}"
         raise TrainableError(f"{_blame(source, str(error))}{error}\n{mend}") from error
 
 

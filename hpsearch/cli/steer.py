@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpsearch.cli.which_study import pasted
 from hpsearch.errors import JournalError, SweepError
 from hpsearch.report.layout import Column, screen_of, table_text
 from hpsearch.report.study import load
 from hpsearch.report.tables import json_text
-from hpsearch.report.wording import shortened
+from hpsearch.report.wording import counted, shortened
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.history import Step
 from hpsearch.study.journal import Journal
@@ -66,12 +67,14 @@ def extend(given: argparse.Namespace) -> int:
 def add(given: argparse.Namespace) -> int:
     """Let points be tried that the user names."""
     points = _points(given)
-    return _steer(given, "add", {"points": points}, f"added {_many(len(points), 'point')}, which the next trials take")
+    return _steer(
+        given, "add", {"points": points}, f"added {counted(len(points), 'point')}, which the next trials take"
+    )
 
 
 def prune(given: argparse.Namespace) -> int:
     """End trials, and go on without them."""
-    many = _many(len(set(given.trials)), "trial")
+    many = counted(len(set(given.trials)), "trial")
     done = f"pruned {many}; what runs of them ends at its next report"
     return _steer(given, "prune", {"trials": given.trials}, done)
 
@@ -108,7 +111,7 @@ def left(place: StudyDirectory, verb: str, details: Mapping[str, Any], done: str
             if answer is not None or holder is None or time.monotonic() > deadline:
                 break
             time.sleep(_LOOK_SECONDS)
-    look = f"see: hpsearch history {_pasted(place.path)}"
+    look = f"see: hpsearch history {pasted(place.path)}"
     if answer is not None and not answer.refused:
         print(done)
         return 0
@@ -139,7 +142,7 @@ def _holder(place: StudyDirectory, verb: str) -> str:
     told = load(place.path).is_told
     if holder is not None and not told:
         return holder
-    instead = "" if verb in ("stop", "cancel") else f"; it goes on with: hpsearch resume {_pasted(place.path)}"
+    instead = "" if verb in ("stop", "cancel") else f"; it goes on with: hpsearch resume {pasted(place.path)}"
     if told:
         instead = ": its trials run elsewhere, and what is asked for stays open"
     raise JournalError(f"{place.path}: no process runs this study now; there is nothing to {verb}{instead}")
@@ -153,14 +156,14 @@ def _steer(given: argparse.Namespace, verb: str, details: Mapping[str, Any], don
 
         with AskTell(directory=place.path) as asking:
             asking.steer(verb, details)
-        print(f"{done}; go on with: hpsearch ask {_pasted(place.path)}")
+        print(f"{done}; go on with: hpsearch ask {pasted(place.path)}")
         return 0
     if place.holder() is not None:
         return left(place, verb, details, done)
     from hpsearch.run.idle_steering import steer_idle
 
-    steer_idle(place, Request(time.time(), verb, process_name(), details), _pasted(place.path))
-    print(f"{done}; go on with: hpsearch resume {_pasted(place.path)}")
+    steer_idle(place, Request(time.time(), verb, process_name(), details), pasted(place.path))
+    print(f"{done}; go on with: hpsearch resume {pasted(place.path)}")
     return 0
 
 
@@ -236,15 +239,3 @@ def _told(values: Mapping[str, Any]) -> str:
 
 def _clock(when: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _pasted(path: Path) -> str:
-    """Give a path as a shell takes it, relative to here where that is shorter."""
-    try:
-        return shlex.quote(str(path.relative_to(Path.cwd())))
-    except ValueError:
-        return shlex.quote(str(path))
