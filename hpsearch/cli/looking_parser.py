@@ -81,9 +81,11 @@ def add_looking(commands: Commands) -> None:
     command = add_trial_command(commands, "lineage", look.lineage, text, _BEST)
     add_format(command, "csv", "json")
 
-    text = "write CSV, Parquet and an Optuna storage"
+    text = "write CSV, Parquet and an Optuna storage, or fill what observers such as mlflow write"
     command = add_study_command(commands, "export", look.export, text, newest=True)
     command.add_argument("--to", type=Path, help="where to (default: DIR/export)")
+    text = "show the study to this observer, as if it had watched: csv, mlflow, ...; may be repeated"
+    command.add_argument("--observer", action="append", default=[], metavar="NAME", help=text)
 
     command = add_study_command(commands, "tensorboard", look.tensorboard, "open TensorBoard on a study", newest=True)
     command.add_argument("--host", default="localhost")

@@ -23,6 +23,7 @@ from hpsearch.study.history import Step, steps
 from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.study.labels import Labels, labels_of
+from hpsearch.study.provenance import identity_of
 from hpsearch.study.standing import Standing
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Score, TrialRow, TrialState
@@ -68,7 +69,7 @@ class Study(Plots):
     @property
     def identity(self) -> str:
         """Which study this is, wherever it lies: its name, when it was made and by which process."""
-        return f"{self.sweep.name} {self.created!r} {self.provenance.get('process', '')}"
+        return identity_of(self.sweep.name, self.created, self.provenance)
 
     @property
     def trials(self) -> list[TrialRow]:
@@ -258,6 +259,11 @@ class Study(Plots):
         if name not in known:
             raise HpsearchError(f"{self.directory}: no report holds a metric {name!r}; {nearest(name, known)}")
         return curves
+
+    def reports(self) -> dict[int, list[Report]]:
+        """Give each trial's reports that count, by iteration."""
+        found = over_iterations(self._entries(), lambda report: report)
+        return {trial: [report for _, report in reports] for trial, reports in found.items()}
 
     def scores(self, objective: Objective | None = None) -> dict[int, list[tuple[int, Score]]]:
         """Give what each trial was worth over its iterations, of the reports that count, NaN where it was reported.

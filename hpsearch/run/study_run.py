@@ -18,14 +18,14 @@ from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, StorageError
 from hpsearch.events import ASK_TELL, Ended, Event, Extended, Finished, Opened, Saved, Steered
-from hpsearch.observers import make_observer
-from hpsearch.observers.base import Observed, Observer, Record
+from hpsearch.observers.base import Observer, Record
 from hpsearch.observers.callbacks import Callback, Callbacks
 from hpsearch.observers.progress import Display, Unfailing
 from hpsearch.observers.times import Times
 from hpsearch.observers.watching import Watching
 from hpsearch.report.study import Study, load, stored_sweep
 from hpsearch.run.interrupts import Interrupts
+from hpsearch.run.observing import observed_of, observers_of, records_of
 from hpsearch.run.on_end import run_on_end
 from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.retrying import retries
@@ -35,7 +35,7 @@ from hpsearch.study.enough import Enough
 from hpsearch.study.extension import extended, extension
 from hpsearch.study.filesystem import identity
 from hpsearch.study.journal import Journal
-from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.study.journaled_state import Entry
 from hpsearch.study.provenance import command_line, process_name, provenance
 from hpsearch.study.running_time import seconds_spent
 from hpsearch.study.state import StudyState
@@ -46,7 +46,7 @@ from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import CommandLine, Job
 
-__all__ = ["Run", "create_study", "run_study", "storage_errors", "sweep_to_run", "write_tensorboard"]
+__all__ = ["Run", "create_study", "run_study", "storage_errors", "sweep_to_run"]
 
 _WORKERS_PATIENCE = 60.0
 """Seconds to wait for the workers of a killed run to end."""
@@ -228,10 +228,12 @@ def _go_on(
     study_state = StudyState(stored, calls_of, past)
     widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest)
     enough = Enough(sweep, study_state.score)
-    observers = _observers(place, sweep, record, run)
+    asked = sweep.observers if run.observers is None else run.observers
+    names = [name for name in asked if run.tensorboard or name != "tensorboard"]
+    observers = observers_of(names, observed_of(place, sweep, record), run.search_path)
     replayed = []
     try:
-        for told in _records(study_state.resume(history)):
+        for told in records_of(study_state.resume(history)):
             widths.observe(told.event, told.decisions)  # in step: it asks the state where trials stand
             enough.observe(told.event, told.decisions)
             replayed.append(told)
@@ -302,35 +304,6 @@ def _apply(
         enough.observe(event, followed.decisions)
         applied.append((event, followed))
     return applied
-
-
-def _observers(place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], run: Run) -> list[Observer]:
-    """Make whoever is to watch; mistakes show before anything runs."""
-    observed = Observed(place.path, sweep, record.get("created", 0.0))
-    asked = sweep.observers if run.observers is None else run.observers
-    names = [name for name in asked if run.tensorboard or name != "tensorboard"]
-    return [make_observer(name, observed, run.search_path) if isinstance(name, str) else name for name in names]
-
-
-def _records(entries: Iterable[Entry]) -> Iterator[Record]:
-    """Give a journal's entries, from its first on, as observers are told them."""
-    for seq, entry in enumerate(entries, 1):
-        yield Record(seq, entry.time, entry.event, entry.followed.decisions)
-
-
-def write_tensorboard(place: StudyDirectory) -> None:
-    """Write the event files of a study that was run without, from its journal."""
-    with storage_errors(place):
-        with Journal.read(place.journal) as journal:
-            study = journal.study()
-            sweep, history = stored_sweep(study), list(journal.entries())
-        journaled = JournaledState(sweep)
-        observer = make_observer("tensorboard", Observed(place.path, sweep, study.get("created", 0.0)))
-        observer.seen()
-        for record in _records(journaled.read(history)):
-            observer.observe(record)
-        observer.rungs(journaled.rungs())
-        observer.close()
 
 
 def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str) -> Job:

@@ -19,8 +19,9 @@ from hpsearch.trial import TrialState
 __all__ = ["Parts", "parts_of", "remove", "size_of", "unneeded"]
 
 _BESIDE = ("-wal", "-shm", "-journal")
-_OURS = frozenset({"trials", "tensorboard", "sweep.yaml", "run.lock", "workers.lock"})
-_EXPORT = frozenset({"trials.csv", "trials.parquet", "optuna.db"})
+_OBSERVED = frozenset({"tensorboard", "trials.csv", "reports.csv", "mlflow.db", "wandb"})
+_OURS = _OBSERVED | {"trials", "sweep.yaml", "run.lock", "workers.lock"}
+_EXPORT = frozenset({"trials.csv", "reports.csv", "trials.parquet", "optuna.db"})
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import yaml
 
 import hpsearch
 from hpsearch.errors import Interrupted
-from hpsearch.run.study_run import create_study, write_tensorboard
+from hpsearch.run.observing import show_observer
+from hpsearch.run.study_run import create_study
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.file import load_sweep
 from tests.hpsearch.support.command_line import write_sweep
@@ -306,5 +307,5 @@ def test_a_study_without_event_files_gets_them_from_its_journal(here, hpsearch_c
     hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study", "--no-tensorboard")
     place = StudyDirectory(here / "study")
     assert not place.tensorboard.exists()
-    write_tensorboard(place)
+    show_observer(place, "tensorboard")
     assert {folder.name for folder in place.tensorboard.iterdir()} >= {"study", "trial-00000", "trial-00003"}

@@ -84,7 +84,7 @@ NOON = datetime(2026, 3, 1, 12, 0, 0).timestamp()
 def export(directory: Path, rows: list[TrialRow], identity: str = "digits 1", space: Space = SPACE) -> list[Path]:
     times = {row.number: (NOON + row.number, NOON + 60 + row.number) for row in rows}
     sweep = sweep_of(name="digits", metric=Metric("accuracy", "maximize"), parameters=space)
-    return export_study(rows, sweep, directory, CURVES, times, identity)
+    return export_study(rows, sweep, directory, CURVES, times, identity, {})
 
 
 def load(path: Path) -> optuna.Study:
