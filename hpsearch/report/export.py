@@ -31,7 +31,7 @@ def export_study(
     identity: str,
     reports: Mapping[int, Sequence[Report]],
 ) -> list[Path]:
-    """Write `trials.csv`, `reports.csv`, `trials.parquet` and `optuna.db` into a directory; answer their paths.
+    """Write `trials.csv`, `trials.parquet`, `optuna.db` and `reports.csv` into a directory; answer their paths.
 
     Each file appears by one rename, in place of the one of a former export.
 
@@ -52,14 +52,15 @@ def export_study(
     # Built elsewhere and copied: SQLite over a network is slow, and a study's directory may be on one.
     names = sweep.parameters.columns(row.params for row in rows)
     with tempfile.TemporaryDirectory(prefix="hpsearch-export-") as scratch:
-        built = [Path(scratch) / name for name in (TRIALS_NAME, REPORTS_NAME, PARQUET_NAME)]
+        built = [Path(scratch) / name for name in (TRIALS_NAME, PARQUET_NAME)]
         built[0].write_text(trials_csv(rows, sweep), encoding="utf-8", newline="\n")
-        built[1].write_text(reports_csv(reports), encoding="utf-8", newline="\n")
         frame = trials_dataframe(rows, names, metrics=True, objective=sweep.objective)
-        _for_parquet(frame).to_parquet(built[2], index=False)
+        _for_parquet(frame).to_parquet(built[1], index=False)
         if sweep.objective.goals:  # a study of Optuna's has one at least
             built.append(Path(scratch) / OPTUNA_NAME)
-            write_optuna_storage(built[3], rows, sweep, curves, times, identity)
+            write_optuna_storage(built[2], rows, sweep, curves, times, identity)
+        built.append(Path(scratch) / REPORTS_NAME)
+        built[-1].write_text(reports_csv(reports), encoding="utf-8", newline="\n")
         return [_put_in_place(path, directory) for path in built]
 
 

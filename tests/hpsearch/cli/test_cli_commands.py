@@ -282,7 +282,7 @@ def test_export_writes_csv_parquet_and_an_optuna_storage(study, hpsearch_command
         assert connection.execute("SELECT count(*) FROM trials").fetchone() == (4,)
     connection.close()
     assert [Path(line).resolve() for line in answer.out.splitlines()[:4]] == [
-        folder / name for name in (TRIALS_NAME, REPORTS_NAME, PARQUET_NAME, OPTUNA_NAME)
+        folder / name for name in (TRIALS_NAME, PARQUET_NAME, OPTUNA_NAME, REPORTS_NAME)
     ]
 
 

@@ -81,4 +81,4 @@ def train(trial: RunningTrial) -> None:
         default_root_dir=trial.directory,
     )
     fit(trainer, _module(pl, trial.params))
-    print("ended", trainer.state.status)
+    print("ended", trainer.state.status.value)
