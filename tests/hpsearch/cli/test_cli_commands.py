@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 import hpsearch
+from hpsearch.cli.arguments import function_at
 from hpsearch.cli.parser import build_parser
 from hpsearch.report.export import CSV_NAME, OPTUNA_NAME, PARQUET_NAME
 from tests.hpsearch.support.command_line import Answer, Call, write_sweep
@@ -302,3 +303,9 @@ def test_every_command_explains_itself(hpsearch_command, words):
 def test_these_are_all_the_commands():
     listed = re.findall(r"^    ([\w-]+)", build_parser().format_help(), re.MULTILINE)
     assert sorted(listed) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("word", COMMANDS)
+def test_every_command_has_a_function(word):
+    (commands,) = (action.choices for action in build_parser()._actions if isinstance(action.choices, dict))
+    assert callable(function_at(commands[word].get_default("command")))
