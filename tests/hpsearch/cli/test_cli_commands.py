@@ -82,6 +82,7 @@ def test_run_ends_with_the_best_trials_and_the_paths_to_look_at(here, hpsearch_c
         "trials:      hpsearch trials runs/sweep-1\n"
         f"checkpoint:  runs/sweep-1/trials/0000{best.number}/1/hpsearch-checkpoint-2/state.pt\n"
         "TensorBoard: hpsearch tensorboard runs/sweep-1\n"
+        "report:      hpsearch report runs/sweep-1\n"
     )
 
 
