@@ -221,7 +221,8 @@ def test_export_again_replaces_the_files_and_leaves_no_others(tmp_path):
     export(tmp_path, study_rows())
     files = export(tmp_path, study_rows(3))
     assert len(load(files[2]).get_trials()) == 3
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["optuna.db", "reports.csv", "trials.csv", "trials.parquet"]
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["optuna.db", "reports.csv", "trials.csv", "trials.parquet"]
 
 
 def test_study_without_trials_can_be_exported(tmp_path):
