@@ -17,7 +17,7 @@ METRICS = {lightning_trainables: "val_loss", transformers_trainables: "eval_loss
 
 
 def search(place: Path, library: Any, early: Any = None, max_iter: int | None = None, **given: Any) -> hpsearch.Study:
-    options = {"backend": "inline", "progress": False, "tensorboard": False, "max_failures": "none"}
+    options: dict[str, Any] = {"backend": "inline", "progress": False, "tensorboard": False, "max_failures": "none"}
     return hpsearch.search(
         library.train,
         parameters=given.pop("parameters", {}),

@@ -98,8 +98,7 @@ def check(study: hpsearch.Study, name: str) -> None:
             assert run.data.tags["hpsearch.state"] == row.state
             assert run.data.tags["hpsearch.reason"] == row.reason
             for metric in ("loss", "val/acc"):
-                told = [(report.iteration, report.metrics[metric]) for report in reports[number]]
-                assert curves[metric] == told
+                assert curves[metric] == [(report.iteration, report.metrics[metric]) for report in reports[number]]
             assert run.info.start_time <= run.info.end_time
     else:
         found = wandb_runs(study.directory)
@@ -110,13 +109,8 @@ def check(study: hpsearch.Study, name: str) -> None:
             assert run["config"]["opt"] == {"lr": row.params["opt.lr"]}
             assert run["config"]["layers"] == [1, None]
             assert run["run"].run_group == study.directory.name
-            summary = run["summary"]
-            told = (
-                summary["hpsearch"]
-                if "hpsearch" in summary
-                else {key.removeprefix("hpsearch."): value for key, value in summary.items()}
-            )
-            assert (told["state"], told["reason"]) == (row.state, row.reason)
+            facts = run["summary"]["hpsearch"]
+            assert (facts["state"], facts["reason"]) == (row.state, row.reason)
             rows = [{key: line[key] for key in ("_step", "loss", "val/acc")} for line in run["history"]]
             assert rows == [{"_step": report.iteration, **report.metrics} for report in reports[number]]
 

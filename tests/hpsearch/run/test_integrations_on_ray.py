@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import hpsearch
@@ -20,12 +22,18 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.exhaustive, pytest.
 def test_a_sweep_on_ray_reports_what_uncut_training_in_this_process_does(
     library, metric, parameters, tmp_path, ray_cluster
 ):
-    given = {"parameters": parameters, "method": "grid", "metric": metric, "progress": False, "tensorboard": False}
+    given: dict[str, Any] = {
+        "parameters": parameters,
+        "method": "grid",
+        "metric": metric,
+        "progress": False,
+        "tensorboard": False,
+    }
     whole = hpsearch.search(library.train, max_iter=4, backend="inline", directory=tmp_path / "whole", **given)
     early = hpsearch.SuccessiveHalving(4, eta=2)
     swept = hpsearch.search(library.train, early_terminate=early, directory=tmp_path / "swept", **given)
     assert swept.state == "finished"
-    assert [row.state for row in swept.trials].count("complete") == 1
+    assert [str(row.state) for row in swept.trials].count("complete") == 1
     assert {row.state for row in swept.trials} == {"complete", "stopped"}
     expected, came = whole.reports(), swept.reports()
     assert max(map(len, came.values())) > 1

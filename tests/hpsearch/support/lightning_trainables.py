@@ -21,12 +21,12 @@ SCHEDULES = ["plateau", "epoch", "step"]
 
 
 def _module(pl: Any, params: Any) -> Any:
-    class Net(pl.LightningModule):
+    class Net(pl.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 10))
 
-        def loss(self, batch):
+        def loss(self, batch: Any) -> torch.Tensor:
             return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
 
         def training_step(self, batch, index):
