@@ -53,6 +53,10 @@ class Observer(ABC):
     remedy: str = "resuming tells it what it hasn't seen"
     """What makes up for what it missed, once it was let go; one line, for the user."""
 
+    keeps: bool = False
+    """What it writes stays, and a killed process may not have come to the end of it: whoever resumes a study that is
+    finished shows it to this observer again."""
+
     def seen(self) -> int:
         """Get ready, and give the `seq` of the last record that it holds from former runs; 0 for none.
 

@@ -8,6 +8,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpsearch.observers.base import Observed
@@ -30,6 +31,14 @@ _MOST_PARAMS = 100
 _LONGEST_NAME = 250
 _LONGEST_PARAM = 6000
 _LONGEST_TAG = 5000
+
+_SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # else one that is away holds up for minutes
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+"""Of its environment, where they aren't set."""
 
 _STUDY = "hpsearch.study"
 _TRIAL = "hpsearch.trial"
@@ -103,15 +112,18 @@ class MLflowObserver(TrialLog):
         client.set_terminated(run, status, round(1000 * max(trial.ended, trial.began)))
 
     def _open(self) -> MlflowClient:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+        for name, value in _SETTINGS.items():
+            os.environ.setdefault(name, value)
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
         for noisy in ("mlflow.store.db.utils", "mlflow.store.db.base_sql_model", "alembic"):
             logging.getLogger(noisy).setLevel(logging.WARNING)  # they print how a new database is made
         given = os.environ.get("MLFLOW_TRACKING_URI")
-        self._client = client = MlflowClient(given or f"sqlite:///{self._directory / 'mlflow.db'}")
+        database = self._directory / "mlflow.db"
+        if not given and not database.exists():
+            _make(database)
+        self._client = client = MlflowClient(given or f"sqlite:///{database}")
         name = self._directory.name
         # Else artifacts, of which there are none, would be said to lie in the folder where hpsearch was started.
         place = None if given else (self._directory / "mlartifacts").as_uri()
@@ -135,6 +147,17 @@ class MLflowObserver(TrialLog):
             told = failure.traceback or failure.message
             tags["mlflow.note.content"] = f"```\n{told[-_LONGEST_TAG + 10 :]}\n```"
         return tags
+
+
+def _make(database: Path) -> None:
+    """Make MLflow's database beside its place, and move it there: one that is half made it can't go on with."""
+    from mlflow import MlflowClient
+
+    partial = database.with_name(f".{database.name}.partial")
+    for left in database.parent.glob(f"{partial.name}*"):  # by a process that was killed here, with SQLite's own files
+        left.unlink()
+    MlflowClient(f"sqlite:///{partial}")
+    partial.replace(database)
 
 
 def fit_names(names: Iterable[str]) -> dict[str, str]:

@@ -28,6 +28,7 @@ class TrialLog(Observer):
     """
 
     deadline = 120.0  # the tool's import may take a quarter of it
+    keeps = True
 
     name: str
     """As sweep files have it."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hpsearch.errors import HpsearchError, exception_line
 from hpsearch.observers import make_observer
 from hpsearch.observers.base import Observed, Observer, Record
+from hpsearch.observers.thread import ObserverThread, close_all
 from hpsearch.report.study import stored_sweep
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
@@ -16,7 +17,7 @@ from hpsearch.study.provenance import identity_of
 from hpsearch.study.trial_records import TERMINAL
 from hpsearch.sweep.sweep import Sweep
 
-__all__ = ["observed_of", "observers_of", "records_of", "show_observer"]
+__all__ = ["catch_up", "observed_of", "observers_of", "records_of", "show_observer"]
 
 
 def observed_of(place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any]) -> Observed:
@@ -46,6 +47,27 @@ def records_of(entries: Iterable[Entry]) -> Iterator[Record]:
     """Give a journal's entries, from its first on, as observers are told them."""
     for seq, entry in enumerate(entries, 1):
         yield Record(seq, entry.time, entry.event, entry.followed.decisions)
+
+
+def catch_up(observers: Iterable[Observer], sweep: Sweep, history: Iterable[Entry], say: Callable[[str], None]) -> None:
+    """Show a finished study to the observers that keep what they write, each within its deadline.
+
+    Args:
+        observers: Of all that are to watch.
+        sweep: As the study was created.
+        history: The journal's entries.
+        say: Told of an observer that is let go.
+    """
+    threads = [ObserverThread(observer, say) for observer in observers if observer.keeps]
+    if not threads:
+        return
+    journaled = JournaledState(sweep)
+    for told in records_of(journaled.read(history)):
+        for thread in threads:
+            thread.observe(told)
+    for thread in threads:
+        thread.rungs(journaled.rungs())
+    close_all(threads)
 
 
 def show_observer(place: StudyDirectory, name: str, search_path: Sequence[str] = ()) -> int:

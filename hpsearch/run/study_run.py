@@ -25,7 +25,7 @@ from hpsearch.observers.times import Times
 from hpsearch.observers.watching import Watching
 from hpsearch.report.study import Study, load, stored_sweep
 from hpsearch.run.interrupts import Interrupts
-from hpsearch.run.observing import observed_of, observers_of, records_of
+from hpsearch.run.observing import catch_up, observed_of, observers_of, records_of
 from hpsearch.run.on_end import run_on_end
 from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.retrying import retries
@@ -142,6 +142,8 @@ def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Seque
             sweep, more = sweep_to_run(stored_sweep(journal.study()), history, sweep)
             if more is None and retry is None and history and history[-1].event == Ended("finished"):
                 run.display.note(f"{place.path}: this sweep is finished")
+                record = journal.study()
+                catch_up(_observers(place, sweep, record, run), stored_sweep(record), history, run.display.note)
                 return load(place.path)
             _check_workers_may(place, sweep, history)
             begun = sweep
@@ -228,9 +230,7 @@ def _go_on(
     study_state = StudyState(stored, calls_of, past)
     widths = Widths(sweep.resources.workers_per_trial, sweep.resources.widest, study_state.widest)
     enough = Enough(sweep, study_state.score)
-    asked = sweep.observers if run.observers is None else run.observers
-    names = [name for name in asked if run.tensorboard or name != "tensorboard"]
-    observers = observers_of(names, observed_of(place, sweep, record), run.search_path)
+    observers = _observers(place, sweep, record, run)
     replayed = []
     try:
         for told in records_of(study_state.resume(history)):
@@ -291,6 +291,13 @@ def _go_on(
         finally:
             watching.close()
             study_state.close()
+
+
+def _observers(place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], run: Run) -> list[Observer]:
+    """Make whoever is to watch; mistakes show before anything runs."""
+    asked = sweep.observers if run.observers is None else run.observers
+    names = [name for name in asked if run.tensorboard or name != "tensorboard"]
+    return observers_of(names, observed_of(place, sweep, record), run.search_path)
 
 
 def _apply(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -124,6 +125,11 @@ def test_both_get_each_trial_whole_and_again_where_it_goes_on(tmp_path, monkeypa
     for name in ("mlflow", "wandb"):
         check(study, name)
     before = {number: run.info.run_id for number, (run, _) in mlflow_runs(place).items()}
+    (lost,) = place.glob("wandb/offline-run-*-1")
+    shutil.rmtree(lost)  # as if the process had been killed when the sweep was finished, and this was not
+    search(place, ["mlflow", "wandb"])
+    for name in ("mlflow", "wandb"):
+        check(study, name)
     files = {path: path.stat().st_mtime_ns for path in place.glob("wandb/offline-run-*/*.wandb")}
 
     assert not any("wandb" in type(getattr(hook, "__self__", None)).__module__ for hook in (sys.exit, sys.excepthook))
@@ -158,6 +164,8 @@ def test_a_kill_between_the_calls_for_a_trial_leaves_each_trial_once_and_whole(n
     place = tmp_path / "digits-1"
     study = search(place, [], max_iter=None, early_terminate=hpsearch.SuccessiveHalving(4, eta=2))
     assert {row.state for row in study.trials} == {"complete", "stopped", "failed"}
+    for left in (".mlflow.db.partial", ".mlflow.db.partial-journal"):
+        (place / left).write_bytes(b"of a process that was killed while MLflow made its tables")
     script = """
         import importlib, os, signal, sys
         from pathlib import Path
@@ -182,6 +190,7 @@ def test_a_kill_between_the_calls_for_a_trial_leaves_each_trial_once_and_whole(n
         [sys.executable, "-c", textwrap.dedent(script), str(place), name, last_call], check=False, timeout=150
     )
     assert ended.returncode == -signal.SIGKILL
+    assert not (place / "mlflow.db").exists() or not list(place.glob(".mlflow.db*"))
     assert show_observer(StudyDirectory(place), name) == 0
     check(study, name)
 

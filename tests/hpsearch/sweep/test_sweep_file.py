@@ -193,7 +193,7 @@ def test_parameters_become_distributions(write, text, distribution):
         (
             "run_cap: 5",
             "loggers: [mlflow]",
-            "loggers: isn't a known key\n  who watches, and writes what it sees, stands",
+            "sweep.yaml:5: loggers: isn't a known key\n  who watches, and writes what it sees, stands",
         ),
         ("run_cap: 5", "run_cap: 5\nrun_cap: 6", "sweep.yaml:6: run_cap: must stand there once, got it again"),
         ("  name: loss", "  nam: loss", "sweep.yaml:3: metric.nam: isn't a known key\n  did you mean name?"),
