@@ -3,8 +3,8 @@
 Each epoch is an iteration, or, where the model is validated, each epoch that ended with a validation: what was logged
 is reported, with Lightning's own checkpoint.
 
-Both are done when the next epoch is about to begin. At the end of an epoch, where Lightning's callbacks usually save,
-schedulers have yet to move, and a run that goes on from there isn't the one that was interrupted.
+Both are done when the next epoch is about to begin. At the end of an epoch, where Lightning's callbacks usually save, a
+schedule that goes by a metric has yet to move, and a run that goes on from there isn't the one that was interrupted.
 """
 
 from __future__ import annotations

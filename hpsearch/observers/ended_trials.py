@@ -100,11 +100,6 @@ class EndedTrials:
         changed, self._changed = self._changed, set()
         return sorted(changed, key=lambda trial: (self._ended[trial], trial))
 
-    @property
-    def running(self) -> int:
-        """How many trials haven't ended."""
-        return len(self._journaled.records) - len(self._ended)
-
     def has(self, trial: int) -> bool:
         """Say whether a trial has ended."""
         return trial in self._ended

@@ -60,7 +60,10 @@ def test_pytorch_lightning_is_taken_as_well_and_a_training_that_is_too_short_is_
         search(tmp_path / "t", lightning_trainables, max_iter=3, parameters={"schedule": "epoch", "epochs": 2})
 
 
-@pytest.mark.parametrize("arguments", [{}, {"eval_strategy": "steps", "eval_steps": 7, "eval_on_start": True}])
+OFTEN = {"eval_strategy": "steps", "eval_steps": 7, "eval_on_start": True, "save_strategy": "steps", "save_steps": 1}
+
+
+@pytest.mark.parametrize("arguments", [{}, OFTEN])
 def test_transformers_goes_on_from_each_segment_to_the_bit_at_epochs_and_between(arguments, tmp_path):
     parameters = {"elsewhere": True, **({"arguments": arguments} if arguments else {})}
     whole = search(tmp_path / "whole", transformers_trainables, max_iter=5, parameters=parameters)

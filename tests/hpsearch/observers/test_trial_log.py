@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpsearch.events import Retried
 from hpsearch.observers.base import Observed, Record
 from hpsearch.observers.ended_trials import EndedTrial, EndedTrials
 from hpsearch.observers.trial_log import TrialLog
@@ -73,21 +74,39 @@ def test_after_any_kill_and_resume_each_ended_trial_lies_there_as_it_is(life, sh
         assert [(one.report.iteration, one.report) for one in kept[number].reported] == curves.get(number, [])
 
 
-@settings(deadline=None, max_examples=8)
-@given(life=lives())
-def test_what_is_there_already_is_not_written_again(life):
-    records = records_of(life.run())
-    kept: dict[int, Any] = {}
-    counts = []
-    for _ in range(2):
-        shelf = Shelf(Observed(Path("s"), life.sweep, 0.0), kept)
-        for record in records:
-            shelf.observe(record)
-            shelf.flush()  # nothing yet: what ended in a former run may have gone on in it
-        shelf.rungs(())
-        shelf.close()
-        counts.append(shelf.writes)
-    assert counts == [len(kept), 0]
+def retried(seed: int) -> Life:
+    """Live through failures, some of which are retried, so that trials go on after they had ended."""
+    return Life(sweep_of(run_cap=20), seed, 2, 0.7).run()
+
+
+def test_what_is_there_already_is_not_written_again():
+    lived = [retried(seed) for seed in range(4)]
+    assert any(isinstance(event, Retried) for life in lived for event in life.events)
+    for life in lived:
+        kept: dict[int, Any] = {}
+        counts = []
+        for _ in range(2):
+            shelf = Shelf(Observed(Path("s"), life.sweep, 0.0), kept)
+            for record in records_of(life):
+                shelf.observe(record)
+                shelf.flush()  # nothing yet: what ended in a former run may have gone on in it
+            shelf.rungs(())
+            shelf.close()
+            counts.append(shelf.writes)
+        assert counts == [len(kept), 0]
+
+
+def test_a_trial_is_one_that_has_ended_until_it_goes_on():
+    for life in map(retried, range(4)):
+        trials, study_state = EndedTrials(life.sweep), StudyState(life.sweep)
+        for seq, (event, followed) in enumerate(study_state.replay(life.events), 1):
+            trials.take(Record(seq, float(seq), event, followed.decisions))
+            rows = study_state.rows()
+            assert [trials.has(row.number) for row in rows] == [row.state in ENDED for row in rows]
+            for row in rows:
+                if row.state in ENDED:
+                    assert trials.of(row.number).began < trials.of(row.number).ended <= seq
+        assert trials.take_changed() != []
 
 
 def test_a_trial_that_has_not_ended_is_not_written_until_it_has():
