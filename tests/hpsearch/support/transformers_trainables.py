@@ -40,7 +40,7 @@ def train(trial: RunningTrial) -> None:
 
     data = digits()
     given = {
-        "output_dir": "nowhere-in-particular" if trial.params.get("elsewhere") else str(trial.directory),
+        "output_dir": str(trial.directory / "its-own" if trial.params.get("elsewhere") else trial.directory),
         "num_train_epochs": 6,
         "eval_strategy": "epoch",
         "save_strategy": "no",
