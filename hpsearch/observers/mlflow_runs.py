@@ -60,6 +60,8 @@ class MLflowObserver(TrialLog):
 
     def __init__(self, observed: Observed) -> None:
         super().__init__(observed)
+        for name, value in _SETTINGS.items():  # before trials run: what they change of the environment is put back
+            os.environ.setdefault(name, value)
         self._directory = observed.directory.absolute()
         self._key = key_of(observed)
         self._client: MlflowClient | None = None
@@ -112,8 +114,6 @@ class MLflowObserver(TrialLog):
         client.set_terminated(run, status, round(1000 * max(trial.ended, trial.began)))
 
     def _open(self) -> MlflowClient:
-        for name, value in _SETTINGS.items():
-            os.environ.setdefault(name, value)
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 

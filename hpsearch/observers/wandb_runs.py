@@ -40,6 +40,8 @@ class WandbObserver(TrialLog):
 
     def __init__(self, observed: Observed) -> None:
         super().__init__(observed)
+        # Before trials run: what they change of the environment is put back.
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         self._study = observed.directory.absolute().name
         self._sweep = observed.sweep
         self._key = key_of(observed)
@@ -52,8 +54,7 @@ class WandbObserver(TrialLog):
         Raises:
             HpsearchError: W&B is to be told over the network, and nobody is logged in.
         """
-        with _private(self._root):
-            import wandb
+        import wandb
 
         if self._mode == "online" and not wandb.api.api_key:  # it would ask for one at the terminal
             raise HpsearchError("WANDB_MODE=online needs an API key: run `wandb login`, or set WANDB_API_KEY")
@@ -69,7 +70,7 @@ class WandbObserver(TrialLog):
         name = f"{self._key}-{trial.row.number}"
         for former in (self._root / "wandb").glob(f"*run-*-{name}"):
             shutil.rmtree(former)
-        with _private(self._root):
+        with _own_hooks():
             place = self._write_run(trial, name)
         if place.is_dir():  # WANDB_MODE=disabled leaves nothing
             _wait_until_written(place)
@@ -126,18 +127,10 @@ def _size(place: Path) -> int:
 
 
 @contextmanager
-def _private(root: Path) -> Iterator[None]:
-    """Let W&B report nothing of its own, keep the log of its process beside its runs, and leave Python's hooks alone.
-
-    Each run would wrap `sys.exit` and `sys.excepthook` once more, until they are too deep to be called.
-    """
-    ours = {"WANDB_ERROR_REPORTING": "false", "WANDB_CACHE_DIR": str(root / "wandb" / "cache")}
-    added = {name: value for name, value in ours.items() if name not in os.environ}
+def _own_hooks() -> Iterator[None]:
+    """Leave Python's hooks as they are: each run would wrap them once more, until they are too deep to be called."""
     leave, show = sys.exit, sys.excepthook
-    os.environ.update(added)
     try:
         yield
     finally:
         sys.exit, sys.excepthook = leave, show
-        for name in added:
-            os.environ.pop(name, None)
