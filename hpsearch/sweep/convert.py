@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -92,7 +93,7 @@ def _changes(top: yaml.Node | None, text: str) -> Iterator[Change]:
     if isinstance(command, yaml.SequenceNode):
         yield from _macros(command)
     elif isinstance(command, yaml.ScalarNode) and _on_one_line(command) and command.style is None:
-        yield _written(command, json.dumps(command.value.split()), "command was one text")
+        yield _written(command, json.dumps(_words(command.value)), "command was one text")
     for key, _ in top.value:
         meant = key.value.replace("-", "_")
         if meant != key.value and meant in _KEYS and meant not in sections:
@@ -139,6 +140,14 @@ def _parameter(
 def _is_whole(inside: dict[str, yaml.Node]) -> bool:
     whole = "tag:yaml.org,2002:int"
     return inside["min"].tag == whole and inside["max"].tag == whole and "distribution" not in inside
+
+
+def _words(line: str) -> list[str]:
+    """Part a command as a shell does, but for one whose quotes don't close."""
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()
 
 
 def _macros(command: yaml.SequenceNode) -> Iterator[Change]:

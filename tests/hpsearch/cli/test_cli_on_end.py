@@ -28,6 +28,12 @@ def test_it_knows_the_study_its_state_and_the_best_trial(here, hpsearch_command)
     assert last_line(here / "my study") == f"{here / 'my study'}|finished|4|{best.number}|{best.value!r}"
 
 
+def test_a_trial_that_breaks_constraints_is_not_the_best(here, hpsearch_command):
+    write_sweep(here / "sweep.yaml", on_end=SHOWN, outcome_constraints=["loss <= -1"])
+    assert hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study").code == 0
+    assert last_line(here / "study").split("|")[1:] == ["finished", "4", "", ""]
+
+
 def test_a_list_is_run_without_a_shell_and_may_look_at_the_study(here, hpsearch_command):
     program = "import hpsearch, sys, os; print(sys.argv[1], hpsearch.load(os.environ['HPSEARCH_STUDY']).state)"
     write_sweep(here / "sweep.yaml", on_end=[sys.executable, "-c", program, "$HOME; no shell"])
