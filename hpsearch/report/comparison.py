@@ -260,10 +260,12 @@ def compare(*given: Study | str | Path) -> Comparison:
 def _is_same(one: Study, other: Study) -> bool:
     """Say whether two are one study: under another path, by a link, or a copy, which would count as a run of its own.
 
-    Those that were run in memory are told apart by nothing else than what they are.
+    Those that were run in memory have no place, and nothing else tells them apart.
     """
-    in_memory = not StudyDirectory(one.directory).exists()
-    return one is other or (not in_memory and one.identity == other.identity)
+    if one is other or not StudyDirectory(one.directory).exists():
+        return one is other
+    is_known = one.created > 0 and one.identity == other.identity  # a study of an early version doesn't say when
+    return is_known or one.directory.resolve() == other.directory.resolve()
 
 
 def _aims(objective: Objective) -> list[tuple[str, str, str]]:
