@@ -165,7 +165,7 @@ def agent(
     asked = dict(_sweeps[sweep_id])
     former, trials = _begun.get(sweep_id, (None, 0))
     place = given.pop("directory", None) or former
-    if former is None or Path(place).absolute() != former.absolute():
+    if former is None or place is None or Path(place).absolute() != former.absolute():
         trials = 0
     most = None if count is None else trials + count
     bounds = [bound for bound in (asked.get("run_cap"), most) if bound is not None]

@@ -13,6 +13,7 @@ import pytest
 
 import hpsearch
 from hpsearch.compat import wandb
+from hpsearch.compat.wandb_run import Config
 from hpsearch.events import Finished
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.command_line import call, environment
@@ -180,15 +181,15 @@ def test_a_function_that_raises_has_failed_though_its_summary_holds_the_metric(t
 
 def test_an_agent_that_is_called_again_goes_on_with_the_sweep(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    name, given = wandb.sweep(GIVEN), {"tensorboard": False, "progress": False}
-    first = wandb.agent(name, train, count=2, **given)
-    again = wandb.agent(name, train, count=2, **given)
+    name = wandb.sweep(GIVEN)
+    first = wandb.agent(name, train, count=2, tensorboard=False, progress=False)
+    again = wandb.agent(name, train, count=2, tensorboard=False, progress=False)
     assert again.directory == first.directory
     assert len({row.params["lr"] for row in again.trials}) == 4
 
 
 def test_a_config_can_be_copied():
-    config = wandb.Config()
+    config = Config()
     config.begin({"depth": 2}, {"lr": 0.1})
     for other in (copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
         assert dict(other) == {"depth": 2, "lr": 0.1}
