@@ -57,6 +57,15 @@ def test_it_runs_after_each_run_however_that_ends_and_may_be_changed(here, hpsea
     assert (here / "limited" / LOG).read_text() == log
 
 
+def test_it_is_not_run_where_what_is_asked_for_is_refused(here, hpsearch_command):
+    write_sweep(here / "sweep.yaml", on_end=SHOWN)
+    assert hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study").code == 0
+    log = (here / "study" / LOG).read_text()
+    answer = hpsearch_command("retry", "study", *INLINE)
+    assert (answer.code, "there is nothing to retry" in answer.err) == (1, True)
+    assert (here / "study" / LOG).read_text() == log
+
+
 @pytest.mark.parametrize(
     ("command", "problem"),
     [("exit 7", "must end with exit code 0, got 7"), (["/no/such/program"], "No such file or directory")],
