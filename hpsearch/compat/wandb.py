@@ -101,10 +101,10 @@ def log(data: Mapping[str, Any], step: int | None = None, commit: bool | None = 
 
 
 def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
-    """End the newest run."""
+    """End the newest run: see `Run.finish`."""
     global run
     if run is not None:
-        run.finish()
+        run.finish(exit_code)
         atexit.unregister(run.at_exit)
     run = None
 

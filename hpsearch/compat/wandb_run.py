@@ -161,10 +161,18 @@ class Run:
             self._report()
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
-        """End the run; what was logged and not committed, and a metric that stands in the summary, is reported last."""
+        """End the run; what was logged and not committed, and a metric that stands in the summary, is reported last.
+
+        Nothing is where an exit code other than 0 says that the run has failed.
+        """
         if self._finished:
             return
         self._finished = True
+        if exit_code:
+            say_once(
+                f"finish(exit_code={exit_code}): what was reported stays; raise an error where the trial has failed"
+            )
+            return
         names = () if self._trial is None else self._trial.metric_names
         given = _numbers(self.summary)
         if names and all(name in given for name in names):

@@ -156,6 +156,18 @@ def test_several_metrics_may_be_logged_one_after_the_other(tmp_path):
     assert "loss was logged without accuracy, and is not reported" in log.read_text()
 
 
+def test_a_run_that_ends_with_an_error_code_reports_no_summary_and_says_how_to_fail(tmp_path):
+    def script() -> None:
+        wandb.init()
+        wandb.log({"loss": 1.0})
+        wandb.summary["loss"] = 0.0
+        wandb.finish(exit_code=1)
+
+    assert logged(tmp_path, script) == [{"loss": 1.0}]
+    (log,) = tmp_path.rglob("output.log")
+    assert "raise an error where the trial has failed" in log.read_text()
+
+
 def test_without_a_metric_each_step_is_one_report(tmp_path):
     def script() -> None:
         wandb.init()
