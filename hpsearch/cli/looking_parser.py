@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hpsearch.cli import completion, logs, look, one_trial, show, trials
+from hpsearch.cli import completion, logs, look, one_trial, show, trials, watch
 from hpsearch.cli.arguments import (
     Commands,
     add_command,
@@ -27,6 +27,9 @@ def add_looking(commands: Commands) -> None:
     """Add the commands that look at studies and at this machine."""
     command = add_study_command(commands, "status", look.status, "show how a study stands", newest=True)
     command.add_argument("--json", action="store_true", help="for programs")
+
+    text = "watch a sweep that runs elsewhere: its trials as they go on, with keys to sort, open, pause and stop"
+    add_study_command(commands, "watch", watch.watch, text, newest=True)
 
     command = add_study_command(commands, "trials", trials.trials, "list a study's trials", newest=True)
     add_format(command, "csv", "json")
