@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+import sys
 import threading
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -70,6 +74,11 @@ class WatchApp(App[None]):
         Binding("ctrl+c", "quit", "quit", show=False, priority=True),
     ]
     CSS = """
+    * {
+        scrollbar-size-vertical: 1;
+        scrollbar-background: ansi_default; scrollbar-background-hover: ansi_default;
+        scrollbar-background-active: ansi_default;
+    }
     #header { height: auto; max-height: 50%; margin-bottom: 1; text-wrap: nowrap; text-overflow: ellipsis; }
     """
 
@@ -92,6 +101,9 @@ class WatchApp(App[None]):
 
     def on_mount(self) -> None:
         """Begin to look."""
+        if not self.is_headless:
+            for number in (signal.SIGTERM, signal.SIGHUP):  # the terminal is given back as it was
+                asyncio.get_running_loop().add_signal_handler(number, self.exit)
         self._table.focus()
         self._table.changed((), self._best())
         self._draw_header()
@@ -107,6 +119,9 @@ class WatchApp(App[None]):
 
     def on_news(self, message: News) -> None:
         """Show what is new."""
+        if not self.is_headless and not os.isatty(sys.stdin.fileno()):
+            self.exit()  # the terminal was closed, and whoever started this lets nothing end by that
+            return
         found = message.found
         if isinstance(found, HpsearchError):
             self._problem = str(found)

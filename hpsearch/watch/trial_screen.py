@@ -39,7 +39,7 @@ class TrialScreen(Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,backspace,left", "app.pop_screen", "back")]
 
-    DEFAULT_CSS = "TrialScreen VerticalScroll { height: 1fr; scrollbar-size-vertical: 1; }"
+    DEFAULT_CSS = "TrialScreen VerticalScroll { height: 1fr; }"
 
     class Read(Message):
         """The page was read, or can't be."""

@@ -57,7 +57,7 @@ class TrialTable(ScrollView, can_focus=True):
         Binding("right", "skip(1)", "columns behind", show=False),
     ]
 
-    DEFAULT_CSS = "TrialTable { overflow-x: hidden; overflow-y: auto; height: 1fr; scrollbar-size-vertical: 1; }"
+    DEFAULT_CSS = "TrialTable { overflow-x: hidden; overflow-y: auto; height: 1fr; }"
 
     class Chosen(Message):
         """A trial is to be opened."""
