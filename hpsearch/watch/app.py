@@ -24,7 +24,7 @@ from hpsearch.watch.columns import Columns
 from hpsearch.watch.header import header_lines
 from hpsearch.watch.live_study import LiveStudy
 from hpsearch.watch.question import Question
-from hpsearch.watch.tail import Looked, Looking, Tail
+from hpsearch.watch.tail import LOOK_SECONDS, Looked, Looking, Tail
 from hpsearch.watch.trial_screen import TrialScreen
 from hpsearch.watch.trial_table import TrialTable
 
@@ -63,6 +63,7 @@ class WatchApp(App[None]):
         pasted: The same, as a shell takes it.
         tail: Of its journal, which was looked at once.
         study: As that look found it.
+        pause: Seconds between two looks.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -82,21 +83,23 @@ class WatchApp(App[None]):
     #header { height: auto; max-height: 50%; margin-bottom: 1; text-wrap: nowrap; text-overflow: ellipsis; }
     """
 
-    def __init__(self, place: StudyDirectory, pasted: str, tail: Tail, study: LiveStudy) -> None:
+    def __init__(
+        self, place: StudyDirectory, pasted: str, tail: Tail, study: LiveStudy, pause: float = LOOK_SECONDS
+    ) -> None:
         super().__init__()
         self.theme = "ansi-dark"  # the terminal's own colours, dark or light
         self.title = f"hpsearch watch {pasted}"
         self.study = study
         self._place, self._pasted = place, pasted
-        self._looking = Looking(tail, lambda found: self.post_message(News(found)))
-        self._problem = ""
-        self._header = ""
+        self._looking = Looking(tail, lambda found: self.post_message(News(found)), pause)
+        self._header, self._table = Static(id="header"), TrialTable(Columns(study.sweep), study.rows)
+        self._problem = self._described = ""
         self._asked: dict[int, str] = {}
 
     def compose(self) -> ComposeResult:
         """Make what is shown."""
-        yield Static(id="header")
-        yield TrialTable(Columns(self.study.sweep), self.study.rows)
+        yield self._header
+        yield self._table
         yield Footer()
 
     def on_mount(self) -> None:
@@ -113,12 +116,10 @@ class WatchApp(App[None]):
         """Look no more."""
         self._looking.end()
 
-    @property
-    def _table(self) -> TrialTable:
-        return self.screen_stack[0].query_one(TrialTable)
-
     def on_news(self, message: News) -> None:
         """Show what is new."""
+        if not self._table.is_attached:
+            return  # this is the end
         if not self.is_headless and not os.isatty(sys.stdin.fileno()):
             self.exit()  # the terminal was closed, and whoever started this lets nothing end by that
             return
@@ -154,9 +155,9 @@ class WatchApp(App[None]):
     def _draw_header(self) -> None:
         lines = list(header_lines(self.study, str(self._place.path), self._pasted, self._problem))
         shown = Text("\n").join(lines)
-        if shown.markup != self._header:
-            self._header = shown.markup
-            self.screen_stack[0].query_one("#header", Static).update(shown)
+        if shown.markup != self._described:
+            self._described = shown.markup
+            self._header.update(shown)
 
     def on_trial_table_chosen(self, message: TrialTable.Chosen) -> None:
         """Open a trial."""

@@ -107,8 +107,8 @@ class LiveStudy:
         if not self._records.running:
             self._widths.clear()
             self._busy = 0
-        elif (trial := _trial_of(event)) is not None and trial not in self._records.running:
-            self._busy -= self._widths.pop(trial, 0)
+        elif (ended := _trial_of(event)) is not None and ended not in self._records.running:
+            self._busy -= self._widths.pop(ended, 0)
         self._most_busy = max(self._most_busy, self._busy)
         self._time_left.pass_on(self.workers, self._last - self._began)
         self._time_left.observe(event)

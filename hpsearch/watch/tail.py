@@ -12,7 +12,7 @@ from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import BEGINNING, Journal
 from hpsearch.study.journaled_state import Entry
 
-__all__ = ["Looked", "Looking", "Tail"]
+__all__ = ["LOOK_SECONDS", "Looked", "Looking", "Tail"]
 
 LOOK_SECONDS = 1.0
 """Between two looks."""
@@ -64,7 +64,9 @@ class Tail:
 class Looking:
     """Looks again and again, in a thread of its own: a file system that hangs holds up nobody."""
 
-    def __init__(self, tail: Tail, tell: Callable[[Looked | HpsearchError], None], pause: float = LOOK_SECONDS) -> None:
+    def __init__(
+        self, tail: Tail, tell: Callable[[Looked | HpsearchError], object], pause: float = LOOK_SECONDS
+    ) -> None:
         """Take what to look at.
 
         Args:

@@ -39,6 +39,7 @@ COMMANDS = [
     "tag",
     "note",
     "status",
+    "watch",
     "trials",
     "best",
     "trial",
