@@ -20,7 +20,7 @@ from hpsearch.checks import InvalidKey
 from hpsearch.cli.steer import left
 from hpsearch.cli.which_study import pasted
 from hpsearch.errors import HpsearchError, JournalError, SweepError, TrainableError
-from hpsearch.observers.progress import choose_progress
+from hpsearch.observers.screen import choose_progress
 from hpsearch.observers.times import Times
 from hpsearch.report.layout import screen_of
 from hpsearch.report.outline import constants_of, outlined

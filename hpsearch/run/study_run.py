@@ -21,7 +21,7 @@ from hpsearch.events import ASK_TELL, Ended, Event, Extended, Finished, Opened, 
 from hpsearch.observers import make_observer
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.callbacks import Callback, Callbacks
-from hpsearch.observers.progress import Display, Unfailing
+from hpsearch.observers.display import Display, Unfailing
 from hpsearch.observers.times import Times
 from hpsearch.observers.watching import Watching
 from hpsearch.report.study import Study, load, stored_sweep

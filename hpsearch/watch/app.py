@@ -153,7 +153,7 @@ class WatchApp(App[None]):
         return {row.number for row in self.study.leaders if row.feasible}
 
     def _draw_header(self) -> None:
-        lines = list(header_lines(self.study, str(self._place.path), self._pasted, self._problem))
+        lines = list(header_lines(self.study, self._pasted, self._problem))
         shown = Text("\n").join(lines)
         if shown.markup != self._described:
             self._described = shown.markup

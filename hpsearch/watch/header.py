@@ -21,16 +21,15 @@ _STYLES = {
 }
 
 
-def header_lines(study: LiveStudy, shown: str, pasted: str, problem: str = "") -> Iterator[Text]:
+def header_lines(study: LiveStudy, pasted: str, problem: str = "") -> Iterator[Text]:
     """Describe a study, one line after the other.
 
     Args:
         study: As it stands.
-        shown: Its directory.
         pasted: Its directory, as a shell takes it.
         problem: Why it can't be read any more; empty where it can.
     """
-    yield Text.assemble((study.sweep.name, "bold"), f"  {study.sweep.objective.aim}  ", (shown, "dim"))
+    yield Text.assemble((study.sweep.name, "bold"), f"  {study.sweep.objective.aim}  ", (pasted, "dim"))
     yield _state(study, pasted)
     total = study.total
     of_all = "" if total is None else f"; {total[0]:,} in all"
@@ -57,7 +56,7 @@ def _state(study: LiveStudy, pasted: str) -> Text:
         line.append(f": its process ended without a word; go on with: hpsearch resume {pasted}")
     elif ended.state == "not begun":
         line.append(f"; begin with: hpsearch resume {pasted}")
-    elif study.is_live:
+    elif ended.state == "running":
         line.append(f" in {study.holder}")
     else:
         line.append((f": {message}" if message else "") + _way_on(ended.state, pasted))

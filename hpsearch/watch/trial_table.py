@@ -25,7 +25,7 @@ _STYLES = {
     TrialState.RUNNING: Style(color="cyan"),
     TrialState.FAILED: Style(color="red"),
     TrialState.STOPPED: Style(dim=True),
-    TrialState.WAITING: Style(dim=True),
+    TrialState.WAITING: Style(),
     TrialState.COMPLETE: Style(),
 }
 _BEST = Style(color="green", bold=True)

@@ -19,12 +19,11 @@ __all__ = ["Player", "played"]
 class Player:
     """Writes the journal as the process that ran the study wrote it."""
 
-    def __init__(self, journal: Journal, entries: list[Entry]) -> None:
+    def __init__(self, journal: Journal, entries: list[Entry], end: float) -> None:
         self._journal = journal
         self._entries = entries
         self._at = 0
-        self._shift = time.time() - entries[-1].time
-        """It ends now."""
+        self._shift = end - entries[-1].time
 
     @property
     def left(self) -> int:
@@ -50,11 +49,18 @@ class Player:
 
 
 @contextlib.contextmanager
-def played(source: Path, place: Path, who: str = "ann@box:4711") -> Iterator[Player]:
-    """Run a study again from its journal, in another directory, as a process of this name."""
+def played(source: Path, place: Path, who: str = "ann@box:4711", end: float | None = None) -> Iterator[Player]:
+    """Run a study again from its journal, in another directory, as a process of this name.
+
+    Args:
+        source: Its directory.
+        place: The other one.
+        who: `user@host:pid`.
+        end: When it ends, in seconds since the epoch; None: now.
+    """
     with Journal.read(StudyDirectory(source).journal) as journal:
         record, entries = journal.study(), list(journal.entries())
     study = StudyDirectory(place)
     study.create(record, None)
     with study.running(who) as check, Journal.open(study.journal, guard=check) as journal:
-        yield Player(journal, entries)
+        yield Player(journal, entries, time.time() if end is None else end)

@@ -53,7 +53,7 @@ def test_however_one_looks_at_it_the_rows_are_those_of_the_whole_journal(life, s
         assert {trial for trial in range(len(after)) if [after[trial]] != before[trial : trial + 1]} <= changed
         assert [row.number for row in study.leaders] == [row.number for row in whole.leaders()]
         assert study.workers.busy == sum(segment.width for segment in whole.records.segments())
-        assert list(header_lines(study, "runs/x", "runs/x"))
+        assert list(header_lines(study, "runs/x"))
 
 
 def test_one_that_was_killed_has_nothing_that_runs_and_goes_on_when_it_is_resumed():
@@ -64,7 +64,7 @@ def test_one_that_was_killed_has_nothing_that_runs_and_goes_on_when_it_is_resume
     assert (study.ended.state, study.counts[TrialState.RUNNING], study.workers.busy) == ("running", 4, 4)
     assert study.take(Looked((), None)) == {0, 1, 2, 3}
     assert (study.ended.state, study.counts[TrialState.RUNNING], study.workers.busy) == ("killed", 0, 0)
-    assert "hpsearch resume runs/x" in "\n".join(line.plain for line in header_lines(study, "runs/x", "runs/x"))
+    assert "hpsearch resume runs/x" in "\n".join(line.plain for line in header_lines(study, "runs/x"))
     known = len(life.entries)
     life.take(OPENED)
     life.run()
