@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpsearch.cli import compare, report
 from hpsearch.cli.arguments import Commands, add_command
 
 __all__ = ["add_comparing"]
@@ -13,14 +12,14 @@ __all__ = ["add_comparing"]
 def add_comparing(commands: Commands) -> None:
     """Add the commands that compare studies, and write them on a page."""
     text = "show studies beside each other; those that differ in their seed alone are runs of one side"
-    command = add_command(commands, "compare", compare.compare, text)
+    command = add_command(commands, "compare", "compare:compare", text)
     command.add_argument("dirs", type=Path, nargs="+", metavar="DIR")
     text = "csv: every change of each study's best, with what it had cost"
     command.add_argument("--format", choices=("table", "csv", "json"), default="table", help=text)
     command.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the best over trials, iterations and time")
 
     text = "write a study on one HTML page; several that search for the same are compared first"
-    command = add_command(commands, "report", report.report, text)
+    command = add_command(commands, "report", "report:report", text)
     command.add_argument("dirs", type=Path, nargs="*", metavar="DIR", help="(default: the newest study in runs)")
     command.add_argument("--output", type=Path, metavar="FILE", help="(default: report.html in the first DIR)")
     command.add_argument("--png", type=Path, metavar="FOLDER", help="write each picture there, too")
