@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hpsearch.events import Dropped, Event, Failed, Finished, Lost, Opened, Reverted, Saved, Started
+from hpsearch.events import Dropped, Event, Failed, Finished, Lost, Opened, Reverted, Saved, Started, Steered
 from hpsearch.schedulers.base import RungView
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
@@ -123,6 +123,8 @@ class TimeLeft:
         self._worked = 0.0  # those of the segments that ended then
         self._ended = 0
         self._was_full = False
+        self._rested = 0.0  # seconds of former pauses
+        self._paused_since: float | None = None
 
     def observe(self, event: Event) -> None:
         """Take an event; a new run of the study begins anew, as it may run elsewhere."""
@@ -144,6 +146,10 @@ class TimeLeft:
                 self._running.pop(trial, None)
             case Dropped(trial=trial) if trial in self._paces:
                 self._paces[trial].until = 0
+            case Steered(verb="pause", refused=""):
+                self._paused_since = self._now
+            case Steered(verb="resume", refused=""):
+                self._rested, self._paused_since = self._resting, None
 
     def report(self, reports: Sequence[Report]) -> None:
         """Take reports, live or of an event; each iteration counts once."""
@@ -191,7 +197,8 @@ class TimeLeft:
         if self._may_end_any_time:
             return None
         limit = self._sweep.limits.max_time
-        until_limit = math.inf if limit is None else max(limit - self._spent - elapsed, 0.0)
+        ran = self._spent + elapsed - self._resting
+        until_limit = math.inf if limit is None else max(limit - ran, 0.0)
         if total is None and self._sweep.run_cap is None:  # nothing but the limit ends it
             return None if limit is None or self._sweep.searcher.finite else until_limit
         left = self._left(rungs, total)
@@ -199,6 +206,11 @@ class TimeLeft:
             return None
         seconds = self._seconds(left, workers)
         return None if seconds is None else min(seconds, until_limit)
+
+    @property
+    def _resting(self) -> float:
+        """Seconds of this run in which it was paused, which don't count towards `limits.max_time`."""
+        return self._rested + (0.0 if self._paused_since is None else self._now - self._paused_since)
 
     def _forget(self) -> None:
         """Make room for another trial's pace: what runs stays."""

@@ -23,7 +23,7 @@ class Moment:
     trials: int
     """Begun so far."""
     iterations: int
-    """That count so far."""
+    """That had counted so far; those that were taken back since had their cost, too."""
     seconds: float
     """In which a process ran the sweep and it wasn't paused; where trials are told of, since the first one."""
     front: tuple[Score, ...]
@@ -55,7 +55,8 @@ def course(sweep: Sweep, entries: Iterable[Entry]) -> Course:
         if isinstance(entry.event, Finished | Failed | Retried | Reverted):
             front = tuple(row.score for row in journaled.leaders() if row.feasible and row.score is not None)
         changed = front != now.front
-        now = Moment(entry.time, len(journaled.records), journaled.iterations, seconds, front)
+        iterations = max(now.iterations, journaled.iterations)
+        now = Moment(entry.time, len(journaled.records), iterations, seconds, front)
         if changed:
             changes.append(now)
     return Course(tuple(changes), now)

@@ -394,8 +394,7 @@ def study_of(
     if journaled.told and not standing.has_ended:
         ended = Ended("open")  # what was asked for stays with who asked, whether a process is there or not
     elif not live:
-        # Nobody runs what was running when the last process died.
-        journaled.apply(ended)
+        journaled.leave(ended)
     provenance, created = record.get("provenance", {}), record.get("created", 0.0)
     return Study(path, sweep, ended.state, ended.message, provenance, created, journaled, entries, record.get("rerun"))
 

@@ -131,7 +131,8 @@ def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Seque
         BackendError, TrainableError: It can't be run here.
     """
     run = replace(run, display=Unfailing(run.display))
-    begun, state = None, "error"
+    begun: list[Sweep] = []
+    state = "error"
     try:
         with (
             storage_errors(place),
@@ -144,15 +145,15 @@ def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Seque
                 run.display.note(f"{place.path}: this sweep is finished")
                 return load(place.path)
             _check_workers_may(place, sweep, history)
-            begun = sweep
-            _go_on(place, journal, history, sweep, more, run, retry)
+            _go_on(place, journal, history, sweep, more, run, retry, begun.append)
             state = ""
     except KeyboardInterrupt:
         state = "interrupted"
         raise
     finally:  # others may look at the study by now
-        if begun is not None and begun.on_end is not None:
-            run_on_end(begun.on_end, place.path, state)
+        for ended in begun:
+            if ended.on_end is not None:
+                run_on_end(ended.on_end, place.path, state)
     return load(place.path)
 
 
@@ -210,7 +211,9 @@ def _go_on(
     more: Extended | None,
     run: Run,
     retry: Sequence[int] | None,
+    begins: Callable[[Sweep], object],
 ) -> None:
+    """Go on with a study; `begins` is called where it is sure to run: what is asked for may be refused before."""
     record = journal.study()
     folder = record.get("provenance", {}).get("directory") or str(Path.cwd())
     run.display.note(f"study: {place.path}")
@@ -270,6 +273,7 @@ def _go_on(
             written = journal.append(
                 [event for event, _ in applied], [followed for _, followed in applied], backend.wall()
             )
+            begins(sweep)
             for (seq, when), (event, followed) in zip(written, applied, strict=True):
                 watching.observe(Record(seq, when, event, followed.decisions))
             keep_all = sweep.checkpoints.keep == "all"
