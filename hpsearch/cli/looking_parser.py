@@ -26,6 +26,9 @@ def add_looking(commands: Commands) -> None:
     command = add_study_command(commands, "status", "look:status", "show how a study stands", newest=True)
     command.add_argument("--json", action="store_true", help="for programs")
 
+    text = "watch a sweep that runs elsewhere: its trials as they go on, with keys to sort, open, pause and stop"
+    add_study_command(commands, "watch", "watch:watch", text, newest=True)
+
     command = add_study_command(commands, "trials", "trials:trials", "list a study's trials", newest=True)
     add_format(command, "csv", "json")
     command.add_argument("--times", action="store_true", help="add each trial's running time in seconds")

@@ -95,15 +95,18 @@ class TimeLeft:
     other, which bound it from below (Graham 1969), and both together from above.
     """
 
-    def __init__(self, sweep: Sweep, spent: float = 0.0) -> None:
+    def __init__(self, sweep: Sweep, spent: float = 0.0, live: bool = True) -> None:
         """Begin with nothing known.
 
         Args:
             sweep: What is run.
             spent: Seconds that former runs took of `limits.max_time`.
+            live: Reports come as they are made; False: with what the journal holds alone, so that a segment that runs
+                has got as far as others would have by now.
         """
         self._sweep = sweep
         self._spent = spent
+        self._live = live
         ends = any(goal.target is not None for goal in sweep.objective.goals) or sweep.limits.patience is not None
         self._may_end_any_time = ends
         self._reset()
@@ -167,6 +170,18 @@ class TimeLeft:
                 pace.seconds += seconds
                 pace.iterations += 1
 
+    def pass_on(self, workers: Workers, elapsed: float) -> None:
+        """Let time pass.
+
+        Args:
+            workers: Who runs it from now on.
+            elapsed: Seconds of this run; must rise from call to call.
+        """
+        since, self._now = elapsed - self._now, elapsed
+        if self._was_full:
+            self._saturated += since * workers.ready
+        self._was_full = workers.ready > 0 and workers.busy >= workers.ready
+
     def estimate(
         self, rungs: Sequence[RungView], total: tuple[int, int] | None, workers: Workers, elapsed: float
     ) -> float | None:
@@ -178,10 +193,7 @@ class TimeLeft:
             workers: Who runs it.
             elapsed: Seconds of this run; must rise from call to call.
         """
-        since, self._now = elapsed - self._now, elapsed
-        if self._was_full:
-            self._saturated += since * workers.ready
-        self._was_full = workers.ready > 0 and workers.busy >= workers.ready
+        self.pass_on(workers, elapsed)
         if self._may_end_any_time:
             return None
         limit = self._sweep.limits.max_time
@@ -280,10 +292,13 @@ class TimeLeft:
         cost = _Cost(paces, self._beside, self._ran / self._planned if self._planned else 1.0)
         known = longest = slowest = 0.0
         for trial, running in self._running.items():
-            at = max(self._paces[trial].until, running.start) if trial in self._paces else running.start
-            alone = max((running.end or at) - at, 0) * paces.get(trial, cost.mean)
+            at: float = max(self._paces[trial].until, running.start) if trial in self._paces else running.start
+            pace = paces.get(trial, cost.mean)
+            if not self._live and pace:
+                at += (self._now - running.began) * running.width / pace
+            alone = max((running.end or at) - at, 0) * pace
             later = left.get(running.bracket or 0, ())[(running.rung or 0) + 1 :]
-            rest = sum(batch.iterations for batch in later if batch.trials > 0) * paces.get(trial, cost.mean)
+            rest = sum(batch.iterations for batch in later if batch.trials > 0) * pace
             known += alone
             longest = max(longest, alone / running.width)
             slowest = max(slowest, (alone + rest) / running.width)
@@ -319,11 +334,18 @@ class TimeLeft:
         leads = [running.lead for running in self._running.values() if running.lead is not None]
         beside = statistics.fmean(self._beside[True] or leads or [0.0])
         waiting = {
-            trial: usual if running.reported else max(usual, (self._now - running.began) * running.width - beside)
+            trial: usual if running.reported else max(usual, self._least(running, beside))
             for trial, running in self._running.items()
             if trial not in reported
         }
         return reported | waiting
+
+    def _least(self, running: _Running, beside: float) -> float:
+        """Give the pace that a segment hasn't kept up with, as nothing of it was reported yet."""
+        worked = (self._now - running.began) * running.width - beside
+        if self._live:
+            return worked
+        return 0.0 if running.end is None else worked / max(running.end - running.start, 1)
 
 
 class _Cost:

@@ -20,7 +20,7 @@ from hpsearch.errors import JournalError, StorageError
 from hpsearch.events import ASK_TELL, Ended, Event, Extended, Finished, Opened, Saved, Steered
 from hpsearch.observers.base import Observer, Record
 from hpsearch.observers.callbacks import Callback, Callbacks
-from hpsearch.observers.progress import Display, Unfailing
+from hpsearch.observers.display import Display, Unfailing
 from hpsearch.observers.times import Times
 from hpsearch.observers.watching import Watching
 from hpsearch.report.study import Study, load, stored_sweep

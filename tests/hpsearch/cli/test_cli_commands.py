@@ -41,6 +41,7 @@ COMMANDS = [
     "tag",
     "note",
     "status",
+    "watch",
     "trials",
     "best",
     "trial",

@@ -189,8 +189,9 @@ def test_ashas_promotions_go_on_as_they_went():
 
 
 @pytest.mark.parametrize("kind", ["random, even", "hyperband, uneven", "halving, even", "median, even"])
-def test_on_a_virtual_clock_what_is_shown_is_right_within_a_factor_of_two(kind):
+@pytest.mark.parametrize("live", [True, False], ids=["live", "journaled"])
+def test_on_a_virtual_clock_what_is_shown_is_right_within_a_factor_of_two(kind, live):
     case = next(case for case in CASES if case.name == f"{kind}, 4 workers")
-    shown = [(part, left, truth) for part, left, truth in shown_at(case, seed=0) if left is not None]
+    shown = [(part, left, truth) for part, left, truth in shown_at(case, 0, live) if left is not None]
     assert [(part, left, truth) for part, left, truth in shown if not truth / 2 <= left <= 2 * truth] == []
     assert len(shown) >= len(MOMENTS) - 3
