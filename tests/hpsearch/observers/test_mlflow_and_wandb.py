@@ -15,8 +15,8 @@ import pytest
 
 import hpsearch
 from hpsearch.backends import make_backend
+from hpsearch.observers.display import Silent
 from hpsearch.observers.mlflow_runs import fit_names
-from hpsearch.observers.progress import Silent
 from hpsearch.run.observing import show_observer
 from hpsearch.run.study_run import Run, run_study
 from hpsearch.study.directory import StudyDirectory
