@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -14,11 +13,10 @@ from hpsearch.cli.which_study import directory_of, loaded, trial_of
 from hpsearch.errors import HpsearchError
 from hpsearch.report.best import BestTrial
 from hpsearch.report.layout import screen_of
-from hpsearch.report.study import Study, load
-from hpsearch.run.study_run import write_tensorboard
+from hpsearch.report.study import Study
 from hpsearch.study.directory import StudyDirectory
 
-__all__ = ["best", "doctor", "export", "lineage", "status", "tensorboard"]
+__all__ = ["best", "doctor", "export", "lineage", "status"]
 
 
 def status(given: argparse.Namespace) -> int:
@@ -129,16 +127,6 @@ def export(given: argparse.Namespace) -> int:
         print(path)
     print(f"look at it with: optuna-dashboard {shlex.quote(f'sqlite:///{directory}/optuna.db')}")
     return 0
-
-
-def tensorboard(given: argparse.Namespace) -> int:
-    """Become TensorBoard."""
-    place = StudyDirectory(directory_of(given))
-    # Who asks and tells writes no event files, so those that there are may lack what was told since.
-    if load(place.path).is_told or not place.tensorboard.is_dir():
-        write_tensorboard(place)
-    words = ["-m", "tensorboard.main", "--logdir", str(place.tensorboard), "--host", given.host]
-    os.execv(sys.executable, [sys.executable, *words, "--port", str(given.port)])
 
 
 def doctor(given: argparse.Namespace) -> int:

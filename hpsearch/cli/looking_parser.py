@@ -85,10 +85,6 @@ def add_looking(commands: Commands) -> None:
     command = add_study_command(commands, "export", look.export, text, newest=True)
     command.add_argument("--to", type=Path, help="where to (default: DIR/export)")
 
-    command = add_study_command(commands, "tensorboard", look.tensorboard, "open TensorBoard on a study", newest=True)
-    command.add_argument("--host", default="localhost")
-    command.add_argument("--port", type=int, default=6006, help="0: any free port (default: %(default)s)")
-
     command = add_command(commands, "benchmark", _benchmark, "compare search methods over recorded tables")
     command.add_argument("suite", type=Path, metavar="SUITE.yaml")
     comma_list(command, "--methods", str, "NAME", "which (default: all that there are); the first is compared with")

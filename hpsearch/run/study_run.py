@@ -35,7 +35,7 @@ from hpsearch.study.enough import Enough
 from hpsearch.study.extension import extended, extension
 from hpsearch.study.filesystem import identity
 from hpsearch.study.journal import Journal
-from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.study.journaled_state import Entry
 from hpsearch.study.provenance import command_line, process_name, provenance
 from hpsearch.study.running_time import seconds_spent
 from hpsearch.study.state import StudyState
@@ -46,7 +46,7 @@ from hpsearch.trainable.macros import DEFAULT_COMMAND
 from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import CommandLine, Job
 
-__all__ = ["Run", "create_study", "run_study", "storage_errors", "sweep_to_run", "write_tensorboard"]
+__all__ = ["Run", "create_study", "run_study", "storage_errors", "sweep_to_run"]
 
 _WORKERS_PATIENCE = 60.0
 """Seconds to wait for the workers of a killed run to end."""
@@ -316,21 +316,6 @@ def _records(entries: Iterable[Entry]) -> Iterator[Record]:
     """Give a journal's entries, from its first on, as observers are told them."""
     for seq, entry in enumerate(entries, 1):
         yield Record(seq, entry.time, entry.event, entry.followed.decisions)
-
-
-def write_tensorboard(place: StudyDirectory) -> None:
-    """Write the event files of a study that was run without, from its journal."""
-    with storage_errors(place):
-        with Journal.read(place.journal) as journal:
-            study = journal.study()
-            sweep, history = stored_sweep(study), list(journal.entries())
-        journaled = JournaledState(sweep)
-        observer = make_observer("tensorboard", Observed(place.path, sweep, study.get("created", 0.0)))
-        observer.seen()
-        for record in _records(journaled.read(history)):
-            observer.observe(record)
-        observer.rungs(journaled.rungs())
-        observer.close()
 
 
 def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str) -> Job:

@@ -40,7 +40,13 @@ from hpsearch.study.requests import LABELS, Request, leave_request, requests_aft
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
 
-__all__ = ["FORMAT", "Journal"]
+__all__ = ["BEGINNING", "FORMAT", "Journal", "Position"]
+
+Position = tuple[int, int]
+"""Number and checksum of an event, which tell all events up to it from others."""
+
+BEGINNING: Position = (0, 0)
+"""Before the first event."""
 
 _ROWS_AT_ONCE = 500
 
@@ -61,7 +67,7 @@ class Journal:
         self._guard: Callable[[], None] = lambda: None
         self._synchronous = "NORMAL"
         self._writes = self._ready = False
-        self._end: tuple[int, int] | None = None  # number and checksum of the last event that a writer knows
+        self._end: Position | None = None  # of the last event that a writer knows
         self._last_request = 0
 
     @classmethod
@@ -213,11 +219,33 @@ class Journal:
         for entry, (event, followed) in zip(told, replayed, strict=True):
             yield Entry(entry.time, event, followed)
 
-    def _entries(self) -> Iterator[Entry]:
+    def added(self, known: Position = BEGINNING) -> tuple[list[Entry], Position] | None:
+        """Give the events after those that are known, and where they end; None: the known ones aren't its own.
+
+        Then another journal lies there by now, or one of a former format was written on, and is to be read anew.
+
+        Args:
+            known: Where the former call's events ended.
+
+        Raises:
+            JournalError: A row isn't an event, or isn't the one that was written; or a former format doesn't replay.
+        """
         with explained(self._path):
-            end = self._end or self._newest()
+            end = self._newest()
+            if known == end:
+                return [], end
+            if known != BEGINNING:
+                same = [(row[0], row[-1]) for row in self._rows(f"WHERE seq = {known[0]}")]
+                if self._former or same != [known]:
+                    return None
+        return list(self.entries() if self._former else self._entries(known, end)), end
+
+    def _entries(self, known: Position = BEGINNING, end: Position | None = None) -> Iterator[Entry]:
+        if end is None:
+            with explained(self._path):
+                end = self._end or self._newest()
         last = end[0]
-        seq = checksum = 0
+        seq, checksum = known
         while seq < last:
             # Each page by itself: an open cursor would keep a writer waiting, where there is no WAL.
             with explained(self._path):
@@ -241,7 +269,7 @@ class Journal:
             raise self._damage(seq + 1, "its number is damaged")
 
     @property
-    def end(self) -> tuple[int, int] | None:
+    def end(self) -> Position | None:
         """Number and checksum of the last event, as the process that writes knows it."""
         return self._end
 
@@ -338,7 +366,7 @@ class Journal:
         self._former = False
         self._end = self._newest()
 
-    def _known_end(self) -> tuple[int, int]:
+    def _known_end(self) -> Position:
         """Give number and checksum of the last event, after which to write; within the transaction that writes.
 
         Raises:
@@ -352,11 +380,11 @@ class Journal:
             )
         return newest
 
-    def _newest(self) -> tuple[int, int]:
+    def _newest(self) -> Position:
         """Give number and checksum of the last event that there is; of a former format the checksum is 0."""
         rows = self._rows("ORDER BY seq DESC LIMIT 1")
         if not rows:
-            return 0, 0
+            return BEGINNING
         seq, *_, checksum = rows[0]
         if not seq:  # the table's own description is damaged, or the end of the file is missing
             raise self._damage(1, "it has no number")
