@@ -1,7 +1,7 @@
 """Takes pictures of TensorBoard on real sweeps, in headless Chromium: `python -m tests.tensorboard_pictures FOLDER`.
 
 It runs the sweep of `configs/digits.yaml`, and those of `configs/simulated.yaml`, which play recorded trainings back,
-with two methods and two seeds of each, and one of 499 trials. Sweeps that lie in FOLDER/runs already stay. It prints how
+with two methods and two seeds of each, and one of 499 trials. Sweeps that lie in FOLDER/runs stay. It prints how
 long the first curves took. Pictures in docs/images are of these, made smaller by `--docs`.
 """
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from hpsearch.cli.which_study import newest
 from hpsearch.errors import StorageError
 from hpsearch.report.wording import counted
-from hpsearch.tensorboard.address import MOST_RUNS, curves_address, pattern_of, studies_address
+from hpsearch.tensorboard.address import MOST_RUNS, curves_address, studies_address
 from hpsearch.tensorboard.serving import serve
 from hpsearch.tensorboard.view import View
 
@@ -53,8 +53,8 @@ def tensorboard(given: argparse.Namespace) -> int:
 def _tell(view: View, server: str, given: argparse.Namespace) -> str:
     """Say where to look, and what is to be seen there; give the address of the curves."""
     top = None if given.all or view.trials <= given.top else given.top
-    pattern = None if top is None else pattern_of(view.best(top), view.study_runs)
-    address = curves_address(server, pattern, view.pinned(), view.several)
+    shown_runs = None if top is None else view.best(top)
+    address = curves_address(server, shown_runs, view.study_runs, view.pinned(), view.several)
     shown = counted(view.trials, "trial") if top is None else f"the best {top} of {view.trials} trials"
     studies = ", ".join(view.names)
     print(f"{studies}: {shown}" + ("" if top is None else "; --top N shows others, --all all"))
@@ -67,7 +67,7 @@ def _tell(view: View, server: str, given: argparse.Namespace) -> str:
     if given.all and view.trials + len(view.study_runs) > MOST_RUNS:
         print(f"of more than {MOST_RUNS} runs TensorBoard ticks none by itself: choose some at the left")
     print(f"curves   {address}")
-    print(f"studies  {studies_address(server, pattern_of({}, view.study_runs))}")
+    print(f"studies  {studies_address(server, view.study_runs)}")
     print("Ctrl-C ends it", flush=True)
     return address
 

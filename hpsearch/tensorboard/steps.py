@@ -46,7 +46,7 @@ class Steps:
             last_step, last = self._last
             if step == last_step and not self._changes(value):
                 return
-            if last_step < step - 1 and self._changes(value):
+            if last_step < step - 1:  # also where it is the same: this step may get another value yet
                 self._files.scalars(self._run, when, step - 1, [(self._tag, last)])
         self._files.scalars(self._run, when, step, [(self._tag, value)])
         self._last = step, value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -118,15 +118,18 @@ class View:
         """Why studies are followed no further."""
         return [followed.problem for followed in self._followed if followed.problem]
 
-    def best(self, count: int) -> Mapping[str, Sequence[str]]:
-        """Give the runs of the best trials by study: as many of each, and of each one at least.
+    def best(self, count: int) -> list[str]:
+        """Give the runs of the best trials, as many of each study and of each one at least, and those of the studies.
 
         That is by how they stood at the beginning.
         """
-        return {
-            name: [run.rpartition("/")[2] for one in numbers if (run := followed.runs.run_of(one)) is not None]
-            for name, followed, numbers in zip(self.names, self._followed, self._best(count), strict=True)
-        }
+        of_trials = [
+            run
+            for followed, numbers in zip(self._followed, self._best(count), strict=True)
+            for one in numbers
+            if (run := followed.runs.run_of(one)) is not None
+        ]
+        return [*of_trials, *self.study_runs]
 
     def pinned(self) -> list[str]:
         """Give the scalars that are looked at first."""

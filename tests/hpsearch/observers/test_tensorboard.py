@@ -402,7 +402,7 @@ def test_best_ignores_nan_and_follows_the_goal(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("scope", "shown"), [("last", [(3, 0.5), (4, 0.5), (5, 0.25)]), ("best", [(3, 0.75), (5, 0.75)])]
+    ("scope", "shown"), [("last", [(3, 0.5), (4, 0.5), (5, 0.25)]), ("best", [(3, 0.75), (4, 0.75), (5, 0.75)])]
 )
 def test_the_studys_best_is_of_the_trials_values_as_the_scope_has_them(tmp_path, scope, shown):
     tensorboard = observer(tmp_path, scope=scope)
