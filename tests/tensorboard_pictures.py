@@ -1,7 +1,7 @@
 """Takes pictures of TensorBoard on real sweeps, in headless Chromium: `python -m tests.tensorboard_pictures FOLDER`.
 
 It runs the sweep of `configs/digits.yaml`, and those of `configs/simulated.yaml`, which play recorded trainings back,
-with two methods and two seeds of each, and one of 499 trials. Sweeps that lie in FOLDER/runs stay. It prints how
+with two methods and four seeds of each, and one of 499 trials. Sweeps that lie in FOLDER/runs stay. It prints how
 long the first curves took. Pictures in docs/images are of these, made smaller by `--docs`.
 """
 
@@ -140,10 +140,10 @@ def tensorboard(*words: object) -> Iterator[tuple[dict[str, str], float]]:
 
 def sweeps(runs: Path) -> None:
     """Run what isn't there yet."""
-    recorded = ("simulated.yaml", "--backend", "simulated")
+    recorded = ("simulated.yaml", "--backend", "simulated", "--workers", "1")
     wanted: dict[str, Sequence[str]] = {"digits-1": ("digits.yaml", "--backend", "inline")}
     for method in ("random", "tpe"):
-        for seed in (1, 2):
+        for seed in range(1, 5):
             sets = (f"name={method}", f"method={method}", f"seed={seed}")
             wanted[f"{method}-{seed}"] = (*recorded, *(word for one in sets for word in ("--set", one)))
     wanted["many"] = (*recorded, "--set", "name=many", "--set", "run_cap=499")
@@ -158,7 +158,11 @@ async def take(folder: Path) -> None:
     """Take all pictures."""
     runs = folder / "runs"
     sweeps(runs)
-    shown = {"one": ["digits-1"], "two": ["random-1", "random-2", "tpe-1", "tpe-2"], "many": ["many"]}
+    shown = {
+        "one": ["digits-1"],
+        "two": [f"{method}-{seed}" for method in ("random", "tpe") for seed in range(1, 5)],
+        "many": ["many"],
+    }
     async with browser() as page:
         for name, studies in shown.items():
             with tensorboard(*(runs / study for study in studies)) as (addresses, took):
