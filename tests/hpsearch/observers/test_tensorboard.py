@@ -19,7 +19,7 @@ from tensorboard.plugins.hparams import (
     list_session_groups,
 )
 
-from hpsearch.decision import Decision
+from hpsearch.decision import Decision, Followed
 from hpsearch.events import Event, Failed, Finished, Lost, Opened, Retried, Reverted, Saved, Started
 from hpsearch.objective import Metric
 from hpsearch.observers.base import Observed, Record
@@ -37,7 +37,11 @@ from hpsearch.space import (
     Space,
     Uniform,
 )
+from hpsearch.study.journaled_state import Entry
+from hpsearch.tensorboard.event_file import EventFiles
+from hpsearch.tensorboard.hparams import HParams
 from hpsearch.tensorboard.study_run import BUSY_TAG, STUDY_RUN, best, by_tag, rung_tag
+from hpsearch.tensorboard.study_runs import StudyRuns
 from hpsearch.tensorboard.trial_runs import ITERATIONS_TAG, SECONDS_TAG, WIDTH_TAG, best_tag, trial_run
 from hpsearch.trial import Failure, Params, Parent, Report, Segment, Trial
 from tests.hpsearch.support.scripted import sweep_of
@@ -541,3 +545,31 @@ def test_live_and_rebuilt_files_tell_the_same_times_and_they_are_the_journals(tm
     _, groups = dashboard(tmp_path / "rebuilt")
     (session,) = groups[trial_run(0)].sessions
     assert (session.start_time_secs, session.end_time_secs) == (1000.0, 1110.0)
+
+
+def test_a_trial_that_is_retried_after_its_failure_was_told_goes_on_from_what_it_had(tmp_path):
+    """As where a study is retried while somebody looks at it."""
+    files = EventFiles(tmp_path / "tensorboard")
+    sweep = sweep_of(metric=Metric("accuracy", "maximize"), parameters=SPACE)
+    runs = StudyRuns(files, sweep, HParams([SPACE]))
+    first, later = reports(0, 0, [0.875, 0.25]), reports(0, 2, [0.5])
+    withdrawn = Followed((Decision(0, "withdraw", "retried"),))
+    history: list[tuple[Event, Followed]] = [
+        (started(0, 0, 3), Followed()),
+        (Saved(0, 1, 2, "c", first), Followed()),
+        (failed(0, retry=False), Followed()),
+        (Retried(0), withdrawn),
+        (started(0, 2, 3, attempt=2), Followed()),
+        (finished(0, 3, later, 2), Followed([Decision(0, "complete", "ran its 3 iterations")])),
+    ]
+    for event, followed in history:
+        runs.take(Entry(1000.0, event, followed))
+        if isinstance(event, Failed):
+            runs.settle()
+        runs.flush()
+    files.flush()
+    assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.875), (2, 0.25), (3, 0.5)]
+    assert curve(tmp_path, trial_run(0), best_tag("accuracy")) == [(1, 0.875), (2, 0.875), (3, 0.875)]
+    assert curve(tmp_path, trial_run(0), SECONDS_TAG) == [(1, 0.1), (2, 0.2), (3, 0.3)]
+    _, groups = dashboard(tmp_path)
+    assert groups[trial_run(0)].sessions[0].status == api_pb2.STATUS_FAILURE  # TensorBoard keeps the first one

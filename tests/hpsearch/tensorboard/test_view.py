@@ -190,6 +190,16 @@ def test_several_goals_have_a_page_and_pins_of_their_own(tmp_path):
     assert titles == ["best loss", "best cost", "trials on the front", "course"]
 
 
+def test_studies_that_search_for_other_things_are_shown_beside_each_other(runs, tmp_path):
+    searched(tmp_path / "s", two, metric=[hpsearch.Metric("loss"), hpsearch.Metric("cost")])
+    view, board = shown(tmp_path / "view", tmp_path / "s", runs / "rough-0")
+    assert view.pinned() == ["loss", "cost", "best loss/by trial", "best cost/by trial"]
+    titles = [one["title"] for one in board.layout()["category"]]
+    assert titles == ["best loss", "best cost", "trials on the front", "best", "course"]
+    metrics = [info.name.tag for info in board.experiment().metric_infos]
+    assert metrics == ["loss", "cost", "hpsearch/iterations", "hpsearch/seconds", "best/loss"]
+
+
 def test_without_a_metric_there_are_the_curves_the_rungs_and_the_workers(runs, tmp_path):
     study = hpsearch.load(runs / "rough-0")
     study.sweep = replace(study.sweep, metric=None)
