@@ -1,60 +1,65 @@
 """hpsearch: hyperparameter and architecture search for PyTorch.
 
-Importing it loads neither torch nor Ray.
+Importing it loads neither torch nor Ray; the modules of its names are imported when they are first used, since a
+command that only looks at a study needs few of them.
 """
 
 from __future__ import annotations
 
-from hpsearch.errors import (
-    BackendError,
-    CheckpointError,
-    HpsearchError,
-    JournalError,
-    SearcherError,
-    StopSearch,
-    StudyInUseError,
-    SweepError,
-    TellError,
-    TrainableError,
-)
-from hpsearch.report.comparison import Comparison, compare
-from hpsearch.report.rerun import Configuration, Rerun
-from hpsearch.report.study import BestTrial, Study, load
-from hpsearch.run.api import rerun, search
-from hpsearch.run.ask_tell import AskTell
-from hpsearch.run.telling import AskedTrial
-from hpsearch.schedulers.asha import ASHA
-from hpsearch.schedulers.bands import Bands
-from hpsearch.schedulers.early_terminate import EarlyTerminate
-from hpsearch.schedulers.hyperband import Hyperband
-from hpsearch.schedulers.median import MedianStopping
-from hpsearch.schedulers.pasha import PASHA
-from hpsearch.schedulers.pbt import PBT
-from hpsearch.schedulers.successive_halving import SuccessiveHalving
-from hpsearch.searchers import Searcher
-from hpsearch.simulation import Curve, Curves, Steps
-from hpsearch.space import (
-    Categorical,
-    Cell,
-    Chain,
-    Choice,
-    Constant,
-    Derived,
-    IntUniform,
-    LogIntUniform,
-    LogNormal,
-    LogUniform,
-    Normal,
-    Ordinal,
-    Repeat,
-    Space,
-    Uniform,
-    When,
-)
-from hpsearch.sweep.file import load_sweep
-from hpsearch.sweep.sweep import Checkpoints, Limits, Metric, Resources, Scaling, Search, Sweep
-from hpsearch.trainable.current import current_trial
-from hpsearch.trainable.running_trial import RunningTrial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpsearch.errors import (
+        BackendError,
+        CheckpointError,
+        HpsearchError,
+        JournalError,
+        SearcherError,
+        StopSearch,
+        StudyInUseError,
+        SweepError,
+        TellError,
+        TrainableError,
+    )
+    from hpsearch.report.comparison import Comparison, compare
+    from hpsearch.report.rerun import Configuration, Rerun
+    from hpsearch.report.study import BestTrial, Study, load
+    from hpsearch.run.api import rerun, search
+    from hpsearch.run.ask_tell import AskTell
+    from hpsearch.run.telling import AskedTrial
+    from hpsearch.schedulers.asha import ASHA
+    from hpsearch.schedulers.bands import Bands
+    from hpsearch.schedulers.early_terminate import EarlyTerminate
+    from hpsearch.schedulers.hyperband import Hyperband
+    from hpsearch.schedulers.median import MedianStopping
+    from hpsearch.schedulers.pasha import PASHA
+    from hpsearch.schedulers.pbt import PBT
+    from hpsearch.schedulers.successive_halving import SuccessiveHalving
+    from hpsearch.searchers import Searcher
+    from hpsearch.simulation import Curve, Curves, Steps
+    from hpsearch.space import (
+        Categorical,
+        Cell,
+        Chain,
+        Choice,
+        Constant,
+        Derived,
+        IntUniform,
+        LogIntUniform,
+        LogNormal,
+        LogUniform,
+        Normal,
+        Ordinal,
+        Repeat,
+        Space,
+        Uniform,
+        When,
+    )
+    from hpsearch.sweep.file import load_sweep
+    from hpsearch.sweep.sweep import Checkpoints, Limits, Metric, Resources, Scaling, Search, Sweep
+    from hpsearch.trainable.current import current_trial
+    from hpsearch.trainable.running_trial import RunningTrial
 
 __version__ = "0.1.0"
 
@@ -119,3 +124,48 @@ __all__ = [
     "rerun",
     "search",
 ]
+
+_PLACES = {
+    "hpsearch.errors": (
+        "BackendError CheckpointError HpsearchError JournalError SearcherError StopSearch StudyInUseError "
+        "SweepError TellError TrainableError"
+    ),
+    "hpsearch.report.comparison": "Comparison compare",
+    "hpsearch.report.rerun": "Configuration Rerun",
+    "hpsearch.report.study": "BestTrial Study load",
+    "hpsearch.run.api": "rerun search",
+    "hpsearch.run.ask_tell": "AskTell",
+    "hpsearch.run.telling": "AskedTrial",
+    "hpsearch.schedulers.asha": "ASHA",
+    "hpsearch.schedulers.bands": "Bands",
+    "hpsearch.schedulers.early_terminate": "EarlyTerminate",
+    "hpsearch.schedulers.hyperband": "Hyperband",
+    "hpsearch.schedulers.median": "MedianStopping",
+    "hpsearch.schedulers.pasha": "PASHA",
+    "hpsearch.schedulers.pbt": "PBT",
+    "hpsearch.schedulers.successive_halving": "SuccessiveHalving",
+    "hpsearch.searchers": "Searcher",
+    "hpsearch.simulation": "Curve Curves Steps",
+    "hpsearch.space": (
+        "Categorical Cell Chain Choice Constant Derived IntUniform LogIntUniform LogNormal LogUniform Normal "
+        "Ordinal Repeat Space Uniform When"
+    ),
+    "hpsearch.sweep.file": "load_sweep",
+    "hpsearch.sweep.sweep": "Checkpoints Limits Metric Resources Scaling Search Sweep",
+    "hpsearch.trainable.current": "current_trial",
+    "hpsearch.trainable.running_trial": "RunningTrial",
+}
+"""Where the public names are, by module."""
+
+_MODULES = {name: module for module, names in _PLACES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,8 +6,10 @@ import errno
 import io
 import os
 import sys
+import time
 from collections.abc import Sequence
 
+from hpsearch.cli.arguments import function_at
 from hpsearch.cli.parser import build_parser
 from hpsearch.errors import HpsearchError
 
@@ -19,13 +21,14 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; answer its exit code (the README lists them)."""
+    began = time.time()  # before the command's own modules are imported
     given = build_parser().parse_args(arguments)
-    given.own_process = arguments is None
+    given.own_process, given.began = arguments is None, began
     try:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # a user's texts may hold what the terminal can't show
                 stream.reconfigure(errors="backslashreplace")
-        code: int = given.command(given)
+        code = function_at(given.command)(given)
         if sys.stdout is not None:
             sys.stdout.flush()
         return code

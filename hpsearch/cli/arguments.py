@@ -4,40 +4,55 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TypeAlias
 
 __all__ = [
     "Commands",
-    "Function",
     "add_command",
     "add_format",
     "add_study_command",
     "add_trial_command",
     "add_weights",
     "comma_list",
+    "function_at",
     "number",
     "positive",
 ]
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-Function = Callable[[argparse.Namespace], int]
 
 _NEWEST = "(default: the newest study in runs)"
 
 
-def add_command(commands: Commands, name: str, function: Function, text: str) -> argparse.ArgumentParser:
-    """Add a command that a function carries out."""
+def add_command(commands: Commands, name: str, place: str, text: str) -> argparse.ArgumentParser:
+    """Add a command.
+
+    Args:
+        commands: Those of the parser.
+        name: Its word.
+        place: The function that carries it out, as `module:function` of `hpsearch.cli`; the module is imported when
+            the command is given, because what another command needs may take long to import.
+        text: What it does.
+    """
     command = commands.add_parser(name, help=text)
-    command.set_defaults(command=function)
+    command.set_defaults(command=place)
     return command
 
 
+def function_at(place: str) -> Callable[[argparse.Namespace], int]:
+    """Give the function that carries a command out, which answers its exit code."""
+    module, _, name = place.partition(":")
+    function: Callable[[argparse.Namespace], int] = getattr(import_module(f"hpsearch.cli.{module}"), name)
+    return function
+
+
 def add_study_command(
-    commands: Commands, name: str, function: Function, text: str, newest: bool = False
+    commands: Commands, name: str, place: str, text: str, newest: bool = False
 ) -> argparse.ArgumentParser:
     """Add a command on a study; with `newest` its directory may be left out."""
-    command = add_command(commands, name, function, text)
+    command = add_command(commands, name, place, text)
     if newest:
         command.add_argument("dir", type=_directory, nargs="?", metavar="DIR", help=_NEWEST)
     else:
@@ -45,11 +60,9 @@ def add_study_command(
     return command
 
 
-def add_trial_command(
-    commands: Commands, name: str, function: Function, text: str, default: str
-) -> argparse.ArgumentParser:
+def add_trial_command(commands: Commands, name: str, place: str, text: str, default: str) -> argparse.ArgumentParser:
     """Add a command on a trial of a study, of which each may be left out; `default` says what no trial means."""
-    command = add_study_command(commands, name, function, text, newest=True)
+    command = add_study_command(commands, name, place, text, newest=True)
     command.add_argument("trial", type=number, nargs="?", metavar="TRIAL", help=default)
     return command
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
-from hpsearch.cli import compare, report
 from hpsearch.cli.arguments import Commands, add_command, positive
 
 __all__ = ["add_comparing"]
@@ -14,20 +12,20 @@ __all__ = ["add_comparing"]
 def add_comparing(commands: Commands) -> None:
     """Add the commands that compare studies, and write them on a page."""
     text = "show studies beside each other; those that differ in their seed alone are runs of one side"
-    command = add_command(commands, "compare", compare.compare, text)
+    command = add_command(commands, "compare", "compare:compare", text)
     command.add_argument("dirs", type=Path, nargs="+", metavar="DIR")
     text = "csv: every change of each study's best, with what it had cost"
     command.add_argument("--format", choices=("table", "csv", "json"), default="table", help=text)
     command.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the best over trials, iterations and time")
 
     text = "write a study on one HTML page; several that search for the same are compared first"
-    command = add_command(commands, "report", report.report, text)
+    command = add_command(commands, "report", "report:report", text)
     command.add_argument("dirs", type=Path, nargs="*", metavar="DIR", help="(default: the newest study in runs)")
     command.add_argument("--output", type=Path, metavar="FILE", help="(default: report.html in the first DIR)")
     command.add_argument("--png", type=Path, metavar="FOLDER", help="write each picture there, too")
 
     text = "open TensorBoard on a study, or on several beside each other, also while they run"
-    command = add_command(commands, "tensorboard", _tensorboard, text)
+    command = add_command(commands, "tensorboard", "tensorboard:tensorboard", text)
     command.add_argument("dirs", type=Path, nargs="*", metavar="DIR", help="(default: the newest study in runs)")
     text = "show the best N trials, as many of each study (default: %(default)s)"
     command.add_argument("--top", type=positive, default=20, metavar="N", help=text)
@@ -37,10 +35,3 @@ def add_comparing(commands: Commands) -> None:
     command.add_argument("--no-browser", action="store_true", help="print the address alone")
     command.add_argument("--host", default="localhost")
     command.add_argument("--port", type=int, default=6006, help="0: any free port (default: %(default)s)")
-
-
-def _tensorboard(given: argparse.Namespace) -> int:
-    # TensorBoard's event files, which no other command needs, take a second to import.
-    from hpsearch.cli.tensorboard import tensorboard
-
-    return tensorboard(given)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import platform
 from collections.abc import Sequence
 from typing import Any
@@ -30,6 +29,8 @@ class ShowVersion(argparse.Action):
         option: object = None,
     ) -> None:
         """Print it and end."""
+        import importlib.metadata
+
         told = [f"Python {platform.python_version()}"]
         for package, name in _BESIDE.items():
             try:

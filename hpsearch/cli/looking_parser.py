@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
-from hpsearch.cli import completion, logs, look, one_trial, show, trials
 from hpsearch.cli.arguments import (
     Commands,
     add_command,
@@ -25,10 +23,10 @@ _BEST = "(default: the best one)"
 
 def add_looking(commands: Commands) -> None:
     """Add the commands that look at studies and at this machine."""
-    command = add_study_command(commands, "status", look.status, "show how a study stands", newest=True)
+    command = add_study_command(commands, "status", "look:status", "show how a study stands", newest=True)
     command.add_argument("--json", action="store_true", help="for programs")
 
-    command = add_study_command(commands, "trials", trials.trials, "list a study's trials", newest=True)
+    command = add_study_command(commands, "trials", "trials:trials", "list a study's trials", newest=True)
     add_format(command, "csv", "json")
     command.add_argument("--times", action="store_true", help="add each trial's running time in seconds")
     command.add_argument(
@@ -52,7 +50,7 @@ def add_looking(commands: Commands) -> None:
     comma_list(command, "--columns", str, "NAME", "these alone, in this order, of columns, parameters and metrics")
 
     text = "show a study's best trial, or its front"
-    command = add_study_command(commands, "best", look.best, text, newest=True)
+    command = add_study_command(commands, "best", "look:best", text, newest=True)
     add_weights(command, "one of several metrics' best: what a unit of each is worth, e.g. accuracy=1,ms=0.01")
     add_format(command, "json")
     text = "write trial.json, with its parameters, and its checkpoint to this folder"
@@ -60,32 +58,32 @@ def add_looking(commands: Commands) -> None:
     command.add_argument("--force", action="store_true", help="replace what --save wrote there before")
 
     text = "show all that is known of a trial: why it stopped, its segments, its curve, the end of its log"
-    command = add_trial_command(commands, "trial", one_trial.one_trial, text, _BEST)
+    command = add_trial_command(commands, "trial", "one_trial:one_trial", text, _BEST)
     text = "lines of its log (default: %(default)s)"
     command.add_argument("--tail", type=number, default=10, metavar="N", help=text)
     add_format(command, "json")
 
     text = "print what a trial printed, or all trials, with the trial before each line"
-    command = add_trial_command(commands, "logs", logs.logs, text, "(default: all)")
+    command = add_trial_command(commands, "logs", "logs:logs", text, "(default: all)")
     text = "go on as it grows, until no process runs the study"
     command.add_argument("-f", "--follow", action="store_true", help=text)
     command.add_argument("--tail", type=number, metavar="N", help="begin with the last N lines of each log")
 
     text = "show a trial's network and what it costs; write a file that builds it without hpsearch"
-    command = add_trial_command(commands, "show", show.show, text, _BEST)
+    command = add_trial_command(commands, "show", "show:show", text, _BEST)
     text = "write network.py, and weights.pt with the trial's weights, to this folder"
     command.add_argument("--output", type=Path, metavar="FOLDER", help=text)
     add_format(command, "json")
 
     text = "show a forked trial's parameters over its training"
-    command = add_trial_command(commands, "lineage", look.lineage, text, _BEST)
+    command = add_trial_command(commands, "lineage", "look:lineage", text, _BEST)
     add_format(command, "csv", "json")
 
     text = "write CSV, Parquet and an Optuna storage"
-    command = add_study_command(commands, "export", look.export, text, newest=True)
+    command = add_study_command(commands, "export", "look:export", text, newest=True)
     command.add_argument("--to", type=Path, help="where to (default: DIR/export)")
 
-    command = add_command(commands, "benchmark", _benchmark, "compare search methods over recorded tables")
+    command = add_command(commands, "benchmark", "benchmark:benchmark", "compare search methods over recorded tables")
     command.add_argument("suite", type=Path, metavar="SUITE.yaml")
     comma_list(command, "--methods", str, "NAME", "which (default: all that there are); the first is compared with")
     command.add_argument("--seeds", type=positive, metavar="N", help="runs of each method on each task")
@@ -97,14 +95,7 @@ def add_looking(commands: Commands) -> None:
     command.add_argument("--dir", type=Path, help="for the results (default: runs/benchmark-<suite>)")
 
     text = "print what a shell needs to complete commands, options and files"
-    command = add_command(commands, "completion", completion.completion, text)
+    command = add_command(commands, "completion", "completion:completion", text)
     command.add_argument("shell", choices=("bash", "zsh", "tcsh"))
 
-    add_command(commands, "doctor", look.doctor, "look at this machine and its installation")
-
-
-def _benchmark(given: argparse.Namespace) -> int:
-    # NumPy, which no other command needs, takes as long to import as all of hpsearch.
-    from hpsearch.cli.benchmark import benchmark
-
-    return benchmark(given)
+    add_command(commands, "doctor", "look:doctor", "look at this machine and its installation")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
 
-from hpsearch.cli import ask, convert, predict, run
 from hpsearch.cli.arguments import Commands, add_command, add_study_command, number, positive
 from hpsearch.cli.comparing_parser import add_comparing
 from hpsearch.cli.completion import ShowVersion
@@ -50,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_running(commands: Commands) -> None:
-    command = add_command(commands, "run", run.run, "run a sweep")
+    command = add_command(commands, "run", "run:run", "run a sweep")
     _add_sweep(command)
     command.add_argument("--dir", type=Path, help="the study's directory (default: the next free runs/<name>-<n>)")
     text = "begin with results that exist: a study's directory, a CSV file, or sqlite:///study.db#name of Optuna's"
@@ -62,17 +60,17 @@ def _add_running(commands: Commands) -> None:
     _add_loudness(command)
     command.set_defaults(failed=None)
 
-    command = add_command(commands, "plan", run.plan, "show what a sweep would run, without running it")
+    command = add_command(commands, "plan", "run:plan", "show what a sweep would run, without running it")
     _add_sweep(command)
     command.add_argument("--workers", type=positive, metavar="N", help="predict for this many workers")
 
     text = "write a W&B sweep file so that it runs, with a comment above each line that was changed"
-    command = add_command(commands, "convert", convert.convert, text)
+    command = add_command(commands, "convert", "convert:convert", text)
     command.add_argument("sweep", type=Path, metavar="FILE")
     command.add_argument("--output", type=Path, metavar="FILE", help="a new file (default: print it)")
 
     text = "run the best configurations of a study again, with other seeds: mean and spread decide"
-    command = add_command(commands, "rerun", run.rerun, text)
+    command = add_command(commands, "rerun", "run:rerun", text)
     command.add_argument("study", type=Path, metavar="DIR")
     text = "configurations: the params of the best trials (default: %(default)s)"
     command.add_argument("--top", type=positive, default=5, metavar="N", help=text)
@@ -87,12 +85,12 @@ def _add_running(commands: Commands) -> None:
     command.set_defaults(failed=None)
 
     text = "go on with a study that was interrupted, stopped or killed, or is paused"
-    command = add_study_command(commands, "resume", run.go_on, text)
+    command = add_study_command(commands, "resume", "run:go_on", text)
     _add_going_on(command)
     command.set_defaults(failed=None)
 
     text = "let failed trials of a study run again, and go on with it"
-    command = add_study_command(commands, "retry", run.go_on, text)
+    command = add_study_command(commands, "retry", "run:go_on", text)
     _add_going_on(command)
     text = "numbers (default: all that failed)"
     command.add_argument("failed", type=number, nargs="*", metavar="TRIAL", help=text)
@@ -102,7 +100,7 @@ def _add_running(commands: Commands) -> None:
 
 def _add_design(commands: Commands) -> None:
     text = "make a network for a data set: search, train the best on all rows, and test it"
-    command = add_command(commands, "design", _design, text)
+    command = add_command(commands, "design", "design:design_network", text)
     text = "a CSV or Parquet file, a folder with a folder of images for each class, an IDX or an NPZ file"
     command.add_argument("data", type=Path, nargs="?", metavar="DATA", help=text)
     command.add_argument("--target", metavar="NAME", help="the column, or the array, that is predicted")
@@ -125,7 +123,7 @@ def _add_design(commands: Commands) -> None:
 
 
 def _add_asking(commands: Commands) -> None:
-    command = add_command(commands, "ask", ask.ask, "print trials to run elsewhere, a line of JSON for each")
+    command = add_command(commands, "ask", "ask:ask", "print trials to run elsewhere, a line of JSON for each")
     command.add_argument("sweep", type=Path, metavar="SWEEP.yaml|DIR", help="a sweep file, or a study's directory")
     command.add_argument("--dir", type=Path, help="the study's directory, with a sweep file; made where there is none")
     command.add_argument("--count", type=positive, default=1, metavar="N", help="most trials to ask for (default: 1)")
@@ -133,7 +131,7 @@ def _add_asking(commands: Commands) -> None:
     command.add_argument("--open", action="store_true", help=text)
     _add_set(command, "change a key of the sweep, or extend the study's, e.g. --set run_cap=200; may be repeated")
 
-    command = add_study_command(commands, "tell", ask.tell, "tell what came of a trial that was asked for")
+    command = add_study_command(commands, "tell", "ask:tell", "tell what came of a trial that was asked for")
     _add_asked_trial(command)
     command.add_argument("metrics", nargs="*", metavar="NAME=VALUE", help="one report")
     text = "the iteration of the report: one after the other, or the last one alone"
@@ -144,7 +142,7 @@ def _add_asking(commands: Commands) -> None:
     command.add_argument("--failed", metavar="TEXT", help="it failed, and why")
 
     text = "give up an open trial, which is then asked for again"
-    _add_asked_trial(add_study_command(commands, "give-up", ask.give_up, text))
+    _add_asked_trial(add_study_command(commands, "give-up", "ask:give_up", text))
 
 
 def _add_asked_trial(command: argparse.ArgumentParser) -> None:
@@ -155,7 +153,7 @@ def _add_asked_trial(command: argparse.ArgumentParser) -> None:
 
 def _add_predicting(commands: Commands) -> None:
     text = "predict for new examples with a designed network: CSV, the probability of each class in it"
-    command = add_study_command(commands, "predict", predict.predict, text)
+    command = add_study_command(commands, "predict", "predict:predict", text)
     command.add_argument("new", type=Path, metavar="NEW", help="a file or folder like what it was designed for")
     command.add_argument("--output", type=Path, metavar="FILE", help="write there (default: standard output)")
     command.add_argument("--trees", action="store_true", help="with the trees that lie beside the network")
@@ -196,10 +194,3 @@ def _add_place(command: argparse.ArgumentParser) -> None:
     command.add_argument("--workers", type=positive, metavar="N", help="workers: each runs a trial, or a part of one")
     command.add_argument("--backend", choices=backends, default="ray", help=text)
     command.add_argument("--address", help="a Ray cluster to join (default: RAY_ADDRESS, or a local Ray)")
-
-
-def _design(given: argparse.Namespace) -> int:
-    given.began = time.time()  # before torch and scikit-learn, whose import is a part of --time
-    from hpsearch.cli.design import design_network
-
-    return design_network(given)

@@ -289,6 +289,7 @@ def _report(study: Study) -> int:
         print(f"checkpoint:  {_shown(checkpoint)}")
     if (study.directory / "tensorboard").is_dir():
         print(f"TensorBoard: hpsearch tensorboard {pasted}")
+    print(f"report:      hpsearch report {pasted}")
     if study.state in ENOUGH:
         print(f"{study.state + ':':<12} {study.message}")
         print(f"             {way_on(study, where)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -73,6 +74,10 @@ class Study(Plots):
     @property
     def trials(self) -> list[TrialRow]:
         """Every trial, by number."""
+        return list(self._rows)
+
+    @cached_property
+    def _rows(self) -> list[TrialRow]:
         return self._journaled.rows()
 
     @property

@@ -135,12 +135,13 @@ def _reader(kind: type) -> _Read:
     build = _builder(kind)
 
     def read(trial: int | None, body: Any) -> Any:
-        values = {**lacking, **body}
-        if kind in _FORMER:
-            _FORMER[kind](values)
-        if values.keys() != keys:
-            raise KeyError(*sorted(values.keys() ^ keys))
-        return build(trial, values)
+        if type(body) is not dict or body.keys() != keys:
+            body = {**lacking, **body}
+            if kind in _FORMER:
+                _FORMER[kind](body)
+            if body.keys() != keys:
+                raise KeyError(*sorted(body.keys() ^ keys))
+        return build(trial, body)
 
     return read
 

@@ -26,7 +26,8 @@ class TrialRecords:
         self._all: list[TrialRecord] = []
         self._leaders: dict[int, TrialRow] = {}  # as they were asked for last
         self._changed: set[int] = set()  # since then
-        self._best_ended: set[int] = set()  # the front of those that have ended
+        self._best_ended: set[int] = set()  # the front of those that never run again, when they were compared last
+        self._decided: set[int] = set()  # those that came to it since then
         self._touched: set[int] = set()
         self._forkable: set[str] = set()  # checkpoints that may still be forked
         self._held: Counter[str] = Counter()  # checkpoints to the number of forks that may go back to them
@@ -150,6 +151,8 @@ class TrialRecords:
         forkable = {path for state in wanted if (path := self.checkpoint_at(state)[1]) is not None}
         self._touched.update(_owner(path) for path in self._forkable - forkable)
         self._forkable = forkable
+        if self._decided:
+            self._compare_decided()
         for trial in sorted(self._touched):
             record = self._all[trial]
             if record.state in DECIDED and trial not in self._best_ended:
@@ -183,12 +186,18 @@ class TrialRecords:
         if record.state not in TERMINAL:
             return
         record.rollback_point = None  # it goes nowhere any more
+        self._touched.add(record.trial.number)
         if record.state in DECIDED:
             self._let_go(record)
-        asked = {record.trial.number, *self._best_ended}
+            self._decided.add(record.trial.number)
+
+    def _compare_decided(self) -> None:
+        """Find the best of those that never run again; the others' checkpoints may go."""
+        asked = self._best_ended | self._decided
         scores = {trial: self._all[trial].valid_score for trial in asked}
-        self._best_ended = set(self._objective.front(scores, self._best_ended - {record.trial.number}))
-        self._touched |= asked - self._best_ended | {record.trial.number}
+        former, self._best_ended = self._best_ended, set(self._objective.front(scores, self._best_ended))
+        self._touched |= former - self._best_ended
+        self._decided.clear()
 
     def _hold(self, fork: TrialRecord) -> None:
         if fork.source is not None:

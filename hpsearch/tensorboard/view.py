@@ -187,11 +187,14 @@ class View:
         return run, Repeats(self._files, run, study.sweep.objective, courses)
 
     def _begin(self) -> None:
-        """Begin the runs of studies, the first one's with what Custom Scalars is to show."""
-        for study, followed in zip(self._studies, self._followed, strict=True):
-            self._files.create(followed.runs.name, study.created)
-        for places, (run, _) in zip(self._sides, self._repeats, strict=True):
-            self._files.create(run, self._studies[places[0]].created)
+        """Begin the runs of studies, the first one's with what Custom Scalars is to show.
+
+        TensorBoard orders runs by when they began, and has seven colours, which older pages give out in that order. So
+        those of studies begin before all others, and look different.
+        """
+        began = min(study.created for study in self._studies)
+        for run in self.study_runs:
+            self._files.create(run, began)
         page = layout([study.sweep.objective for study in self._studies], bool(self._repeats))
         self._files.summary(self._followed[0].runs.name, self._studies[0].created, page)
 

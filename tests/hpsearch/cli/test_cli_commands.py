@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 import hpsearch
+from hpsearch.cli.arguments import function_at
 from hpsearch.cli.parser import build_parser
 from hpsearch.report.export import CSV_NAME, OPTUNA_NAME, PARQUET_NAME
 from tests.hpsearch.support.command_line import Answer, Call, write_sweep
@@ -81,6 +82,7 @@ def test_run_ends_with_the_best_trials_and_the_paths_to_look_at(here, hpsearch_c
         "trials:      hpsearch trials runs/sweep-1\n"
         f"checkpoint:  runs/sweep-1/trials/0000{best.number}/1/hpsearch-checkpoint-2/state.pt\n"
         "TensorBoard: hpsearch tensorboard runs/sweep-1\n"
+        "report:      hpsearch report runs/sweep-1\n"
     )
 
 
@@ -302,3 +304,9 @@ def test_every_command_explains_itself(hpsearch_command, words):
 def test_these_are_all_the_commands():
     listed = re.findall(r"^    ([\w-]+)", build_parser().format_help(), re.MULTILINE)
     assert sorted(listed) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("word", COMMANDS)
+def test_every_command_has_a_function(word):
+    (commands,) = (action.choices for action in build_parser()._actions if isinstance(action.choices, dict))
+    assert callable(function_at(commands[word].get_default("command")))

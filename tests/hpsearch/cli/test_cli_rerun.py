@@ -51,6 +51,7 @@ def test_it_ends_with_the_table_and_says_which_is_best(study, hpsearch_command):
     assert answer.out.endswith(
         f"{told.text()}trials:      hpsearch trials runs/sweep-rerun-1\n"
         "TensorBoard: hpsearch tensorboard runs/sweep-rerun-1\n"
+        "report:      hpsearch report runs/sweep-rerun-1\n"
     )
     heads = re.search(r"^ *trial +.*$", answer.out, re.MULTILINE)
     assert heads is not None

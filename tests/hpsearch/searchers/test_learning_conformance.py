@@ -38,8 +38,8 @@ SPACE = Space.from_parameters(
     }
 )
 
-# bayes is tpe by another word, and gp takes its time; of what is Optuna's own, one sampler stands for the others.
-RARELY = ("bayes", "gp", *FOREIGN[1:])
+# bayes is tpe by another word, gp and curves take time; of what is Optuna's own, one sampler stands for the others.
+RARELY = ("bayes", "gp", "curves", *FOREIGN[1:])
 SLOW = ("gp", "curves")
 OFTEN = [("tpe", "two goals"), ("tpe", "constrained"), ("nsga2", "two goals"), ("evolution", "constrained")]
 """Where more than one goal decides: bohb asks tpe, and the third version of NSGA is as the second."""

@@ -44,6 +44,7 @@ def method(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.mark.exhaustive  # two minutes; what our searchers promise is in test_learning_conformance.py
 class TestOptunasCases(BasicSamplerTestCase, RelativeSamplerTestCase):
     @pytest.fixture
     def sampler(self, method: str) -> Callable[[], SearcherSampler]:
