@@ -5,19 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from tensorboard import context
-from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins import base_plugin
-from tensorboard.plugins.hparams import (
-    api_pb2,
-    backend_context,
-    get_experiment,
-    list_session_groups,
-)
+from tensorboard.plugins.hparams import api_pb2
 
 from hpsearch.decision import Decision, Followed
 from hpsearch.events import Event, Failed, Finished, Lost, Opened, Retried, Reverted, Saved, Started
@@ -45,6 +36,7 @@ from hpsearch.tensorboard.study_runs import StudyRuns
 from hpsearch.tensorboard.trial_runs import ITERATIONS_TAG, SECONDS_TAG, WIDTH_TAG, best_tag, trial_run
 from hpsearch.trial import Failure, Params, Parent, Report, Segment, Trial
 from tests.hpsearch.support.scripted import sweep_of
+from tests.hpsearch.support.tensorboards import Board
 
 SPACE = Space.from_parameters(
     {
@@ -114,38 +106,18 @@ def stop(trial: int) -> Decision:
     return Decision(trial, "stop", "rung 0: 2nd of 2, top 1 go on")
 
 
-def multiplexer(directory: Path) -> plugin_event_multiplexer.EventMultiplexer:
-    """Give the reader behind TensorBoard's pages."""
-    read = plugin_event_multiplexer.EventMultiplexer()
-    read.AddRunsFromDirectory(str(directory / "tensorboard"))
-    read.Reload()
-    return read
-
-
 def curve(directory: Path, run: str, tag: str):
     """Read a scalar with both of TensorBoard's Python readers, which must agree."""
     accumulator = EventAccumulator(str(directory / "tensorboard" / run)).Reload()
     points = [(event.step, event.value) for event in accumulator.Scalars(tag)]
-    tensors = multiplexer(directory).Tensors(run, tag)
-    assert [(event.step, event.tensor_proto.float_val[0]) for event in tensors] == points
+    assert repr(Board(directory / "tensorboard").curve(run, tag)) == repr(points)
     return [(step, pytest.approx(value)) for step, value in points]
 
 
 def dashboard(directory: Path):
-    """Ask the backend of the HParams dashboard for its experiment and its session groups by name."""
-    provider = data_provider.MultiplexerDataProvider(multiplexer(directory), str(directory))
-    tensorboard = base_plugin.TBContext(data_provider=provider, flags=SimpleNamespace())
-    backend = backend_context.Context(tensorboard)
-    request_context = context.RequestContext()
-    experiment = get_experiment.Handler(
-        request_context, backend, "", api_pb2.GetExperimentRequest(experiment_name="")
-    ).run()
-    every_status = [getattr(api_pb2, f"STATUS_{s}") for s in ("UNKNOWN", "SUCCESS", "FAILURE", "RUNNING")]
-    request = api_pb2.ListSessionGroupsRequest(
-        allowed_statuses=every_status, start_index=0, slice_size=100, include_metrics=True
-    )
-    groups = list_session_groups.Handler(request_context, backend, "", request).run().session_groups
-    return experiment, {group.name: group for group in groups}
+    """Give what the HParams dashboard is told: its experiment and its session groups by name."""
+    board = Board(directory / "tensorboard")
+    return board.experiment(), board.sessions()
 
 
 def test_dashboard_shows_every_parameter_with_its_domain(tmp_path):
@@ -295,6 +267,12 @@ def test_dashboard_shows_params_values_and_status_of_each_trial(tmp_path):
     assert states == ["complete", "stopped", "stopped", ""]
     assert groups[trial_run(1)].hparams["widths"].string_value == "null"
     assert groups[trial_run(1)].hparams["nesterov"].WhichOneof("kind") == "bool_value"
+
+
+def test_a_studys_own_folder_has_a_page_of_custom_scalars(tmp_path):
+    observer(tmp_path).close()
+    categories = Board(tmp_path / "tensorboard").layout()["category"]
+    assert [one["title"] for one in categories] == ["best", "course"]
 
 
 def test_live_reports_are_not_written_again_when_they_count(tmp_path):
@@ -449,7 +427,8 @@ def test_replay_clears_what_a_former_run_wrote_and_nothing_else(tmp_path):
     tell(first, started(1, 0, 2), ())
     first.report(reports(0, 0, [0.5, 0.25]) + reports(1, 0, [0.5]))
     first.close()
-    (tmp_path / "tensorboard" / "notes").mkdir()
+    for name in ("notes", "trial-00007"):  # the user's, and what former versions called a trial's
+        (tmp_path / "tensorboard" / name).mkdir()
     again = observer(tmp_path)
     tell(again, Opened("inline", 1, "me@here:1", "hpsearch resume"), ())
     tell(again, started(0, 0, 2), ())

@@ -8,17 +8,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensorboard import context
-from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins import base_plugin
-from tensorboard.plugins.hparams import api_pb2, backend_context, get_experiment
 
 from hpsearch.decision import Decision
 from hpsearch.events import Event, Failed, Finished, Retried, Reverted, Saved, Started
@@ -36,6 +31,7 @@ from hpsearch.tensorboard.trial_runs import ITERATIONS_TAG, SECONDS_TAG, best_ta
 from hpsearch.trial import Failure, Report, Segment, Trial, TrialRow, TrialState
 from tests.hpsearch.support.lives import Life
 from tests.hpsearch.support.scripted import sweep_of
+from tests.hpsearch.support.tensorboards import Board
 
 NAN = math.nan
 TWO = (Metric("accuracy", "maximize"), Metric("latency"))
@@ -192,13 +188,7 @@ def test_the_dashboard_has_every_metric_that_decides_or_is_constrained(tmp_path,
     tensorboard = observer(tmp_path, sweep_of(metric=metric, outcome_constraints=BOUND))
     whole(tensorboard, 0, accuracy=0.5, latency=1.0, bytes=1.0)
     tensorboard.close()
-    read = plugin_event_multiplexer.EventMultiplexer()
-    read.AddRunsFromDirectory(str(tmp_path / "tensorboard"))
-    read.Reload()
-    provider = data_provider.MultiplexerDataProvider(read, str(tmp_path))
-    backend = backend_context.Context(base_plugin.TBContext(data_provider=provider, flags=SimpleNamespace()))
-    request = api_pb2.GetExperimentRequest(experiment_name="")
-    experiment = get_experiment.Handler(context.RequestContext(), backend, "", request).run()
+    experiment = Board(tmp_path / "tensorboard").experiment()
     assert {info.name.tag: info.display_name for info in experiment.metric_infos} == {
         **shown,
         ITERATIONS_TAG: "iterations",
