@@ -39,12 +39,17 @@ class Repeats:
         better = {best(goal.name if objective.several else None): goal.goal == "maximize" for goal in objective.goals}
         self._more_is_better: Mapping[str, bool] = {**better, FRONT: True, HYPERVOLUME: True}
         self._written: dict[str, tuple[int, tuple[float, ...]]] = {}
+        self._known: list[Moment] = []
 
     def flush(self) -> None:
         """Write what is new."""
+        now = [course.now for course in self._courses]
+        if now == self._known:
+            return
+        self._known = now
         for axis in AXES:
-            ends = [amount_of(course.now, axis) for course in self._courses]
-            steps = _thinned(sorted({step for course in self._courses for step in _steps(course, axis, min(ends))}))
+            end = min(amount_of(moment, axis) for moment in now)
+            steps = _thinned(sorted({step for course in self._courses for step in _steps(course, axis, end)}))
             for step in steps:
                 moments = [_at(course.changes, axis, step) for course in self._courses]
                 found = [found_by(self._objective, () if moment is None else moment.front) for moment in moments]
@@ -61,7 +66,7 @@ class Repeats:
         last_step, last = self._written.get(tags[0], (-1, ()))
         if step > last_step or (step == last_step and three != last):
             self._written[tags[0]] = step, three
-            when = max(course.now.time for course in self._courses)
+            when = max(moment.time for moment in self._known)
             self._files.scalars(self._run, when, step, list(zip(tags, three, strict=True)))
 
 

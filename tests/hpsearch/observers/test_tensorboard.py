@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -236,7 +237,7 @@ def test_dashboard_shows_params_values_and_status_of_each_trial(tmp_path):
         shown = groups[trial_run(number)].metric_values
         return [(value.name.tag, value.value) for value in shown if not value.name.tag.startswith("hpsearch/")]
 
-    def cost(number: int) -> list[float]:
+    def cost(number: int) -> list[Any]:
         shown = groups[trial_run(number)].metric_values
         return [pytest.approx(value.value) for value in shown if value.name.tag.startswith("hpsearch/")]
 

@@ -286,7 +286,9 @@ def test_of_more_trials_than_tensorboard_ticks_the_best_have_runs_and_new_ones(t
     assert view.left_out == 21
     ranked = sorted(study.trials, key=lambda row: row.value or 0.0)
     assert {f"many/{row.number:03d}" for row in ranked[:-21]} == {*board.runs} - {"many/study"}
-    assert board.curve("many/study", by_tag(best(), "trials"))[-1] == (520, pytest.approx(study.best_value))
+    step, value = board.curve("many/study", by_tag(best(), "trials"))[-1]
+    assert step == 520
+    assert value == pytest.approx(study.best_value)
     _, board = shown(tmp_path / "all", tmp_path / "many", every_trial=True)
     assert len(board.runs) == MOST_RUNS + 21
 
