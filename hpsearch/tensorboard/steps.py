@@ -24,15 +24,17 @@ class Steps:
         self._files, self._run, self._tag = files, run, tag
         self._held: tuple[float, int, float] | None = None  # (time, step, value) that isn't written
         self._last: tuple[int, float] | None = None  # (step, value) that is
+        self._end = 0
 
     def put(self, when: float, step: int, value: float) -> None:
         """Set the value from a step on.
 
         Args:
             when: In seconds since the epoch.
-            step: No less than the last one.
+            step: A former one counts as the last: what was taken back had its cost all the same.
             value: What it is.
         """
+        step = self._end = max(step, self._end)
         if self._held is not None and self._held[1] < step and self._changes(self._held[2]):
             self.flush()
         self._held = when, step, value

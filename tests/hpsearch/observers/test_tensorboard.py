@@ -373,7 +373,7 @@ def test_a_trial_that_is_taken_back_loses_the_steps_since_at_once(tmp_path):
     assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.5), (2, 0.25), (3, 0.5), (4, 0.625)]
     assert curve(tmp_path, trial_run(0), best_tag("accuracy")) == [(1, 0.5), (2, 0.5), (3, 0.5), (4, 0.625)]
     assert curve(tmp_path, trial_run(0), WIDTH_TAG) == [(1, 1), (2, 1), (3, 1), (4, 1)]
-    assert curve(tmp_path, STUDY_RUN, BEST) == [(1, 0.5), (3, 0.5), (4, 0.625)]
+    assert curve(tmp_path, STUDY_RUN, BEST) == [(1, 0.5), (2, 0.5), (3, 0.5), (4, 0.625)]
 
 
 def test_best_ignores_nan_and_follows_the_goal(tmp_path):

@@ -14,16 +14,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from hpsearch.tensorboard.event_file import EventFiles
 from hpsearch.tensorboard.steps import Steps
 
-PUTS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 1.0, 2.0, math.nan]), st.booleans()), min_size=1)
+PUTS = st.lists(st.tuples(st.integers(-1, 3), st.sampled_from([0.0, 1.0, 2.0, math.nan]), st.booleans()), min_size=1)
 
 
 def written(folder: Path, puts: list[tuple[int, float, bool]]) -> dict[int, float]:
-    """Put values at steps that grow by so much, and flush after some; give what counts: of each step the last."""
+    """Put values at steps that change by so much, and flush after some; give what counts: of each step the last."""
     files = EventFiles(folder)
     files.create("run", 0.0)
     steps, at = Steps(files, "run", "tag"), 0
     for further, value, flushes in puts:
-        at += further
+        at = max(at + further, 0)
         steps.put(1.0, at, value)
         if flushes:
             steps.flush()
@@ -36,10 +36,11 @@ def written(folder: Path, puts: list[tuple[int, float, bool]]) -> dict[int, floa
 def test_lines_through_the_points_show_what_was_put_at_every_step(tmp_path_factory, puts):
     points = written(tmp_path_factory.mktemp("steps"), puts)
     put: dict[int, float] = {}
-    at = 0
+    at = end = 0
     for further, value, _ in puts:
-        at += further
-        put[at] = value
+        at = max(at + further, 0)
+        end = max(at, end)  # it never goes back
+        put[end] = value
     known, drawn = sorted(put), sorted(points)
     assert (drawn[0], drawn[-1]) == (known[0], known[-1])
     for step in range(known[0], known[-1] + 1):
