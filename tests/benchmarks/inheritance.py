@@ -98,7 +98,10 @@ def _plot(searches: list[tuple[list[float], ...]]) -> str:
 
 
 def best_by_epoch(seed: int, longest: int, inherit: bool = False) -> Iterator[float]:
-    """Search with trials of so many epochs; give the best accuracy after each epoch, in the order of the trials."""
+    """Search with trials of so many epochs; give the best accuracy after each epoch, in the order of the trials.
+
+    The epochs of a trial that failed count as the others' do.
+    """
     with tempfile.TemporaryDirectory() as folder:
         study = hpsearch.search(
             HalfOfTheDigits,
@@ -115,8 +118,9 @@ def best_by_epoch(seed: int, longest: int, inherit: bool = False) -> Iterator[fl
             tensorboard=False,
             progress=False,
         )
-        best = 0.0
-        for curve in study.curves("accuracy").values():
-            for _, accuracy in curve:
+        curves, best = study.curves("accuracy"), 0.0
+        for row in study.trials:
+            reported = [accuracy for _, accuracy in curves.get(row.number, [])]
+            for accuracy in [*reported, *[0.0] * (longest - len(reported))]:
                 best = max(best, accuracy)
                 yield best
