@@ -105,21 +105,29 @@ def _folder(asked: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _ends_in_good_order() -> Iterator[None]:
-    """Let a signal to end do what Ctrl-C does, so that nothing is left behind."""
+    """Let the first signal to end do what Ctrl-C does, and no second one keep it from leaving nothing behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = [signal.SIGTERM, *([signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else [])]
-    former = [(number, signal.signal(number, _interrupt)) for number in numbers]
+    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    former = {number: signal.getsignal(number) for number in asked if signal.getsignal(number) is not signal.SIG_IGN}
+
+    ends = False
+
+    def end(*_: object) -> None:
+        nonlocal ends
+        if not ends:
+            ends = True
+            raise KeyboardInterrupt
+
+    for number in former:
+        signal.signal(number, end)
     try:
         yield
     finally:
-        for number, handler in former:
-            signal.signal(number, handler)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+        if not ends:  # else the process is about to end: a signal that comes late changes nothing
+            for number, handler in former.items():
+                signal.signal(number, handler)
 
 
 def _has_display() -> bool:

@@ -52,7 +52,8 @@ def served(*words: object, cwd: Path, said: str = "") -> Iterator[tuple[dict[str
                 break
         assert "Ctrl-C" in told, process.stderr.read()
         yield told, process
-        process.send_signal(signal.SIGTERM)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):  # one is enough, and more do no harm
+            process.send_signal(number)
         assert process.wait(timeout=60) == 0
         assert process.stderr.read() == said
         assert [path.name for path in temporary.iterdir() if path.name.startswith("hpsearch-")] == []
