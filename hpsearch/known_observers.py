@@ -9,12 +9,18 @@ from collections.abc import Mapping
 
 from hpsearch.checks import InvalidKey, KeyPath, nearest, shown
 
-__all__ = ["KNOWN_OBSERVERS", "check_observer"]
+__all__ = ["KNOWN_OBSERVERS", "OPTIONAL", "check_observer"]
 
 KNOWN_OBSERVERS: Mapping[str, str] = {
+    "csv": "hpsearch.observers.csv_files:CsvObserver",
+    "mlflow": "hpsearch.observers.mlflow_runs:MLflowObserver",
     "tensorboard": "hpsearch.observers.tensorboard:TensorBoardObserver",
+    "wandb": "hpsearch.observers.wandb_runs:WandbObserver",
 }
 """Names to what makes each: called with the `Observed`. Imported when it is asked for."""
+
+OPTIONAL = frozenset({"mlflow", "wandb"})
+"""Those that need the package of the same name, which hpsearch installs only as the extra of that name."""
 
 
 def check_observer(name: object, key: KeyPath) -> str:

@@ -1,4 +1,4 @@
-"""Draw the pictures of structures and networks in docs/images: `python -m tests.pictures`; equal bytes each time."""
+"""Draw the pictures in docs/images: `python -m tests.pictures`; equal bytes each time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from hpsearch.space import Chain, Ordinal, Space
 from hpsearch_trainers.architectures import layers
+from tests.pictures_watch import watch
 
 __all__ = ["IMAGES", "pictures"]
 
@@ -256,7 +257,7 @@ def _is_old(child: Sequence[str], parent: Sequence[str], place: int) -> bool:
 
 def pictures() -> dict[str, str]:
     """Give the files by their names."""
-    drawn = (choice, repeat, chain, edge_cell, node_cell, moves)
+    drawn = (choice, repeat, chain, edge_cell, node_cell, moves, watch)
     return {f"{draw.__name__}.svg": draw() for draw in drawn}
 
 

@@ -14,7 +14,7 @@ from hpsearch.design.asked import read_limits, read_seconds
 from hpsearch.design.design import Surroundings
 from hpsearch.design.report import Report
 from hpsearch.errors import DesignError
-from hpsearch.observers.progress import choose_progress
+from hpsearch.observers.screen import choose_progress
 
 __all__ = ["design_network"]
 

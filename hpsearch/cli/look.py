@@ -7,14 +7,20 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hpsearch.cli.which_study import directory_of, loaded, trial_of
 from hpsearch.errors import HpsearchError
+from hpsearch.known_observers import check_observer
 from hpsearch.report.best import BestTrial
 from hpsearch.report.layout import screen_of
 from hpsearch.report.study import Study
+from hpsearch.report.wording import counted
+from hpsearch.run.observing import show_observer
+from hpsearch.run.study_run import storage_errors
 from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.provenance import process_name
 
 __all__ = ["best", "doctor", "export", "lineage", "status"]
 
@@ -111,14 +117,18 @@ def lineage(given: argparse.Namespace) -> int:
 
 
 def export(given: argparse.Namespace) -> int:
-    """Write the study for other programs."""
+    """Write the study for other programs, or show it to observers."""
+    if given.observer:
+        return _show(given)
     from hpsearch.report.export import export_study
 
     study = loaded(directory_of(given))
     directory = given.to or study.directory / "export"
     curves = study.curves() if len(study.sweep.objective.goals) == 1 else {}
     try:
-        written = export_study(study.trials, study.sweep, directory, curves, study.times(), study.identity)
+        written = export_study(
+            study.trials, study.sweep, directory, curves, study.times(), study.identity, study.reports()
+        )
     except OSError as error:
         raise HpsearchError(
             f"{directory}: expected a folder that can be written to, got: {error.strerror}. Name another with --to."
@@ -126,6 +136,20 @@ def export(given: argparse.Namespace) -> int:
     for path in written:
         print(path)
     print(f"look at it with: optuna-dashboard {shlex.quote(f'sqlite:///{directory}/optuna.db')}")
+    return 0
+
+
+def _show(given: argparse.Namespace) -> int:
+    if given.to is not None:
+        raise HpsearchError("--to: must be left out with --observer, which writes where it does while a sweep runs")
+    place = StudyDirectory(directory_of(given))
+    for name in given.observer:
+        check_observer(name, ("--observer",))
+    with storage_errors(place), place.running(process_name()):
+        for name in given.observer:
+            running = show_observer(place, name, (str(Path.cwd()),))
+            left = f"; {counted(running, 'trial')} that haven't ended come later" if running else ""
+            print(f"{place.path}: {name} has seen it{left}")
     return 0
 
 

@@ -26,6 +26,9 @@ def add_looking(commands: Commands) -> None:
     command = add_study_command(commands, "status", "look:status", "show how a study stands", newest=True)
     command.add_argument("--json", action="store_true", help="for programs")
 
+    text = "watch a sweep that runs elsewhere: its trials as they go on, with keys to sort, open, pause and stop"
+    add_study_command(commands, "watch", "watch:watch", text, newest=True)
+
     command = add_study_command(commands, "trials", "trials:trials", "list a study's trials", newest=True)
     add_format(command, "csv", "json")
     command.add_argument("--times", action="store_true", help="add each trial's running time in seconds")
@@ -79,9 +82,11 @@ def add_looking(commands: Commands) -> None:
     command = add_trial_command(commands, "lineage", "look:lineage", text, _BEST)
     add_format(command, "csv", "json")
 
-    text = "write CSV, Parquet and an Optuna storage"
+    text = "write CSV, Parquet and an Optuna storage, or fill what observers such as mlflow write"
     command = add_study_command(commands, "export", "look:export", text, newest=True)
     command.add_argument("--to", type=Path, help="where to (default: DIR/export)")
+    text = "show the study to this observer, as if it had watched: csv, mlflow, ...; may be repeated"
+    command.add_argument("--observer", action="append", default=[], metavar="NAME", help=text)
 
     command = add_command(commands, "benchmark", "benchmark:benchmark", "compare search methods over recorded tables")
     command.add_argument("suite", type=Path, metavar="SUITE.yaml")

@@ -20,7 +20,7 @@ from hpsearch.checks import InvalidKey
 from hpsearch.cli.steer import left
 from hpsearch.cli.which_study import pasted
 from hpsearch.errors import HpsearchError, JournalError, SweepError, TrainableError
-from hpsearch.observers.progress import choose_progress
+from hpsearch.observers.screen import choose_progress
 from hpsearch.observers.times import Times
 from hpsearch.report.layout import screen_of
 from hpsearch.report.outline import constants_of, outlined
@@ -133,7 +133,7 @@ def _go_on_there(place: StudyDirectory, given: argparse.Namespace) -> int:
             f"{place.path}: {place.holder()} has paused this study and goes on with it as it is: leave the options "
             f"out, extend it with `hpsearch extend {pasted(place.path)}`, or stop it first"
         )
-    return left(place, "resume", {}, f"it goes on in {place.holder()}")
+    return left(place, "resume", {}, f"it goes on in {place.holder()}; see: hpsearch watch {pasted(place.path)}")
 
 
 def plan(given: argparse.Namespace) -> int:

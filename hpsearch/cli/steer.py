@@ -183,6 +183,10 @@ def _points(given: argparse.Namespace) -> list[dict[str, Any]]:
         points += listed
     if not points:
         raise SweepError("add: which points? Name --params lr=0.1,hidden=64 or --json FILE")
+    try:
+        json.dumps(points, allow_nan=False)
+    except (TypeError, ValueError):  # YAML has dates, and both have NaN
+        raise SweepError(f"add: a point must hold finite numbers, texts, lists and mappings, got {points}") from None
     return points
 
 

@@ -31,6 +31,8 @@ summary: dict[str, Any] = {}
 """That of the newest run."""
 
 _sweeps: dict[str, dict[str, Any]] = {}
+_begun: dict[str, tuple[Path, int]] = {}
+"""Of the sweeps that an agent ran, where the study lies and how many trials it has."""
 _numbers = itertools.count(1)
 
 _IDLE = IDLE | frozenset(
@@ -99,10 +101,10 @@ def log(data: Mapping[str, Any], step: int | None = None, commit: bool | None = 
 
 
 def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
-    """End the newest run."""
+    """End the newest run: see `Run.finish`."""
     global run
     if run is not None:
-        run.finish()
+        run.finish(exit_code)
         atexit.unregister(run.at_exit)
     run = None
 
@@ -140,12 +142,14 @@ def agent(
 ) -> Study:
     """Run a sweep to its end, one trial after the other in this process, as W&B's agent does; give the study.
 
+    Called once more for the same sweep, it goes on with that study.
+
     Args:
         sweep_id: What `sweep` gave.
         function: Is called for each trial.
         entity: Without effect, as `project`.
         project: Likewise.
-        count: Most trials.
+        count: Most trials of this call.
         backend: `"ray"`: trials side by side, in processes of their own.
         given: More arguments of `hpsearch.search`, such as `directory`.
 
@@ -159,16 +163,27 @@ def agent(
     if function is None:
         raise SweepError("agent: function is required; a sweep with a program is run by `hpsearch run SWEEP.yaml`")
     asked = dict(_sweeps[sweep_id])
-    bounds = [bound for bound in (asked.get("run_cap"), count) if bound is not None]
+    former, trials = _begun.get(sweep_id, (None, 0))
+    place = given.pop("directory", None) or former
+    if former is None or place is None or Path(place).absolute() != former.absolute():
+        trials = 0
+    most = None if count is None else trials + count
+    bounds = [bound for bound in (asked.get("run_cap"), most) if bound is not None]
     if bounds:
         asked["run_cap"] = min(bounds)
-    return hpsearch.search(_called(function), asked, backend=backend, **given)
+    study = hpsearch.search(_called(function), asked, backend=backend, directory=place, **given)
+    _begun[sweep_id] = study.directory, study.count
+    return study
 
 
 def _called(function: Callable[[], object]) -> Callable[[RunningTrial], None]:
     def train(trial: RunningTrial) -> None:
         try:
             function()
+        except BaseException:
+            if run is not None:
+                run.abandon()
+            raise
         finally:
             finish()
 

@@ -73,6 +73,8 @@ class Config(MutableMapping[str, Any]):
         return len(self._values)
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("_values", "_chosen") or name.startswith("__"):  # of a copy that isn't filled yet
+            raise AttributeError(name)
         try:
             return self._values[name]
         except KeyError:
@@ -121,8 +123,10 @@ class Run:
         self._trial = trial
         self._waiting: dict[str, Any] = {}
         """What was logged since the last report, and awaits the next."""
-        self._row: object = None
-        """The step of the last report, where the script names steps."""
+        self._logged: int | None = None
+        """The step of the last log, where the script names steps."""
+        self._reported: int | None = None
+        """That of the last report."""
         self._finished = False
 
     @property
@@ -131,35 +135,68 @@ class Run:
         return os.curdir if self._trial is None else str(self._trial.directory)
 
     def log(self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
-        """Report, where the sweep's metric is in it; what else was logged since the last report goes with that.
+        """Report, once all of the sweep's metrics were logged since the last report, by this log or by those before.
 
         Of a name that was logged several times the last value counts. What is no number is left out. Several logs of
-        one `step` are one report, and what comes after the metric in it goes with the next one.
+        one `step` are one report, and what comes after the metric in it goes with the next one. Where the sweep names
+        no metric, each log is a report, or of those with a `step` each step.
 
         Raises:
             SegmentEnd: The trial ends here, as its scheduler or the sweep's end has it.
         """
-        self._waiting.update(_numbers(data))
-        names = () if self._trial is None else self._trial.metric_names
-        again = step is not None and step == self._row
-        if commit is False or again or self._trial is None or any(name not in _numbers(data) for name in names):
+        if self._trial is None:
             return
-        self._row = step
-        self._report()
+        given, names = _numbers(data), self._trial.metric_names
+        if step is not None and step == self._reported:
+            self._waiting.update({name: number for name, number in given.items() if name not in names})
+            return
+        if not names and self._logged not in (None, step):
+            self._report()  # the step before is whole
+        self._logged = step
+        self._waiting.update(given)
+        if commit is None:
+            commit = step is None or bool(names)
+        if commit and self._is_whole:
+            self._reported = step
+            self._report()
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
-        """End the run; a metric that stands in the summary is its last report."""
+        """End the run; what was logged and not committed, and a metric that stands in the summary, is reported last.
+
+        Nothing is where an exit code other than 0 says that the run has failed.
+        """
         if self._finished:
             return
         self._finished = True
-        given = _numbers(self.summary)
+        if exit_code:
+            say_once(
+                f"finish(exit_code={exit_code}): what was reported stays; raise an error where the trial has failed"
+            )
+            return
         names = () if self._trial is None else self._trial.metric_names
+        given = _numbers(self.summary)
         if names and all(name in given for name in names):
             self._waiting.update(given)
+        if self._is_whole:
             self._report()
+        elif known := [name for name in names if name in self._waiting]:
+            missing = " and ".join(name for name in names if name not in self._waiting)
+            say_once(f"{' and '.join(known)} was logged without {missing}, and is not reported: a report needs all")
+
+    def abandon(self) -> None:
+        """End the run of a script that has failed: nothing more is reported."""
+        self._finished = True
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether there is something to report, with all that the sweep wants to know."""
+        if self._trial is None or not self._waiting:
+            return False
+        return all(name in self._waiting for name in self._trial.metric_names)
 
     def _report(self) -> None:
         assert self._trial is not None, "checked"
+        self._logged = None
         metrics, self._waiting = self._waiting, {}
         self.step += 1
         try:

@@ -25,7 +25,7 @@ from hpsearch.design.search_space import search_space
 from hpsearch.design.sweep_text import Plan, sweep_text
 from hpsearch.design.trees import Trees, best_trees, read_trees
 from hpsearch.errors import DesignError, HpsearchError
-from hpsearch.observers.progress import Display, Silent
+from hpsearch.observers.display import Display, Silent
 from hpsearch.report.study import Study, load
 from hpsearch.report.wording import duration, number
 from hpsearch.run.study_run import Run, create_study, run_study

@@ -28,6 +28,8 @@ class Observed:
     sweep: Sweep
     created: float
     """Seconds since the epoch."""
+    identity: str = ""
+    """Which study this is, wherever it lies; empty: the one in this directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,13 @@ class Observer(ABC):
     deadline: float = 30.0
     """Seconds that one call may take, and that the end of the sweep waits for the rest; then it is let go."""
 
+    remedy: str = "resuming tells it what it hasn't seen"
+    """What makes up for what it missed, once it was let go; one line, for the user."""
+
+    keeps: bool = False
+    """What it writes stays, and a killed process may not have come to the end of it: whoever resumes a study that is
+    finished shows it to this observer again."""
+
     def seen(self) -> int:
         """Get ready, and give the `seq` of the last record that it holds from former runs; 0 for none.
 
@@ -63,7 +72,10 @@ class Observer(ABC):
         """Take live reports, provisional: those of the attempt that runs now; a retry reports them again."""
 
     def rungs(self, rungs: Sequence[RungView]) -> None:
-        """Take the state of the rungs, every few seconds and at the end."""
+        """Take the state of the rungs, every few seconds and at the end.
+
+        The records of former runs come before the first time.
+        """
 
     def flush(self) -> None:
         """Write out what is held back; called whenever no record is waiting."""

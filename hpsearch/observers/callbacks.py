@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 
 from hpsearch.errors import StopSearch
@@ -50,7 +51,8 @@ class Callbacks:
     def _call(self, trial: int) -> None:
         for callback in list(self._callbacks):
             try:
-                callback(self._row_of(trial))
+                # A copy: the sweep goes on with these params, whatever becomes of those in a callback's hands.
+                callback(copy.deepcopy(self._row_of(trial)))
             except StopSearch:
                 self._stop()
             except Exception as error:

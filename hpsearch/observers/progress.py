@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Literal, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -14,121 +12,21 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hpsearch.objective import Objective
+from hpsearch.observers.display import LONG_WAIT, MOST_FAILURES, Display, Snapshot
 from hpsearch.observers.rung_rows import RungRow, rung_rows
 from hpsearch.observers.waiting import Waiting
 from hpsearch.report.wording import by_state, by_width, counted, duration, front_line, params_line, shortened
-from hpsearch.schedulers.base import RungView
 from hpsearch.task import Workers
-from hpsearch.trial import TrialRow, TrialState
+from hpsearch.trial import TrialState
 
-__all__ = ["MOST_FAILURES", "Display", "LiveTable", "PlainLines", "Silent", "Snapshot", "Unfailing", "choose_progress"]
+__all__ = ["LiveTable", "PlainLines", "line_of", "trials_of", "work_of"]
 
 MOST_RUNG_ROWS = 12
-MOST_FAILURES = 3
-LONG_WAIT = 2.0
-"""Seconds of waiting from which on it is said."""
-
 LINE_EVERY = 10.0
 """Seconds of a sweep between two plain lines in which nothing special happened."""
 
 _LEAST_PAUSE = 1.0
 """The same in the reader's seconds: a simulated sweep may have days in one of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Where a sweep stands, as a person wants to see it."""
-
-    name: str
-    objective: Objective
-    rungs: Sequence[RungView]
-    counts: Mapping[TrialState, int]
-    leaders: Sequence[TrialRow]
-    """Those that no other one is better than: of one goal the best one."""
-    workers: Workers
-    iterations: int
-    """Iterations that count so far."""
-    total: tuple[int, int] | None
-    """(trials, iterations) of the whole sweep; None where no bound is known."""
-    elapsed: float
-    """Seconds of this run."""
-    remaining: float | None
-    """Seconds, estimated; None where nothing can be said."""
-    failures: Sequence[tuple[int, str]] = ()
-    """(trial, message) of the newest failures, the newest last."""
-    widths: Mapping[int, int] = field(default_factory=dict)
-    """Running trials by how many workers each has; empty where none can have more than one."""
-    waiting: tuple[str, float] | None = None
-    """What the sweep waits for, and for how many seconds now; None while nothing holds it up."""
-
-
-class Display:
-    """Where a sweep shows how it goes. Each kind does what it can of this, and the rest does nothing."""
-
-    def show(self, snapshot: Snapshot) -> None:
-        """Show where the sweep stands; called a few times a second."""
-
-    def note(self, text: str) -> None:
-        """Show a line that stays."""
-
-    def wait(self, what: str) -> None:
-        """Show that the thread of the caller is held up by this, until something else is to be shown."""
-
-    def close(self) -> None:
-        """Leave what was shown last, and let go of the terminal."""
-
-
-class Silent(Display):
-    """Shows nothing."""
-
-
-def choose_progress(stream: TextIO | None, quiet: bool = False) -> Display:
-    """Give a live table in a terminal that can redraw, plain lines in files and notebooks, and nothing without one."""
-    if stream is None or quiet:  # None is Python's way to say that the descriptor is closed
-        return Silent()
-    live = stream.isatty() and os.environ.get("TERM") != "dumb"
-    stream, owned = _apart(stream)
-    return LiveTable(stream, owned) if live else PlainLines(stream, owned)
-
-
-def _apart(stream: TextIO) -> tuple[TextIO, bool]:
-    """Give a stream of our own onto the same place: a trial in this process turns the standard ones to its log."""
-    try:
-        if stream.fileno() not in (1, 2):
-            return stream, False
-        return os.fdopen(os.dup(stream.fileno()), "w", encoding="utf-8", errors="replace"), True
-    except (OSError, ValueError):  # a notebook's stream has no descriptor
-        return stream, False
-
-
-class Unfailing(Display):
-    """Shows on another display until that fails: a screen that is gone (`| head`) is no reason to end a sweep."""
-
-    def __init__(self, display: Display) -> None:
-        self._display = display
-
-    def show(self, snapshot: Snapshot) -> None:
-        """Show where the sweep stands."""
-        self._try(lambda display: display.show(snapshot))
-
-    def note(self, text: str) -> None:
-        """Show a line that stays."""
-        self._try(lambda display: display.note(text))
-
-    def wait(self, what: str) -> None:
-        """Show what holds the caller up."""
-        self._try(lambda display: display.wait(what))
-
-    def close(self) -> None:
-        """Leave what was shown last."""
-        self._try(lambda display: display.close())
-
-    def _try(self, call: Callable[[Display], None]) -> None:
-        try:
-            call(self._display)
-        except (OSError, ValueError):  # ValueError: the stream was closed
-            self._display = Silent()
 
 
 class LiveTable(Display):
@@ -263,7 +161,7 @@ class PlainLines(Display):
             self._print(f"{counted(left, 'more trial')} failed")
 
     def _print_line(self, snapshot: Snapshot) -> None:
-        if (line := _line(snapshot)) != self._printed:
+        if (line := line_of(snapshot)) != self._printed:
             self._print(line)
             self._printed = line
 
@@ -271,9 +169,9 @@ class PlainLines(Display):
         print(text, file=self._stream, flush=True)
 
 
-def _line(snapshot: Snapshot) -> str:
+def line_of(snapshot: Snapshot) -> str:
     """Put a snapshot into one line."""
-    parts = [f"{duration(snapshot.elapsed):>10}", _trials(snapshot), _busy(snapshot), _iterations(snapshot)]
+    parts = [f"{duration(snapshot.elapsed):>10}", trials_of(snapshot), _busy(snapshot), _iterations(snapshot)]
     if snapshot.leaders:
         parts.append(_leaders_line(snapshot))
     if snapshot.remaining is not None:
@@ -290,8 +188,8 @@ def _picture(snapshot: Snapshot) -> RenderableType:
     lines: list[RenderableType] = [head]
     if snapshot.rungs:
         lines.append(_rung_table(rung_rows(snapshot.rungs, MOST_RUNG_ROWS)))
-    lines.append(Text(_trials(snapshot), no_wrap=True, overflow="ellipsis"))
-    lines.append(Text(f"{_iterations(snapshot)}, {_busy(snapshot)}", no_wrap=True, overflow="ellipsis"))
+    lines.append(Text(trials_of(snapshot), no_wrap=True, overflow="ellipsis"))
+    lines.append(Text(work_of(snapshot), no_wrap=True, overflow="ellipsis"))
     if snapshot.waiting is not None and snapshot.waiting[1] >= LONG_WAIT:
         what, seconds = snapshot.waiting
         lines.append(Text(f"{what}  {duration(seconds)}", "cyan", no_wrap=True))
@@ -339,7 +237,13 @@ def _best(snapshot: Snapshot) -> list[RenderableType]:
     return [head, Text(shortened(f"  {params_line(best.params)}", 400)), *reported]
 
 
-def _trials(snapshot: Snapshot) -> str:
+def work_of(snapshot: Snapshot) -> str:
+    """Put iterations and workers into words."""
+    return f"{_iterations(snapshot)}, {_busy(snapshot)}"
+
+
+def trials_of(snapshot: Snapshot) -> str:
+    """Put the trials into words."""
     states = by_state(snapshot.counts)
     trials = None if snapshot.total is None else snapshot.total[0]
     return _of("trial", sum(snapshot.counts.values()), trials) + (f" ({states})" if states else "")

@@ -123,8 +123,7 @@ class ObserverThread:
                 self._calls.get_nowait()
         self._calls.put(_wake)
         self._say(
-            f"{type(self._observer).__name__} stopped: {why}. The sweep goes on without it; "
-            "resuming tells it what it hasn't seen."
+            f"{type(self._observer).__name__} stopped: {why}. The sweep goes on without it; {self._observer.remedy}."
         )
 
 

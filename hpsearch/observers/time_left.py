@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hpsearch.events import Dropped, Event, Failed, Finished, Lost, Opened, Reverted, Saved, Started
+from hpsearch.events import Dropped, Event, Failed, Finished, Lost, Opened, Reverted, Saved, Started, Steered
 from hpsearch.schedulers.base import RungView
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
@@ -95,15 +95,18 @@ class TimeLeft:
     other, which bound it from below (Graham 1969), and both together from above.
     """
 
-    def __init__(self, sweep: Sweep, spent: float = 0.0) -> None:
+    def __init__(self, sweep: Sweep, spent: float = 0.0, live: bool = True) -> None:
         """Begin with nothing known.
 
         Args:
             sweep: What is run.
             spent: Seconds that former runs took of `limits.max_time`.
+            live: Reports come as they are made; False: with what the journal holds alone, so that a segment that runs
+                has got as far as others would have by now.
         """
         self._sweep = sweep
         self._spent = spent
+        self._live = live
         ends = any(goal.target is not None for goal in sweep.objective.goals) or sweep.limits.patience is not None
         self._may_end_any_time = ends
         self._reset()
@@ -120,6 +123,8 @@ class TimeLeft:
         self._worked = 0.0  # those of the segments that ended then
         self._ended = 0
         self._was_full = False
+        self._rested = 0.0  # seconds of former pauses
+        self._paused_since: float | None = None
 
     def observe(self, event: Event) -> None:
         """Take an event; a new run of the study begins anew, as it may run elsewhere."""
@@ -141,6 +146,10 @@ class TimeLeft:
                 self._running.pop(trial, None)
             case Dropped(trial=trial) if trial in self._paces:
                 self._paces[trial].until = 0
+            case Steered(verb="pause", refused=""):
+                self._paused_since = self._now
+            case Steered(verb="resume", refused=""):
+                self._rested, self._paused_since = self._resting, None
 
     def report(self, reports: Sequence[Report]) -> None:
         """Take reports, live or of an event; each iteration counts once."""
@@ -161,6 +170,18 @@ class TimeLeft:
                 pace.seconds += seconds
                 pace.iterations += 1
 
+    def pass_on(self, workers: Workers, elapsed: float) -> None:
+        """Let time pass.
+
+        Args:
+            workers: Who runs it from now on.
+            elapsed: Seconds of this run; must rise from call to call.
+        """
+        since, self._now = elapsed - self._now, elapsed
+        if self._was_full:
+            self._saturated += since * workers.ready
+        self._was_full = workers.ready > 0 and workers.busy >= workers.ready
+
     def estimate(
         self, rungs: Sequence[RungView], total: tuple[int, int] | None, workers: Workers, elapsed: float
     ) -> float | None:
@@ -172,14 +193,12 @@ class TimeLeft:
             workers: Who runs it.
             elapsed: Seconds of this run; must rise from call to call.
         """
-        since, self._now = elapsed - self._now, elapsed
-        if self._was_full:
-            self._saturated += since * workers.ready
-        self._was_full = workers.ready > 0 and workers.busy >= workers.ready
+        self.pass_on(workers, elapsed)
         if self._may_end_any_time:
             return None
         limit = self._sweep.limits.max_time
-        until_limit = math.inf if limit is None else max(limit - self._spent - elapsed, 0.0)
+        ran = self._spent + elapsed - self._resting
+        until_limit = math.inf if limit is None else max(limit - ran, 0.0)
         if total is None and self._sweep.run_cap is None:  # nothing but the limit ends it
             return None if limit is None or self._sweep.searcher.finite else until_limit
         left = self._left(rungs, total)
@@ -187,6 +206,11 @@ class TimeLeft:
             return None
         seconds = self._seconds(left, workers)
         return None if seconds is None else min(seconds, until_limit)
+
+    @property
+    def _resting(self) -> float:
+        """Seconds of this run in which it was paused, which don't count towards `limits.max_time`."""
+        return self._rested + (0.0 if self._paused_since is None else self._now - self._paused_since)
 
     def _forget(self) -> None:
         """Make room for another trial's pace: what runs stays."""
@@ -268,10 +292,13 @@ class TimeLeft:
         cost = _Cost(paces, self._beside, self._ran / self._planned if self._planned else 1.0)
         known = longest = slowest = 0.0
         for trial, running in self._running.items():
-            at = max(self._paces[trial].until, running.start) if trial in self._paces else running.start
-            alone = max((running.end or at) - at, 0) * paces.get(trial, cost.mean)
+            at: float = max(self._paces[trial].until, running.start) if trial in self._paces else running.start
+            pace = paces.get(trial, cost.mean)
+            if not self._live and pace:
+                at += (self._now - running.began) * running.width / pace
+            alone = max((running.end or at) - at, 0) * pace
             later = left.get(running.bracket or 0, ())[(running.rung or 0) + 1 :]
-            rest = sum(batch.iterations for batch in later if batch.trials > 0) * paces.get(trial, cost.mean)
+            rest = sum(batch.iterations for batch in later if batch.trials > 0) * pace
             known += alone
             longest = max(longest, alone / running.width)
             slowest = max(slowest, (alone + rest) / running.width)
@@ -307,11 +334,18 @@ class TimeLeft:
         leads = [running.lead for running in self._running.values() if running.lead is not None]
         beside = statistics.fmean(self._beside[True] or leads or [0.0])
         waiting = {
-            trial: usual if running.reported else max(usual, (self._now - running.began) * running.width - beside)
+            trial: usual if running.reported else max(usual, self._least(running, beside))
             for trial, running in self._running.items()
             if trial not in reported
         }
         return reported | waiting
+
+    def _least(self, running: _Running, beside: float) -> float:
+        """Give the pace that a segment hasn't kept up with, as nothing of it was reported yet."""
+        worked = (self._now - running.began) * running.width - beside
+        if self._live:
+            return worked
+        return 0.0 if running.end is None else worked / max(running.end - running.start, 1)
 
 
 class _Cost:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from hpsearch.events import Failed, Lost
 from hpsearch.observers.base import Observer, Record
 from hpsearch.observers.callbacks import Callbacks
-from hpsearch.observers.progress import MOST_FAILURES, Display, Snapshot
+from hpsearch.observers.display import MOST_FAILURES, Display, Running, Snapshot
 from hpsearch.observers.thread import ObserverThread, close_all
 from hpsearch.observers.time_left import TimeLeft
 from hpsearch.observers.times import Times
@@ -16,7 +16,7 @@ from hpsearch.report.wording import shortened
 from hpsearch.study.state import StudyState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
-from hpsearch.trial import Report
+from hpsearch.trial import Report, Segment
 
 __all__ = ["Watching"]
 
@@ -59,6 +59,7 @@ class Watching:
         self._looked = False
         self._waiting: tuple[str, float] | None = None  # for what, and since when
         self._next_rungs = 0.0
+        self._newest: dict[int, Report] = {}  # of the trials that run, where they are shown
 
     def observe(self, record: Record) -> None:
         """Pass a journaled event on."""
@@ -78,6 +79,8 @@ class Watching:
     def report(self, reports: Sequence[Report]) -> None:
         """Pass live reports on."""
         self._time_left.report(reports)
+        if self._display.most_running:
+            self._newest.update((report.trial, report) for report in reports)
         for thread in self._threads:
             thread.report(reports)
 
@@ -112,6 +115,26 @@ class Watching:
             self._waiting = what, elapsed
         return (what, elapsed - self._waiting[1]) if what else None
 
+    def _running(self, study_state: StudyState) -> list[Running]:
+        """Give the first of the trials that run, with what they reported last."""
+        if not self._display.most_running:
+            return []
+        segments = study_state.running()
+        numbers = {segment.trial for segment in segments}
+        self._newest = {trial: report for trial, report in self._newest.items() if trial in numbers}
+        made = []
+        for segment in segments[: self._display.most_running]:
+            newest = self._of_segment(segment)
+            at, metrics = (segment.start, {}) if newest is None else (newest.iteration, newest.metrics)
+            params = study_state.record(segment.trial).trial.params
+            made.append(Running(segment.trial, params, at, segment.end, metrics, segment.width))
+        return made
+
+    def _of_segment(self, segment: Segment) -> Report | None:
+        """Give what a segment reported last."""
+        newest = self._newest.get(segment.trial)
+        return newest if newest is not None and newest.iteration > segment.start else None
+
     def _snapshot(self, study_state: StudyState, workers: Workers, elapsed: float) -> Snapshot:
         total, rungs = study_state.total(), study_state.rungs()
         wide = self._sweep.resources.widest > 1
@@ -128,6 +151,7 @@ class Watching:
             remaining=self._time_left.estimate(rungs, total, workers, elapsed),
             failures=tuple(self._failures),
             waiting=self._waits(study_state, workers, elapsed),
+            running=self._running(study_state),
             widths=Counter(segment.width for segment in study_state.running()) if wide else {},
         )
 

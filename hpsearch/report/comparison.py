@@ -17,6 +17,7 @@ from hpsearch.objective import Objective, hypervolume, values_of
 from hpsearch.report.best import reference_point
 from hpsearch.report.course import Course, Moment
 from hpsearch.report.study import Study, load
+from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.difference import differing
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialRow
@@ -229,8 +230,11 @@ def compare(*given: Study | str | Path) -> Comparison:
         raise HpsearchError("compare: expected studies, or their directories, got none")
     first = studies[0]
     for place, study in enumerate(studies):
-        if any(study.directory == other.directory for other in studies[:place]):
-            raise HpsearchError(f"{study.directory}: expected different studies, got this one twice; name it once")
+        if (twice := next((other for other in studies[:place] if _is_same(study, other)), None)) is not None:
+            there = "" if twice.directory == study.directory else f", in {twice.directory} too"
+            raise HpsearchError(
+                f"{study.directory}: expected different studies, got this one twice{there}; name it once"
+            )
         wanted, aims = (_aims(one.sweep.objective) for one in (first, study))
         if wanted != aims:
             raise HpsearchError(
@@ -274,6 +278,17 @@ def same_but_for_seed(sweeps: Sequence[Sweep]) -> list[list[int]]:
         else:
             same.append(place)
     return groups
+
+
+def _is_same(one: Study, other: Study) -> bool:
+    """Say whether two are one study: under another path, by a link, or a copy, which would count as a run of its own.
+
+    Those that were run in memory have no place, and nothing else tells them apart.
+    """
+    if one is other or not StudyDirectory(one.directory).exists():
+        return one is other
+    is_known = one.created > 0 and one.identity == other.identity  # a study of an early version doesn't say when
+    return is_known or one.directory.resolve() == other.directory.resolve()
 
 
 def _aims(objective: Objective) -> list[tuple[str, str, str]]:

@@ -120,7 +120,7 @@ def _difference(one: Difference) -> str:
         return f"{one.side}, {when}: unknown, as a study has no value there"
     told = f"{one.side}, {when}: {one.mean:+.4g}"
     if one.interval is None:
-        return f"{told}; one study of each says nothing of chance: run both with more seeds"
+        return f"{told}; a side of one study says nothing of chance: run both with more seeds"
     told += f" [{one.interval[0]:+.4g}, {one.interval[1]:+.4g}]"
     told += f", {one.pairs} seeds paired" if one.pairs else ", seeds not paired"
     return told if one.p_value is None else f"{told}, Wilcoxon p = {one.p_value:.2g}"

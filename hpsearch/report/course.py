@@ -23,7 +23,7 @@ class Moment:
     trials: int
     """Begun so far."""
     iterations: int
-    """That count so far."""
+    """That had counted so far; those that were taken back since had their cost, too."""
     seconds: float
     """In which a process ran the sweep and it wasn't paused; where trials are told of, since the first one."""
     front: tuple[Score, ...]
@@ -66,7 +66,8 @@ class CourseSoFar:
         if isinstance(entry.event, Finished | Failed | Retried | Reverted):
             front = tuple(row.score for row in journaled.leaders() if row.feasible and row.score is not None)
         changed = front != self.now.front
-        self.now = Moment(entry.time, len(journaled.records), journaled.iterations, seconds, front)
+        iterations = max(self.now.iterations, journaled.iterations)
+        self.now = Moment(entry.time, len(journaled.records), iterations, seconds, front)
         if changed:
             self.changes.append(self.now)
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpsearch.report.csv_files import REPORTS_NAME, TRIALS_NAME, put_in_place, reports_csv, trials_csv
 from hpsearch.report.optuna_storage import check_replaceable, write_optuna_storage
-from hpsearch.report.tables import csv_field, rows_to_csv, trials_dataframe
+from hpsearch.report.tables import csv_field, trials_dataframe
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.trial import TrialRow
+from hpsearch.trial import Report, TrialRow
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CSV_NAME", "OPTUNA_NAME", "PARQUET_NAME", "export_study"]
+__all__ = ["OPTUNA_NAME", "PARQUET_NAME", "export_study"]
 
-CSV_NAME = "trials.csv"
 PARQUET_NAME = "trials.parquet"
 OPTUNA_NAME = "optuna.db"
 
@@ -30,8 +29,9 @@ def export_study(
     curves: Mapping[int, Sequence[tuple[int, float]]],
     times: Mapping[int, tuple[float, float | None]],
     identity: str,
+    reports: Mapping[int, Sequence[Report]],
 ) -> list[Path]:
-    """Write `trials.csv`, `trials.parquet` and `optuna.db` into a directory; answer their paths.
+    """Write `trials.csv`, `trials.parquet`, `optuna.db` and `reports.csv` into a directory; answer their paths.
 
     Each file appears by one rename, in place of the one of a former export.
 
@@ -42,6 +42,7 @@ def export_study(
         curves: Trial number to (iteration, metric) of every report that counts: Optuna's intermediate values.
         times: Trial number to when its first segment began and its last ended, in seconds since the epoch.
         identity: Of the study: its former export is replaced, and nothing else.
+        reports: Trial number to the reports that count, by iteration.
 
     Raises:
         HpsearchError: `optuna.db` is there and isn't this study's former export.
@@ -51,15 +52,15 @@ def export_study(
     # Built elsewhere and copied: SQLite over a network is slow, and a study's directory may be on one.
     names = sweep.parameters.columns(row.params for row in rows)
     with tempfile.TemporaryDirectory(prefix="hpsearch-export-") as scratch:
-        built = [Path(scratch) / name for name in (CSV_NAME, PARQUET_NAME)]
-        # Whoever reads it back judges by what is constrained, too.
-        table = rows_to_csv(rows, names, metrics=bool(sweep.outcome_constraints), objective=sweep.objective)
-        built[0].write_text(table, encoding="utf-8", newline="\n")
+        built = [Path(scratch) / name for name in (TRIALS_NAME, PARQUET_NAME)]
+        built[0].write_text(trials_csv(rows, sweep), encoding="utf-8", newline="\n")
         frame = trials_dataframe(rows, names, metrics=True, objective=sweep.objective)
         _for_parquet(frame).to_parquet(built[1], index=False)
         if sweep.objective.goals:  # a study of Optuna's has one at least
             built.append(Path(scratch) / OPTUNA_NAME)
             write_optuna_storage(built[2], rows, sweep, curves, times, identity)
+        built.append(Path(scratch) / REPORTS_NAME)
+        built[-1].write_text(reports_csv(reports), encoding="utf-8", newline="\n")
         return [_put_in_place(path, directory) for path in built]
 
 
@@ -83,11 +84,6 @@ def _for_parquet(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _put_in_place(path: Path, directory: Path) -> Path:
-    partial = directory / f".{path.name}.{os.getpid()}.partial"
     target = directory / path.name
-    try:
-        partial.write_bytes(path.read_bytes())
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    put_in_place(path.read_bytes(), target)
     return target

@@ -4,36 +4,62 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-from hpsearch.events import Failed, Finished, Lost, Reverted, Saved, Started
+from hpsearch.decision import Decision
+from hpsearch.events import Event, Failed, Finished, Lost, Reverted, Saved, Started
 from hpsearch.study.journaled_state import Entry
 from hpsearch.trial import Report
 
-__all__ = ["over_iterations", "times_of_trials"]
+__all__ = ["Curves", "over_iterations", "times_of_trials"]
 
 T = TypeVar("T")
 
 
-def over_iterations(entries: Iterable[Entry], read: Callable[[Report], T | None]) -> dict[int, list[tuple[int, T]]]:
-    """Give what is read from each report that counts, by trial, in the order of iterations."""
-    points: dict[int, dict[int, T]] = defaultdict(dict)
-    sound: dict[int, dict[int, T]] = {}
-    """Of trials that failed, what counts where they run again."""
-    for entry in entries:
-        match event := entry.event:
+class Curves(Generic[T]):
+    """What is read from each report that counts, by trial, moved on by a journal's entries."""
+
+    def __init__(self, read: Callable[[Report], T | None]) -> None:
+        """Begin with none.
+
+        Args:
+            read: Called with each report that counts, in the order of the journal; what gives None is left out.
+        """
+        self._read = read
+        self._points: dict[int, dict[int, T]] = defaultdict(dict)
+        self._sound: dict[int, dict[int, T]] = {}
+        """Of trials that failed, what counts where they run again."""
+
+    def take(self, event: Event, decisions: Iterable[Decision]) -> None:
+        """Move on by an event and what was decided on it."""
+        match event:
             case Saved() | Finished() | Failed(retry=False):
                 if isinstance(event, Failed):
-                    sound[event.trial] = dict(points[event.trial])
+                    self._sound[event.trial] = dict(self._points[event.trial])
                 for report in event.reports:
-                    if (found := read(report)) is not None:
-                        points[report.trial][report.iteration] = found
+                    if (found := self._read(report)) is not None:
+                        self._points[report.trial][report.iteration] = found
             case Reverted(trial=trial, iteration=last):
-                points[trial] = {i: value for i, value in points[trial].items() if i <= last}
-        for decision in entry.followed.decisions:
+                self._points[trial] = {i: value for i, value in self._points[trial].items() if i <= last}
+        for decision in decisions:
             if decision.action == "withdraw":
-                points[decision.trial] = sound.pop(decision.trial)
-    return {trial: sorted(curve.items()) for trial, curve in points.items() if curve}
+                self._points[decision.trial] = self._sound.pop(decision.trial)
+
+    def of(self, trial: int) -> list[tuple[int, T]]:
+        """Give what was read of a trial, in the order of iterations."""
+        return sorted(self._points.get(trial, {}).items())
+
+    def all(self) -> dict[int, list[tuple[int, T]]]:
+        """Give what was read of each trial that has any."""
+        return {trial: self.of(trial) for trial, points in self._points.items() if points}
+
+
+def over_iterations(entries: Iterable[Entry], read: Callable[[Report], T | None]) -> dict[int, list[tuple[int, T]]]:
+    """Give what is read from each report that counts, by trial, in the order of iterations."""
+    curves = Curves(read)
+    for entry in entries:
+        curves.take(entry.event, entry.followed.decisions)
+    return curves.all()
 
 
 def times_of_trials(entries: Iterable[Entry]) -> dict[int, tuple[float, float | None]]:

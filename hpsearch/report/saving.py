@@ -36,7 +36,8 @@ def save_trial(study: Study, found: BestTrial, folder: Path, force: bool = False
             f"--save: trial {found.number} must have a checkpoint, but none was saved with its value, or it was "
             "deleted: see checkpoints in docs/sweep-file.md"
         )
-    record, copy = folder / _RECORD, folder / found.checkpoint.name
+    name = found.checkpoint.name
+    record, copy = folder / _RECORD, folder / (f"checkpoint-{name}" if name == _RECORD else name)
     if not force and (taken := next((path for path in (record, copy) if os.path.lexists(path)), None)) is not None:
         raise HpsearchError(f"--save: {taken} must not be there yet: name another folder, or replace it with --force")
     told = {
@@ -74,7 +75,7 @@ def _former(record: Path) -> str | None:
         name = json.loads(record.read_text(encoding="utf-8"))["checkpoint"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return name if isinstance(name, str) and Path(name).name == name else None
+    return name if isinstance(name, str) and Path(name).name == name and name not in ("", "..") else None
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -71,12 +71,14 @@ class Fields:
             **{f"params.{name}": Field(f"params.{name}", name, _param(name)) for name in params},
             **{f"metrics.{name}": Field(f"metrics.{name}", name, _metric(name)) for name in metric_names(rows)},
         }
-        self._prefixed = {f"trial.{name}": field for name, field in own.items()}
-        self._short: dict[str, list[Field]] = {}
-        for name, field in self._whole.items():
-            known = self._short.setdefault(field.head, [])
+        self._meant: dict[str, list[Field]] = {f"trial.{name}": [field] for name, field in own.items()}
+        for field in self._whole.values():
+            self._meant.setdefault(field.name, []).append(field)
+        for field in self._whole.values():
+            known = self._meant.setdefault(field.head, [])
             # What decides is reported, too: its name alone means the value that a trial is judged by.
-            if not (name.startswith("metrics.") and any(one in values.values() for one in known)):
+            judged = field.name.startswith("metrics.") and any(one in values.values() for one in known)
+            if field not in known and not judged:
                 known.append(field)
 
     def find(self, name: str, option: str) -> Field:
@@ -85,17 +87,13 @@ class Fields:
         Raises:
             HpsearchError: There is no such name; or it is the name of two.
         """
-        if name in self._prefixed:
-            return self._prefixed[name]
-        meant = self._short.get(name, [])
+        meant = self._meant.get(name, [])
         if len(meant) > 1:
-            names = " or ".join(self._unmistakable(field) for field in meant)
+            names = " or ".join(map(self._unmistakable, meant))
             raise HpsearchError(f"{option}: {name!r} must say which is meant: {names}")
-        if name in self._whole:
-            return self._whole[name]
         if meant:
             return meant[0]
-        known = dict.fromkeys([*self._short, *self._whole])
+        known = dict.fromkeys([*(field.head for field in self._whole.values()), *self._whole])
         raise HpsearchError(f"{option}: must name what trials have, got {name!r}; {nearest(name, known)}")
 
     def copies(self, name: str) -> list[Field]:
@@ -108,11 +106,9 @@ class Fields:
         ]
 
     def _unmistakable(self, field: Field) -> str:
-        return (
-            f"trial.{field.name}"
-            if field.name == field.head and f"trial.{field.name}" in self._prefixed
-            else field.name
-        )
+        """Give a name that means this alone, where it has one."""
+        names = field.name, f"trial.{field.name}", field.head
+        return next((name for name in names if self._meant.get(name) == [field]), field.name)
 
 
 def where(rows: Sequence[TrialRow], fields: Fields, text: str) -> list[TrialRow]:

@@ -24,6 +24,7 @@ from hpsearch.study.history import Step, steps
 from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.study.labels import Labels, labels_of
+from hpsearch.study.provenance import identity_of
 from hpsearch.study.standing import Standing
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Report, Score, TrialRow, TrialState
@@ -69,7 +70,7 @@ class Study(Plots):
     @property
     def identity(self) -> str:
         """Which study this is, wherever it lies: its name, when it was made and by which process."""
-        return f"{self.sweep.name} {self.created!r} {self.provenance.get('process', '')}"
+        return identity_of(self.sweep.name, self.created, self.provenance)
 
     @property
     def trials(self) -> list[TrialRow]:
@@ -264,6 +265,11 @@ class Study(Plots):
             raise HpsearchError(f"{self.directory}: no report holds a metric {name!r}; {nearest(name, known)}")
         return curves
 
+    def reports(self) -> dict[int, list[Report]]:
+        """Give each trial's reports that count, by iteration."""
+        found = over_iterations(self._entries(), lambda report: report)
+        return {trial: [report for _, report in reports] for trial, reports in found.items()}
+
     def scores(self, objective: Objective | None = None) -> dict[int, list[tuple[int, Score]]]:
         """Give what each trial was worth over its iterations, of the reports that count, NaN where it was reported.
 
@@ -394,8 +400,7 @@ def study_of(
     if journaled.told and not standing.has_ended:
         ended = Ended("open")  # what was asked for stays with who asked, whether a process is there or not
     elif not live:
-        # Nobody runs what was running when the last process died.
-        journaled.apply(ended)
+        journaled.leave(ended)
     provenance, created = record.get("provenance", {}), record.get("created", 0.0)
     return Study(path, sweep, ended.state, ended.message, provenance, created, journaled, entries, record.get("rerun"))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from hpsearch.checks import nearest
 from hpsearch.errors import HpsearchError
-from hpsearch.events import Ended, Opened
+from hpsearch.events import Ended, Opened, Steered
 from hpsearch.report.layout import WHOLE, Column, Screen, table_text
 from hpsearch.report.studies import last_change
 from hpsearch.report.study import Study, study_of
@@ -115,7 +115,9 @@ class _Watch:
         for entry in entries:
             if isinstance(entry.event, Opened):
                 self.opened, self.ended = True, False
-            self.ended |= isinstance(entry.event, Ended)
+            match entry.event:
+                case Ended() | Steered(verb="cancel", refused=""):
+                    self.ended = True
             self._running.take(entry)
             self.last = entry.time
             yield entry

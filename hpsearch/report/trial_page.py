@@ -80,7 +80,7 @@ def trial_page(study: Study, trial: int) -> TrialPage:
         for name, value in zip(goals, values_of(score), strict=True):
             curves[name].append((at, value))
     decisions = [decision for entry in entries for decision in entry.followed.decisions if decision.trial == trial]
-    segments = segment_rows((entry.event for entry in entries), live=study.state in ("running", "open"))
+    segments = segment_rows((entry.event for entry in entries), live=study.state in ("running", "paused", "open"))
     logs = [log for log in logs_of(study.directory, trial) if log.rank == 0]
     return TrialPage(
         study,

@@ -14,7 +14,7 @@ from hpsearch.errors import SweepError
 from hpsearch.known_observers import check_observer
 from hpsearch.observers.base import Observer
 from hpsearch.observers.callbacks import Callback
-from hpsearch.observers.progress import choose_progress
+from hpsearch.observers.screen import choose_progress
 from hpsearch.past.read import Given
 from hpsearch.report.rerun import Rerun
 from hpsearch.report.study import Study, load

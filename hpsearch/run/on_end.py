@@ -90,8 +90,9 @@ def _told(directory: Path, state: str) -> Mapping[str, str]:
 
 
 def _best(study: Study) -> Mapping[str, str]:
-    """Give the best trial and its value, where one metric decides and some trial has a value."""
-    if study.sweep.objective.several or not study.leaders:
+    """Give the best trial and its value, where one metric decides and some trial has a value and keeps constraints."""
+    leaders = [row for row in study.leaders if row.feasible]
+    if study.sweep.objective.several or not leaders:
         return {}
-    (best,) = study.leaders
+    (best,) = leaders
     return {"HPSEARCH_BEST_TRIAL": str(best.number), "HPSEARCH_BEST_VALUE": repr(best.value)}

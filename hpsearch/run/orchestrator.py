@@ -317,7 +317,7 @@ class Orchestrator:
     def _check(self) -> None:
         """Take what users ask for, and see whether the sweep is to end before it is finished."""
         now = self._backend.now()
-        if now >= self._next_check:
+        if now >= self._next_check or self._journal.is_asked:
             self._next_check = now + self._backend.tick
             for request in self._journal.requests():
                 self._take_request(request)

@@ -18,14 +18,14 @@ from hpsearch.backends.simulated import SimulatedBackend
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, StorageError
 from hpsearch.events import ASK_TELL, Ended, Event, Extended, Finished, Opened, Saved, Steered
-from hpsearch.observers import make_observer
-from hpsearch.observers.base import Observed, Observer, Record
+from hpsearch.observers.base import Observer, Record
 from hpsearch.observers.callbacks import Callback, Callbacks
-from hpsearch.observers.progress import Display, Unfailing
+from hpsearch.observers.display import Display, Unfailing
 from hpsearch.observers.times import Times
 from hpsearch.observers.watching import Watching
 from hpsearch.report.study import Study, load, stored_sweep
 from hpsearch.run.interrupts import Interrupts
+from hpsearch.run.observing import catch_up, observed_of, observers_of, records_of
 from hpsearch.run.on_end import run_on_end
 from hpsearch.run.orchestrator import Orchestrator
 from hpsearch.run.retrying import retries
@@ -131,7 +131,8 @@ def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Seque
         BackendError, TrainableError: It can't be run here.
     """
     run = replace(run, display=Unfailing(run.display))
-    begun, state = None, "error"
+    begun: list[Sweep] = []
+    state = "error"
     try:
         with (
             storage_errors(place),
@@ -142,17 +143,19 @@ def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Seque
             sweep, more = sweep_to_run(stored_sweep(journal.study()), history, sweep)
             if more is None and retry is None and history and history[-1].event == Ended("finished"):
                 run.display.note(f"{place.path}: this sweep is finished")
+                record = journal.study()
+                catch_up(_observers(place, sweep, record, run), stored_sweep(record), history, run.display.note)
                 return load(place.path)
             _check_workers_may(place, sweep, history)
-            begun = sweep
-            _go_on(place, journal, history, sweep, more, run, retry)
+            _go_on(place, journal, history, sweep, more, run, retry, begun.append)
             state = ""
     except KeyboardInterrupt:
         state = "interrupted"
         raise
     finally:  # others may look at the study by now
-        if begun is not None and begun.on_end is not None:
-            run_on_end(begun.on_end, place.path, state)
+        for ended in begun:
+            if ended.on_end is not None:
+                run_on_end(ended.on_end, place.path, state)
     return load(place.path)
 
 
@@ -210,7 +213,9 @@ def _go_on(
     more: Extended | None,
     run: Run,
     retry: Sequence[int] | None,
+    begins: Callable[[Sweep], object],
 ) -> None:
+    """Go on with a study; `begins` is called where it is sure to run: what is asked for may be refused before."""
     record = journal.study()
     folder = record.get("provenance", {}).get("directory") or str(Path.cwd())
     run.display.note(f"study: {place.path}")
@@ -231,7 +236,7 @@ def _go_on(
     observers = _observers(place, sweep, record, run)
     replayed = []
     try:
-        for told in _records(study_state.resume(history)):
+        for told in records_of(study_state.resume(history)):
             widths.observe(told.event, told.decisions)  # in step: it asks the state where trials stand
             enough.observe(told.event, told.decisions)
             replayed.append(told)
@@ -270,6 +275,7 @@ def _go_on(
             written = journal.append(
                 [event for event, _ in applied], [followed for _, followed in applied], backend.wall()
             )
+            begins(sweep)
             for (seq, when), (event, followed) in zip(written, applied, strict=True):
                 watching.observe(Record(seq, when, event, followed.decisions))
             keep_all = sweep.checkpoints.keep == "all"
@@ -291,6 +297,13 @@ def _go_on(
             study_state.close()
 
 
+def _observers(place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], run: Run) -> list[Observer]:
+    """Make whoever is to watch; mistakes show before anything runs."""
+    asked = sweep.observers if run.observers is None else run.observers
+    names = [name for name in asked if run.tensorboard or name != "tensorboard"]
+    return observers_of(names, observed_of(place, sweep, record), run.search_path)
+
+
 def _apply(
     events: Iterable[Event], study_state: StudyState, widths: Widths, enough: Enough
 ) -> list[tuple[Event, Followed]]:
@@ -302,20 +315,6 @@ def _apply(
         enough.observe(event, followed.decisions)
         applied.append((event, followed))
     return applied
-
-
-def _observers(place: StudyDirectory, sweep: Sweep, record: Mapping[str, Any], run: Run) -> list[Observer]:
-    """Make whoever is to watch; mistakes show before anything runs."""
-    observed = Observed(place.path, sweep, record.get("created", 0.0))
-    asked = sweep.observers if run.observers is None else run.observers
-    names = [name for name in asked if run.tensorboard or name != "tensorboard"]
-    return [make_observer(name, observed, run.search_path) if isinstance(name, str) else name for name in names]
-
-
-def _records(entries: Iterable[Entry]) -> Iterator[Record]:
-    """Give a journal's entries, from its first on, as observers are told them."""
-    for seq, entry in enumerate(entries, 1):
-        yield Record(seq, entry.time, entry.event, entry.followed.decisions)
 
 
 def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str) -> Job:

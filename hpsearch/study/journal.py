@@ -69,6 +69,8 @@ class Journal:
         self._writes = self._ready = False
         self._end: Position | None = None  # of the last event that a writer knows
         self._last_request = 0
+        self.is_asked = False
+        """Whether this very process has asked for something since it took requests last: it need not wait to look."""
 
     @classmethod
     def create(cls, path: Path, study: Mapping[str, Any]) -> None:
@@ -297,7 +299,9 @@ class Journal:
             The request's number, for `answer`.
         """
         with explained(self._path):
-            return leave_request(self._connection, Request(time.time(), verb, by, details or {}))
+            number = leave_request(self._connection, Request(time.time(), verb, by, details or {}))
+        self.is_asked = True
+        return number
 
     def answer(self, request: int) -> Steered | None:
         """Give what came of a request; None: nobody has answered yet."""
@@ -315,6 +319,7 @@ class Journal:
         self._check_place()
         with explained(self._path):
             found = list(requests_after(self._connection, self._last_request))
+        self.is_asked = False
         if found:
             self._last_request = found[-1].number
         return [request for request in found if request.verb not in LABELS]

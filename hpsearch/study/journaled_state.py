@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hpsearch.decision import Followed, Rungs
+from hpsearch.decision import Decision, Followed, Rungs
 from hpsearch.errors import JournalError
 from hpsearch.events import (
     ASK_TELL,
@@ -131,6 +131,14 @@ class JournaledState:
         if followed.plan is not None:
             self.total = followed.plan.total
             self.brackets.update(followed.plan.brackets)
+
+    def leave(self, ended: Ended) -> None:
+        """Take it that nobody runs what was running when the last process died.
+
+        What had been pruned by then goes no further, as whoever runs the study next will write.
+        """
+        self.apply(ended)
+        self.follow(Followed([Decision(trial, "stop", self.records.of(trial).pruned) for trial in self.pruned]))
 
     def rungs(self) -> Sequence[RungView]:
         """Give the rungs of the brackets begun so far."""

@@ -10,10 +10,11 @@ import shlex
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["command_line", "process_name", "provenance"]
+__all__ = ["command_line", "identity_of", "process_name", "provenance"]
 
 _PACKAGES = ("hpsearch", "torch", "ray", "numpy", "optuna", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
@@ -36,6 +37,11 @@ def provenance(directory: Path) -> dict[str, Any]:
         "packages": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
         "environment": _environment(),
     }
+
+
+def identity_of(name: str, created: float, told: Mapping[str, Any]) -> str:
+    """Say which study this is, wherever it lies: its sweep's name, when it was made and by which process."""
+    return f"{name} {created!r} {told.get('process', '')}"
 
 
 def process_name() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -19,8 +20,11 @@ from hpsearch.trial import TrialState
 __all__ = ["Parts", "parts_of", "remove", "size_of", "unneeded"]
 
 _BESIDE = ("-wal", "-shm", "-journal")
-_OURS = frozenset({"trials", "tensorboard", "sweep.yaml", "run.lock", "workers.lock"})
-_EXPORT = frozenset({"trials.csv", "trials.parquet", "optuna.db"})
+_OBSERVED = frozenset({"tensorboard", "trials.csv", "reports.csv", "mlflow.db", "wandb"})
+_PARTIAL = re.compile(r"\.(trials\.csv|reports\.csv|mlflow\.db)(\.\d+)?\.partial.*")
+"""What observers that were killed left of these."""
+_OURS = _OBSERVED | {"trials", "sweep.yaml", "run.lock", "workers.lock"}
+_EXPORT = frozenset({"trials.csv", "reports.csv", "trials.parquet", "optuna.db"})
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ def parts_of(place: StudyDirectory) -> Parts:
     for path in sorted(place.path.iterdir()):
         if path in journal:
             continue
-        (ours if path.name in _OURS or _is_export(path) else others).append(path)
+        is_ours = path.name in _OURS or _PARTIAL.fullmatch(path.name) or _is_export(path)
+        (ours if is_ours else others).append(path)
     return Parts([*ours, *(path for path in journal if path.exists())], others)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -91,8 +92,8 @@ def _changes(top: yaml.Node | None, text: str) -> Iterator[Change]:
         yield from _parameters(parameters, isinstance(method, yaml.ScalarNode) and method.value == "grid", text)
     if isinstance(command, yaml.SequenceNode):
         yield from _macros(command)
-    elif isinstance(command, yaml.ScalarNode) and _on_one_line(command) and command.style is None:
-        yield _written(command, json.dumps(command.value.split()), "command was one text")
+    elif isinstance(command, yaml.ScalarNode) and _is_written(command) and command.style is None:
+        yield _written(command, json.dumps(_words(command.value)), "command was one text")
     for key, _ in top.value:
         meant = key.value.replace("-", "_")
         if meant != key.value and meant in _KEYS and meant not in sections:
@@ -101,7 +102,7 @@ def _changes(top: yaml.Node | None, text: str) -> Iterator[Change]:
 
 def _parameters(group: yaml.MappingNode, grid: bool, text: str) -> Iterator[Change]:
     for key, value in group.value:
-        if isinstance(value, yaml.ScalarNode) and _on_one_line(value) and value.value:
+        if isinstance(value, yaml.ScalarNode) and _is_written(value):
             yield _written(value, f"{{value: {_source(value, text)}}}", f"{key.value} was a plain value")
         elif isinstance(value, yaml.SequenceNode) and _on_one_line(value) and value.flow_style:
             yield _written(value, f"{{values: {_source(value, text)}}}", f"{key.value} was a plain list")
@@ -117,7 +118,7 @@ def _parameter(
     name: str, node: yaml.MappingNode, inside: dict[str, yaml.Node], grid: bool, text: str
 ) -> Iterator[Change]:
     values, named = inside.get("values"), inside.get("distribution")
-    if isinstance(values, yaml.ScalarNode) and _on_one_line(values):
+    if isinstance(values, yaml.ScalarNode) and _is_written(values):
         yield _written(values, f"[{_source(values, text)}]", "values was no list")
     listed = "categorical" if "values" in inside else "constant" if "value" in inside else None
     known = named.value if isinstance(named, yaml.ScalarNode) else None
@@ -139,6 +140,14 @@ def _parameter(
 def _is_whole(inside: dict[str, yaml.Node]) -> bool:
     whole = "tag:yaml.org,2002:int"
     return inside["min"].tag == whole and inside["max"].tag == whole and "distribution" not in inside
+
+
+def _words(line: str) -> list[str]:
+    """Part a command as a shell does, but for one whose quotes don't close."""
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()
 
 
 def _macros(command: yaml.SequenceNode) -> Iterator[Change]:
@@ -195,6 +204,11 @@ def _written(node: yaml.Node, text: str, why: str) -> Change:
 
 def _source(node: yaml.Node, text: str) -> str:
     return text[node.start_mark.index : node.end_mark.index]
+
+
+def _is_written(node: yaml.ScalarNode) -> bool:
+    """Say whether something stands there, on one line: `command:` alone is null."""
+    return bool(node.value) and _on_one_line(node)
 
 
 def _on_one_line(node: yaml.Node) -> bool:

@@ -102,6 +102,7 @@ HINTS: Mapping[str, Mapping[str, str]] = {
         "job": "hpsearch launches no W&B jobs: name the script as program, or a function as trainable",
         "image_uri": "hpsearch launches no images: name the script as program, or a function as trainable",
         "scheduler": "early_terminate says how far trials go: remove it",
+        "loggers": "who watches, and writes what it sees, stands under observers",
         "metrics": "write metric, with its name and goal, or a list of several",
         "s": "it stands under early_terminate, and is called brackets here",
         **dict.fromkeys(

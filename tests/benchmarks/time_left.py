@@ -71,23 +71,31 @@ class Costs(hpsearch.Curves):
 class _Looks(Nobody):
     """Keeps what would have been shown, and when."""
 
-    def __init__(self, sweep: Sweep) -> None:
+    def __init__(self, sweep: Sweep, live: bool) -> None:
         self.shown: list[tuple[float, float | None]] = []
-        self._time_left = TimeLeft(sweep)
+        self._live = live
+        self._time_left = TimeLeft(sweep, live=live)
 
     def observe(self, record: Record) -> None:
         self._time_left.observe(record.event)
 
     def report(self, reports: Sequence[Report]) -> None:
-        self._time_left.report(reports)
+        if self._live:
+            self._time_left.report(reports)
 
     def look(self, study_state: StudyState, workers: Workers, elapsed: float, last: bool) -> None:
         left = self._time_left.estimate(study_state.rungs(), study_state.total(), workers, elapsed)
         self.shown.append((elapsed, left))
 
 
-def shown_at(case: Case, seed: int) -> Iterator[tuple[float, float | None, float]]:
-    """Run a case; give (part of the sweep, what is shown, what is left) at each moment."""
+def shown_at(case: Case, seed: int, live: bool = True) -> Iterator[tuple[float, float | None, float]]:
+    """Run a case; give (part of the sweep, what is shown, what is left) at each moment.
+
+    Args:
+        case: What is run.
+        seed: The sweep's.
+        live: Reports are seen as they are made; else with what the journal holds alone.
+    """
     sweep = Sweep(
         name="costs",
         trainable="tests.benchmarks.time_left:Costs",
@@ -105,7 +113,7 @@ def shown_at(case: Case, seed: int) -> Iterator[tuple[float, float | None, float
     )
     backend = SimulatedBackend(case.workers, Costs(case))
     backend.tick = 2.0
-    looks = _Looks(sweep)
+    looks = _Looks(sweep, live)
     simulate(sweep, backend, looks)
     end = backend.now()
     for part in MOMENTS:

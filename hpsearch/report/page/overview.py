@@ -55,7 +55,7 @@ def _stopped(rows: list[TrialRow]) -> list[str]:
         return []
     told = ", ".join(f"{count:,} at {iterations:,}" for iterations, count in sorted(counts.items()))
     return [
-        f"Stopped by the scheduler, by how many iterations they had: {told}. Each trial's reason stands in the table."
+        f"Stopped before their end, by how many iterations they had: {told}. Each trial's reason stands in the table."
     ]
 
 

@@ -108,7 +108,8 @@ def _told(
     best = shown[0]
     first, last = _ends(known[best])
     stopped = sum(row.state is TrialState.STOPPED for row in rows.values())
-    told = f"Trial {best}, the best, went from {first} to {last} at iteration {rows[best].iterations}."
+    told = f"Trial {best}, the best," if rows[best].values else f"No trial has a value; trial {best}"
+    told += f" went from {first} to {last} at iteration {rows[best].iterations}."
     return told + (f" {counted(stopped, 'trial')} of {len(rows):,} were stopped before their end." if stopped else "")
 
 

@@ -10,7 +10,7 @@ from statistics import fmean
 
 from hpsearch.charts import Linear, Picture
 from hpsearch.charts.picture import SERIES, Box, Line, Words
-from hpsearch.events import Ended, Failed, Finished, Lost, Opened, Reverted, Started
+from hpsearch.events import Ended, Failed, Finished, Lost, Opened, Reverted, Started, Steered
 from hpsearch.report.page.section import Section, Table
 from hpsearch.report.study import Study
 from hpsearch.report.wording import counted, duration, up_to
@@ -118,35 +118,48 @@ def workers(study: Study) -> Section | None:
 
 
 def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]]:
-    """Give every segment on each of its workers, and when there were how many workers."""
+    """Give every segment on each of its workers, and when there were how many workers; none while it is paused."""
     found: list[_Busy] = []
     spans: list[tuple[float, float, int]] = []
     running: dict[tuple[int, int], tuple[float, int]] = {}
     opened: tuple[float, int] | None = None
+    there = 0
+    is_paused = False
     last = 0.0
+
+    def rest(when: float) -> None:
+        nonlocal opened
+        if opened is not None:
+            spans.append((opened[0], when, opened[1]))
+        opened = None
 
     def close(when: float) -> None:
         for (trial, _), (began, width) in running.items():
             found.extend([_Busy(trial, began, when, "interrupted")] * width)
         running.clear()
-        if opened is not None:
-            spans.append((opened[0], when, opened[1]))
+        rest(when)
 
     for entry in study.entries():
         when = entry.time
         match event := entry.event:
             case Opened(workers=workers):
                 close(last)
-                opened = (when, workers or 0)
+                opened, there, is_paused = (when, workers or 0), workers or 0, False
             case Started(segment=segment):
                 running[segment.trial, segment.attempt] = when, segment.width
             case Finished() | Failed() | Lost() | Reverted():
                 began, width = running.pop((event.trial, event.attempt), (when, 0))
                 kind = {Failed: "failed", Lost: "lost", Reverted: "taken back"}.get(type(event), "finished")
                 found.extend([_Busy(event.trial, began, when, kind)] * width)
+            case Steered(request=None):  # by a command, when no process ran the study any more
+                close(last)
+            case Steered(verb="pause" | "resume" as verb, refused=""):
+                is_paused = verb == "pause"
+                opened = opened or (when, there)
             case Ended():
                 close(when)
-                opened = None
+        if is_paused and not running:
+            rest(when)  # nobody is idle who isn't asked to work
         last = when
     close(last)
     most = _most_at_once(found)

@@ -17,7 +17,8 @@ import pytest
 import hpsearch
 from hpsearch.cli.arguments import function_at
 from hpsearch.cli.parser import build_parser
-from hpsearch.report.export import CSV_NAME, OPTUNA_NAME, PARQUET_NAME
+from hpsearch.report.csv_files import REPORTS_NAME, TRIALS_NAME
+from hpsearch.report.export import OPTUNA_NAME, PARQUET_NAME
 from tests.hpsearch.support.command_line import Answer, Call, write_sweep
 from tests.hpsearch.support.wide_study import HARM, WIDENED, write_wide_study
 
@@ -40,6 +41,7 @@ COMMANDS = [
     "tag",
     "note",
     "status",
+    "watch",
     "trials",
     "best",
     "trial",
@@ -277,13 +279,13 @@ def test_export_writes_csv_parquet_and_an_optuna_storage(study, hpsearch_command
     answer = hpsearch_command("export", study, *([] if to is None else ["--to", to]))
     folder = study / "export" if to is None else study.parent / to
     assert answer.code == 0
-    assert folder.joinpath(CSV_NAME).read_text() == hpsearch_command("trials", study, "--format", "csv").out
+    assert folder.joinpath(TRIALS_NAME).read_text() == hpsearch_command("trials", study, "--format", "csv").out
     assert len(pd.read_parquet(folder / PARQUET_NAME)) == 4
     with sqlite3.connect(folder / OPTUNA_NAME) as connection:
         assert connection.execute("SELECT count(*) FROM trials").fetchone() == (4,)
     connection.close()
-    assert [Path(line).resolve() for line in answer.out.splitlines()[:3]] == [
-        folder / name for name in (CSV_NAME, PARQUET_NAME, OPTUNA_NAME)
+    assert [Path(line).resolve() for line in answer.out.splitlines()[:4]] == [
+        folder / name for name in (TRIALS_NAME, PARQUET_NAME, OPTUNA_NAME, REPORTS_NAME)
     ]
 
 

@@ -7,6 +7,7 @@ import textwrap
 import yaml
 
 from hpsearch.objective import Metric
+from hpsearch.sweep.convert import converted
 from hpsearch.sweep.file import load_sweep
 
 FINE = textwrap.dedent("""\
@@ -84,6 +85,18 @@ def test_a_command_in_one_text_and_a_key_with_a_hyphen_are_written_as_they_were_
     assert hpsearch_command("convert", "w.yaml", "--output", "out.yaml").code == 0
     sweep = load_sweep(here / "out.yaml")
     assert (sweep.command, sweep.run_cap) == (("uv", "run", "train.py", "${args}"), 4)
+
+
+def test_what_is_left_empty_stays_so():
+    text = "command:\nparameters:\n  a:\n    values:\n  b: {values: }\n  c:\n  d: {values: ''}\n"
+    assert converted(text, "w.yaml") == (text, [])
+
+
+def test_quotes_in_a_command_hold_words_together(here, hpsearch_command):
+    text = FINE.replace("program: train.py\n", 'command: python train.py --note "two words" ${args}\n')
+    (here / "w.yaml").write_text(text)
+    assert hpsearch_command("convert", "w.yaml", "--output", "out.yaml").code == 0
+    assert load_sweep(here / "out.yaml").command == ("python", "train.py", "--note", "two words", "${args}")
 
 
 def test_what_only_its_writer_knows_is_an_error_with_the_line(here, hpsearch_command):

@@ -7,12 +7,16 @@ import io
 import json
 import shutil
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
 
 import hpsearch
+from hpsearch.decision import Followed
+from hpsearch.events import Steered
 from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.journal import Journal
 from tests.hpsearch.support.command_line import Call, write_sweep
 
 RUN = ("run", "sweep.yaml", "--backend", "inline", "--no-tensorboard")
@@ -103,12 +107,14 @@ def test_what_cannot_be_read_is_a_line_and_not_the_end(studies, hpsearch_command
 
 def test_what_became_of_a_study_is_its_state(studies, hpsearch_command, here):
     running = StudyDirectory(studies / "sweep-1")
-    killed, untouched = (StudyDirectory(studies / name) for name in ("killed", "untouched"))
-    for place, kept in ((killed, 8), (untouched, 0)):
+    killed, cancelled, untouched = (StudyDirectory(studies / name) for name in ("killed", "cancelled", "untouched"))
+    for place, kept in ((killed, 8), (cancelled, 8), (untouched, 0)):
         shutil.copytree(running.path, place.path)
         with sqlite3.connect(place.journal) as connection:
             connection.execute("DELETE FROM events WHERE seq > ?", (kept,))
         connection.close()
+    with Journal.open(cancelled.journal) as journal:
+        journal.append([Steered("cancel", "ada@there:7", 1, {}, "")], [Followed()], time.time())
     with running.running("me@here:4711"):
         answer = hpsearch_command("list")
         (told,) = (
@@ -119,6 +125,7 @@ def test_what_became_of_a_study_is_its_state(studies, hpsearch_command, here):
     lines = listed(answer.out)
     assert told["process"] == "me@here:4711"
     assert lines["runs/killed"][1] == "killed"
+    assert lines["runs/cancelled"][1] == "interrupted"
     assert lines["runs/untouched"][1] == "not begun"
 
 

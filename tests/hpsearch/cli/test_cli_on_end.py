@@ -28,6 +28,12 @@ def test_it_knows_the_study_its_state_and_the_best_trial(here, hpsearch_command)
     assert last_line(here / "my study") == f"{here / 'my study'}|finished|4|{best.number}|{best.value!r}"
 
 
+def test_a_trial_that_breaks_constraints_is_not_the_best(here, hpsearch_command):
+    write_sweep(here / "sweep.yaml", on_end=SHOWN, outcome_constraints=["loss <= -1"])
+    assert hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study").code == 0
+    assert last_line(here / "study").split("|")[1:] == ["finished", "4", "", ""]
+
+
 def test_a_list_is_run_without_a_shell_and_may_look_at_the_study(here, hpsearch_command):
     program = "import hpsearch, sys, os; print(sys.argv[1], hpsearch.load(os.environ['HPSEARCH_STUDY']).state)"
     write_sweep(here / "sweep.yaml", on_end=[sys.executable, "-c", program, "$HOME; no shell"])
@@ -49,6 +55,15 @@ def test_it_runs_after_each_run_however_that_ends_and_may_be_changed(here, hpsea
     log = (here / "limited" / LOG).read_text()
     assert hpsearch_command("resume", "limited", *INLINE).code == 0  # nothing was run
     assert (here / "limited" / LOG).read_text() == log
+
+
+def test_it_is_not_run_where_what_is_asked_for_is_refused(here, hpsearch_command):
+    write_sweep(here / "sweep.yaml", on_end=SHOWN)
+    assert hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study").code == 0
+    log = (here / "study" / LOG).read_text()
+    answer = hpsearch_command("retry", "study", *INLINE)
+    assert (answer.code, "there is nothing to retry" in answer.err) == (1, True)
+    assert (here / "study" / LOG).read_text() == log
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ def study(made: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 def test_a_study_is_deleted_with_all_that_is_its_own(study, hpsearch_command, here):
     assert hpsearch_command("export", "study").code == 0
+    for name in ("trials.csv", "reports.csv", "mlflow.db", ".mlflow.db.partial-journal", ".trials.csv.12.partial"):
+        (study / name).write_text("of an observer")
     shutil.copytree(study, here / "other")
     answer = hpsearch_command("rm", "study", "other", "--yes")
     assert (answer.code, answer.err) == (0, "")

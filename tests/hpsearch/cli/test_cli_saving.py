@@ -109,6 +109,40 @@ def test_what_is_there_is_replaced_only_by_force(study, hpsearch_command, here):
     assert json.loads((folder / "trial.json").read_text()) == record
 
 
+@pytest.mark.parametrize("name", ["", "..", ".", "../mine"])
+def test_force_touches_nothing_else_whatever_a_file_of_that_name_says(study, hpsearch_command, here, name):
+    folder = here / "best"
+    (folder / "mine").mkdir(parents=True)
+    (here / "mine").mkdir()
+    (folder / "trial.json").write_text(json.dumps({"checkpoint": name}))
+    assert hpsearch_command("best", "study", "--save", "best", "--force").code == 0
+    assert (folder / "mine").is_dir()
+    assert (here / "mine").is_dir()
+    assert json.loads((folder / "trial.json").read_text())["checkpoint"] == "state.pt"
+
+
+def test_a_checkpoint_that_is_called_as_the_record_lies_beside_it(tmp_path):
+    def train(trial: hpsearch.RunningTrial) -> None:
+        path = trial.directory / "trial.json"
+        path.write_text("weights")
+        trial.report({"loss": 1.0}, checkpoint=path)
+
+    study = hpsearch.search(
+        train,
+        parameters={"x": hpsearch.Uniform(0, 1)},
+        metric="loss",
+        run_cap=1,
+        max_iter=1,
+        directory=tmp_path / "study",
+        backend="inline",
+        tensorboard=False,
+        progress=False,
+    )
+    record, copy = study.save_best(tmp_path / "best")
+    assert json.loads(record.read_text())["checkpoint"] == copy.name == "checkpoint-trial.json"
+    assert copy.read_text() == "weights"
+
+
 def test_a_trial_without_a_checkpoint_cannot_be_saved(study, hpsearch_command, here):
     shutil.rmtree(study / "trials")
     answer = hpsearch_command("best", "study", "--save", "best")

@@ -59,6 +59,8 @@ REFUSED = [
     ("add study --params x", "--params x: must be NAME=VALUE,..., such as lr=0.1,hidden=64, got 'x'"),
     ("add study --params x=1,x=2", "must name each parameter once, got x again"),
     ("add study --params x=7.0", "params.x: must "),
+    ("add study --params x=.nan", "a point must hold finite numbers"),
+    ("add study --params x=2026-11-24", "a point must hold finite numbers, texts, lists and mappings"),
     ("add study --params z=0.5", "params.z: isn't a parameter"),
     ("add study --params x=0.5", "make room with: hpsearch extend study --run-cap 5"),
     ("add study --json none.json", "none.json: must be JSON"),

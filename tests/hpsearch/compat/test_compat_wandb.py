@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 import hpsearch
 from hpsearch.compat import wandb
+from hpsearch.compat.wandb_run import Config
+from hpsearch.events import Finished
 from hpsearch.trial import TrialState
 from tests.hpsearch.support.command_line import call, environment
+from tests.hpsearch.support.scripted import of_kind
 
 SCRIPT = """\
 import argparse
@@ -115,6 +121,92 @@ def test_a_metric_in_the_summary_is_the_last_report(tmp_path):
         wandb.sweep(GIVEN), summed, count=1, directory=tmp_path / "study", tensorboard=False, progress=False
     )
     assert dict(study.row(0).metrics) == {"other": 1.0, "loss": 0.25}
+
+
+def logged(tmp_path: Path, script: Callable[[], object], **sweep: object) -> list[Mapping[str, float]]:
+    """Run a script as the only trial of a sweep; give what each of its reports holds."""
+    given = {**GIVEN, "run_cap": 1, **sweep}
+    wandb.agent(wandb.sweep(given), script, directory=tmp_path / "s", tensorboard=False, progress=False)
+    return [dict(report.metrics) for event in of_kind(tmp_path / "s", Finished) for report in event.reports]
+
+
+def test_a_metric_that_was_logged_without_commit_is_reported_with_the_log_that_commits(tmp_path):
+    def script() -> None:
+        wandb.init()
+        for epoch in range(2):
+            wandb.log({"loss": 1.0 + epoch}, commit=False)
+            wandb.log({"epoch": epoch})
+        wandb.log({"loss": 5.0}, commit=False)  # W&B writes it when the run ends
+
+    assert logged(tmp_path, script) == [{"loss": 1.0, "epoch": 0.0}, {"loss": 2.0, "epoch": 1.0}, {"loss": 5.0}]
+
+
+def test_several_metrics_may_be_logged_one_after_the_other(tmp_path):
+    def script() -> None:
+        wandb.init()
+        for epoch in range(2):
+            wandb.log({"loss": 1.0 + epoch})
+            wandb.log({"accuracy": 0.5})
+        wandb.log({"loss": 7.0})
+
+    metrics = [{"name": "loss"}, {"name": "accuracy", "goal": "maximize"}]
+    reports = logged(tmp_path, script, metric=metrics)
+    assert reports == [{"loss": 1.0, "accuracy": 0.5}, {"loss": 2.0, "accuracy": 0.5}]
+    (log,) = tmp_path.rglob("output.log")
+    assert "loss was logged without accuracy, and is not reported" in log.read_text()
+
+
+def test_a_run_that_ends_with_an_error_code_reports_no_summary_and_says_how_to_fail(tmp_path):
+    def script() -> None:
+        wandb.init()
+        wandb.log({"loss": 1.0})
+        wandb.summary["loss"] = 0.0
+        wandb.finish(exit_code=1)
+
+    assert logged(tmp_path, script) == [{"loss": 1.0}]
+    (log,) = tmp_path.rglob("output.log")
+    assert "raise an error where the trial has failed" in log.read_text()
+
+
+def test_without_a_metric_each_step_is_one_report(tmp_path):
+    def script() -> None:
+        wandb.init()
+        for epoch in range(2):
+            wandb.log({"train": epoch}, step=epoch)
+            wandb.log({"validation": 10 + epoch}, step=epoch)
+        wandb.log({"picture": wandb.Image([[1]])})
+
+    reports = logged(tmp_path, script, metric=None)
+    assert reports == [{"train": 0.0, "validation": 10.0}, {"train": 1.0, "validation": 11.0}]
+
+
+def test_a_function_that_raises_has_failed_though_its_summary_holds_the_metric(tmp_path):
+    def script() -> None:
+        wandb.init()
+        wandb.summary["loss"] = 1.0
+        raise ValueError("broken")
+
+    logged(tmp_path, script, early_terminate={"type": "bands", "min_iter": 1, "max_iter": 1})
+    (row,) = hpsearch.load(tmp_path / "s").trials
+    assert (row.state, row.iterations) == (TrialState.FAILED, 0)
+
+
+def test_an_agent_that_is_called_again_goes_on_with_the_sweep(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = wandb.sweep(GIVEN)
+    first = wandb.agent(name, train, count=2, tensorboard=False, progress=False)
+    again = wandb.agent(name, train, count=2, tensorboard=False, progress=False)
+    assert again.directory == first.directory
+    assert len({row.params["lr"] for row in again.trials}) == 4
+
+
+def test_a_config_can_be_copied():
+    config = Config()
+    config.begin({"depth": 2}, {"lr": 0.1})
+    for other in (copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
+        assert dict(other) == {"depth": 2, "lr": 0.1}
+        other.lr = 0.2
+        assert other.lr == 0.1
 
 
 def test_what_it_does_not_have_is_named():

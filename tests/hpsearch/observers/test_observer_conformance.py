@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import hpsearch
 from hpsearch.events import Started
-from hpsearch.known_observers import KNOWN_OBSERVERS
+from hpsearch.known_observers import KNOWN_OBSERVERS, OPTIONAL
 from hpsearch.observers import make_observer
 from hpsearch.observers.base import Observed, Observer, Record
 from hpsearch.observers.thread import ObserverThread, close_all
@@ -39,13 +39,10 @@ def make(name: str, place: Path, life: Life) -> Observer:
     return make_observer(name, Observed(place, life.sweep, CREATED))
 
 
-@pytest.mark.parametrize("name", KNOWN_OBSERVERS)
-@settings(max_examples=8, deadline=None)
-@given(life=lives(), share=st.floats(0, 1))
-def test_it_takes_any_life_and_any_resumed_one_without_raising(name, life, share, tmp_path_factory):
-    place = tmp_path_factory.mktemp("study")
+def check_life(name: str, place: Path, life: Life, share: float) -> None:
+    """Tell an observer of a life that was killed after a share of it, and then of all of it."""
     records = told_of(life.run())
-    ended = round(share * len(records))  # a former run was killed here
+    ended = round(share * len(records))
     for heard in (records[:ended], records):
         said: list[str] = []
         thread = ObserverThread(make(name, place, life), said.append)
@@ -57,6 +54,22 @@ def test_it_takes_any_life_and_any_resumed_one_without_raising(name, life, share
             thread.rungs(rungs)
         close_all([thread])
         assert said == []
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN_OBSERVERS.keys() - OPTIONAL))
+@settings(max_examples=8, deadline=None)
+@given(life=lives(), share=st.floats(0, 1))
+def test_it_takes_any_life_and_any_resumed_one_without_raising(name, life, share, tmp_path_factory):
+    check_life(name, tmp_path_factory.mktemp("study"), life, share)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # of what their own libraries deprecate
+@pytest.mark.parametrize("name", sorted(OPTIONAL))
+@settings(max_examples=2, deadline=None)
+@given(life=lives(), share=st.floats(0, 1))
+def test_so_does_one_over_a_library_of_others(name, life, share, tmp_path_factory):
+    check_life(name, tmp_path_factory.mktemp("study"), life, share)
 
 
 @pytest.mark.parametrize("name", KNOWN_OBSERVERS)

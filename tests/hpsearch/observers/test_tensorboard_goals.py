@@ -19,7 +19,8 @@ from hpsearch.decision import Decision
 from hpsearch.events import Event, Failed, Finished, Retried, Reverted, Saved, Started
 from hpsearch.objective import Metric, Objective
 from hpsearch.observers.base import Observed, Record
-from hpsearch.observers.progress import LiveTable, PlainLines, Snapshot
+from hpsearch.observers.display import Snapshot
+from hpsearch.observers.progress import LiveTable, PlainLines
 from hpsearch.observers.tensorboard import TensorBoardObserver
 from hpsearch.report.best import hypervolumes
 from hpsearch.report.course import CourseSoFar

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpsearch.events import Failed, Finished, Started
+from hpsearch.events import Failed, Finished, Started, Steered
 from hpsearch.observers.time_left import TimeLeft
 from hpsearch.schedulers.asha import ASHA
 from hpsearch.schedulers.pbt import PBT
@@ -145,6 +145,21 @@ def test_where_nothing_but_the_time_limit_ends_a_sweep_that_is_what_is_left():
     assert course.left() == pytest.approx(29.0)
 
 
+def test_a_pause_takes_nothing_off_the_time_limit():
+    course = Course(sweep_of(early_terminate=ASHA(9), limits=Limits(max_time=30.0)))
+    course.run(1.0)
+    for number in (1, 3):
+        left = course.left()
+        course.time_left.observe(Steered("pause", "ada@there:7", number, {}, ""))
+        course.time_left.observe(Steered("pause", "ada@there:7", number, {}, "the sweep is paused already"))
+        course.now += 1000.0
+        assert course.left() == left
+        course.time_left.observe(Steered("resume", "ada@there:7", number + 1, {}, ""))
+        assert course.left() == left
+        course.run(1.0)
+    assert course.left() == pytest.approx(27.0)
+
+
 def test_nothing_is_shown_while_most_workers_are_still_to_come():
     course = Course(FULL)
     for _ in range(4):
@@ -174,8 +189,9 @@ def test_ashas_promotions_go_on_as_they_went():
 
 
 @pytest.mark.parametrize("kind", ["random, even", "hyperband, uneven", "halving, even", "median, even"])
-def test_on_a_virtual_clock_what_is_shown_is_right_within_a_factor_of_two(kind):
+@pytest.mark.parametrize("live", [True, False], ids=["live", "journaled"])
+def test_on_a_virtual_clock_what_is_shown_is_right_within_a_factor_of_two(kind, live):
     case = next(case for case in CASES if case.name == f"{kind}, 4 workers")
-    shown = [(part, left, truth) for part, left, truth in shown_at(case, seed=0) if left is not None]
+    shown = [(part, left, truth) for part, left, truth in shown_at(case, 0, live) if left is not None]
     assert [(part, left, truth) for part, left, truth in shown if not truth / 2 <= left <= 2 * truth] == []
     assert len(shown) >= len(MOMENTS) - 3

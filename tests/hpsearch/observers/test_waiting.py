@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from hpsearch.events import Finished, Lost, Started
 from hpsearch.objective import Metric, Objective
-from hpsearch.observers.progress import LiveTable, PlainLines, Snapshot
+from hpsearch.observers.display import Snapshot
+from hpsearch.observers.progress import LiveTable, PlainLines
 from hpsearch.observers.times import Times
 from hpsearch.observers.waiting import Waiting
 from hpsearch.task import Workers

@@ -9,7 +9,7 @@ from hpsearch.decision import Decision
 from hpsearch.events import Failed, Finished, Lost, Started
 from hpsearch.objective import Metric, Objective
 from hpsearch.observers.base import Observer, Record
-from hpsearch.observers.progress import Display, Snapshot
+from hpsearch.observers.display import Display, Snapshot
 from hpsearch.observers.watching import Watching
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.state import StudyState

@@ -38,7 +38,9 @@ def study(tmp_path_factory: pytest.TempPathFactory, kind: str) -> hpsearch.Study
     directory = tmp_path_factory.mktemp("past") / "study"
     study = study_of_goals(directory, **KINDS[kind])
     curves = {} if study.sweep.objective.several else study.curves()
-    export_study(study.trials, study.sweep, directory / "export", curves, study.times(), study.identity)
+    export_study(
+        study.trials, study.sweep, directory / "export", curves, study.times(), study.identity, study.reports()
+    )
     return study
 
 

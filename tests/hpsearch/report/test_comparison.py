@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,11 @@ def parabola(trial: hpsearch.RunningTrial) -> None:
 def two(trial: hpsearch.RunningTrial) -> None:
     for _ in trial.iterations():
         trial.report({"loss": trial.params["x"], "cost": (1 - trial.params["x"]) ** 2})
+
+
+class Falling(hpsearch.Curves):
+    def curve(self, params: dict[str, Any], seed: int) -> hpsearch.Curve:
+        return hpsearch.Curve({"loss": [params["x"], params["x"] / 2]}, seconds=1.0)
 
 
 def failing(trial: hpsearch.RunningTrial) -> None:
@@ -99,6 +105,27 @@ def test_median_and_quartiles_are_those_of_the_runs(both):
         spread = side.spread(values)
         expected = np.percentile(values, [50, 75, 25])
         assert [spread.median, spread.low, spread.high] == pytest.approx(expected)
+
+
+def test_a_study_counts_once_under_whatever_path(few, folder):
+    link, copied = folder / "link", folder / "copied"
+    link.symlink_to(few[0].directory)
+    shutil.copytree(few[0].directory, copied)
+    for other in (few[0].directory, link, copied):
+        with pytest.raises(HpsearchError, match="expected different studies, got this one twice"):
+            compare(few[0], few[1], other)
+
+
+def test_studies_that_were_run_in_memory_are_compared():
+    given = {"method": "random", "metric": "loss", "directory": ":memory:", "backend": "simulated", "workers": 1}
+    ran = [
+        hpsearch.search(Falling(), parameters={"x": hpsearch.Uniform(0, 1)}, max_iter=2, run_cap=cap, **given)  # type: ignore[arg-type]
+        for cap in (2, 6)
+    ]
+    few, more = compare(*ran).sides
+    assert [few.best_run.value, more.best_run.value] == [study.best_value for study in ran]
+    with pytest.raises(HpsearchError, match="got this one twice"):
+        compare(ran[0], ran[0])
 
 
 def test_a_run_without_a_value_counts_as_worse_than_all_others(both):

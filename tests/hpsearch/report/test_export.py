@@ -84,7 +84,9 @@ NOON = datetime(2026, 3, 1, 12, 0, 0).timestamp()
 def export(directory: Path, rows: list[TrialRow], identity: str = "digits 1", space: Space = SPACE) -> list[Path]:
     times = {row.number: (NOON + row.number, NOON + 60 + row.number) for row in rows}
     sweep = sweep_of(name="digits", metric=Metric("accuracy", "maximize"), parameters=space)
-    return export_study(rows, sweep, directory, CURVES, times, identity)
+    *files, reports = export_study(rows, sweep, directory, CURVES, times, identity, {})
+    assert reports.name == "reports.csv"
+    return files
 
 
 def load(path: Path) -> optuna.Study:
@@ -219,7 +221,8 @@ def test_export_again_replaces_the_files_and_leaves_no_others(tmp_path):
     export(tmp_path, study_rows())
     files = export(tmp_path, study_rows(3))
     assert len(load(files[2]).get_trials()) == 3
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["optuna.db", "trials.csv", "trials.parquet"]
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["optuna.db", "reports.csv", "trials.csv", "trials.parquet"]
 
 
 def test_study_without_trials_can_be_exported(tmp_path):

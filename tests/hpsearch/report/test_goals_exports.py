@@ -34,7 +34,9 @@ def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="module")
 def folder(study: hpsearch.Study) -> Path:
     curves = {} if study.sweep.objective.several else study.curves()
-    export_study(study.trials, study.sweep, study.directory / "export", curves, study.times(), study.identity)
+    export_study(
+        study.trials, study.sweep, study.directory / "export", curves, study.times(), study.identity, study.reports()
+    )
     return study.directory / "export"
 
 
@@ -152,7 +154,7 @@ def test_optuna_reads_values_and_constraints(
         monkeypatch.setattr("hpsearch.report.optuna_storage.KNOWN_SCHEMA", "none")
         folder = tmp_path
         curves = {} if objective.several else study.curves()
-        export_study(study.trials, study.sweep, folder, curves, study.times(), study.identity)
+        export_study(study.trials, study.sweep, folder, curves, study.times(), study.identity, study.reports())
     found = load(folder)
     assert [direction.name.lower() for direction in found.directions] == [goal.goal for goal in objective.goals]
     assert found.metric_names == [goal.name for goal in objective.goals]
@@ -179,7 +181,7 @@ def test_optunas_best_trials_are_our_front_of_those_that_ran_to_their_end(
     metric = list(objective.goals) if objective.several else objective.goals[0]
     whole = study_of_goals(tmp_path / "study", metric=metric, outcome_constraints=constraints, **given)
     curves = {} if objective.several else whole.curves()
-    export_study(whole.trials, whole.sweep, tmp_path, curves, whole.times(), whole.identity)
+    export_study(whole.trials, whole.sweep, tmp_path, curves, whole.times(), whole.identity, whole.reports())
     rows = {row.number: row for row in whole.trials if row.state == TrialState.COMPLETE and row.feasible}
     assert 5 < len(rows) <= 24
     front = [row.number for row in whole.leaders]

@@ -206,6 +206,18 @@ def test_a_study_without_a_value_says_so(folder):
         study.plot_history()
 
 
+def test_of_trials_that_have_all_failed_none_is_called_the_best(folder):
+    def breaking(trial: hpsearch.RunningTrial) -> None:
+        for iteration in trial.iterations():
+            assert iteration < 3
+            trial.report({"loss": 1.0 / iteration})
+
+    study = searched(folder / "breaking", breaking, run_cap=2, max_iter=4, early_terminate=None)
+    text = Reader(page_of([study]).html()).text
+    assert "No trial has a value; trial 0 went from 1 to 0.5 at iteration 2." in text
+    assert "the best, went" not in text
+
+
 def test_several_studies_are_compared_first(study, folder):
     other = searched(folder / "other", name="other", max_iter=2, run_cap=3, early_terminate=None)
     reader = Reader(page_of([study, other]).html())

@@ -93,6 +93,36 @@ def test_stop_search_ends_the_sweep_which_goes_on_with_another_call(tmp_path, mo
     assert told == list(range(6))  # what the first run told isn't told again
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_stop_search_is_heard_at_once_however_short_trials_are(tmp_path, count):
+    told: list[int] = []
+
+    def stop(row):
+        told.append(row.number)
+        if len(told) % count == 0:
+            raise hpsearch.StopSearch
+
+    study = search(tmp_path / "study", stop)
+    assert study.state == "stopped"
+    assert told == list(range(count))
+    assert len(study.trials) == count + 1  # the next one had begun
+    assert study.history()[-2].verb == "stop"
+    assert study.history()[-2].outcome == "done"
+
+
+def test_what_a_callback_does_to_its_row_changes_nothing_of_the_search(tmp_path):
+    def changing(row):
+        row.params["x"] = 0.5
+        row.params["value"] = row.value
+        row.metrics["loss"] = 0.0
+
+    given = {"method": "evolution", "suggestions": {"options": {"population": 3, "sample": 2}, "ahead": False}}
+    calm = search(tmp_path / "calm", run_cap=12, **given)
+    study = search(tmp_path / "study", changing, run_cap=12, **given)
+    assert study.state == "finished"
+    assert [(row.params, row.value) for row in study.trials] == [(row.params, row.value) for row in calm.trials]
+
+
 def test_one_that_raises_is_named_once_and_the_sweep_goes_on(tmp_path, capsys):
     told: list[int] = []
 

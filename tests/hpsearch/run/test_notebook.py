@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,69 @@ def test_a_search_in_a_notebook_runs_on_ray_and_in_the_kernel_itself(tmp_path: P
         client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}})
         client.execute()
     printed = "".join(output.get("text", "") for cell in notebook.cells for output in cell.outputs)
-    assert "17 of 17 trials" in printed
+    (shown,) = [output for output in notebook.cells[1].outputs if output.output_type == "display_data"]
+    assert "17 of 17 trials" in shown["data"]["text/html"]
     assert "this belongs" not in printed
     (last,) = notebook.cells[-1].outputs
     assert "BestTrial(number=7" in last["data"]["text/plain"]
+
+
+SHOWN = [
+    TRAIN,
+    'search("shown", backend="inline", tensorboard=False)',
+    """
+from IPython import display
+shows = display.display
+display.display = lambda *_, **__: 1 / 0
+study = search("broken", backend="inline", tensorboard=False)
+display.display = shows
+print("it went on:", study.state, len(study.trials))
+""",
+    """
+import contextlib, io
+with contextlib.redirect_stdout(io.StringIO()) as text:
+    search("elsewhere", backend="inline", tensorboard=False)
+print("lines of its own:", text.getvalue().count("17 of 17 trials"))
+""",
+    """
+import sys, time
+from hpsearch.observers.notebook import NotebookTable, publisher
+published = publisher(sys.stdout)
+sent = []
+table = NotebookTable(lambda *given: (published(*given), sent.append(given)), sys.stdout)
+table.wait("starting Ray")
+while not sent:
+    time.sleep(0.01)
+table.close()
+""",
+]
+
+
+def test_a_running_search_changes_one_output_and_ends_as_the_study_shows_itself(tmp_path: Path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Jupyter's own
+        import nbformat
+        from nbclient import NotebookClient
+
+        updates: list[int] = []
+
+        class Client(NotebookClient):  # type: ignore[misc]
+            def process_message(self, message: Any, cell: Any, index: int) -> Any:
+                if message["header"]["msg_type"] == "update_display_data":
+                    updates.append(index)
+                return super().process_message(message, cell, index)
+
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in SHOWN])
+        Client(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    search, broken, elsewhere, waited = (cell.outputs for cell in notebook.cells[1:])
+    (table,) = [output for output in search if output.output_type == "display_data"]
+    assert "17 of 17 trials (5 complete, 12 stopped)" in table["data"]["text/html"]
+    assert "running" not in table["data"]["text/html"]
+    assert updates.count(1) >= 1
+    assert not [output for output in search if "trials (" in output.get("text", "")]  # no lines beside it
+    assert search[-1].output_type == "execute_result"
+    assert "<svg" in search[-1]["data"]["text/html"]
+    assert "it went on: finished 17" in broken[-1]["text"]
+    assert "lines of its own: 1" in elsewhere[-1]["text"]
+    assert [output.output_type for output in elsewhere] == ["stream"] * len(elsewhere)
+    assert "starting Ray" in waited[0]["data"]["text/html"]

@@ -14,7 +14,7 @@ from hpsearch.backends.base import Backend
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError, StorageError, StudyInUseError
 from hpsearch.events import Ended, Exhausted, Opened
-from hpsearch.observers.progress import Silent
+from hpsearch.observers.display import Silent
 from hpsearch.report.study import Study, load
 from hpsearch.report.tables import rows_to_csv
 from hpsearch.run.study_run import Run, create_study, run_study

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpsearch.backends.base import Backend, tasks_on
 from hpsearch.events import Event
-from hpsearch.observers.progress import Silent
+from hpsearch.observers.display import Silent
 from hpsearch.report.study import Study
 from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.schedulers.hyperband import Hyperband

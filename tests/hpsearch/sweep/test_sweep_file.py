@@ -190,6 +190,11 @@ def test_parameters_become_distributions(write, text, distribution):
         ("run_cap: 5", "run_cap: yes", "sweep.yaml:5: run_cap: must be an integer, got True"),
         ("run_cap: 5", "'': 3", "sweep.yaml:5: '': isn't a known key\n  known here: metric,"),
         ("run_cap: 5", "eta: 3", "sweep.yaml:5: eta: isn't a known key\n  it stands under early_terminate"),
+        (
+            "run_cap: 5",
+            "loggers: [mlflow]",
+            "sweep.yaml:5: loggers: isn't a known key\n  who watches, and writes what it sees, stands",
+        ),
         ("run_cap: 5", "run_cap: 5\nrun_cap: 6", "sweep.yaml:6: run_cap: must stand there once, got it again"),
         ("  name: loss", "  nam: loss", "sweep.yaml:3: metric.nam: isn't a known key\n  did you mean name?"),
         ("  name: loss", "  name: 3", "sweep.yaml:3: metric.name: must be a string, got 3\n  put it in quotes"),

@@ -1,0 +1,35 @@
+"""The command that shows a sweep that runs elsewhere, as it goes on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from hpsearch.cli.which_study import directory_of, pasted
+from hpsearch.errors import HpsearchError
+from hpsearch.study.directory import StudyDirectory
+
+__all__ = ["watch"]
+
+
+def watch(given: argparse.Namespace) -> int:
+    """Show it until the user has seen enough."""
+    place = StudyDirectory(directory_of(given))
+    shown = pasted(place.path)
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    if os.environ.get("TERM") == "dumb" or not all(stream is not None and stream.isatty() for stream in streams):
+        raise HpsearchError(
+            f"watch: must have a terminal that can redraw; elsewhere see: hpsearch status {shown}; "
+            f"hpsearch trials {shown}"
+        )
+    from hpsearch.watch.live_study import LiveStudy
+    from hpsearch.watch.tail import Tail
+
+    tail = Tail(place)
+    study = LiveStudy(tail.look())
+    from hpsearch.watch.app import WatchApp  # textual takes half a second
+
+    app = WatchApp(place, shown, tail, study)
+    app.run()
+    return app.return_code or 0

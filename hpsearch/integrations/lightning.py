@@ -1,0 +1,117 @@
+"""PyTorch Lightning: `fit(trainer, model, ...)` in place of `trainer.fit(model, ...)`.
+
+Each epoch is an iteration, or, where the model is validated, each epoch that ended with a validation: what was logged
+is reported, with Lightning's own checkpoint.
+
+Both are done when the next epoch is about to begin. At the end of an epoch, where Lightning's callbacks usually save, a
+schedule that goes by a metric has yet to move, and a run that goes on from there isn't the one that was interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from hpsearch.errors import TrainableError
+from hpsearch.integrations.trial import numbers, report, start_path, trial_of_one
+from hpsearch.trainable.running_trial import RunningTrial
+
+__all__ = ["fit"]
+
+_CALLER = "hpsearch.integrations.lightning.fit"
+
+
+def fit(trainer: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+    """Train as `trainer.fit` does, from the trial's checkpoint to the end of its segment.
+
+    The sweep's metric is one that the model logs, such as `val_loss`. `max_epochs` stays what all of the training
+    takes, at least the sweep's `max_iter`. Give the trainer `default_root_dir=trial.directory`: trials run side by
+    side.
+
+    Args:
+        trainer: A `Trainer` of `lightning` or `pytorch_lightning`, for one device.
+        model: As for `trainer.fit`.
+        args: Likewise.
+        kwargs: Likewise, but for `ckpt_path`.
+
+    Raises:
+        TrainableError: No sweep runs this; or the trial can't be trained so.
+    """
+    if kwargs.pop("ckpt_path", None) is not None:
+        raise TrainableError(f"{_CALLER} must choose the checkpoint, which is the trial's: leave ckpt_path out")
+    trial = trial_of_one(_CALLER, trainer.world_size)
+    library = next(kind.__module__ for kind in type(trainer).__mro__ if kind.__name__ == "Trainer").split(".trainer")[0]
+    base = importlib.import_module(f"{library}.callbacks").Callback
+    # First: what the others do at the beginning of an epoch is for an epoch that runs.
+    reporting = type("HpsearchReport", (_Reporting, base), {})(trial)
+    trainer.callbacks.insert(0, reporting)
+    try:
+        trainer.fit(model, *args, ckpt_path=start_path(trial), **kwargs)
+    finally:
+        trainer.callbacks.remove(reporting)
+
+
+class _Reporting:
+    """The hooks of the callback that reports."""
+
+    def __init__(self, trial: RunningTrial) -> None:
+        super().__init__()
+        self._trial = trial
+        self._begun = False
+        self._epoch_ended = False
+        self._validated = False
+
+    def on_train_start(self, trainer: Any, model: Any) -> None:
+        """Check that the training is long enough for the segment."""
+        every = (trainer.check_val_every_n_epoch or 1) if trainer.enable_validation else 1
+        epochs, end = trainer.max_epochs, self._trial.end
+        if end is not None and epochs is not None and 0 <= epochs < end * every:
+            raise TrainableError(
+                f"Trainer(max_epochs={epochs}) must train for {end * every} epochs or more, as the sweep gives this "
+                f"trial {end} iterations: max_epochs is for all of the training, as is a schedule of the rate"
+            )
+
+    def on_validation_end(self, trainer: Any, model: Any) -> None:
+        """Note that there is something new to report; the check before training is nothing new."""
+        self._validated |= not trainer.sanity_checking
+
+    def on_train_epoch_end(self, trainer: Any, model: Any) -> None:
+        """Note that an epoch has ended."""
+        self._epoch_ended = True
+
+    def on_train_epoch_start(self, trainer: Any, model: Any) -> None:
+        """Report the epoch before this one, and end the training where the segment ends."""
+        if self._report(trainer):
+            raise StopIteration  # by which Lightning's loop ends in good order, as at max_epochs
+        if not self._begun and self._trial.start:
+            self._begin_like_any(trainer)
+        self._begun = True
+
+    def on_train_end(self, trainer: Any, model: Any) -> None:
+        """Report the last epoch."""
+        self._report(trainer)
+
+    def _begin_like_any(self, trainer: Any) -> None:
+        """Let the epoch after a checkpoint begin as one that follows another.
+
+        Lightning takes batches from an iterator that it made before the generators stood where they did.
+        """
+        trainer.fit_loop.on_iteration_done()
+        trainer.fit_loop.restarting = False
+        _ = self._trial.checkpoint  # puts the generators back
+
+    def _report(self, trainer: Any) -> bool:
+        if not self._epoch_ended or not (self._validated or not trainer.enable_validation):
+            return False
+        self._epoch_ended = self._validated = False
+        path = self._trial.directory / "lightning.ckpt"
+
+        def save() -> Path:
+            trainer.save_checkpoint(path)
+            return path
+
+        try:
+            return report(self._trial, numbers(trainer.callback_metrics), save)
+        finally:
+            path.unlink(missing_ok=True)  # it was copied

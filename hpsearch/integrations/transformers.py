@@ -1,0 +1,104 @@
+"""Hugging Face's Trainer: `train(trainer)` in place of `trainer.train()`.
+
+Each evaluation is an iteration: its metrics are reported, with the Trainer's own checkpoint.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from hpsearch.errors import TrainableError
+from hpsearch.integrations.trial import numbers, report, start_path, trial_of_one
+from hpsearch.trainable.running_trial import RunningTrial
+
+__all__ = ["train"]
+
+_CALLER = "hpsearch.integrations.transformers.train"
+
+_TIMES = ("_runtime", "_per_second", "_time")
+"""How metrics end that tell of the machine, and would make equal trials differ."""
+
+
+def train(trainer: Any, **kwargs: Any) -> Any:
+    """Train as `trainer.train` does, from the trial's checkpoint to the end of its segment; give what that gives.
+
+    The sweep's metric is one of the evaluation's, such as `eval_loss`. `num_train_epochs` stays what all of the
+    training takes, at least the sweep's `max_iter` where each epoch is evaluated. Give the arguments `seed=trial.seed`,
+    or all trials draw alike. Checkpoints go to the trial's own directory, whatever `output_dir` says.
+
+    Args:
+        trainer: A `transformers.Trainer`, for one device.
+        kwargs: As for `trainer.train`, but for `resume_from_checkpoint`.
+
+    Raises:
+        TrainableError: No sweep runs this; or the trial can't be trained so.
+    """
+    from transformers import TrainerCallback
+
+    args = trainer.args
+    if kwargs.pop("resume_from_checkpoint", None) is not None:
+        raise TrainableError(f"{_CALLER} must choose the checkpoint: leave resume_from_checkpoint out")
+    trial = trial_of_one(_CALLER, args.world_size)
+    _check(args, trial)
+    path = start_path(trial)
+    former = args.output_dir
+    args.output_dir = str(trial.directory / "transformers")
+    reporting = type("HpsearchReport", (_Reporting, TrainerCallback), {})(trial)
+    trainer.add_callback(reporting)
+    try:
+        return trainer.train(resume_from_checkpoint=None if path is None else str(path), **kwargs)
+    finally:
+        trainer.remove_callback(reporting)
+        args.output_dir = former
+
+
+def _check(args: Any, trial: RunningTrial) -> None:
+    """Refuse arguments by which trials would end, or go on, otherwise than the sweep has it."""
+    wrong = {
+        "eval_strategy='no'": (args.eval_strategy == "no", "each evaluation is an iteration: write 'epoch' or 'steps'"),
+        "save_strategy='best'": (args.save_strategy == "best", "the sweep says what is kept: write 'no'"),
+        "save_only_model=True": (args.save_only_model, "a trial goes on with its optimizer: leave it out"),
+    }
+    for given, (is_given, advice) in wrong.items():
+        if is_given:
+            raise TrainableError(f"TrainingArguments({given}) can't be used in a sweep, as {advice}")
+    epochs, end = args.num_train_epochs, trial.end
+    if args.eval_strategy == "epoch" and args.max_steps <= 0 and end is not None and epochs < end:
+        raise TrainableError(
+            f"TrainingArguments(num_train_epochs={epochs:g}) must be {end} or more, as the sweep gives this trial "
+            f"{end} iterations: it is for all of the training, as is the schedule of the rate"
+        )
+
+
+class _Reporting:
+    """The hooks of the callback that reports."""
+
+    def __init__(self, trial: RunningTrial) -> None:
+        super().__init__()
+        self._trial = trial
+        self._began = 0
+        self._metrics: dict[str, float] = {}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Note where it begins: an evaluation before the first step (`eval_on_start`) is no iteration."""
+        self._began = state.global_step
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        """Keep the metrics, of each of several data sets, and ask for a checkpoint."""
+        if state.global_step > self._began:
+            told = numbers(metrics or {})
+            self._metrics |= {name: value for name, value in told.items() if not name.endswith(_TIMES)}
+            control.should_save = True
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Report, with the checkpoint that was just written, and end the training where the segment ends."""
+        if not self._metrics:
+            return
+        metrics, self._metrics = self._metrics, {}
+        path = Path(args.output_dir, f"checkpoint-{state.global_step}")
+        if report(self._trial, metrics, path):
+            control.should_training_stop = True
+        if args.save_strategy == "no":  # nobody else wants it, and it was copied
+            shutil.rmtree(path, ignore_errors=True)

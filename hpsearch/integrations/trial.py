@@ -1,0 +1,67 @@
+"""What the loops of other libraries need of the trial that this process runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpsearch.errors import TrainableError
+from hpsearch.trainable import random_state
+from hpsearch.trainable.current import current_trial
+from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
+
+__all__ = ["numbers", "report", "start_path", "trial_of_one"]
+
+
+def trial_of_one(caller: str, processes: int) -> RunningTrial:
+    """Give the trial that this process runs.
+
+    Args:
+        caller: Whose function the user called.
+        processes: That the library trains with.
+
+    Raises:
+        TrainableError: There is none; several processes train it; or it is forked from another trial.
+    """
+    trial = current_trial()
+    if max(trial.world_size, processes) > 1:
+        raise TrainableError(
+            f"{caller} must train in one process, but the sweep gives the trial {trial.world_size} and the library "
+            f"{processes}: leave workers_per_trial and max_workers_per_trial at 1, and name one device to the library"
+        )
+    if trial.parent is not None:
+        raise TrainableError(
+            f"{caller} can't begin with another trial's checkpoint: it would go on with that trial's rate, which the "
+            "optimizer's state holds. Take a scheduler that forks no trials, or write the loop yourself"
+        )
+    return trial
+
+
+def start_path(trial: RunningTrial) -> Path | None:
+    """Give the path of the checkpoint to go on from, and leave the generators as they are."""
+    here = random_state.capture()
+    path = trial.checkpoint  # puts the generators back to where they stood at the checkpoint
+    random_state.restore(here)
+    return None if path is None else Path(path)
+
+
+def report(trial: RunningTrial, metrics: Mapping[str, Any], checkpoint: Callable[[], object] | Path) -> bool:
+    """Report an iteration; say whether the segment ends with it, which the library's loop is then to do by itself."""
+    try:
+        trial.report(metrics, checkpoint=checkpoint)
+    except SegmentEnd:
+        return True
+    return False
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Give those of a library's metrics that are single numbers."""
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        if isinstance(value, bool | str) or (shape := getattr(value, "shape", ())) is None:
+            continue
+        if isinstance(value, int | float) or (math.prod(shape) == 1 and hasattr(value, "item")):
+            found[name] = float(value)
+    return found

@@ -1,0 +1,53 @@
+"""The sweep as CSV: `trials.csv` and `reports.csv` in the study's directory, kept up to date."""
+
+from __future__ import annotations
+
+import time
+
+from hpsearch.observers.base import Observed, Observer, Record
+from hpsearch.observers.ended_trials import EndedTrials
+from hpsearch.report.csv_files import REPORTS_NAME, TRIALS_NAME, put_in_place, reports_csv, trials_csv
+
+__all__ = ["CsvObserver"]
+
+_SHARE = 0.02
+"""Of the time that goes into writing while the sweep runs: the files are written whole, and they grow."""
+
+
+class CsvObserver(Observer):
+    """Writes the files that `hpsearch export` writes, with every trial and report so far.
+
+    Args:
+        observed: The study.
+    """
+
+    def __init__(self, observed: Observed) -> None:
+        self._directory = observed.directory
+        self._sweep = observed.sweep
+        self._trials = EndedTrials(observed.sweep)
+        self._is_new = False
+        self._next = 0.0  # on the monotonic clock
+
+    def observe(self, record: Record) -> None:
+        """Take a record."""
+        self._trials.take(record)
+        self._is_new = True
+
+    def flush(self) -> None:
+        """Write the files, where that isn't too soon after the last time."""
+        began = time.monotonic()
+        if self._is_new and began >= self._next:
+            self._write()
+            now = time.monotonic()
+            self._next = now + (now - began) / _SHARE
+
+    def close(self) -> None:
+        """Write the files."""
+        self._write()
+
+    def _write(self) -> None:
+        rows = self._trials.rows()
+        reports = {row.number: [one.report for one in self._trials.reported(row.number)] for row in rows}
+        put_in_place(trials_csv(rows, self._sweep).encode(), self._directory / TRIALS_NAME)
+        put_in_place(reports_csv(reports).encode(), self._directory / REPORTS_NAME)
+        self._is_new = False

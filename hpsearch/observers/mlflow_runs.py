@@ -1,0 +1,182 @@
+"""The sweep in MLflow: an experiment for the study, and a run for each trial that has ended."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hpsearch.observers.base import Observed
+from hpsearch.observers.ended_trials import EndedTrial
+from hpsearch.observers.trial_log import TrialLog, facts_of, key_of
+from hpsearch.report.tables import csv_field
+from hpsearch.trial import TrialState, Value
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+__all__ = ["MLflowObserver", "fit_names"]
+
+T = TypeVar("T")
+
+_MOST_METRICS = 1000
+_MOST_PARAMS = 100
+"""In one call, as MLflow's servers allow."""
+
+_LONGEST_NAME = 250
+_LONGEST_PARAM = 6000
+_LONGEST_TAG = 5000
+
+_SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # else one that is away holds up for minutes
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+"""Of its environment, where they aren't set."""
+
+_STUDY = "hpsearch.study"
+_TRIAL = "hpsearch.trial"
+_DIGEST = "hpsearch.digest"
+"""Tags by which a trial's run is found again."""
+
+
+class MLflowObserver(TrialLog):
+    """Writes to `MLFLOW_TRACKING_URI`; where that isn't set, to a database `mlflow.db` in the study's directory.
+
+    The experiment is called as the study's directory is. A run is whole once it has ended; one that a killed process
+    left half written is deleted, as MLflow deletes, and so is that of a trial that went on after it had ended.
+
+    Args:
+        observed: The study.
+    """
+
+    name = "mlflow"
+
+    def __init__(self, observed: Observed) -> None:
+        super().__init__(observed)
+        for name, value in _SETTINGS.items():  # before trials run: what they change of the environment is put back
+            os.environ.setdefault(name, value)
+        self._directory = observed.directory.absolute()
+        self._key = key_of(observed)
+        self._client: MlflowClient | None = None
+        self._experiment = ""
+        self._runs: dict[int, list[str]] = {}
+        """Trials to the runs that lie there, whole or not."""
+
+    def find(self) -> Mapping[int, str]:
+        """Open the place, and look for the study's trials."""
+        client = self._open()
+        whole: dict[int, str] = {}
+        token = None
+        while True:
+            page = client.search_runs(
+                [self._experiment], f"tags.`{_STUDY}` = '{self._key}'", max_results=1000, page_token=token
+            )
+            for run in page:
+                number = int(run.data.tags[_TRIAL])
+                self._runs.setdefault(number, []).append(run.info.run_id)
+                if run.info.status in ("FINISHED", "FAILED"):
+                    whole[number] = run.data.tags.get(_DIGEST, "")
+            if not (token := page.token):
+                return {number: digest for number, digest in whole.items() if len(self._runs[number]) == 1}
+
+    def write(self, trial: EndedTrial) -> None:
+        """Write a trial's run; it ends, and so counts, with the last call."""
+        from mlflow.entities import Metric, Param
+
+        client, row = self._client, trial.row
+        assert client is not None, "find comes first"
+        for former in self._runs.pop(row.number, []):
+            client.delete_run(former)
+        began = round(1000 * trial.began)
+        tags = {_STUDY: self._key, _TRIAL: str(row.number), _DIGEST: trial.digest, **self._tags(trial)}
+        run = client.create_run(self._experiment, began, tags, run_name=f"trial-{row.number:05d}").info.run_id
+        self._runs[row.number] = [run]
+        named = fit_names(row.params)
+        params = [Param(named[name], _text(value)) for name, value in row.params.items()]
+        named = fit_names(dict.fromkeys(name for one in trial.reported for name in one.report.metrics))
+        metrics = [
+            Metric(named[name], float(value), round(1000 * one.time), one.report.iteration)
+            for one in trial.reported
+            for name, value in one.report.metrics.items()
+        ]
+        for part in _parts(params, _MOST_PARAMS):
+            client.log_batch(run, params=part)
+        for some in _parts(metrics, _MOST_METRICS):
+            client.log_batch(run, metrics=some)
+        status = "FAILED" if row.state is TrialState.FAILED else "FINISHED"
+        client.set_terminated(run, status, round(1000 * max(trial.ended, trial.began)))
+
+    def _open(self) -> MlflowClient:
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+
+        for noisy in ("mlflow.store.db.utils", "mlflow.store.db.base_sql_model", "alembic"):
+            logging.getLogger(noisy).setLevel(logging.WARNING)  # they print how a new database is made
+        given = os.environ.get("MLFLOW_TRACKING_URI")
+        database = self._directory / "mlflow.db"
+        if not given and not database.exists():
+            _make(database)
+        self._client = client = MlflowClient(given or f"sqlite:///{database}")
+        name = self._directory.name
+        # Else artifacts, of which there are none, would be said to lie in the folder where hpsearch was started.
+        place = None if given else (self._directory / "mlartifacts").as_uri()
+        if (found := client.get_experiment_by_name(name)) is not None:
+            self._experiment = found.experiment_id
+            return client
+        try:
+            self._experiment = client.create_experiment(name, place)
+        except MlflowException:  # another process may have made it meanwhile
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                raise
+            self._experiment = found.experiment_id
+        return client
+
+    def _tags(self, trial: EndedTrial) -> dict[str, str]:
+        tags = {f"hpsearch.{name}": str(value)[:_LONGEST_TAG] for name, value in facts_of(trial).items()}
+        if labels := self.labels():
+            tags["hpsearch.tags"] = ", ".join(labels)
+        if (failure := trial.row.failure) is not None:
+            told = failure.traceback or failure.message
+            tags["mlflow.note.content"] = f"```\n{told[-_LONGEST_TAG + 10 :]}\n```"
+        return tags
+
+
+def _make(database: Path) -> None:
+    """Make MLflow's database beside its place, and move it there: one that is half made it can't go on with."""
+    from mlflow import MlflowClient
+
+    partial = database.with_name(f".{database.name}.partial")
+    for left in database.parent.glob(f"{partial.name}*"):  # by a process that was killed here, with SQLite's own files
+        left.unlink()
+    MlflowClient(f"sqlite:///{partial}")
+    partial.replace(database)
+
+
+def fit_names(names: Iterable[str]) -> dict[str, str]:
+    """Give names that MLflow takes, each its own: letters, digits, `_ - . / ` and spaces, no path that leads astray."""
+    fitted: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in names:
+        fit = re.sub(r"[^\w./ -]", "_", name)[:_LONGEST_NAME] or "_"
+        if posixpath.normpath(fit) != fit or fit.startswith(("/", "..")) or fit == ".":
+            fit = fit.replace("/", "_").replace(".", "_")
+        candidates = itertools.chain([fit], (f"{fit[: _LONGEST_NAME - 8]}_{n}" for n in itertools.count(2)))
+        fitted[name] = next(candidate for candidate in candidates if candidate not in taken)
+        taken.add(fitted[name])
+    return fitted
+
+
+def _text(value: Value) -> str:
+    return ("None" if value is None else csv_field(value))[:_LONGEST_PARAM]
+
+
+def _parts(items: Sequence[T], most: int) -> Iterable[Sequence[Any]]:
+    return (items[place : place + most] for place in range(0, len(items), most))

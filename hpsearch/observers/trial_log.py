@@ -1,0 +1,122 @@
+"""An observer that hands each trial to another tool, once, when it has ended."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+
+from hpsearch.observers.base import Observed, Observer, Record
+from hpsearch.observers.ended_trials import EndedTrial, EndedTrials
+from hpsearch.schedulers.base import RungView
+from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.labels import labels_of
+
+__all__ = ["TrialLog", "facts_of", "key_of"]
+
+_BURST_SECONDS = 5.0
+"""Of one call while the sweep runs: what is left then waits for the next."""
+
+
+class TrialLog(Observer):
+    """Writes trials that have ended to where another tool keeps its runs; a subclass says how.
+
+    Which of them lie there is asked of that place itself, never of a list of our own. A trial that goes on after it had
+    ended (extended, or retried) is written anew when it ends again, in place of what was there.
+    """
+
+    deadline = 120.0  # the tool's import may take a quarter of it
+    keeps = True
+
+    name: str
+    """As sweep files have it."""
+
+    def __init__(self, observed: Observed) -> None:
+        directory = shlex.quote(str(observed.directory))
+        self.remedy = f"`hpsearch export {directory} --observer {self.name}` gives it the rest"
+        self._place = StudyDirectory(observed.directory)
+        self._trials = EndedTrials(observed.sweep)
+        self._changed: dict[int, None] = {}
+        self._there: dict[int, str] | None = None  # trials that are written, to their digests, once that was asked
+        self._all_told = False
+
+    @abstractmethod
+    def find(self) -> Mapping[int, str]:
+        """Get the tool ready, and give the trials of this study that lie there whole, to their digests.
+
+        Called once, before the first is written.
+        """
+
+    @abstractmethod
+    def write(self, trial: EndedTrial) -> None:
+        """Write a trial, in place of anything that lies there of it, whole or in part."""
+
+    def labels(self) -> Sequence[str]:
+        """Give the tags of the study, as they are now."""
+        return labels_of(self._place).tags if self._place.exists() else ()
+
+    def observe(self, record: Record) -> None:
+        """Take a record."""
+        self._trials.take(record)
+
+    def rungs(self, rungs: Sequence[RungView]) -> None:
+        """Learn that all of former runs was told: what had ended there may have gone on since."""
+        self._all_told = True
+
+    def flush(self) -> None:
+        """Write trials that have ended, as far as a few seconds go."""
+        if self._all_told:
+            self._look()  # early: an import takes seconds, and a mistake is best said before trials have run
+            self._write_changed(time.monotonic() + _BURST_SECONDS)
+
+    def close(self) -> None:
+        """Write all that is left."""
+        if self._all_told:
+            self._write_changed(None)
+
+    def _write_changed(self, until: float | None) -> None:
+        """Write what has changed; `until` is on the monotonic clock."""
+        # What was left and has gone on since isn't one of those that have ended, and comes again when it has.
+        self._changed |= dict.fromkeys(self._trials.take_changed())
+        while self._changed and (until is None or time.monotonic() < until):
+            number = next(iter(self._changed))
+            if self._trials.has(number):
+                self._write(self._trials.of(number))
+            del self._changed[number]
+
+    def _look(self) -> dict[int, str]:
+        if self._there is None:
+            self._there = dict(self.find())
+        return self._there
+
+    def _write(self, trial: EndedTrial) -> None:
+        number, digest = trial.row.number, trial.digest
+        if self._look().get(number) != digest:
+            self.write(trial)
+            self._look()[number] = digest
+
+
+def facts_of(trial: EndedTrial) -> dict[str, str | int | float]:
+    """Give what is to be said of a trial beside its params and metrics."""
+    row = trial.row
+    facts: dict[str, str | int | float] = {
+        "state": str(row.state),
+        "reason": row.reason,
+        "iterations": row.iterations,
+        "seconds": row.seconds,
+        "origin": row.origin,
+        "width": row.width,
+    }
+    if row.value is not None:
+        facts["value"] = row.value
+    if row.parent is not None:
+        facts["parent"] = row.parent
+    return facts
+
+
+def key_of(observed: Observed) -> str:
+    """Tell this study from all others, wherever it lies, in 16 hexadecimal digits."""
+    told = observed.identity or str(observed.directory.resolve())
+    return hashlib.sha256(told.encode()).hexdigest()[:16]

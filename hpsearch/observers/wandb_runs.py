@@ -1,0 +1,136 @@
+"""The sweep in W&B: a run for each trial that has ended, offline unless `WANDB_MODE` says otherwise."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from hpsearch.errors import HpsearchError
+from hpsearch.observers.base import Observed
+from hpsearch.observers.ended_trials import EndedTrial
+from hpsearch.observers.trial_log import TrialLog, facts_of, key_of
+from hpsearch.trial import TrialState
+
+__all__ = ["WandbObserver"]
+
+_WHOLE = "hpsearch-digest"
+"""A file in a run's directory, written when the run is whole: it holds the trial's digest."""
+
+_SECONDS = 30.0
+"""That W&B may take to begin a run, and to end one, where it goes over the network."""
+
+
+class WandbObserver(TrialLog):
+    """Writes runs to `wandb/` in the study's directory, or in `WANDB_DIR`, for `wandb sync`.
+
+    A run's id follows from the study and the trial. `WANDB_PROJECT` is the project, else the sweep's name; the group is
+    the study's directory. A run that a killed process left half written is deleted, and so is that of a trial that went
+    on after it had ended.
+
+    Args:
+        observed: The study.
+    """
+
+    name = "wandb"
+
+    def __init__(self, observed: Observed) -> None:
+        super().__init__(observed)
+        # Before trials run: what they change of the environment is put back.
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        self._study = observed.directory.absolute().name
+        self._sweep = observed.sweep
+        self._key = key_of(observed)
+        self._root = Path(os.environ.get("WANDB_DIR") or observed.directory).absolute()
+        self._mode = os.environ.get("WANDB_MODE") or "offline"
+
+    def find(self) -> Mapping[int, str]:
+        """Look for the study's trials.
+
+        Raises:
+            HpsearchError: W&B is to be told over the network, and nobody is logged in.
+        """
+        import wandb
+
+        if self._mode == "online" and not wandb.api.api_key:  # it would ask for one at the terminal
+            raise HpsearchError("WANDB_MODE=online needs an API key: run `wandb login`, or set WANDB_API_KEY")
+        whole: dict[int, str] = {}
+        for place in (self._root / "wandb").glob(f"*run-*-{self._key}-*"):
+            mark = place / _WHOLE
+            if mark.is_file():
+                whole[int(place.name.rpartition("-")[2])] = mark.read_text()
+        return whole
+
+    def write(self, trial: EndedTrial) -> None:
+        """Write a trial's run, and mark it as whole."""
+        name = f"{self._key}-{trial.row.number}"
+        for former in (self._root / "wandb").glob(f"*run-*-{name}"):
+            shutil.rmtree(former)
+        with _own_hooks():
+            place = self._write_run(trial, name)
+        if place.is_dir():  # WANDB_MODE=disabled leaves nothing
+            _wait_until_written(place)
+            (place / _WHOLE).write_text(trial.digest)
+
+    def _write_run(self, trial: EndedTrial, name: str) -> Path:
+        import wandb
+
+        row, failure = trial.row, trial.row.failure
+        run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT") or self._sweep.name,
+            dir=str(self._root),
+            id=name,
+            name=f"{self._study}-{row.number}",
+            group=self._study,
+            tags=[label[:64] for label in self.labels()],
+            notes=None if failure is None else failure.traceback or failure.message,
+            config=self._sweep.parameters.nest(row.params),
+            reinit="create_new",  # a run of the user's own, in the same process, stays the current one
+            settings=wandb.Settings(
+                mode=self._mode,
+                root_dir=str(self._root),
+                silent=True,
+                console="off",
+                disable_git=True,
+                disable_code=True,
+                disable_job_creation=True,
+                x_disable_stats=True,
+                x_disable_meta=True,
+                x_save_requirements=False,
+                init_timeout=_SECONDS,
+                finish_timeout=_SECONDS,
+                finish_timeout_raises=True,
+                login_timeout=1,
+            ),
+        )
+        for one in trial.reported:
+            run.log({**one.report.metrics, "_timestamp": one.time}, step=one.report.iteration)
+        run.summary["hpsearch"] = facts_of(trial)
+        run.finish(exit_code=int(row.state is TrialState.FAILED))
+        return Path(run.dir).parent
+
+
+def _wait_until_written(place: Path) -> None:
+    """Wait for W&B's process, which may write the last of a run a moment after the run was finished."""
+    size, former = _size(place), -1
+    while size != former:
+        time.sleep(0.05)
+        size, former = _size(place), size
+
+
+def _size(place: Path) -> int:
+    return sum(path.stat().st_size for path in place.glob("*.wandb"))
+
+
+@contextmanager
+def _own_hooks() -> Iterator[None]:
+    """Leave Python's hooks as they are: each run would wrap them once more, until they are too deep to be called."""
+    leave, show = sys.exit, sys.excepthook
+    try:
+        yield
+    finally:
+        sys.exit, sys.excepthook = leave, show

@@ -1,0 +1,228 @@
+"""The screen of `hpsearch watch`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import Footer, Static
+
+from hpsearch.errors import HpsearchError, JournalError
+from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.journal import Journal
+from hpsearch.study.provenance import process_name
+from hpsearch.watch.columns import Columns
+from hpsearch.watch.header import header_lines
+from hpsearch.watch.live_study import LiveStudy
+from hpsearch.watch.question import Question
+from hpsearch.watch.tail import LOOK_SECONDS, Looked, Looking, Tail
+from hpsearch.watch.trial_screen import TrialScreen
+from hpsearch.watch.trial_table import TrialTable
+
+__all__ = ["WatchApp"]
+
+_DONE: Mapping[str, str] = {
+    "pause": "paused: running trials end at their next reports, and nothing new starts",
+    "resume": "goes on",
+    "stop": "ends at the next reports of its trials",
+    "prune": "pruned; what runs of it ends at its next report",
+}
+
+
+class News(Message):
+    """What a look found, or why the study can't be read."""
+
+    def __init__(self, found: Looked | HpsearchError) -> None:
+        super().__init__()
+        self.found = found
+
+
+class Left(Message):
+    """A request stands in the journal, or can't be left there."""
+
+    def __init__(self, verb: str, number: int | HpsearchError) -> None:
+        super().__init__()
+        self.verb = verb
+        self.number = number
+
+
+class WatchApp(App[None]):
+    """A study's trials and how it stands; all that it writes are requests to the process that runs it.
+
+    Args:
+        place: The study's directory.
+        pasted: The same, as a shell takes it.
+        tail: Of its journal, which was looked at once.
+        study: As that look found it.
+        pause: Seconds between two looks.
+    """
+
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("p", "pause", "pause"),
+        Binding("x", "stop", "stop"),
+        Binding("d", "prune", "prune"),
+        Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", "quit", show=False, priority=True),
+    ]
+    CSS = """
+    * {
+        scrollbar-size-vertical: 1;
+        scrollbar-background: ansi_default; scrollbar-background-hover: ansi_default;
+        scrollbar-background-active: ansi_default;
+    }
+    #header { height: auto; max-height: 50%; margin-bottom: 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    """
+
+    def __init__(
+        self, place: StudyDirectory, pasted: str, tail: Tail, study: LiveStudy, pause: float = LOOK_SECONDS
+    ) -> None:
+        super().__init__()
+        self.theme = "ansi-dark"  # the terminal's own colours, dark or light
+        self.title = f"hpsearch watch {pasted}"
+        self.study = study
+        self._place, self._pasted = place, pasted
+        self._looking = Looking(tail, lambda found: self.post_message(News(found)), pause)
+        self._header, self._table = Static(id="header"), TrialTable(Columns(study.sweep), study.rows)
+        self._problem = self._described = ""
+        self._asked: dict[int, str] = {}
+
+    def compose(self) -> ComposeResult:
+        """Make what is shown."""
+        yield self._header
+        yield self._table
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin to look."""
+        if not self.is_headless:
+            for number in (signal.SIGTERM, signal.SIGHUP):  # the terminal is given back as it was
+                asyncio.get_running_loop().add_signal_handler(number, self.exit)
+        self._table.focus()
+        self._table.changed((), self._best())
+        self._draw_header()
+        self._looking.start()
+
+    def on_unmount(self) -> None:
+        """Look no more."""
+        self._looking.end()
+
+    def on_news(self, message: News) -> None:
+        """Show what is new."""
+        if not self._table.is_attached:
+            return  # this is the end
+        if not self.is_headless and not os.isatty(sys.stdin.fileno()):
+            self.exit()  # the terminal was closed, and whoever started this lets nothing end by that
+            return
+        found = message.found
+        if isinstance(found, HpsearchError):
+            self._problem = str(found)
+        else:
+            self._take(found)
+        self._draw_header()
+        self._tell_answers()
+
+    def _take(self, looked: Looked) -> None:
+        anew = looked.record is not None
+        try:
+            changed = self.study.take(looked)
+        except JournalError as error:
+            # It was taken for killed, say, where its lock can't be seen for a moment; what there is from the beginning
+            # on tells for sure.
+            self._problem = str(error)
+            if not anew:
+                self._looking.soon(anew=True)
+            return
+        self._problem = ""
+        if anew:
+            self._table.begin(Columns(self.study.sweep))
+        self._table.changed(changed, self._best(), anew)
+        if isinstance(self.screen, TrialScreen):
+            self.screen.news(anew or self.screen.trial in changed)
+
+    def _best(self) -> set[int]:
+        return {row.number for row in self.study.leaders if row.feasible}
+
+    def _draw_header(self) -> None:
+        lines = list(header_lines(self.study, self._pasted, self._problem))
+        shown = Text("\n").join(lines)
+        if shown.markup != self._described:
+            self._described = shown.markup
+            self._header.update(shown)
+
+    def on_trial_table_chosen(self, message: TrialTable.Chosen) -> None:
+        """Open a trial."""
+        self.push_screen(TrialScreen(self._place.path, self._pasted, message.trial))
+
+    def action_pause(self) -> None:
+        """Let the sweep rest, or go on."""
+        self._ask("resume" if self.study.ended.state == "paused" else "pause")
+
+    def action_stop(self) -> None:
+        """End the sweep, after a question."""
+        if self._may("stop"):
+            question = f"Stop {self.study.sweep.name}? Its trials end at their next reports; hpsearch resume goes on."
+            self.push_screen(Question(question), lambda yes: self._ask("stop") if yes else None)
+
+    def action_prune(self) -> None:
+        """End a trial, after a question."""
+        trial = self.screen.trial if isinstance(self.screen, TrialScreen) else self._table.cursor
+        if trial is not None and self._may("prune"):
+            question = f"End trial {trial}, and go on without it?"
+            self.push_screen(Question(question), lambda yes: self._ask("prune", {"trials": [trial]}) if yes else None)
+
+    def _may(self, verb: str) -> bool:
+        """Say whether there is a process to ask; tell the user where there is none."""
+        if self.study.is_live and not self.study.is_told:
+            return True
+        instead = f"it goes on with: hpsearch resume {self._pasted}"
+        if self.study.is_told:
+            instead = "its trials are asked for and told of"
+        self.notify(f"no process runs this study, so there is nothing to {verb}; {instead}", severity="warning")
+        return False
+
+    def _ask(self, verb: str, details: Mapping[str, Any] | None = None) -> None:
+        """Leave a request, in a thread: where others write the journal at this moment that may take a while."""
+        if not self._may(verb):
+            return
+
+        def leave() -> None:
+            try:
+                with Journal.read(self._place.journal) as journal:
+                    left: int | HpsearchError = journal.request(verb, details, process_name())
+            except HpsearchError as error:
+                left = error
+            self.post_message(Left(verb, left))
+
+        threading.Thread(target=leave, name="hpsearch-watch-ask", daemon=True).start()
+
+    def on_left(self, message: Left) -> None:
+        """Wait for the answer."""
+        if isinstance(message.number, HpsearchError):
+            self.notify(f"can't {message.verb}: {message.number}", severity="error")
+            return
+        self._asked[message.number] = message.verb
+        self.notify(f"asked {self.study.holder} to {message.verb}")
+        self._looking.soon()
+
+    def _tell_answers(self) -> None:
+        for number, verb in list(self._asked.items()):
+            answer = self.study.answers.get(number)
+            if answer is not None and answer.refused:
+                self.notify(f"{verb} was refused: {answer.refused}", severity="warning")
+            elif answer is not None:
+                self.notify(_DONE[verb])
+            elif not self.study.is_live:
+                self.notify(f"the process ended before it could {verb}", severity="warning")
+            else:
+                continue
+            del self._asked[number]

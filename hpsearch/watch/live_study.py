@@ -1,0 +1,191 @@
+"""A study as its journal tells it up to now, moved on by what is added."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from hpsearch.events import Ended, Event, Failed, Opened, Started, Steered
+from hpsearch.observers.time_left import TimeLeft
+from hpsearch.report.study import stored_sweep
+from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.study.standing import Standing
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.task import Workers
+from hpsearch.trial import TrialRow, TrialState
+from hpsearch.watch.tail import Looked
+
+__all__ = ["LiveStudy"]
+
+
+class LiveStudy:
+    """Where a study stands.
+
+    Args:
+        looked: What the first look found.
+
+    Raises:
+        JournalError: The journal holds what can't have happened.
+    """
+
+    def __init__(self, looked: Looked) -> None:
+        self.rows: list[TrialRow] = []
+        """Every trial, by number."""
+        self.holder: str | None = None
+        """The process that runs it, `user@host:pid`."""
+        self.answers: dict[int, Steered] = {}
+        """What came of requests, by their number."""
+        self.failure: tuple[int, str] | None = None
+        """(trial, message) of the newest failure."""
+        self.take(looked)
+
+    def _begin(self, record: Mapping[str, Any]) -> None:
+        sweep = stored_sweep(dict(record))
+        self._journaled = JournaledState(sweep)
+        self._records = self._journaled.records
+        # What an entry means may hang on whether the process still lives, which changes without one.
+        self._standing = {live: Standing(sweep, live) for live in (True, False)}
+        self._time_left = TimeLeft(sweep, live=False)
+        self._opened: Opened | None = None
+        self._runs = 0
+        self._began = self._last = 0.0
+        self._widths: dict[int, int] = {}  # of the trials that run
+        self._busy = self._most_busy = 0
+        self.rows.clear()
+        self.answers.clear()
+        self.failure = None
+
+    def take(self, looked: Looked) -> set[int]:
+        """Move on; give the trials that changed.
+
+        Raises:
+            JournalError: The journal holds what can't have happened.
+        """
+        if looked.record is not None:
+            self._begin(looked.record)
+        changed: set[int] = set()
+        for entry in looked.entries:
+            changed |= self._touched(entry)
+            for _ in self._journaled.read((entry,)):
+                self._follow(entry)
+        self.holder = looked.holder
+        if not self.is_live and not self.is_told and self._records.running:
+            changed |= self._records.running
+            self._journaled.apply(Ended("interrupted"))  # nobody runs what was running when the last process died
+            self._widths.clear()
+            self._busy = 0
+        self.rows += [self._records.of(trial).row() for trial in range(len(self.rows), len(self._records))]
+        for trial in changed:
+            self.rows[trial] = self._records.of(trial).row()
+        return changed
+
+    def _touched(self, entry: Entry) -> set[int]:
+        """Give the trials whose rows an entry changes."""
+        event, decided = entry.event, {decision.trial for decision in entry.followed.decisions}
+        if isinstance(event, Opened | Ended | Steered):
+            return decided | self._records.running
+        trial = _trial_of(event)
+        return decided if trial is None else decided | {trial}
+
+    def _follow(self, entry: Entry) -> None:
+        event = entry.event
+        for standing in self._standing.values():
+            standing.take(entry)
+        self._last = max(self._last, entry.time)
+        match event:
+            case Opened():
+                self._opened, self._began, self._last, self._most_busy = event, entry.time, entry.time, 0
+                self._runs += 1
+            case Started(segment=segment):
+                self._widths[segment.trial] = segment.width
+                self._busy += segment.width
+            case Failed(trial=trial, failure=failure, retry=False):
+                self.failure = trial, failure.message
+            case Steered(request=int(number)):
+                self.answers[number] = event
+        if not self._records.running:
+            self._widths.clear()
+            self._busy = 0
+        elif (ended := _trial_of(event)) is not None and ended not in self._records.running:
+            self._busy -= self._widths.pop(ended, 0)
+        self._most_busy = max(self._most_busy, self._busy)
+        self._time_left.pass_on(self.workers, self._last - self._began)
+        self._time_left.observe(event)
+
+    @property
+    def sweep(self) -> Sweep:
+        """The sweep, with what it was extended by."""
+        return self._standing[True].sweep
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a process runs it."""
+        return self.holder is not None
+
+    @property
+    def is_told(self) -> bool:
+        """Whether its trials run elsewhere, and are asked for and told of."""
+        return self._journaled.told
+
+    @property
+    def ended(self) -> Ended:
+        """How it stands, in the words of `hpsearch list`, such as `running`, `paused`, `finished` or `killed`."""
+        standing = self._standing[self.is_live]
+        if self.is_told and not standing.has_ended:
+            return Ended("open")
+        if self.is_live or standing.ended.state != "interrupted" or standing.has_ended:
+            return standing.ended
+        return Ended("killed" if self._opened is not None else "not begun")
+
+    @property
+    def counts(self) -> dict[TrialState, int]:
+        """Trials by state."""
+        return self._journaled.counts()
+
+    @property
+    def total(self) -> tuple[int, int] | None:
+        """(trials, iterations) of the whole sweep; None where it has no bound, or never ran."""
+        return self._journaled.total
+
+    @property
+    def iterations(self) -> int:
+        """Iterations that count, those run again from zero included."""
+        return self._journaled.iterations
+
+    @property
+    def leaders(self) -> list[TrialRow]:
+        """The trials that no other one is better than, by number: of one goal the best one."""
+        return self._journaled.leaders()
+
+    @property
+    def workers(self) -> Workers:
+        """Who runs it: where nobody said how many there are, as many as were busy at once."""
+        told = None if self._opened is None else self._opened.workers
+        ready = self._most_busy if told is None else max(told, self._busy)
+        return Workers(ready, self._busy, ready)
+
+    @property
+    def workers_are_told(self) -> bool:
+        """Whether the run says how many workers it has."""
+        return self._opened is not None and self._opened.workers is not None
+
+    def remaining(self, now: float | None = None) -> float | None:
+        """Give the seconds that are left, None where they can't be told within a factor of two.
+
+        Of a resumed study they can't: with which limits and targets it goes on is in no journal.
+
+        Args:
+            now: Seconds since the epoch; None: this moment's.
+        """
+        virtual = self._opened is not None and self._opened.backend == "simulated"
+        if self.ended.state != "running" or self._runs != 1 or virtual:
+            return None
+        elapsed = max(time.time() if now is None else now, self._last) - self._began
+        return self._time_left.estimate(self._journaled.rungs(), self.total, self.workers, elapsed)
+
+
+def _trial_of(event: Event) -> int | None:
+    """Give the trial that an event is of."""
+    trial: int | None = event.segment.trial if isinstance(event, Started) else getattr(event, "trial", None)
+    return trial

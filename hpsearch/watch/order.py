@@ -1,0 +1,67 @@
+"""Trials in the order of a column, kept up as they change."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from hpsearch.trial import TrialRow
+
+__all__ = ["Order"]
+
+_Keyed = tuple[Any, int]
+"""(What it is sorted by, number)."""
+
+
+class Order:
+    """Sorts once; after that it takes about as long for a trial that changes as if there were few.
+
+    Args:
+        key: What a row is sorted by; None: it comes last.
+        rows: All of them.
+        descending: The last one first; those that come last still do.
+    """
+
+    def __init__(self, key: Callable[[TrialRow], Any], rows: Iterable[TrialRow], descending: bool = False) -> None:
+        self._key = key
+        self._descending = descending
+        self._keys: dict[int, Any] = {row.number: key(row) for row in rows}
+        self._having: list[_Keyed] = sorted((of, number) for number, of in self._keys.items() if of is not None)
+        self._lacking: list[_Keyed] = sorted((0, number) for number, of in self._keys.items() if of is None)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, place: int) -> int:
+        """Give the trial at a place, from 0."""
+        having = len(self._having)
+        if place >= having:
+            return self._lacking[place - having][1]
+        return self._having[having - 1 - place if self._descending else place][1]
+
+    def __contains__(self, trial: int) -> bool:
+        return trial in self._keys
+
+    def place(self, trial: int) -> int:
+        """Give a trial's place."""
+        key, having = self._keys[trial], len(self._having)
+        if key is None:
+            return having + bisect_left(self._lacking, (0, trial))
+        place = bisect_left(self._having, (key, trial))
+        return having - 1 - place if self._descending else place
+
+    def take(self, row: TrialRow) -> None:
+        """Take a row that is new, or has changed."""
+        trial, key = row.number, self._key(row)
+        if trial in self._keys:
+            former = self._keys[trial]
+            if former == key:
+                return
+            found = self._lacking if former is None else self._having
+            del found[bisect_left(found, (0 if former is None else former, trial))]
+        self._keys[trial] = key
+        if key is None:
+            insort(self._lacking, (0, trial))
+        else:
+            insort(self._having, (key, trial))

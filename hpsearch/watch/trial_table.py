@@ -1,0 +1,237 @@
+"""The table of trials, of which the lines that are seen alone are made: there may be many thousands."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from hpsearch.trial import TrialRow, TrialState
+from hpsearch.watch.columns import Columns, TrialColumn
+from hpsearch.watch.order import Order
+from hpsearch.watch.window import GAP, Widths, Window, window_of
+
+__all__ = ["TrialTable"]
+
+_STYLES = {
+    TrialState.RUNNING: Style(color="cyan"),
+    TrialState.FAILED: Style(color="red"),
+    TrialState.STOPPED: Style(dim=True),
+    TrialState.WAITING: Style(),
+    TrialState.COMPLETE: Style(),
+}
+_BEST = Style(color="green", bold=True)
+_HEAD = Style(bold=True, underline=True)
+_SORTED = Style(bold=True, underline=True, reverse=True)
+_CURSOR = Style(reverse=True)
+
+
+class TrialTable(ScrollView, can_focus=True):
+    """Trials, in the order of a column. The cursor stays on its trial, wherever that goes.
+
+    Args:
+        columns: What there is to show.
+        rows: Every trial, by number; changed by the owner, who calls `changed`.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "open"),
+        Binding("s", "sort(1)", "sort"),
+        Binding("S", "sort(-1)", "sort by the one before", show=False),
+        Binding("r", "reverse", "reverse"),
+        Binding("up,k", "move(-1)", "up", show=False),
+        Binding("down,j", "move(1)", "down", show=False),
+        Binding("pageup", "page(-1)", "page up", show=False),
+        Binding("pagedown", "page(1)", "page down", show=False),
+        Binding("home", "first", "first", show=False),
+        Binding("end", "last", "last", show=False),
+        Binding("left", "skip(-1)", "columns before", show=False),
+        Binding("right", "skip(1)", "columns behind", show=False),
+    ]
+
+    DEFAULT_CSS = "TrialTable { overflow-x: hidden; overflow-y: auto; height: 1fr; }"
+
+    class Chosen(Message):
+        """A trial is to be opened."""
+
+        def __init__(self, trial: int) -> None:
+            super().__init__()
+            self.trial = trial
+
+    def __init__(self, columns: Columns, rows: Sequence[TrialRow]) -> None:
+        super().__init__()
+        self._columns, self._rows = columns, rows
+        self._best: Collection[int] = ()
+        self._widths = Widths()
+        self._skipped = 0
+        self._window: tuple[object, Window] | None = None
+        self._version = 0
+        self._columns.see(rows)
+        goals = [column for column in columns.all if column.key is not None]
+        self._sorted = goals[0] if len(goals) == 1 else columns.all[0]
+        self._descending = False
+        self._order = Order(self._sorted.sorts_by, rows)
+        self.cursor: int | None = self._order[0] if rows else None
+        """The trial that it is on."""
+
+    @property
+    def sorted_by(self) -> str:
+        """The head of the column that the trials are sorted by."""
+        return self._sorted.head
+
+    @property
+    def numbers(self) -> list[int]:
+        """Every trial, in the order of the lines."""
+        return [self._order[place] for place in range(len(self._order))]
+
+    def changed(self, trials: Collection[int], best: Collection[int], anew: bool = False) -> None:
+        """Take note of rows that are new or changed, and which trials are the best; `anew`: they are all new."""
+        if not trials and not anew and best == self._best:
+            return
+        if self._columns.see(self._rows if anew else [self._rows[trial] for trial in trials]) or anew:
+            self._sort(self._named(self._sorted.head), self._descending)
+        else:
+            for trial in trials:
+                self._order.take(self._rows[trial])
+        self._best = best
+        if self.cursor is None or self.cursor not in self._order:
+            self.cursor = self._order[0] if len(self._order) else None
+        self._redraw()
+
+    def begin(self, columns: Columns) -> None:
+        """Show another sweep's trials, which take the place of the former ones."""
+        self._columns = columns
+
+    def on_mount(self) -> None:
+        """Begin."""
+        self._redraw()
+
+    def on_resize(self) -> None:
+        """Fit into another terminal."""
+        self._redraw()
+
+    def render_line(self, y: int) -> Strip:
+        """Give a line: the heads first, then trials."""
+        window, width = self._seen(), self._width
+        if y == 0:
+            styles = [_SORTED if column is self._sorted else _HEAD for column in window.columns]
+            return _strip(window.head, styles, width)
+        place = self.scroll_offset.y + y - 1
+        if y - 1 >= len(window.cells) or place >= len(self._order):
+            return Strip.blank(width, Style.null())
+        row = self._rows[self._order[place]]
+        whole = _CURSOR if row.number == self.cursor else _STYLES[row.state]
+        best = whole
+        if row.number in self._best:
+            best = _BEST if whole is not _CURSOR else _CURSOR + Style(bold=True)
+        return _strip(window.cells[y - 1], [best if column.is_kept else whole for column in window.columns], width)
+
+    def action_open(self) -> None:
+        """Open the trial that the cursor is on."""
+        if self.cursor is not None:
+            self.post_message(self.Chosen(self.cursor))
+
+    def action_sort(self, step: int) -> None:
+        """Sort by the next column that is seen, or the one before."""
+        seen = self._seen().columns
+        place = seen.index(self._sorted) + step if self._sorted in seen else 0
+        self._sort(seen[place % len(seen)])
+        self._redraw()
+
+    def action_reverse(self) -> None:
+        """Turn the order around."""
+        self._sort(self._sorted, not self._descending)
+        self._redraw()
+
+    def action_move(self, step: int) -> None:
+        """Move the cursor."""
+        if self.cursor is None:
+            return
+        place = min(max(self._order.place(self.cursor) + step, 0), len(self._order) - 1)
+        self.cursor = self._order[place]
+        first, height = self.scroll_offset.y, self._height
+        if not first <= place < first + height:
+            self.scroll_to(y=place if place < first else place - height + 1, animate=False)
+        self._redraw()
+
+    def action_page(self, step: int) -> None:
+        """Move it by a page."""
+        self.action_move(step * self._height)
+
+    def action_first(self) -> None:
+        """Move it to the first trial."""
+        self.action_move(-len(self._order))
+
+    def action_last(self) -> None:
+        """Move it to the last one."""
+        self.action_move(len(self._order))
+
+    def action_skip(self, step: int) -> None:
+        """Leave columns out in front, to see those behind."""
+        if step < 0 or self._seen().left_out[self._skipped :]:
+            self._skipped = max(0, self._skipped + step)
+            self._redraw()
+
+    def on_click(self, event: events.Click) -> None:
+        """Sort by a head; move the cursor to a trial, and open the one that it is on."""
+        y = event.y
+        if y == 0:
+            if (column := self._seen().column_at(event.x)) is not None:
+                self._sort(column, column is self._sorted and not self._descending)
+                self._redraw()
+            return
+        place = self.scroll_offset.y + y - 1
+        if place >= len(self._order):
+            return
+        if self._order[place] == self.cursor:
+            self.action_open()
+        else:
+            self.cursor = self._order[place]
+            self._redraw()
+
+    @property
+    def _width(self) -> int:
+        return self.scrollable_content_region.width
+
+    @property
+    def _height(self) -> int:
+        return max(self.size.height - 1, 1)
+
+    def _named(self, head: str) -> TrialColumn:
+        return next((column for column in self._columns.all if column.head == head), self._columns.all[0])
+
+    def _sort(self, column: TrialColumn, descending: bool = False) -> None:
+        self._sorted, self._descending = column, descending
+        self._order = Order(column.sorts_by, self._rows, descending)
+
+    def _seen(self) -> Window:
+        """Give what is seen; made once for all of its lines."""
+        first = self.scroll_offset.y
+        state = self._version, first, self._width, self._height
+        if self._window is None or self._window[0] != state:
+            places = range(first, min(first + self._height, len(self._order)))
+            rows = [self._rows[self._order[place]] for place in places]
+            made = window_of(rows, self._columns.all, self._widths, self._width, self._skipped)
+            self._window = state, made
+        return self._window[1]
+
+    def _redraw(self) -> None:
+        self._version += 1
+        self.virtual_size = Size(self._width, len(self._order) + 1)
+        self.refresh()
+
+
+def _strip(cells: Sequence[str], styles: Sequence[Style], width: int) -> Strip:
+    parts = []
+    for cell, style in zip(cells, styles, strict=True):
+        parts += [Segment(cell, style), Segment(" " * GAP, style if style.reverse and not style.underline else None)]
+    rest = parts[-1].style if parts else None
+    return Strip(parts).adjust_cell_length(width, rest)

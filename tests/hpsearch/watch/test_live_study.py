@@ -1,0 +1,121 @@
+"""What a study shows as it goes on is what reading its whole journal tells."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpsearch.decision import Followed
+from hpsearch.errors import JournalError
+from hpsearch.events import ASK_TELL, Ended, Event, Opened, Steered
+from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.trial import TrialRow, TrialState
+from hpsearch.watch.header import header_lines
+from hpsearch.watch.live_study import LiveStudy
+from hpsearch.watch.tail import Looked
+from tests.hpsearch.support.lives import OPENED, Life, lives
+from tests.hpsearch.support.scripted import sweep_of
+
+HOLDER = "ann@box:7"
+
+
+def shown(rows: list[TrialRow]) -> list[str]:
+    """Rows as text, in which NaN is equal to NaN; when a checkpoint is let go is seen by who writes alone."""
+    return [repr(replace(row, checkpoint=None)) for row in rows]
+
+
+def begun(life: Life, count: int, holder: str | None = HOLDER) -> LiveStudy:
+    return LiveStudy(Looked(life.entries[:count], holder, {"sweep": life.sweep.to_json()}))
+
+
+def entry(event: Event, when: float = 1e6) -> Entry:
+    return Entry(when, event, Followed())
+
+
+@settings(max_examples=35)
+@given(lives(), st.lists(st.integers(0, 7), max_size=30))
+def test_however_one_looks_at_it_the_rows_are_those_of_the_whole_journal(life, steps):
+    life.run()
+    at = steps[0] if steps else 0
+    study = begun(life, at)
+    for step in [*steps[1:], len(life.entries)]:
+        before = shown(study.rows)
+        changed = study.take(Looked(life.entries[at : at + step], HOLDER))
+        at += step
+        whole = JournaledState(study.sweep)
+        for _ in whole.read(life.entries[:at]):
+            pass
+        assert shown(study.rows) == shown(whole.rows())
+        after = shown(study.rows)
+        assert {trial for trial in range(len(after)) if [after[trial]] != before[trial : trial + 1]} <= changed
+        assert [row.number for row in study.leaders] == [row.number for row in whole.leaders()]
+        assert study.workers.busy == sum(segment.width for segment in whole.records.segments())
+        assert list(header_lines(study, "runs/x"))
+
+
+def test_one_that_was_killed_has_nothing_that_runs_and_goes_on_when_it_is_resumed():
+    life = Life(sweep_of(), 0, 4, 0.0)
+    while len(life.study_state.running()) < 4:
+        life.step()
+    study = begun(life, len(life.entries))
+    assert (study.ended.state, study.counts[TrialState.RUNNING], study.workers.busy) == ("running", 4, 4)
+    assert study.take(Looked((), None)) == {0, 1, 2, 3}
+    assert (study.ended.state, study.counts[TrialState.RUNNING], study.workers.busy) == ("killed", 0, 0)
+    assert "hpsearch resume runs/x" in "\n".join(line.plain for line in header_lines(study, "runs/x"))
+    known = len(life.entries)
+    life.take(OPENED)
+    life.run()
+    study.take(Looked(life.entries[known:], HOLDER))
+    assert shown(study.rows) == shown(life.study_state.rows())
+
+
+def test_one_that_was_wrongly_taken_for_killed_says_so_and_is_right_when_read_anew():
+    life = Life(sweep_of(), 0, 4, 0.0)
+    while len(life.study_state.running()) < 4:
+        life.step()
+    study, known = begun(life, len(life.entries), holder=None), len(life.entries)
+    life.run()
+    with pytest.raises(JournalError, match="can't have happened"):
+        study.take(Looked(life.entries[known:], HOLDER))
+    study.take(Looked(life.entries, HOLDER, {"sweep": life.sweep.to_json()}))
+    assert shown(study.rows) == shown(life.study_state.rows())
+
+
+def test_its_state_follows_what_is_asked_and_who_runs_it():
+    life = Life(sweep_of(), 0, 1, 0.0)
+    study = begun(life, 0, holder=None)
+    assert study.ended.state == "not begun"
+    study.take(Looked([entry(OPENED), entry(Steered("pause", "bo@box:3", 5))], HOLDER))
+    assert study.ended.state == "paused"
+    assert "by bo@box" in study.ended.message
+    assert study.answers[5].verb == "pause"
+    study.take(Looked((), None))
+    assert study.ended.state == "killed"
+    study.take(Looked([entry(OPENED), entry(Ended("stopped"))], None))
+    assert study.ended.state == "stopped"
+
+
+def test_trials_that_are_asked_for_stay_open_without_a_process():
+    life = Life(sweep_of(), 0, 2, 0.0)
+    life.take(Opened(ASK_TELL, None, "", ""))
+    life.step()
+    study = begun(life, len(life.entries), holder=None)
+    assert (study.ended.state, study.counts[TrialState.RUNNING]) == ("open", 1)
+
+
+@pytest.mark.parametrize("resumed", [False, True], ids=["first run", "resumed"])
+def test_the_time_left_is_that_of_a_first_run_which_has_the_limits_that_were_recorded(resumed):
+    life = Life(sweep_of(early_terminate=None, max_iter=2, run_cap=12), 0, 1, 0.0)
+    while len(life.study_state.rows()) < 7:
+        life.step()
+    entries = [replace(one, time=place / 2) for place, one in enumerate(life.entries)]
+    begin = [entry(OPENED, 0.0), *([entry(OPENED, 0.0)] if resumed else [])]
+    study = LiveStudy(Looked([*begin, *entries[1:]], HOLDER, {"sweep": life.sweep.to_json()}))
+    left = study.remaining(now=entries[-1].time)
+    if resumed:
+        assert left is None
+    else:
+        assert left == pytest.approx(6.0, rel=0.3)  # six trials of a second each
