@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpsearch.cli.arguments import Commands, add_command
+from hpsearch.cli.arguments import Commands, add_command, positive
 
 __all__ = ["add_comparing"]
 
@@ -23,3 +23,15 @@ def add_comparing(commands: Commands) -> None:
     command.add_argument("dirs", type=Path, nargs="*", metavar="DIR", help="(default: the newest study in runs)")
     command.add_argument("--output", type=Path, metavar="FILE", help="(default: report.html in the first DIR)")
     command.add_argument("--png", type=Path, metavar="FOLDER", help="write each picture there, too")
+
+    text = "open TensorBoard on a study, or on several beside each other, also while they run"
+    command = add_command(commands, "tensorboard", "tensorboard:tensorboard", text)
+    command.add_argument("dirs", type=Path, nargs="*", metavar="DIR", help="(default: the newest study in runs)")
+    text = "show the best N trials, as many of each study (default: %(default)s)"
+    command.add_argument("--top", type=positive, default=20, metavar="N", help=text)
+    command.add_argument("--all", action="store_true", help="show all trials")
+    text = "write what TensorBoard reads to this folder, and leave it there"
+    command.add_argument("--output", type=Path, metavar="FOLDER", help=text)
+    command.add_argument("--no-browser", action="store_true", help="print the address alone")
+    command.add_argument("--host", default="localhost")
+    command.add_argument("--port", type=int, default=6006, help="0: any free port (default: %(default)s)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -16,14 +15,14 @@ from hpsearch.errors import HpsearchError
 from hpsearch.known_observers import check_observer
 from hpsearch.report.best import BestTrial
 from hpsearch.report.layout import screen_of
-from hpsearch.report.study import Study, load
+from hpsearch.report.study import Study
 from hpsearch.report.wording import counted
 from hpsearch.run.observing import show_observer
 from hpsearch.run.study_run import storage_errors
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.provenance import process_name
 
-__all__ = ["best", "doctor", "export", "lineage", "status", "tensorboard"]
+__all__ = ["best", "doctor", "export", "lineage", "status"]
 
 
 def status(given: argparse.Namespace) -> int:
@@ -152,17 +151,6 @@ def _show(given: argparse.Namespace) -> int:
             left = f"; {counted(running, 'trial')} that haven't ended come later" if running else ""
             print(f"{place.path}: {name} has seen it{left}")
     return 0
-
-
-def tensorboard(given: argparse.Namespace) -> int:
-    """Become TensorBoard."""
-    place = StudyDirectory(directory_of(given))
-    # Who asks and tells writes no event files, so those that there are may lack what was told since.
-    if load(place.path).is_told or not place.tensorboard.is_dir():
-        with storage_errors(place):
-            show_observer(place, "tensorboard")
-    words = ["-m", "tensorboard.main", "--logdir", str(place.tensorboard), "--host", given.host]
-    os.execv(sys.executable, [sys.executable, *words, "--port", str(given.port)])
 
 
 def doctor(given: argparse.Namespace) -> int:

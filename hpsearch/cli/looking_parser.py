@@ -88,10 +88,6 @@ def add_looking(commands: Commands) -> None:
     text = "show the study to this observer, as if it had watched: csv, mlflow, ...; may be repeated"
     command.add_argument("--observer", action="append", default=[], metavar="NAME", help=text)
 
-    command = add_study_command(commands, "tensorboard", "look:tensorboard", "open TensorBoard on a study", newest=True)
-    command.add_argument("--host", default="localhost")
-    command.add_argument("--port", type=int, default=6006, help="0: any free port (default: %(default)s)")
-
     command = add_command(commands, "benchmark", "benchmark:benchmark", "compare search methods over recorded tables")
     command.add_argument("suite", type=Path, metavar="SUITE.yaml")
     comma_list(command, "--methods", str, "NAME", "which (default: all that there are); the first is compared with")

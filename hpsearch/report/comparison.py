@@ -19,9 +19,21 @@ from hpsearch.report.course import Course, Moment
 from hpsearch.report.study import Study, load
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.difference import differing
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialRow
 
-__all__ = ["AXES", "Axis", "Comparison", "Difference", "Run", "Side", "Spread", "compare"]
+__all__ = [
+    "AXES",
+    "Axis",
+    "Comparison",
+    "Difference",
+    "Run",
+    "Side",
+    "Spread",
+    "compare",
+    "same_but_for_seed",
+    "spread",
+]
 
 Axis = Literal["trials", "iterations", "seconds"]
 AXES: tuple[Axis, ...] = ("trials", "iterations", "seconds")
@@ -92,10 +104,7 @@ class Side:
 
     def spread(self, values: Sequence[float | None]) -> Spread:
         """Give median and quartiles, of which one between a number and none is none."""
-        sign = -1.0 if self.more_is_better else 1.0
-        signed = sorted(math.inf if value is None else sign * value for value in values)
-        found = [_quantile(signed, share) for share in (0.5, 0.75, 0.25)]
-        return Spread(*(None if math.isnan(value) or value == math.inf else sign * value for value in found))
+        return spread(values, self.more_is_better)
 
     @property
     def best_run(self) -> Run:
@@ -169,7 +178,7 @@ class Comparison:
 
     def differing(self, side: Side) -> dict[str, tuple[str, str]]:
         """Give the keys in which a side's sweep differs from the first one's, and what each has there."""
-        return _without_seed(self.sides[0].runs[0].study, side.runs[0].study)
+        return _without_seed(self.sides[0].runs[0].study.sweep, side.runs[0].study.sweep)
 
     @cached_property
     def differences(self) -> list[Difference]:
@@ -244,17 +253,31 @@ def compare(*given: Study | str | Path) -> Comparison:
         Run(study, known, tuple(_value(moment, objective, reference) for moment in known.changes))
         for study, known in zip(studies, courses, strict=True)
     ]
-    groups: list[list[Run]] = []
-    for run in runs:
-        same = next((group for group in groups if not _without_seed(group[0].study, run.study)), None)
-        if same is None:
-            groups.append([run])
-        else:
-            same.append(run)
+    groups = [[runs[place] for place in places] for places in same_but_for_seed([one.sweep for one in studies])]
     more = objective.several or objective.goals[0].goal == "maximize"
     labels = _labels([group[0].study for group in groups])
     sides = tuple(Side(label, tuple(group), more) for label, group in zip(labels, groups, strict=True))
     return Comparison(objective, sides, reference)
+
+
+def spread(values: Sequence[float | None], more_is_better: bool) -> Spread:
+    """Give median and quartiles; None is worse than all numbers, and one between a number and None is None."""
+    sign = -1.0 if more_is_better else 1.0
+    signed = sorted(math.inf if value is None else sign * value for value in values)
+    found = [_quantile(signed, share) for share in (0.5, 0.75, 0.25)]
+    return Spread(*(None if math.isnan(value) or value == math.inf else sign * value for value in found))
+
+
+def same_but_for_seed(sweeps: Sequence[Sweep]) -> list[list[int]]:
+    """Give the places of those that differ in their seed alone together, in their order."""
+    groups: list[list[int]] = []
+    for place, sweep in enumerate(sweeps):
+        same = next((group for group in groups if not _without_seed(sweeps[group[0]], sweep)), None)
+        if same is None:
+            groups.append([place])
+        else:
+            same.append(place)
+    return groups
 
 
 def _is_same(one: Study, other: Study) -> bool:
@@ -272,8 +295,8 @@ def _aims(objective: Objective) -> list[tuple[str, str, str]]:
     return [(goal.name, goal.goal, goal.scope) for goal in objective.goals]
 
 
-def _without_seed(one: Study, other: Study) -> dict[str, tuple[str, str]]:
-    found = differing(one.sweep.to_json(), other.sweep.to_json())
+def _without_seed(one: Sweep, other: Sweep) -> dict[str, tuple[str, str]]:
+    found = differing(one.to_json(), other.to_json())
     return {key: both for key, both in found.items() if key != "seed"}
 
 

@@ -11,7 +11,7 @@ from hpsearch.study.running_time import RunningTime
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import Score
 
-__all__ = ["Course", "Moment", "course"]
+__all__ = ["Course", "CourseSoFar", "Moment", "course"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +41,40 @@ class Course:
     """How it stands."""
 
 
-def course(sweep: Sweep, entries: Iterable[Entry]) -> Course:
-    """Go through a journal."""
-    journaled, running = JournaledState(sweep), RunningTime()
-    changes: list[Moment] = []
-    began: float | None = None
-    now = Moment(0.0, 0, 0, 0.0, ())
-    for entry in journaled.read(entries):
-        running.take(entry)
-        began = entry.time if began is None else began
-        seconds = entry.time - began if journaled.told else running.seconds
-        front = now.front
+class CourseSoFar:
+    """A course while it goes on."""
+
+    def __init__(self) -> None:
+        self.changes: list[Moment] = []
+        """Every change of the front."""
+        self.now = Moment(0.0, 0, 0, 0.0, ())
+        """How it stands."""
+        self._running = RunningTime()
+        self._began: float | None = None
+
+    def take(self, entry: Entry, journaled: JournaledState) -> None:
+        """Take the next entry.
+
+        Args:
+            entry: Of the journal.
+            journaled: The state that it led to.
+        """
+        self._running.take(entry)
+        self._began = entry.time if self._began is None else self._began
+        seconds = entry.time - self._began if journaled.told else self._running.seconds
+        front = self.now.front
         if isinstance(entry.event, Finished | Failed | Retried | Reverted):
             front = tuple(row.score for row in journaled.leaders() if row.feasible and row.score is not None)
-        changed = front != now.front
-        iterations = max(now.iterations, journaled.iterations)
-        now = Moment(entry.time, len(journaled.records), iterations, seconds, front)
+        changed = front != self.now.front
+        iterations = max(self.now.iterations, journaled.iterations)
+        self.now = Moment(entry.time, len(journaled.records), iterations, seconds, front)
         if changed:
-            changes.append(now)
-    return Course(tuple(changes), now)
+            self.changes.append(self.now)
+
+
+def course(sweep: Sweep, entries: Iterable[Entry]) -> Course:
+    """Go through a journal."""
+    journaled, so_far = JournaledState(sweep), CourseSoFar()
+    for entry in journaled.read(entries):
+        so_far.take(entry, journaled)
+    return Course(tuple(so_far.changes), so_far.now)

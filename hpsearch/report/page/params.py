@@ -7,21 +7,20 @@ from collections.abc import Sequence
 
 from hpsearch.charts import Chart, Names, Picture, Scale, scale_of
 from hpsearch.charts.picture import Box, Line, Words
+from hpsearch.report.importance import importance_of
 from hpsearch.report.outline import outline
 from hpsearch.report.page.section import Section, Table
 from hpsearch.report.study import Study
 from hpsearch.report.tables import param_cell
 from hpsearch.report.wording import number, shortened
 from hpsearch.space import LogIntUniform, LogNormal, LogUniform
-from hpsearch.trial import TrialRow, Value
+from hpsearch.trial import Value
 
 __all__ = ["front", "importance", "parallel"]
 
 _MOST_LINES = 300
 _MOST_AXES = 10
 _MOST_NAMES = 12
-_MOST_FITTED = 300
-_LEAST_FITTED = 20
 _ABSENT = "absent"
 
 
@@ -105,34 +104,13 @@ def _drawn(axes: Sequence[_Axis], count: int, good: int, told: str) -> Picture:
 
 
 def importance(study: Study) -> Section | None:
-    """Draw how much of the variance each parameter explains: fANOVA, Hutter et al., ICML 2014, through Optuna.
-
-    It goes by what was reported at the highest iteration that 20 trials reached, so that it compares like with like.
-    """
-    objective = study.sweep.objective
-    if len(objective.goals) != 1:
+    """Draw how much of the variance each parameter explains."""
+    if (found := importance_of(study)) is None:
         return None
-    goal = objective.goals[0].name
-    curves = {trial: dict(curve) for trial, curve in study.curves().items()} if study.trials else {}
-    curves = {trial: {i: y for i, y in curve.items() if math.isfinite(y)} for trial, curve in curves.items()}
-    lasts = sorted((max(curve) for curve in curves.values() if curve), reverse=True)
-    if len(lasts) < _LEAST_FITTED:
-        return None
-    # Whoever came as far has a value there, but where it was NaN: then fewer iterations give enough trials.
-    reached = (
-        i for i in range(lasts[_LEAST_FITTED - 1], 0, -1) if sum(i in c for c in curves.values()) >= _LEAST_FITTED
-    )
-    if (iteration := next(reached, None)) is None:
-        return None
-    rows = [row for row in study.trials if iteration in curves.get(row.number, {})]
-    chosen = rows[:: math.ceil(len(rows) / _MOST_FITTED)]
-    shares = _shares(study, chosen, [curves[row.number][iteration] for row in chosen])
-    if not shares:
-        return None
-    of_them = f", by {len(chosen)} of them" if len(chosen) < len(rows) else ""
-    told = f"By {goal} at iteration {iteration}, the last one that {len(rows)} trials reached{of_them}: " + ", ".join(
-        f"{name} {share:.0%}" for name, share in list(shares.items())[:3]
-    )
+    shares, goal = found.shares, study.sweep.objective.goals[0].name
+    of_them = f", by {found.fitted} of them" if found.fitted < found.reached else ""
+    told = f"By {goal} at iteration {found.iteration}, the last one that {found.reached} trials reached{of_them}: "
+    told += ", ".join(f"{name} {share:.0%}" for name, share in list(shares.items())[:3])
     row, left = 24, 180
     picture = Picture(760, 20 + row * len(shares), "Importance", told)
     for place, (name, share) in enumerate(shares.items()):
@@ -146,12 +124,6 @@ def importance(study: Study) -> Section | None:
         "all of these trials have. With few trials they are rough.",
     ]
     return Section("What mattered", words, picture)
-
-
-def _shares(study: Study, rows: Sequence[TrialRow], values: Sequence[float]) -> dict[str, float]:
-    from hpsearch.report.optuna_importance import importances
-
-    return importances(study.sweep, rows, values)
 
 
 def front(study: Study) -> Section | None:

@@ -164,17 +164,6 @@ def test_parallel_shell_loops_share_a_study(lab):
     assert sorted("".join(outs).splitlines()) == [f"trial {number} is complete" for number in range(4)]
 
 
-def test_tensorboard_shows_what_was_told_since_it_was_shown_last(lab, hpsearch_command, monkeypatch):
-    written: list[set[str]] = []
-    folder = lab / "study" / "tensorboard"
-    monkeypatch.setattr("os.execv", lambda *_: written.append({path.name for path in folder.iterdir()}))
-    for number in range(2):
-        lines(hpsearch_command("ask", "lab.yaml", "--dir", "study"))
-        hpsearch_command("tell", "study", number, "loss=1")
-        hpsearch_command("tensorboard", "study")
-    assert written == [{"study", "trial-00000"}, {"study", "trial-00000", "trial-00001"}]
-
-
 def test_a_retry_doesnt_send_to_ask_where_the_sweep_has_what_it_came_for(lab, hpsearch_command):
     lines(hpsearch_command("ask", "lab.yaml", "--dir", "study", "--count", 2, "--set", "metric.target=0.5"))
     hpsearch_command("tell", "study", 0, "--failed", "no power")

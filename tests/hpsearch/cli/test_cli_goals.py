@@ -181,11 +181,11 @@ def last_scalar(tag: str) -> float:
 
 def test_tensorboard_has_each_goal_and_the_front(study):
     rows = study.trials
-    assert last_scalar("study/best loss") == pytest.approx(min(row.values[0] for row in rows))
-    assert last_scalar("study/best acc") == pytest.approx(max(row.values[1] for row in rows))
-    assert last_scalar("study/trials on the front") == len(front_of(study))
-    assert last_scalar("study/hypervolume") == pytest.approx(study.hypervolumes()[-1][2], rel=1e-5)
-    assert len(list(Path("s/tensorboard").glob("trial-*"))) == 8
+    assert last_scalar("best loss/by trial") == pytest.approx(min(row.values[0] for row in rows))
+    assert last_scalar("best acc/by trial") == pytest.approx(max(row.values[1] for row in rows))
+    assert last_scalar("trials on the front/by trial") == len(front_of(study))
+    assert last_scalar("hypervolume/by trial") == pytest.approx(study.hypervolumes()[-1][2], rel=1e-5)
+    assert len(list(Path("s/tensorboard").glob("00*"))) == 8
 
 
 def test_a_target_is_changed_by_the_key_of_its_goal(here, hpsearch_command):
@@ -215,8 +215,8 @@ def test_resume_takes_a_reference_and_no_other_key(here, hpsearch_command):
     assert hpsearch_command("resume", "s", *given, "--backend", "inline").code == 0
     study = hpsearch.load("s")
     assert study.state == "finished"
-    assert last_scalar("study/hypervolume") == pytest.approx(study.hypervolumes({"acc": -5.0})[-1][2], rel=1e-5)
-    assert last_scalar("study/hypervolume") > study.hypervolumes()[-1][2] * 1.1
+    assert last_scalar("hypervolume/by trial") == pytest.approx(study.hypervolumes({"acc": -5.0})[-1][2], rel=1e-5)
+    assert last_scalar("hypervolume/by trial") > study.hypervolumes()[-1][2] * 1.1
 
 
 # One goal, and constraints on outcomes.

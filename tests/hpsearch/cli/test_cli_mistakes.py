@@ -10,7 +10,6 @@ import yaml
 
 import hpsearch
 from hpsearch.errors import Interrupted
-from hpsearch.run.observing import show_observer
 from hpsearch.run.study_run import create_study
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.sweep.file import load_sweep
@@ -301,11 +300,3 @@ def test_an_export_that_cant_be_written_is_an_error(here, hpsearch_command):
     answer = hpsearch_command("export", "study", "--to", "sweep.yaml")
     assert answer.code == 1
     assert "sweep.yaml: expected a folder that can be written to" in answer.err
-
-
-def test_a_study_without_event_files_gets_them_from_its_journal(here, hpsearch_command):
-    hpsearch_command("run", "sweep.yaml", *INLINE, "--dir", "study", "--no-tensorboard")
-    place = StudyDirectory(here / "study")
-    assert not place.tensorboard.exists()
-    show_observer(place, "tensorboard")
-    assert {folder.name for folder in place.tensorboard.iterdir()} >= {"study", "trial-00000", "trial-00003"}

@@ -1,18 +1,15 @@
-"""What only a process of its own shows: what is loaded, what a broken pipe does, what TensorBoard answers."""
+"""What only a process of its own shows: what is loaded, what a broken pipe does."""
 
 from __future__ import annotations
 
-import re
-import signal
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 import hpsearch
-from tests.hpsearch.support.command_line import PROGRAM, Call, begin, environment, write_sweep
+from tests.hpsearch.support.command_line import Call, begin, environment, write_sweep
 
 INLINE = ("--backend", "inline")
 
@@ -58,28 +55,6 @@ def test_a_reader_that_goes_away_gives_no_traceback(study, words):
     process.stderr.close()
     if words.startswith("run"):
         assert hpsearch.load("piped").state == "finished"  # a sweep doesn't die of whoever watches it
-
-
-def test_tensorboard_prints_its_address_and_answers(study):
-    process = subprocess.Popen(
-        [PROGRAM, "tensorboard", str(study), "--host", "127.0.0.1", "--port", "0"],
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    try:
-        printed = next(line for line in process.stderr if "http://" in line)
-        found = re.search(r"http://127\.0\.0\.1:\d+/", printed)
-        assert found is not None, printed
-        with urllib.request.urlopen(f"{found[0]}data/plugin/scalars/tags", timeout=30) as answer:
-            assert answer.status == 200
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.stderr.read()
-        process.stderr.close()
-        process.wait(timeout=30)
 
 
 TRAIN = """

@@ -5,33 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from tensorboard import context
-from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins import base_plugin
-from tensorboard.plugins.hparams import (
-    api_pb2,
-    backend_context,
-    get_experiment,
-    list_session_groups,
-)
+from tensorboard.plugins.hparams import api_pb2
 
-from hpsearch.decision import Decision
+from hpsearch.decision import Decision, Followed
 from hpsearch.events import Event, Failed, Finished, Lost, Opened, Retried, Reverted, Saved, Started
 from hpsearch.objective import Metric
 from hpsearch.observers.base import Observed, Record
-from hpsearch.observers.tensorboard import (
-    STUDY_RUN,
-    WIDTH_TAG,
-    TensorBoardObserver,
-    best_tag,
-    rung_tag,
-    study_best_tag,
-    trial_run,
-)
+from hpsearch.observers.tensorboard import TensorBoardObserver
 from hpsearch.schedulers.base import RungView
 from hpsearch.schedulers.pbt import PBT
 from hpsearch.space import (
@@ -45,8 +29,15 @@ from hpsearch.space import (
     Space,
     Uniform,
 )
+from hpsearch.study.journaled_state import Entry
+from hpsearch.tensorboard.event_file import EventFiles
+from hpsearch.tensorboard.hparams import HParams
+from hpsearch.tensorboard.study_run import BUSY_TAG, STUDY_RUN, best, by_tag, rung_tag
+from hpsearch.tensorboard.study_runs import StudyRuns
+from hpsearch.tensorboard.trial_runs import ITERATIONS_TAG, SECONDS_TAG, WIDTH_TAG, best_tag, trial_run
 from hpsearch.trial import Failure, Params, Parent, Report, Segment, Trial
 from tests.hpsearch.support.scripted import sweep_of
+from tests.hpsearch.support.tensorboards import Board
 
 SPACE = Space.from_parameters(
     {
@@ -77,6 +68,10 @@ PARAMS: Params = {
     "seed": 7,
 }
 
+LOGS = {"log10(lr)": math.log10(0.25), "log10(channels)": math.log10(64), "log10(decay)": math.log10(1.5)}
+BEST = by_tag(best(), "iterations")
+METRICS = ["accuracy", "best/accuracy", ITERATIONS_TAG, SECONDS_TAG]
+
 
 def observer(directory: Path, goal="maximize", scope="last") -> TensorBoardObserver:
     sweep = sweep_of(name="digits", metric=Metric("accuracy", goal, scope), parameters=SPACE)
@@ -104,46 +99,26 @@ def finished(trial: int, iteration: int, said: tuple[Report, ...], attempt: int 
     return Finished(trial, attempt, iteration, None, said, cut, 0.1)
 
 
-def failed(trial: int, retry: bool, said: tuple[Report, ...] = ()) -> Failed:
-    return Failed(trial, 1, Failure("raised", "ValueError: no", ""), retry, said)
+def failed(trial: int, retry: bool, said: tuple[Report, ...] = (), attempt: int = 1) -> Failed:
+    return Failed(trial, attempt, Failure("raised", "ValueError: no", ""), retry, said)
 
 
 def stop(trial: int) -> Decision:
     return Decision(trial, "stop", "rung 0: 2nd of 2, top 1 go on")
 
 
-def multiplexer(directory: Path) -> plugin_event_multiplexer.EventMultiplexer:
-    """Give the reader behind TensorBoard's pages."""
-    read = plugin_event_multiplexer.EventMultiplexer()
-    read.AddRunsFromDirectory(str(directory / "tensorboard"))
-    read.Reload()
-    return read
-
-
 def curve(directory: Path, run: str, tag: str):
     """Read a scalar with both of TensorBoard's Python readers, which must agree."""
     accumulator = EventAccumulator(str(directory / "tensorboard" / run)).Reload()
     points = [(event.step, event.value) for event in accumulator.Scalars(tag)]
-    tensors = multiplexer(directory).Tensors(run, tag)
-    assert [(event.step, event.tensor_proto.float_val[0]) for event in tensors] == points
+    assert repr(Board(directory / "tensorboard").curve(run, tag)) == repr(points)
     return [(step, pytest.approx(value)) for step, value in points]
 
 
 def dashboard(directory: Path):
-    """Ask the backend of the HParams dashboard for its experiment and its session groups by name."""
-    provider = data_provider.MultiplexerDataProvider(multiplexer(directory), str(directory))
-    tensorboard = base_plugin.TBContext(data_provider=provider, flags=SimpleNamespace())
-    backend = backend_context.Context(tensorboard)
-    request_context = context.RequestContext()
-    experiment = get_experiment.Handler(
-        request_context, backend, "", api_pb2.GetExperimentRequest(experiment_name="")
-    ).run()
-    every_status = [getattr(api_pb2, f"STATUS_{s}") for s in ("UNKNOWN", "SUCCESS", "FAILURE", "RUNNING")]
-    request = api_pb2.ListSessionGroupsRequest(
-        allowed_statuses=every_status, start_index=0, slice_size=100, include_metrics=True
-    )
-    groups = list_session_groups.Handler(request_context, backend, "", request).run().session_groups
-    return experiment, {group.name: group for group in groups}
+    """Give what the HParams dashboard is told: its experiment and its session groups by name."""
+    board = Board(directory / "tensorboard")
+    return board.experiment(), board.sessions()
 
 
 def test_dashboard_shows_every_parameter_with_its_domain(tmp_path):
@@ -151,8 +126,10 @@ def test_dashboard_shows_every_parameter_with_its_domain(tmp_path):
     experiment, groups = dashboard(tmp_path)
     infos = {info.name: info for info in experiment.hparam_infos}
     assert experiment.name == "digits"
-    assert set(infos) == set(SPACE.names)
+    logs = ("log10(lr)", "log10(channels)", "log10(decay)")
+    assert set(infos) == {*SPACE.names, *logs, "state"}
     intervals = {"lr": (1e-4, 1.0), "opt.momentum": (0.0, 0.9), "layers": (1, 5), "channels": (8, 512)}
+    intervals |= {"log10(lr)": (-4, 0), "log10(channels)": (math.log10(8), math.log10(512))}
     for name, ends in intervals.items():
         assert (infos[name].domain_interval.min_value, infos[name].domain_interval.max_value) == ends
     assert infos["noise"].WhichOneof("domain") is infos["decay"].WhichOneof("domain") is None
@@ -162,11 +139,18 @@ def test_dashboard_shows_every_parameter_with_its_domain(tmp_path):
     assert list(infos["widths"].domain_discrete) == ["[8]", "[8, 4]", "null"]
     assert list(infos["seed"].domain_discrete) == [7]
     assert {name: info.type for name, info in infos.items()} == {
-        **dict.fromkeys((*intervals, "noise", "decay", "batch", "seed"), api_pb2.DATA_TYPE_FLOAT64),
+        **dict.fromkeys((*intervals, *logs, "noise", "decay", "batch", "seed"), api_pb2.DATA_TYPE_FLOAT64),
         "nesterov": api_pb2.DATA_TYPE_BOOL,
-        **dict.fromkeys(("activation", "widths"), api_pb2.DATA_TYPE_STRING),
+        **dict.fromkeys(("activation", "widths", "state"), api_pb2.DATA_TYPE_STRING),
     }
-    assert [name for name, info in infos.items() if not info.differs] == ["seed"]
+    # The dashboard shows those first that are said to differ, sorted by name, and five at first.
+    assert [name for name, info in infos.items() if info.differs] == [
+        "channels",
+        "layers",
+        "log10(lr)",
+        "lr",
+        "opt.momentum",
+    ]
     assert groups == {}
 
 
@@ -178,9 +162,9 @@ def test_dashboard_shows_no_param_that_a_trial_lacks(tmp_path):
     tell(tensorboard, started(2, 0, 3), ())
     tensorboard.close()
     experiment, groups = dashboard(tmp_path)
-    assert {info.name for info in experiment.hparam_infos} == set(SPACE.names)
+    assert {info.name for info in experiment.hparam_infos} >= set(SPACE.names)
     shown = {name: set(group.hparams) for name, group in groups.items()}
-    assert shown == {"trial-00000": set(some), "trial-00001": set(), "trial-00002": set(PARAMS)}
+    assert shown == {"000": set(some), "001": set(), "002": {*PARAMS, *LOGS}}
 
 
 def test_dashboard_shows_what_a_trial_was_forked_from(tmp_path):
@@ -193,8 +177,8 @@ def test_dashboard_shows_what_a_trial_was_forked_from(tmp_path):
         tell(tensorboard, Started(Segment(number, start, 4, None, 1, 1), trial, ""), ())
     tensorboard.close()
     experiment, groups = dashboard(tmp_path)
-    assert {info.name for info in experiment.hparam_infos} == {*SPACE.names, "parent trial", "inherited iteration"}
-    shown = {name: set(group.hparams) - set(PARAMS) for name, group in groups.items()}
+    assert {info.name for info in experiment.hparam_infos} > {*SPACE.names, "parent trial", "inherited iteration"}
+    shown = {name: set(group.hparams) - set(PARAMS) - set(LOGS) for name, group in groups.items()}
     assert shown == {
         trial_run(0): set(),
         trial_run(1): {"parent trial", "inherited iteration"},
@@ -246,16 +230,22 @@ def test_dashboard_shows_params_values_and_status_of_each_trial(tmp_path):
 
     experiment, groups = dashboard(tmp_path)
     metrics = [(info.name.tag, info.display_name) for info in experiment.metric_infos]
-    assert metrics == [("accuracy", "accuracy"), ("best/accuracy", "best accuracy")]
+    assert metrics == list(zip(METRICS, ["accuracy", "best accuracy", "iterations", "seconds"], strict=True))
     assert list(groups) == [trial_run(number) for number in range(4)]
 
     def values(number: int) -> list[tuple[str, float]]:
-        return [(value.name.tag, value.value) for value in groups[trial_run(number)].metric_values]
+        shown = groups[trial_run(number)].metric_values
+        return [(value.name.tag, value.value) for value in shown if not value.name.tag.startswith("hpsearch/")]
+
+    def cost(number: int) -> list[Any]:
+        shown = groups[trial_run(number)].metric_values
+        return [pytest.approx(value.value) for value in shown if value.name.tag.startswith("hpsearch/")]
 
     assert values(0) == [("accuracy", 0.625), ("best/accuracy", 0.875)]
     assert values(1) == [("accuracy", 0.25), ("best/accuracy", 0.25)]
     assert values(2) == [("accuracy", 0.5), ("best/accuracy", 0.5)]
     assert values(3) == [("accuracy", 0.0625), ("best/accuracy", 0.0625)]
+    assert [cost(number) for number in range(4)] == [[4, 0.4], [3, 0.3], [1, 0.1], [1, 0.1]]
     statuses = [groups[trial_run(number)].sessions[0].status for number in range(4)]
     assert statuses == [
         api_pb2.STATUS_SUCCESS,
@@ -264,7 +254,8 @@ def test_dashboard_shows_params_values_and_status_of_each_trial(tmp_path):
         api_pb2.STATUS_UNKNOWN,
     ]
     hparams = groups[trial_run(0)].hparams
-    assert {name: hparams[name].number_value for name in ("lr", "layers", "noise", "batch", "seed")} == {
+    assert {name: hparams[name].number_value for name in (*LOGS, "lr", "layers", "noise", "batch", "seed")} == {
+        **LOGS,
         "lr": 0.25,
         "layers": 3,
         "noise": -0.5,
@@ -273,8 +264,16 @@ def test_dashboard_shows_params_values_and_status_of_each_trial(tmp_path):
     }
     assert (hparams["activation"].string_value, hparams["widths"].string_value) == ("relu", "[8, 4]")
     assert hparams["nesterov"].bool_value is True
+    states = [groups[trial_run(number)].hparams["state"].string_value for number in range(4)]
+    assert states == ["complete", "stopped", "stopped", ""]
     assert groups[trial_run(1)].hparams["widths"].string_value == "null"
     assert groups[trial_run(1)].hparams["nesterov"].WhichOneof("kind") == "bool_value"
+
+
+def test_a_studys_own_folder_has_a_page_of_custom_scalars(tmp_path):
+    observer(tmp_path).close()
+    categories = Board(tmp_path / "tensorboard").layout()["category"]
+    assert [one["title"] for one in categories] == ["best", "course"]
 
 
 def test_live_reports_are_not_written_again_when_they_count(tmp_path):
@@ -352,8 +351,8 @@ def test_widths_are_a_curve_where_they_could_differ(tmp_path):
     assert curve(tmp_path, trial_run(1), WIDTH_TAG) == [(1, 2)]
     assert WIDTH_TAG not in EventAccumulator(str(tmp_path / "tensorboard" / trial_run(2))).Reload().Tags()["scalars"]
     experiment, groups = dashboard(tmp_path)
-    assert set(groups[trial_run(0)].hparams) == set(PARAMS)
-    assert [info.name.tag for info in experiment.metric_infos] == ["accuracy", "best/accuracy"]
+    assert set(groups[trial_run(0)].hparams) == {*PARAMS, *LOGS, "state"}
+    assert [info.name.tag for info in experiment.metric_infos] == METRICS
 
 
 def test_a_trial_that_is_taken_back_loses_the_steps_since_at_once(tmp_path):
@@ -374,7 +373,7 @@ def test_a_trial_that_is_taken_back_loses_the_steps_since_at_once(tmp_path):
     assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.5), (2, 0.25), (3, 0.5), (4, 0.625)]
     assert curve(tmp_path, trial_run(0), best_tag("accuracy")) == [(1, 0.5), (2, 0.5), (3, 0.5), (4, 0.625)]
     assert curve(tmp_path, trial_run(0), WIDTH_TAG) == [(1, 1), (2, 1), (3, 1), (4, 1)]
-    assert curve(tmp_path, STUDY_RUN, study_best_tag("accuracy")) == [(1, 0.5), (2, 0.625)]
+    assert curve(tmp_path, STUDY_RUN, BEST) == [(1, 0.5), (2, 0.5), (3, 0.5), (4, 0.625)]
 
 
 def test_best_ignores_nan_and_follows_the_goal(tmp_path):
@@ -385,18 +384,20 @@ def test_best_ignores_nan_and_follows_the_goal(tmp_path):
     assert curve(tmp_path, trial_run(0), best_tag("accuracy")) == [(2, 0.5), (3, 0.5), (4, 0.25)]
 
 
-@pytest.mark.parametrize(("scope", "best"), [("last", [(1, 0.5), (2, 0.25)]), ("best", [(1, 0.75), (2, 0.75)])])
-def test_the_studys_best_is_of_the_trials_values_as_the_scope_has_them(tmp_path, scope, best):
+@pytest.mark.parametrize(
+    ("scope", "shown"), [("last", [(3, 0.5), (4, 0.5), (5, 0.25)]), ("best", [(3, 0.75), (4, 0.75), (5, 0.75)])]
+)
+def test_the_studys_best_is_of_the_trials_values_as_the_scope_has_them(tmp_path, scope, shown):
     tensorboard = observer(tmp_path, scope=scope)
     tell(tensorboard, started(0, 0, 3), ())
     tell(tensorboard, finished(0, 3, reports(0, 0, [0.25, 0.75, 0.5])), ())
     tell(tensorboard, started(0, 3, 5, attempt=2), ())
     tell(tensorboard, finished(0, 5, reports(0, 3, [math.nan, 0.25]), 2), ())
     tensorboard.close()
-    assert curve(tmp_path, STUDY_RUN, study_best_tag("accuracy")) == best
+    assert curve(tmp_path, STUDY_RUN, BEST) == shown
 
 
-def test_study_shows_best_and_trials_per_rung_over_ended_segments(tmp_path):
+def test_study_shows_its_best_its_rungs_and_its_workers_over_what_it_cost(tmp_path):
     tensorboard = observer(tmp_path)
     for number, value in enumerate([0.5, 0.25, 0.75]):
         tell(tensorboard, started(number, 0, 1), ())
@@ -411,15 +412,14 @@ def test_study_shows_best_and_trials_per_rung_over_ended_segments(tmp_path):
     tell(tensorboard, finished(2, 3, reports(2, 2, [0.875]), 3, cut=True), ())
     tensorboard.rungs([RungView(0, 0, 1, 4, 4, 4), RungView(0, 1, 3, 1, 1, 1), RungView(1, 0, 3, 2, 2, 1)])
     tensorboard.close()
-    assert curve(tmp_path, STUDY_RUN, study_best_tag("accuracy")) == [
-        (1, 0.5),
-        (2, 0.5),
-        (3, 0.75),
-        (4, 0.75),
-        (5, 0.875),
-    ]
-    assert curve(tmp_path, STUDY_RUN, rung_tag(1)) == [(3, 3.0), (4, 4.0)]
-    assert curve(tmp_path, STUDY_RUN, rung_tag(3)) == [(5, 2.0)]
+    # A segment that was cut short counts, as in tables: trial 2 had 0.5 after its second iteration.
+    assert curve(tmp_path, STUDY_RUN, BEST) == [(1, 0.5), (2, 0.5), (3, 0.75), (4, 0.5), (5, 0.875)]
+    assert curve(tmp_path, STUDY_RUN, by_tag(best(), "trials")) == [(1, 0.5), (2, 0.5), (3, 0.75), (4, 0.875)]
+    # All of it was within the first second.
+    assert curve(tmp_path, STUDY_RUN, by_tag(best(), "seconds")) == [(0, 0.875)]
+    assert curve(tmp_path, STUDY_RUN, rung_tag(1)) == [(0, 4.0)]
+    assert curve(tmp_path, STUDY_RUN, rung_tag(3)) == [(0, 2.0)]
+    assert curve(tmp_path, STUDY_RUN, BUSY_TAG) == [(0, 0.0)]
 
 
 def test_replay_clears_what_a_former_run_wrote_and_nothing_else(tmp_path):
@@ -428,13 +428,14 @@ def test_replay_clears_what_a_former_run_wrote_and_nothing_else(tmp_path):
     tell(first, started(1, 0, 2), ())
     first.report(reports(0, 0, [0.5, 0.25]) + reports(1, 0, [0.5]))
     first.close()
-    (tmp_path / "tensorboard" / "notes").mkdir()
+    for name in ("notes", "trial-00007"):  # the user's, and what former versions called a trial's
+        (tmp_path / "tensorboard" / name).mkdir()
     again = observer(tmp_path)
     tell(again, Opened("inline", 1, "me@here:1", "hpsearch resume"), ())
     tell(again, started(0, 0, 2), ())
     tell(again, finished(0, 2, reports(0, 0, [0.5, 0.75])), [stop(0)])
     again.close()
-    assert sorted(path.name for path in (tmp_path / "tensorboard").iterdir()) == ["notes", STUDY_RUN, trial_run(0)]
+    assert sorted(path.name for path in (tmp_path / "tensorboard").iterdir()) == [trial_run(0), "notes", STUDY_RUN]
     assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.5), (2, 0.75)]
 
 
@@ -470,12 +471,11 @@ def test_a_trial_that_failed_is_no_longer_the_studys_best(tmp_path):
         tell(tensorboard, started(number, 0, 1), ())
         tell(tensorboard, finished(number, 1, reports(number, 0, [value])), ())
     tell(tensorboard, started(1, 1, 3, attempt=2), ())
-    tell(tensorboard, failed(1, retry=False, said=reports(1, 1, [0.875])), ())
+    tell(tensorboard, failed(1, False, reports(1, 1, [0.875]), attempt=2), ())
     tell(tensorboard, started(0, 1, 3, attempt=2), ())
     tell(tensorboard, finished(0, 3, reports(0, 1, [0.625, 0.25]), 2), [stop(0)])
     tensorboard.close()
-    best = study_best_tag("accuracy")
-    assert curve(tmp_path, STUDY_RUN, best) == [(1, 0.5), (2, 0.75), (3, 0.5), (4, 0.25)]
+    assert curve(tmp_path, STUDY_RUN, BEST) == [(1, 0.5), (2, 0.75), (3, 0.5), (4, 0.5), (5, 0.25)]
 
 
 def test_when_all_have_failed_there_is_no_best(tmp_path):
@@ -483,16 +483,11 @@ def test_when_all_have_failed_there_is_no_best(tmp_path):
     tell(tensorboard, started(0, 0, 1), ())
     tell(tensorboard, finished(0, 1, reports(0, 0, [0.5])), ())
     tell(tensorboard, started(0, 1, 3, attempt=2), ())
-    tell(tensorboard, failed(0, retry=False), ())
+    tell(tensorboard, failed(0, False, attempt=2), ())
     tensorboard.close()
-    (_, first), (_, last) = [
-        (event.step, event.value)
-        for event in EventAccumulator(str(tmp_path / "tensorboard" / STUDY_RUN))
-        .Reload()
-        .Scalars(study_best_tag("accuracy"))
-    ]
-    assert first == 0.5
-    assert math.isnan(last)
+    accumulator = EventAccumulator(str(tmp_path / "tensorboard" / STUDY_RUN)).Reload()
+    (event,) = accumulator.Scalars(BEST)
+    assert math.isnan(event.value)
 
 
 def wall_times(directory: Path) -> dict[str, list[tuple[str, int, float]]]:
@@ -530,3 +525,31 @@ def test_live_and_rebuilt_files_tell_the_same_times_and_they_are_the_journals(tm
     _, groups = dashboard(tmp_path / "rebuilt")
     (session,) = groups[trial_run(0)].sessions
     assert (session.start_time_secs, session.end_time_secs) == (1000.0, 1110.0)
+
+
+def test_a_trial_that_is_retried_after_its_failure_was_told_goes_on_from_what_it_had(tmp_path):
+    """As where a study is retried while somebody looks at it."""
+    files = EventFiles(tmp_path / "tensorboard")
+    sweep = sweep_of(metric=Metric("accuracy", "maximize"), parameters=SPACE)
+    runs = StudyRuns(files, sweep, HParams([SPACE]))
+    first, later = reports(0, 0, [0.875, 0.25]), reports(0, 2, [0.5])
+    withdrawn = Followed((Decision(0, "withdraw", "retried"),))
+    history: list[tuple[Event, Followed]] = [
+        (started(0, 0, 3), Followed()),
+        (Saved(0, 1, 2, "c", first), Followed()),
+        (failed(0, retry=False), Followed()),
+        (Retried(0), withdrawn),
+        (started(0, 2, 3, attempt=2), Followed()),
+        (finished(0, 3, later, 2), Followed([Decision(0, "complete", "ran its 3 iterations")])),
+    ]
+    for event, followed in history:
+        runs.take(Entry(1000.0, event, followed))
+        if isinstance(event, Failed):
+            runs.settle()
+        runs.flush()
+    files.flush()
+    assert curve(tmp_path, trial_run(0), "accuracy") == [(1, 0.875), (2, 0.25), (3, 0.5)]
+    assert curve(tmp_path, trial_run(0), best_tag("accuracy")) == [(1, 0.875), (2, 0.875), (3, 0.875)]
+    assert curve(tmp_path, trial_run(0), SECONDS_TAG) == [(1, 0.1), (2, 0.2), (3, 0.3)]
+    _, groups = dashboard(tmp_path)
+    assert groups[trial_run(0)].sessions[0].status == api_pb2.STATUS_FAILURE  # TensorBoard keeps the first one

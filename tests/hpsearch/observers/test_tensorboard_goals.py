@@ -8,17 +8,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensorboard import context
-from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins import base_plugin
-from tensorboard.plugins.hparams import api_pb2, backend_context, get_experiment
 
 from hpsearch.decision import Decision
 from hpsearch.events import Event, Failed, Finished, Retried, Reverted, Saved, Started
@@ -26,23 +21,18 @@ from hpsearch.objective import Metric, Objective
 from hpsearch.observers.base import Observed, Record
 from hpsearch.observers.display import Snapshot
 from hpsearch.observers.progress import LiveTable, PlainLines
-from hpsearch.observers.tensorboard import (
-    FRONT_TAG,
-    HYPERVOLUME_TAG,
-    STUDY_RUN,
-    TensorBoardObserver,
-    best_tag,
-    study_best_tag,
-    trial_run,
-)
+from hpsearch.observers.tensorboard import TensorBoardObserver
 from hpsearch.report.best import hypervolumes
-from hpsearch.study.journaled_state import Entry
-from hpsearch.study.state import StudyState
+from hpsearch.report.course import CourseSoFar
+from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.task import Workers
+from hpsearch.tensorboard.study_run import FRONT, HYPERVOLUME, STUDY_RUN, best, by_tag, found_by
+from hpsearch.tensorboard.trial_runs import ITERATIONS_TAG, SECONDS_TAG, best_tag, trial_run
 from hpsearch.trial import Failure, Report, Segment, Trial, TrialRow, TrialState
 from tests.hpsearch.support.lives import Life
 from tests.hpsearch.support.scripted import sweep_of
+from tests.hpsearch.support.tensorboards import Board
 
 NAN = math.nan
 TWO = (Metric("accuracy", "maximize"), Metric("latency"))
@@ -59,18 +49,22 @@ def observer(directory: Path, sweep: Sweep) -> TensorBoardObserver:
 
 
 def scalars(directory: Path, run: str = STUDY_RUN) -> Scalars:
+    """Read a run's scalars; of the study's those over trials begun, by what they are of."""
     accumulator = EventAccumulator(str(directory / "tensorboard" / run)).Reload()
-    tags = accumulator.Tags()["scalars"]
-    return {tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in tags}
+    read = {tag: [(e.step, e.value) for e in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]}
+    if run != STUDY_RUN:
+        return {tag: points for tag, points in read.items() if not tag.startswith("hpsearch/")}
+    end = by_tag("", "trials")
+    return {tag.removesuffix(end): points for tag, points in read.items() if tag.endswith(end)}
 
 
 def tell(tensorboard: TensorBoardObserver, event: Event, *decisions: Decision) -> None:
     tensorboard.observe(Record(1, 1000.0, event, decisions))
 
 
-def start(tensorboard: TensorBoardObserver, trial: int, begun: int = 0, attempt: int = 1) -> None:
+def start(tensorboard: TensorBoardObserver, trial: int, begun: int = 0, attempt: int = 1, width: int = 1) -> None:
     new = Trial(trial, {"x": 0.5}, 0, "random") if attempt == 1 else None
-    tell(tensorboard, Started(Segment(trial, begun, 9, None, attempt), new))
+    tell(tensorboard, Started(Segment(trial, begun, 9, None, attempt, width), new))
 
 
 def finish(tensorboard: TensorBoardObserver, report: Report, attempt: int = 1) -> None:
@@ -92,10 +86,10 @@ def test_the_study_has_the_best_of_each_goal_the_size_of_the_front_and_its_hyper
     whole(tensorboard, 5, accuracy=1.0, latency=5.0)  # beyond the reference: it adds nothing
     tensorboard.close()
     assert scalars(tmp_path) == {
-        study_best_tag("accuracy"): list(enumerate([0.5, 0.75, 0.75, 0.75, 0.75, 1.0], 1)),
-        study_best_tag("latency"): list(enumerate([2.0, 2.0, 2.0, 1.0, 1.0, 1.0], 1)),
-        FRONT_TAG: list(enumerate([1, 2, 2, 1, 1, 2], 1)),
-        HYPERVOLUME_TAG: list(enumerate([3.0, 3.25, 3.25, 5.25, 5.25, 5.25], 1)),
+        best("accuracy"): [(1, 0.5), (2, 0.75), (5, 0.75), (6, 1.0)],
+        best("latency"): [(1, 2.0), (3, 2.0), (4, 1.0), (5, 1.0), (6, 1.0)],
+        FRONT: [(1, 1), (2, 2), (3, 2), (4, 1), (5, 1), (6, 2)],
+        HYPERVOLUME: [(1, 3.0), (2, 3.25), (3, 3.25), (4, 5.25), (5, 5.25), (6, 5.25)],
     }
 
 
@@ -103,7 +97,7 @@ def test_without_a_reference_of_each_goal_there_is_no_hypervolume(tmp_path):
     tensorboard = observer(tmp_path, sweep_of(metric=(REFERENCES[0], TWO[1])))
     whole(tensorboard, 0, accuracy=0.5, latency=2.0)
     tensorboard.close()
-    assert set(scalars(tmp_path)) == {study_best_tag("accuracy"), study_best_tag("latency"), FRONT_TAG}
+    assert set(scalars(tmp_path)) == {best("accuracy"), best("latency"), FRONT}
 
 
 def test_trials_that_break_a_constraint_are_on_no_front_and_no_best_ones(tmp_path):
@@ -111,14 +105,15 @@ def test_trials_that_break_a_constraint_are_on_no_front_and_no_best_ones(tmp_pat
     whole(tensorboard, 0, accuracy=1.0, latency=0.0, bytes=3.0)
     whole(tensorboard, 1, accuracy=0.5, latency=2.0, bytes=2.0)
     whole(tensorboard, 2, accuracy=1.0, latency=0.0, bytes=NAN)
+    start(tensorboard, 3)
     start(tensorboard, 1, 9, attempt=2)
     tell(tensorboard, Failed(1, 2, Failure("raised", "no", ""), False, ()))
     tensorboard.close()
     told = scalars(tmp_path)
-    assert told[study_best_tag("accuracy")][:2] == [(2, 0.5), (3, 0.5)]
-    assert told[FRONT_TAG] == [(2, 1.0), (3, 1.0), (4, 0.0)]
-    assert told[HYPERVOLUME_TAG] == [(2, 3.0), (3, 3.0), (4, 0.0)]
-    assert [math.isnan(told[study_best_tag(name)][2][1]) for name in ("accuracy", "latency")] == [True, True]
+    assert told[best("accuracy")][:2] == [(2, 0.5), (3, 0.5)]
+    assert told[FRONT] == [(2, 1.0), (3, 1.0), (4, 0.0)]
+    assert told[HYPERVOLUME] == [(2, 3.0), (3, 3.0), (4, 0.0)]
+    assert [math.isnan(told[best(name)][2][1]) for name in ("accuracy", "latency")] == [True, True]
 
 
 def test_of_one_goal_with_a_constraint_the_best_so_far_is_of_what_keeps_it(tmp_path):
@@ -131,8 +126,8 @@ def test_of_one_goal_with_a_constraint_the_best_so_far_is_of_what_keeps_it(tmp_p
     whole(tensorboard, 2, accuracy=0.375, bytes=0.0)
     tensorboard.close()
     assert scalars(tmp_path, trial_run(0))[best_tag("accuracy")] == [(2, 0.5), (3, 0.5), (4, 0.625), (5, 0.625)]
-    assert scalars(tmp_path)[study_best_tag("accuracy")] == [(1, 0.25), (2, 0.25), (3, 0.375)]
-    assert FRONT_TAG not in scalars(tmp_path)
+    assert scalars(tmp_path)[best()] == [(1, 0.25), (2, 0.25), (3, 0.375)]
+    assert FRONT not in scalars(tmp_path)
     assert best_tag("accuracy") not in scalars(tmp_path, trial_run(1))
 
 
@@ -142,7 +137,7 @@ def test_a_trial_that_is_taken_back_leaves_no_trace_in_the_front(tmp_path):
     start(tensorboard, 1)
     first = Report(1, 1, {"accuracy": 0.25, "latency": 1.0}, 0.1)
     finish(tensorboard, first)
-    start(tensorboard, 1, 1, attempt=2)
+    start(tensorboard, 1, 1, attempt=2, width=2)
     tell(tensorboard, Saved(1, 2, 2, "c", (Report(1, 2, {"accuracy": 1.0, "latency": 0.0}, 0.1),)))
     tell(tensorboard, Reverted(1, 2, 1, "it went wrong", 0.1))
     tensorboard.flush()
@@ -152,9 +147,9 @@ def test_a_trial_that_is_taken_back_leaves_no_trace_in_the_front(tmp_path):
     finish(tensorboard, Report(1, 2, {"accuracy": 0.25, "latency": 3.0}, 0.1), attempt=3)
     tensorboard.close()
     told = scalars(tmp_path)
-    assert told[FRONT_TAG] == [(1, 1), (2, 2), (3, 2), (4, 1)]
-    assert told[study_best_tag("latency")] == [(1, 2.0), (2, 1.0), (3, 1.0), (4, 2.0)]
-    assert told[HYPERVOLUME_TAG] == [(1, 3.0), (2, 4.25), (3, 4.25), (4, 3.0)]
+    assert told[FRONT] == [(1, 1), (2, 2), (3, 1)]
+    assert told[best("latency")] == [(1, 2.0), (2, 1.0), (3, 2.0)]
+    assert told[HYPERVOLUME] == [(1, 3.0), (2, 4.25), (3, 3.0)]
 
 
 def test_a_trial_that_is_retried_is_on_the_front_again_with_what_it_had_before_it_failed(tmp_path):
@@ -162,11 +157,13 @@ def test_a_trial_that_is_retried_is_on_the_front_again_with_what_it_had_before_i
     whole(tensorboard, 0, accuracy=0.5, latency=2.0)
     start(tensorboard, 0, 9, attempt=2)
     tell(tensorboard, Failed(0, 2, Failure("raised", "no", ""), False, ()))
+    start(tensorboard, 1)
+    tensorboard.flush()
     tell(tensorboard, Retried(0), Decision(0, "withdraw", ""))
-    whole(tensorboard, 1, accuracy=0.25, latency=3.0)
+    whole(tensorboard, 2, accuracy=0.25, latency=3.0)
     tensorboard.close()
-    assert scalars(tmp_path)[FRONT_TAG] == [(1, 1), (2, 0), (3, 1)]
-    assert scalars(tmp_path)[study_best_tag("accuracy")][2] == (3, 0.5)
+    assert scalars(tmp_path)[FRONT] == [(1, 0), (2, 0), (2, 1), (3, 1)]
+    assert scalars(tmp_path)[best("accuracy")][-1] == (3, 0.5)
 
 
 def test_what_is_reported_as_the_best_of_a_goal_is_shown_as_it_was_reported(tmp_path):
@@ -192,14 +189,12 @@ def test_the_dashboard_has_every_metric_that_decides_or_is_constrained(tmp_path,
     tensorboard = observer(tmp_path, sweep_of(metric=metric, outcome_constraints=BOUND))
     whole(tensorboard, 0, accuracy=0.5, latency=1.0, bytes=1.0)
     tensorboard.close()
-    read = plugin_event_multiplexer.EventMultiplexer()
-    read.AddRunsFromDirectory(str(tmp_path / "tensorboard"))
-    read.Reload()
-    provider = data_provider.MultiplexerDataProvider(read, str(tmp_path))
-    backend = backend_context.Context(base_plugin.TBContext(data_provider=provider, flags=SimpleNamespace()))
-    request = api_pb2.GetExperimentRequest(experiment_name="")
-    experiment = get_experiment.Handler(context.RequestContext(), backend, "", request).run()
-    assert {info.name.tag: info.display_name for info in experiment.metric_infos} == shown
+    experiment = Board(tmp_path / "tensorboard").experiment()
+    assert {info.name.tag: info.display_name for info in experiment.metric_infos} == {
+        **shown,
+        ITERATIONS_TAG: "iterations",
+        SECONDS_TAG: "seconds",
+    }
 
 
 # Any life of a sweep of several goals
@@ -230,50 +225,6 @@ def unbeaten(points: Mapping[int, tuple[float, float]]) -> list[tuple[float, flo
     ]
 
 
-class ByHand:
-    """What each trial's newest ended segment gave, and what the study's scalars say by that."""
-
-    def __init__(self, constrained: bool) -> None:
-        self.constrained = constrained
-        self.ended = 0
-        self.last: dict[int, Mapping[str, float]] = {}
-        self.failed: set[int] = set()
-        self.scalars: dict[str, list[tuple[int, float]]] = {}
-
-    def take(self, event: Event, decisions: Sequence[Decision], whole: bool, last: Report | None) -> None:
-        self.failed -= {decision.trial for decision in decisions if decision.action == "withdraw"}
-        if isinstance(event, Failed) and not event.retry:
-            self.failed.add(event.trial)
-        elif whole and isinstance(event, Finished):
-            assert last is not None
-            self.last[event.trial] = last.metrics
-        else:
-            return
-        self.ended += 1
-        front = unbeaten(
-            {
-                trial: (metrics["accuracy"], metrics["latency"])
-                for trial, metrics in self.last.items()
-                if trial not in self.failed and self.is_good(metrics)
-            }
-        )
-        if not front and not self.scalars:
-            return
-        best = (max(a for a, _ in front), min(t for _, t in front)) if front else (NAN, NAN)
-        told = {
-            study_best_tag("accuracy"): best[0],
-            study_best_tag("latency"): best[1],
-            FRONT_TAG: len(front),
-            HYPERVOLUME_TAG: boxes(front),
-        }
-        for tag, value in told.items():
-            self.scalars.setdefault(tag, []).append((self.ended, value))
-
-    def is_good(self, metrics: Mapping[str, float]) -> bool:
-        valid = not any(math.isnan(metrics[name]) for name in ("accuracy", "latency"))
-        return valid and (not self.constrained or metrics["bytes"] <= 2)
-
-
 @settings(deadline=None, max_examples=25)
 @given(
     constrained=st.booleans(),
@@ -281,50 +232,41 @@ class ByHand:
     workers=st.integers(1, 5),
     trouble=st.sampled_from([0.0, 0.3, 0.6]),
 )
-def test_the_study_shows_after_each_segment_what_counting_by_hand_says(
-    constrained, seed, workers, trouble, tmp_path_factory
-):
-    path = tmp_path_factory.mktemp("study")
+def test_after_each_segment_the_study_has_found_what_comparing_all_trials_says(constrained, seed, workers, trouble):
     sweep = sweep_of(metric=REFERENCES, outcome_constraints=BOUND if constrained else ())
     life = Reporting(sweep, seed, workers, trouble).run()
-    tensorboard, by_hand = observer(path, sweep), ByHand(constrained)
-    state = StudyState(sweep)
-    told: dict[int, Report] = {}
-    for event, followed in state.replay(life.events):
-        tensorboard.observe(Record(1, 1000.0, event, followed.decisions))
-        if isinstance(event, Saved | Finished):
-            told |= {report.trial: report for report in event.reports}
-        end = state.record(event.trial).until if isinstance(event, Finished) else None
-        cut = isinstance(event, Finished) and event.cut and end is not None and event.iteration < end
-        last = told.get(event.trial) if isinstance(event, Finished) else None
-        by_hand.take(event, followed.decisions, not cut, last)
-    tensorboard.close()
-    shown = {tag: points for tag, points in scalars(path).items() if tag in by_hand.scalars}
-    assert repr(shown) == repr({tag: [(s, float(v)) for s, v in by_hand.scalars[tag]] for tag in shown})
-    assert shown.keys() == by_hand.scalars.keys()
+    state, course = JournaledState(sweep), CourseSoFar()
+    for entry in state.read(life.entries):
+        course.take(entry, state)
+        if not isinstance(entry.event, Finished | Failed | Retried | Reverted):
+            continue
+        rows = [row for row in state.rows() if row.score is not None and row.feasible]
+        front = unbeaten({row.number: (row.values[0], row.values[1]) for row in rows})
+        found = found_by(sweep.objective, course.now.front)
+        best_ones = (max(a for a, _ in front), min(t for _, t in front)) if front else (NAN, NAN)
+        by_hand = {best("accuracy"): best_ones[0], best("latency"): best_ones[1]}
+        assert repr(found) == repr({**by_hand, FRONT: len(front), HYPERVOLUME: float(boxes(front))})
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(constrained=st.booleans(), seed=st.integers(0, 2**32), workers=st.integers(1, 5))
-def test_the_hypervolume_is_that_of_the_study_wherever_no_segment_is_open(constrained, seed, workers, tmp_path_factory):
-    """Without trouble all that counts is what ended segments gave."""
+def test_the_hypervolume_is_that_of_the_study(constrained, seed, workers, tmp_path_factory):
     path = tmp_path_factory.mktemp("study")
     sweep = sweep_of(metric=REFERENCES, outcome_constraints=BOUND if constrained else ())
     life = Reporting(sweep, seed, workers, 0.0).run()
     tensorboard = observer(path, sweep)
     entries = [Entry(500.0 + seq, entry.event, entry.followed) for seq, entry in enumerate(life.entries)]
-    ended: list[int] = []
     for seq, entry in enumerate(entries):
         tensorboard.observe(Record(seq, entry.time, entry.event, entry.followed.decisions))
-        if isinstance(entry.event, Finished):
-            ended.append(seq)
     tensorboard.close()
-    shown = {step: volume for step, volume in scalars(path).get(HYPERVOLUME_TAG, [])}
-    grown = hypervolumes(sweep, iter(entries), 500.0, None)
-    for step, seq in enumerate(ended, 1):
-        told = [volume for seconds, _, volume in grown if seconds <= seq]
-        assert shown.get(step, 0.0) == (told[-1] if told else 0.0)
-    assert (shown == {}) == (grown == [])
+    accumulator = EventAccumulator(str(path / "tensorboard" / STUDY_RUN)).Reload()
+    tag = by_tag(HYPERVOLUME, "iterations")
+    shown = {}
+    if tag in accumulator.Tags()["scalars"]:
+        shown = {event.step: event.value for event in accumulator.Scalars(tag)}
+    grown = {iterations: volume for _, iterations, volume in hypervolumes(sweep, iter(entries), 500.0, None)}
+    assert {step: shown[max(known for known in shown if known <= step)] for step in grown} == grown
+    assert (shown == {}) == (grown == {})
 
 
 # Progress

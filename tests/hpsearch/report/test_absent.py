@@ -13,9 +13,8 @@ import hpsearch
 from hpsearch.cli import main
 from hpsearch.errors import HpsearchError
 from hpsearch.events import Extended
-from hpsearch.run.observing import show_observer
-from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.extension import extended
+from hpsearch.tensorboard.view import View
 from tests.hpsearch.support.scripted import ScriptedBackend, done, run_scripted, sweep_of
 
 OWN = """
@@ -85,8 +84,10 @@ def test_a_study_whose_own_code_is_gone_is_loaded_shown_and_exported_and_resume_
     assert (again.trials, again.rungs, again.total, again.sweep.to_json()) == shown
     for command in ("status", "trials", "best"):
         assert main([command, str(place)]) == 0
-    show_observer(StudyDirectory(place), "tensorboard")
-    assert list((place / "tensorboard" / "trial-00002").iterdir())
+    view = View([place], tmp_path / "view")
+    view.read()
+    view.describe()
+    assert list((tmp_path / "view" / "s" / "002").iterdir())
     assert main(["export", str(place), "--to", str(tmp_path / "export")]) == 0
     assert "vanishing" not in capsys.readouterr().err
     with pytest.raises(HpsearchError, match=r"vanishing.*isn't there"):

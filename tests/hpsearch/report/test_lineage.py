@@ -15,6 +15,7 @@ import hpsearch
 from hpsearch.cli import main
 from hpsearch.errors import HpsearchError
 from hpsearch.report.lineage import Stage, lineage, lineage_to_csv
+from hpsearch.tensorboard.trial_runs import trial_run
 from hpsearch.trial import TrialRow, TrialState
 
 
@@ -109,6 +110,6 @@ def test_tables_and_exports_name_the_parent(study, tmp_path, capsys):
 
 def test_a_forks_curve_begins_where_its_parents_stood(study):
     fork = next(row for row in study.trials if row.parent is not None)
-    events = EventAccumulator(str(Path(study.directory) / "tensorboard" / f"trial-{fork.number:05d}"))
+    events = EventAccumulator(str(Path(study.directory) / "tensorboard" / trial_run(fork.number)))
     events.Reload()
     assert events.Scalars("loss")[0].step == fork.start + 1

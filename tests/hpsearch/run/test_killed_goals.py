@@ -12,9 +12,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import hpsearch
 from hpsearch.events import Started
-from hpsearch.observers.tensorboard import FRONT_TAG, HYPERVOLUME_TAG, STUDY_RUN
 from hpsearch.report.study import Study
 from hpsearch.report.tables import rows_to_csv
+from hpsearch.tensorboard.study_run import FRONT, HYPERVOLUME, STUDY_RUN, by_tag
 from tests.hpsearch.support.command_line import ROOT, environment
 from tests.hpsearch.support.conditions import wait_until
 from tests.hpsearch.support.killed_goals import TRIALS
@@ -41,9 +41,10 @@ def begun(study: Path) -> list[tuple[int, object]]:
     return [(e.new.number, dict(e.new.params)) for e in events if isinstance(e, Started) and e.new is not None]
 
 
-def shown(study: Study) -> dict[str, list[tuple[int, float]]]:
+def shown(study: Study) -> dict[str, float]:
     accumulator = EventAccumulator(str(study.directory / "tensorboard" / STUDY_RUN)).Reload()
-    return {tag: [(e.step, e.value) for e in accumulator.Scalars(tag)] for tag in (FRONT_TAG, HYPERVOLUME_TAG)}
+    tags = (by_tag(FRONT, "trials"), by_tag(HYPERVOLUME, "trials"))
+    return {tag: accumulator.Scalars(tag)[-1].value for tag in tags}
 
 
 @pytest.mark.exhaustive  # kills are those of `test_killed_searches.py`, fronts those of `test_fronts_of_studies.py`

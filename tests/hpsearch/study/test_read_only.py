@@ -190,7 +190,6 @@ def test_of_a_study_that_cant_be_written_all_is_shown_and_the_rest_is_one_error(
         expected.append((0, capsys.readouterr().out, ""))
     refused = [
         ["export"],
-        ["tensorboard"],
         ["resume", "--backend", "inline"],
         ["resume", "--set", "run_cap=5"],
         ["stop"],

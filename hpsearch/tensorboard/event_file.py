@@ -12,7 +12,7 @@ from pathlib import Path
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 
-from hpsearch.observers.records import frame
+from hpsearch.tensorboard.records import frame
 
 __all__ = ["EventFiles"]
 

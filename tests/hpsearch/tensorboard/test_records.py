@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import crc32c as tensorboard_crc32c
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from hpsearch.observers.records import crc32c, frame
+from hpsearch.tensorboard.records import crc32c, frame
 
 
 def test_checksum_is_the_one_of_rfc_3720():

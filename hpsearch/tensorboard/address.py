@@ -1,0 +1,75 @@
+"""The addresses at which TensorBoard shows what is to be seen.
+
+Its Time Series page reads its settings from the query (`DashboardDeepLinkProvider` in the front end of 2.21), the older
+pages, as Custom Scalars, theirs from the fragment (`tf-storage`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from urllib.parse import quote
+
+__all__ = ["MOST_RUNS", "TICKED_BY_OLD_PAGES", "curves_address", "pattern_of", "studies_address"]
+
+MOST_RUNS = 500
+"""Runs that the Time Series page ticks by itself; of more it ticks none."""
+
+TICKED_BY_OLD_PAGES = 40
+"""Likewise Scalars and Custom Scalars."""
+
+_SPECIAL = re.compile(r"[\\^$.*+?()\[\]{}|]")
+
+
+def pattern_of(runs: Iterable[str]) -> str:
+    """Give a regular expression for runs, as browsers read it; those of one folder are together."""
+    folders: dict[str, list[str]] = {}
+    for run in runs:
+        folder, _, name = run.rpartition("/")
+        folders.setdefault(folder, []).append(_quoted(name))
+    parts = (f"{_quoted(folder)}/({'|'.join(names)})" for folder, names in folders.items())
+    return f"^({'|'.join(parts)})$"
+
+
+def curves_address(
+    server: str, shown: Sequence[str] | None, studies: Sequence[str], tags: Sequence[str], by_study: bool
+) -> str:
+    """Give the address of the curves.
+
+    Args:
+        server: TensorBoard's address.
+        shown: The runs that are shown; None: all.
+        studies: Those of them that are of studies as a whole.
+        tags: Scalars whose charts are pinned to the top.
+        by_study: Runs of one study have one colour; else each has its own.
+    """
+    query = {"smoothing": "0"}
+    if shown is not None:
+        query["runFilter"] = pattern_of(shown)
+    if by_study:
+        query["runColorGroup"] = "regex:^(.+)/[^/]+$"
+    if tags:
+        pinned = [{"plugin": "scalars", "tag": tag} for tag in tags]
+        query["pinnedCards"] = json.dumps(pinned, separators=(",", ":"))
+    settings = "&".join(f"{key}={_encoded(value)}" for key, value in query.items())
+    ticked = studies if shown is None or len(shown) > TICKED_BY_OLD_PAGES else shown
+    return f"{server}?{settings}#timeseries{_fragment(ticked)}"
+
+
+def studies_address(server: str, studies: Sequence[str]) -> str:
+    """Give the address of the page on the studies as such, by their runs."""
+    return f"{server}#custom_scalars{_fragment(studies)}"
+
+
+def _fragment(ticked: Sequence[str]) -> str:
+    """Give the settings of the older pages, which stay from one page to the next."""
+    return f"&regexInput={_encoded(pattern_of(ticked))}&_smoothingWeight=0"
+
+
+def _encoded(text: str) -> str:
+    return quote(text, safe="/:,")
+
+
+def _quoted(text: str) -> str:
+    return _SPECIAL.sub(r"\\\g<0>", text)

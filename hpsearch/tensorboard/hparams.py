@@ -1,0 +1,252 @@
+"""What TensorBoard's HParams dashboard reads: parameters, metrics, and each trial's start and end."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams import api_pb2, metadata
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
+
+from hpsearch.space import (
+    Categorical,
+    Constant,
+    Distribution,
+    IntUniform,
+    LogIntUniform,
+    LogNormal,
+    LogUniform,
+    Space,
+    Uniform,
+)
+from hpsearch.trial import Trial, Value
+
+__all__ = ["DISPLAYED", "HParams", "Known"]
+
+DISPLAYED = 5
+"""Columns that the dashboard shows at first: by name, those that are said to differ before the others."""
+
+_ON_LOG_SCALE = (LogUniform, LogIntUniform, LogNormal)
+
+_STATES = ("complete", "stopped", "failed")
+
+_TYPES = {bool: api_pb2.DATA_TYPE_BOOL, float: api_pb2.DATA_TYPE_FLOAT64, str: api_pb2.DATA_TYPE_STRING}
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a trial beside its params; what is None isn't shown."""
+
+    study: str | None = None
+    """How its study is called, where there are several."""
+    state: str | None = None
+    """In which it ended."""
+    bracket: int | None = None
+
+
+class HParams:
+    """Encodes studies for the HParams dashboard.
+
+    The dashboard knows numbers, booleans and strings, one of them per parameter. A parameter whose values are
+    of several kinds, or lists, mappings or None, is shown as strings (JSON for what is no string), in its
+    domain and in every trial alike, so that the dashboard's filters match. What is searched on a log scale has its
+    decimal logarithm, too: the dashboard's axes are linear unless each is changed by hand.
+
+    Where trials are forked there are two columns more, which those show that were: the parent, and the iteration whose
+    state was taken over.
+
+    Args:
+        spaces: What is searched: of each study.
+        forks: Trials may be forked from others.
+        brackets: There may be several.
+        studies: How the studies are called, where there are several.
+    """
+
+    def __init__(
+        self,
+        spaces: Sequence[Space],
+        forks: bool = False,
+        brackets: bool = False,
+        studies: Sequence[str] = (),
+    ) -> None:
+        # Of blocks without a bound the first copies alone: the columns are said once, at the beginning.
+        names = dict.fromkeys(name for space in spaces for name in space.some_names())
+        found = {name: [one for space in spaces if (one := space.find(name)) is not None] for name in names}
+        self._distributions = {name: [one.distribution for one in known] for name, known in found.items() if known}
+        self._kinds = {name: _shared_kind(known) for name, known in self._distributions.items()}
+        self._logs = {
+            name: self._free(f"log10({name})")
+            for name, known in self._distributions.items()
+            if self._kinds[name] is float and any(isinstance(one, _ON_LOG_SCALE) for one in known)
+        }
+        self._study, self._state, self._bracket, self._parent, self._inherited = map(
+            self._free, ("study", "state", "bracket", "parent trial", "inherited iteration")
+        )
+        self._forks, self._brackets, self._studies = forks, brackets, studies
+
+    def experiment(
+        self, name: str, metrics: Mapping[str, str], created: float, first: Sequence[str] = ()
+    ) -> Summary.Value:
+        """Describe the studies.
+
+        Args:
+            name: Of all.
+            metrics: Tag → name in the table.
+            created: When, in seconds since the epoch.
+            first: Names of the parameters that matter most, the most important one first.
+        """
+        columns = self._columns(first)
+        # What is said to differ comes first, and of more than can be shown at first the first ones by name would.
+        varying = [column for column in columns if column.differs]
+        for column in varying[DISPLAYED:]:
+            column.differs = False
+        experiment = api_pb2.Experiment(
+            name=name,
+            time_created_secs=created,
+            hparam_infos=columns,
+            metric_infos=[
+                api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=display_name)
+                for tag, display_name in metrics.items()
+            ],
+        )
+        return _summary(metadata.EXPERIMENT_TAG, HParamsPluginData(experiment=experiment))
+
+    def session_start(self, trial: Trial, started: float, known: Known) -> Summary.Value:
+        """Say with which params a trial began, from which other one, and what else is known of it."""
+        info = SessionStartInfo(start_time_secs=started)
+        if known.study is not None and self._studies:
+            info.hparams[self._study].string_value = known.study
+        if known.state is not None:
+            info.hparams[self._state].string_value = known.state
+        if known.bracket is not None and self._brackets:
+            info.hparams[self._bracket].number_value = known.bracket
+        if trial.parent is not None:
+            info.hparams[self._parent].number_value = trial.parent.number
+        if trial.inherited is not None:
+            info.hparams[self._inherited].number_value = trial.inherited
+        for name, value in trial.params.items():
+            # A searcher of one's own may suggest what is no point of the space.
+            kind = self._kinds.get(name, _kind([value]))
+            if kind is bool and isinstance(value, bool):
+                info.hparams[name].bool_value = value
+            elif kind is float and _is_number(value):
+                info.hparams[name].number_value = value
+            else:
+                info.hparams[name].string_value = _as_string(value)
+            if name in self._logs and _is_number(value) and value > 0:
+                info.hparams[self._logs[name]].number_value = math.log10(value)
+        return _summary(metadata.SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=info))
+
+    def session_end(self, succeeded: bool, ended: float) -> Summary.Value:
+        """Say how a trial ended. TensorBoard keeps the first end that it reads, so a trial has only one."""
+        status = api_pb2.STATUS_SUCCESS if succeeded else api_pb2.STATUS_FAILURE
+        info = SessionEndInfo(status=status, end_time_secs=ended)
+        return _summary(metadata.SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=info))
+
+    def _free(self, name: str) -> str:
+        """Give a name that no parameter has."""
+        while name in self._distributions:
+            name += " "
+        return name
+
+    def _columns(self, first: Sequence[str]) -> list[api_pb2.HParamInfo]:
+        """Give all columns, those first that are to be seen first."""
+        columns = [_discrete(self._study, self._studies)] if self._studies else []
+        place = {name: number for number, name in enumerate(first)}
+        for name in sorted(self._distributions, key=lambda name: place.get(name, len(place))):
+            known = self._distributions[name]
+            columns.append(_parameter(name, self._kinds[name], known))
+            if name in self._logs:
+                columns.append(_logarithm(self._logs[name], known, columns[-1].differs))
+        columns.append(_discrete(self._state, _STATES))
+        names = [self._bracket] if self._brackets else []
+        names += [self._parent, self._inherited] if self._forks else []
+        return columns + [api_pb2.HParamInfo(name=name, type=_TYPES[float], differs=True) for name in names]
+
+
+def _parameter(name: str, kind: type, distributions: Sequence[Distribution]) -> api_pb2.HParamInfo:
+    values = _values(distributions)
+    # The dashboard shows columns in which trials can't differ last.
+    info = api_pb2.HParamInfo(name=name, type=_TYPES[kind], differs=values is None or len(values) > 1)
+    if values is not None:
+        info.domain_discrete.extend(map(_as_string, values) if kind is str else values)
+    elif kind is float and (ends := _ends(distributions)) is not None:
+        info.domain_interval.min_value, info.domain_interval.max_value = ends
+    return info
+
+
+def _logarithm(name: str, distributions: Sequence[Distribution], differs: bool) -> api_pb2.HParamInfo:
+    info = api_pb2.HParamInfo(name=name, type=_TYPES[float], differs=differs)
+    ends = _ends(distributions)
+    if ends is not None and ends[0] > 0:
+        info.domain_interval.min_value, info.domain_interval.max_value = map(math.log10, ends)
+    return info
+
+
+def _discrete(name: str, values: Sequence[str]) -> api_pb2.HParamInfo:
+    info = api_pb2.HParamInfo(name=name, type=_TYPES[str], differs=len(values) > 1)
+    info.domain_discrete.extend(values)
+    return info
+
+
+def _ends(distributions: Sequence[Distribution]) -> tuple[float, float] | None:
+    """Give what all values lie between; None where there are no bounds: JSON, and so the browser, has no infinity."""
+    ends: list[float] = []
+    for one in distributions:
+        if isinstance(one, Uniform | LogUniform | IntUniform | LogIntUniform):
+            ends += one.min, one.max
+        elif (values := _values([one])) is not None:
+            ends += values
+        else:
+            return None
+    return (min(ends), max(ends)) if ends else None
+
+
+def _summary(tag: str, content: HParamsPluginData) -> Summary.Value:
+    plugin = metadata.create_summary_metadata(content)
+    return Summary.Value(tag=tag, metadata=plugin, tensor=metadata.NULL_TENSOR)
+
+
+def _values(distributions: Sequence[Distribution]) -> Sequence[Value] | None:
+    """Give the values of which a parameter has one, each once; None where one study has any number of a range."""
+    found: list[Value] = []
+    for distribution in distributions:
+        match distribution:
+            case Categorical(values=values):
+                own: Sequence[Value] = values
+            case Constant(value=value):
+                own = [value]
+            case _:
+                return None
+        found += [value for value in own if not any(_equal(value, known) for known in found)]
+    return found
+
+
+def _equal(one: Value, other: Value) -> bool:
+    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
+
+
+def _kind(values: Sequence[Value]) -> type:
+    """Give the one type, of bool, float and str, that all these values are shown as."""
+    if all(isinstance(value, bool) for value in values):
+        return bool
+    return float if all(map(_is_number, values)) else str
+
+
+def _shared_kind(distributions: Sequence[Distribution]) -> type:
+    """Give the one type that a parameter's values are shown as in all studies."""
+    listed = [values for one in distributions if (values := _values([one])) is not None]
+    if len(listed) == len(distributions):
+        return _kind([value for values in listed for value in values])
+    return float if all(_is_number(value) for values in listed for value in values) else str
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _as_string(value: Value) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

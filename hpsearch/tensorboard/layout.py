@@ -1,0 +1,57 @@
+"""What TensorBoard's Custom Scalars page shows: the studies' runs side by side."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.types_pb2 import DT_STRING
+from tensorboard.plugins.custom_scalar import metadata
+from tensorboard.plugins.custom_scalar.layout_pb2 import (
+    Category,
+    Chart,
+    Layout,
+    MarginChartContent,
+    MultilineChartContent,
+)
+
+from hpsearch.objective import Objective
+from hpsearch.report.comparison import AXES, Axis
+from hpsearch.tensorboard.repeats import spread_tags
+from hpsearch.tensorboard.study_run import BUSY_TAG, by_tag, found_by
+
+__all__ = ["layout"]
+
+
+def layout(objectives: Sequence[Objective], repeated: bool) -> Summary.Value:
+    """Give the page for studies.
+
+    Args:
+        objectives: What decides in each of them.
+        repeated: Some are the same but for the seed.
+    """
+    found = list(dict.fromkeys(what for objective in objectives for what in found_by(objective, ())))
+    categories = [Category(title=what, chart=[_lines(by_tag(what, axis)) for axis in AXES]) for what in found]
+    if repeated:
+        charts = [_margins(what, axis) for what in found for axis in AXES]
+        categories.insert(0, Category(title="over seeds: median and quartiles", chart=charts))
+    course = [_lines(BUSY_TAG), Chart(title="trials per rung", multiline=MultilineChartContent(tag=["^rungs/"]))]
+    categories.append(Category(title="course", chart=course))
+    content = Layout(category=categories).SerializeToString()
+    return Summary.Value(
+        tag=metadata.CONFIG_SUMMARY_TAG,
+        metadata=metadata.create_summary_metadata(),
+        tensor=TensorProto(dtype=DT_STRING, string_val=[content]),
+    )
+
+
+def _lines(tag: str) -> Chart:
+    return Chart(title=tag, multiline=MultilineChartContent(tag=[f"^{re.escape(tag)}$"]))
+
+
+def _margins(what: str, axis: Axis) -> Chart:
+    median, lower, upper = spread_tags(what, axis)
+    series = MarginChartContent.Series(value=median, lower=lower, upper=upper)
+    return Chart(title=by_tag(what, axis), margin=MarginChartContent(series=[series]))

@@ -1,0 +1,234 @@
+"""The runs of a study's trials: metrics over iterations, the best so far, and what HParams shows of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hpsearch.events import Failed, Finished, Lost, Reverted, Saved, Started
+from hpsearch.objective import is_valid, values_of
+from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.sweep.sweep import Sweep
+from hpsearch.tensorboard.event_file import EventFiles
+from hpsearch.tensorboard.hparams import HParams, Known
+from hpsearch.trial import Report, Score, Segment, Trial, TrialState
+
+__all__ = ["ITERATIONS_TAG", "SECONDS_TAG", "WIDTH_TAG", "TrialRuns", "best_tag", "metrics_of", "trial_run"]
+
+ITERATIONS_TAG, SECONDS_TAG, WIDTH_TAG = "hpsearch/iterations", "hpsearch/seconds", "hpsearch/width"
+"""Name the scalars that hold a trial's iterations, its running time and its workers, over iterations."""
+
+_OWN_TAGS = frozenset({ITERATIONS_TAG, SECONDS_TAG, WIDTH_TAG})
+
+_LEAST_DIGITS = 3
+
+_DECIDED = {TrialState.COMPLETE, TrialState.STOPPED}
+
+
+def trial_run(number: int, trials: int | None = None) -> str:
+    """Name a trial's run, so that names sort as numbers do: `012`.
+
+    Args:
+        number: The trial's.
+        trials: How many there may be; None: nobody knows.
+    """
+    return f"{number:0{max(_LEAST_DIGITS, len(str((trials or 1) - 1)))}d}"
+
+
+def best_tag(metric: str) -> str:
+    """Name the scalar that holds a trial's best value so far, over iterations."""
+    return f"best/{metric}"
+
+
+def metrics_of(sweep: Sweep) -> dict[str, str]:
+    """Give the metrics that HParams shows of a sweep's trials, as tag → name in the table."""
+    goals = sweep.objective.goals
+    metrics = {name: name for name in sweep.objective.names}
+    if len(goals) == 1:
+        metrics[best_tag(goals[0].name)] = f"best {goals[0].name}"
+    metrics |= {ITERATIONS_TAG: "iterations", SECONDS_TAG: "seconds"}
+    if sweep.resources.widest > 1:
+        metrics[WIDTH_TAG] = "width"
+    return metrics
+
+
+@dataclass(slots=True)
+class _Curve:
+    """What a trial's event file holds."""
+
+    written: int
+    """Highest iteration that stands there."""
+    end: int | None = None
+    """Where the newest segment ends."""
+    width: int | None = None
+    """Workers of the newest segment; None where it could have no more than one."""
+    time: float = 0.0
+    """When `written` was reported, in seconds since the epoch."""
+    running: bool = True
+    """An attempt is open, whose live reports are wanted."""
+    ended: bool = False
+    """Its status is written."""
+    bests: list[tuple[int, Score]] = field(default_factory=list)
+    """(iteration, score) wherever the best so far improved; none where several metrics decide."""
+    spent: list[tuple[int, float]] = field(default_factory=list)
+    """(iteration, running time in seconds until then) of what stands there."""
+
+    @property
+    def best(self) -> Score | None:
+        """The best score so far."""
+        return self.bests[-1][1] if self.bests else None
+
+    @property
+    def seconds(self) -> float:
+        """Running time of what stands there."""
+        return self.spent[-1][1] if self.spent else 0.0
+
+    def rewind(self, start: int) -> None:
+        """Forget all after iteration `start`."""
+        self.written = start
+        for known in (self.bests, self.spent):
+            while known and known[-1][0] > start:
+                known.pop()
+
+    def compact(self) -> None:
+        """Forget all but what is needed to go on from here, which trials that have ended hardly ever do."""
+        del self.bests[:-1], self.spent[:-1]
+
+
+class TrialRuns:
+    """Follows a study, and writes what is to be said of each trial.
+
+    When a later attempt starts before an iteration that was written, the steps after its start are taken back, so that
+    a reader sees each step once; so are those of a trial that went wrong on more workers.
+
+    In HParams a trial shows `success` when it ran to its end or was stopped by the scheduler, and `failure` when it
+    failed. TensorBoard keeps the first status, and the first params, that it reads and would never show others. So a
+    trial that hasn't ended has no status; and its params are written with what else is known of it when they are.
+
+    Args:
+        files: Where to.
+        sweep: What is run.
+        hparams: What is shown of params.
+        run_of: Gives a trial's run; None: it gets none.
+        study: How the study is called where there are several.
+    """
+
+    def __init__(
+        self,
+        files: EventFiles,
+        sweep: Sweep,
+        hparams: HParams,
+        run_of: Callable[[int], str | None],
+        study: str | None = None,
+    ) -> None:
+        self._files, self._hparams, self._run_of, self._study = files, hparams, run_of, study
+        self._objective = sweep.objective
+        goals = self._objective.goals
+        self._best_tag = best_tag(goals[0].name) if len(goals) == 1 else None
+        self._curves: dict[int, _Curve] = {}
+        self._failed: set[int] = set()
+        """Trials that may still be retried."""
+        self._begun: dict[int, tuple[Trial, float, int | None]] = {}
+        """Trials whose params aren't written, when they began, and in which bracket."""
+        self._now = 0.0
+
+    def take(self, entry: Entry) -> None:
+        """Take the next entry of the journal."""
+        event, self._now = entry.event, entry.time
+        match event:
+            case Started():
+                self._start(event.segment, event.new, event.reason, event.bracket)
+            case Saved() | Finished():
+                self._write(event.reports)
+            case Failed():
+                self._write(event.reports)
+                if not event.retry:
+                    self._failed.add(event.trial)
+            case Reverted():
+                self._take_back(event.trial, event.iteration)
+        if isinstance(event, Finished | Failed | Lost | Reverted) and event.trial in self._curves:
+            self._curves[event.trial].running = False
+        for decision in entry.followed.decisions:
+            if decision.action in ("stop", "complete"):
+                self._end(decision.trial, succeeded=decision.trial not in self._failed)
+            elif decision.action == "withdraw":
+                self._failed.discard(decision.trial)
+
+    def report(self, reports: Sequence[Report]) -> None:
+        """Take live reports of attempts that run now."""
+        for report in reports:
+            curve = self._curves.get(report.trial)
+            # After a gap the rest waits for the event that brings them all: steps are written in order.
+            if curve is not None and curve.running and report.iteration == curve.written + 1:
+                self._write((report,))
+
+    def settle(self) -> None:
+        """Write which trials have failed: nobody goes on with them."""
+        for trial in sorted(self._failed):
+            self._end(trial, succeeded=False)
+
+    def flush(self, journaled: JournaledState) -> None:
+        """Write the params of trials that have begun, and the state of those of them that have ended.
+
+        Args:
+            journaled: How trials stand.
+        """
+        for number, (trial, began, bracket) in self._begun.items():
+            state = journaled.records.of(number).state
+            ended = state in _DECIDED or (state is TrialState.FAILED and self._curves[number].ended)
+            known = Known(self._study, str(state) if ended else None, bracket)
+            if (run := self._run_of(number)) is not None:
+                self._files.summary(run, began, self._hparams.session_start(trial, began, known))
+        self._begun.clear()
+
+    def _start(self, segment: Segment, new: Trial | None, reason: str, bracket: int | None) -> None:
+        if (run := self._run_of(segment.trial)) is None:
+            return
+        if new is not None:
+            self._files.create(run, self._now)
+            self._begun[new.number] = new, self._now, bracket
+        curve = self._curves.setdefault(segment.trial, _Curve(segment.start))
+        self._take_back(segment.trial, segment.start)
+        self._failed.discard(segment.trial)
+        curve.running, curve.time, curve.end = True, self._now, segment.end
+        # A reason is given exactly where it could have had another width.
+        curve.width = segment.width if segment.width > 1 or reason else None
+
+    def _write(self, reports: Sequence[Report]) -> None:
+        for report in reports:
+            curve, run = self._curves.get(report.trial), self._run_of(report.trial)
+            if curve is None or run is None or report.iteration <= curve.written:
+                continue
+            curve.written = report.iteration
+            curve.time += report.seconds
+            curve.spent.append((report.iteration, curve.seconds + report.seconds))
+            scalars = self._reported(report.metrics)
+            score = self._objective.reported(report.metrics)
+            single = not self._objective.several
+            if single and is_valid(score) and self._objective.improves(score, curve.best):
+                curve.bests.append((report.iteration, score))
+            if self._best_tag is not None and self._objective.is_feasible(curve.best):
+                scalars.append((self._best_tag, values_of(curve.best)[0]))
+            scalars += [(ITERATIONS_TAG, report.iteration), (SECONDS_TAG, curve.seconds)]
+            if curve.width is not None:
+                scalars.append((WIDTH_TAG, curve.width))
+            self._files.scalars(run, curve.time, report.iteration, scalars)
+
+    def _reported(self, metrics: Mapping[str, float]) -> list[tuple[str, float]]:
+        """Give what was reported, but for what would hide a scalar of ours."""
+        return [(tag, value) for tag, value in metrics.items() if tag != self._best_tag and tag not in _OWN_TAGS]
+
+    def _take_back(self, trial: int, iteration: int) -> None:
+        """Take back the steps after an iteration, where any were written."""
+        curve, run = self._curves.get(trial), self._run_of(trial)
+        if curve is not None and run is not None and iteration < curve.written:
+            self._files.restart(run, self._now, iteration + 1)
+            curve.rewind(iteration)
+
+    def _end(self, trial: int, succeeded: bool) -> None:
+        curve, run = self._curves.get(trial), self._run_of(trial)
+        # The scheduler may still rank, and so stop, a trial that has failed: the first end stands.
+        if curve is not None and run is not None and not curve.ended:
+            curve.ended = True
+            curve.compact()
+            self._files.summary(run, self._now, self._hparams.session_end(succeeded, self._now))

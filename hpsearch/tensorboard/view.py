@@ -1,0 +1,241 @@
+"""Several studies in one folder that TensorBoard reads, kept up to date while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from hpsearch.errors import HpsearchError, JournalError
+from hpsearch.events import Finished
+from hpsearch.report.comparison import same_but_for_seed
+from hpsearch.report.importance import importance_of
+from hpsearch.report.selection import best_first
+from hpsearch.report.study import Study, load
+from hpsearch.study.directory import StudyDirectory
+from hpsearch.study.journal import BEGINNING, Journal, Position
+from hpsearch.tensorboard.address import MOST_RUNS
+from hpsearch.tensorboard.event_file import EventFiles
+from hpsearch.tensorboard.hparams import HParams
+from hpsearch.tensorboard.layout import layout
+from hpsearch.tensorboard.names import study_names
+from hpsearch.tensorboard.repeats import Repeats
+from hpsearch.tensorboard.study_run import HYPERVOLUME, STUDY_RUN, by_tag, found_by
+from hpsearch.tensorboard.study_runs import StudyRuns
+from hpsearch.tensorboard.trial_runs import metrics_of
+
+__all__ = ["View"]
+
+_MOST_PINNED = 4
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A study, and how far it is written."""
+
+    study: Study
+    """As it was at the beginning."""
+    runs: StudyRuns
+    position: Position = BEGINNING
+    problem: str = ""
+    """Why it is followed no further."""
+
+
+class View:
+    """Writes studies below one folder, each in a folder of its own: a run for each trial, and `study`.
+
+    Studies that are the same but for their seed have one run more, with medians and quartiles. HParams reads one
+    description of parameters in a folder, the first that it finds: here it is of all studies.
+
+    Args:
+        directories: Of studies, one at least.
+        folder: Where to; it holds nothing else.
+        every_trial: Each trial gets a run; else the best ones, so that TensorBoard ticks them.
+
+    Raises:
+        JournalError: There is no study in one of them, or it can't be read.
+        HpsearchError: One is there twice.
+    """
+
+    def __init__(self, directories: Sequence[Path], folder: Path, every_trial: bool = False) -> None:
+        self.names = study_names(directories)
+        """What the studies are called."""
+        self._studies = [load(directory) for directory in directories]
+        self._files = EventFiles(folder)
+        self._ranked = [best_first(study.trials, study.sweep.objective) for study in self._studies]
+        self._sides = [
+            places
+            for places in same_but_for_seed([study.sweep for study in self._studies])
+            if len(places) > 1 and self._studies[places[0]].sweep.objective.goals
+        ]
+        left = MOST_RUNS - len(self._studies) - len(self._sides)
+        self.left_out = 0 if every_trial else max(0, sum(study.count for study in self._studies) - left)
+        """Trials that have no run."""
+        several = len(self._studies) > 1
+        self._hparams = HParams(
+            [study.sweep.parameters for study in self._studies],
+            forks=any(row.parent is not None for study in self._studies for row in study.trials),
+            brackets=any(_may_have_brackets(study) for study in self._studies),
+            studies=self.names if several else (),
+        )
+        self._followed = [
+            _Followed(
+                study,
+                StudyRuns(
+                    self._files,
+                    study.sweep,
+                    self._hparams,
+                    name,
+                    _Wanted(study.count, frozenset(numbers) if self.left_out else None),
+                    name if several else None,
+                ),
+            )
+            for study, name, numbers in zip(self._studies, self.names, self._best(left), strict=True)
+        ]
+        self._repeats: list[tuple[str, Repeats]] = []
+        for places in self._sides:
+            self._repeats.append(self._repeated(places))
+        self._begin()
+
+    @property
+    def several(self) -> bool:
+        """There is more than one study."""
+        return len(self._studies) > 1
+
+    @property
+    def trials(self) -> int:
+        """How many there were at the beginning."""
+        return sum(study.count for study in self._studies)
+
+    @property
+    def study_runs(self) -> list[str]:
+        """The names of the runs of studies as a whole, and of those with medians."""
+        return [followed.runs.name for followed in self._followed] + [name for name, _ in self._repeats]
+
+    @property
+    def problems(self) -> list[str]:
+        """Why studies are followed no further."""
+        return [followed.problem for followed in self._followed if followed.problem]
+
+    def best(self, count: int) -> list[str]:
+        """Give the runs of the best trials, as many of each study and of each one at least, and those of the studies.
+
+        That is by how they stood at the beginning.
+        """
+        of_trials = [
+            run
+            for followed, numbers in zip(self._followed, self._best(count), strict=True)
+            for one in numbers
+            if (run := followed.runs.run_of(one)) is not None
+        ]
+        return [*of_trials, *self.study_runs]
+
+    def pinned(self) -> list[str]:
+        """Give the scalars that are looked at first."""
+        objectives = [study.sweep.objective for study in self._studies]
+        goals = dict.fromkeys(goal.name for objective in objectives for goal in objective.goals)
+        if not goals:  # what was reported, where nothing decides
+            rows = chain.from_iterable(study.trials for study in self._studies)
+            return list(dict.fromkeys(name for row in rows for name in row.metrics))[:_MOST_PINNED]
+        found = dict.fromkeys(what for objective in objectives for what in found_by(objective, ()))
+        best = [HYPERVOLUME] if HYPERVOLUME in found else [what for what in found if what.startswith("best")]
+        tags = [*list(goals)[: _MOST_PINNED - 1], *(by_tag(what, "trials") for what in best)]
+        return tags[:_MOST_PINNED]
+
+    def describe(self) -> None:
+        """Write what HParams is to know of all studies, once. It takes seconds to find out which parameters matter.
+
+        That is by the study with the most trials, of which it is known best.
+        """
+        found = importance_of(max(self._studies, key=lambda study: study.count))
+        metrics = {tag: name for study in self._studies for tag, name in metrics_of(study.sweep).items()}
+        first = () if found is None else tuple(found.shares)
+        experiment = self._hparams.experiment(", ".join(self.names), metrics, self._studies[0].created, first)
+        self._files.summary(self._followed[0].runs.name, self._studies[0].created, experiment)
+        self._files.flush()
+
+    def read(self) -> None:
+        """Write what the journals hold since the last time."""
+        for followed in self._followed:
+            if not followed.problem:
+                try:
+                    _go_on(followed)
+                except HpsearchError as error:
+                    followed.problem = str(error)
+            followed.runs.flush()
+        for _, repeats in self._repeats:
+            repeats.flush()
+        self._files.flush()
+
+    def _best(self, count: int) -> list[list[int]]:
+        """Give the numbers of the best trials of each study: in all so many, and of each study one at least."""
+        places = [(rank, at) for at, rows in enumerate(self._ranked) for rank in range(len(rows))]
+        taken = sorted(places)[: max(count, len(self._ranked))]
+        return [
+            [self._ranked[at][rank].number for rank, study in taken if study == at] for at in range(len(self._ranked))
+        ]
+
+    def _repeated(self, places: Sequence[int]) -> tuple[str, Repeats]:
+        """Give the run of studies that differ in their seed alone, and what writes it."""
+        study, taken, number = self._studies[places[0]], set(self.study_runs), 1
+        run = f"{study.sweep.name}, {len(places)} seeds/{STUDY_RUN}"
+        while run in taken:
+            number += 1
+            run = f"{study.sweep.name} ({number}), {len(places)} seeds/{STUDY_RUN}"
+        courses = [self._followed[at].runs.whole.course for at in places]
+        return run, Repeats(self._files, run, study.sweep.objective, courses)
+
+    def _begin(self) -> None:
+        """Begin the runs of studies, the first one's with what Custom Scalars is to show.
+
+        TensorBoard orders runs by when they began, and has seven colours, which older pages give out in that order. So
+        those of studies begin before all others, and look different.
+        """
+        began = min(study.created for study in self._studies)
+        for run in self.study_runs:
+            self._files.create(run, began)
+        page = layout([study.sweep.objective for study in self._studies], bool(self._repeats))
+        self._files.summary(self._followed[0].runs.name, self._studies[0].created, page)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which trials get a run: some of those that there are, and all that come."""
+
+    known: int
+    chosen: Collection[int] | None
+    """None: all."""
+
+    def __call__(self, trial: int) -> bool:
+        return self.chosen is None or trial >= self.known or trial in self.chosen
+
+
+def _may_have_brackets(study: Study) -> bool:
+    open_ = study.state in ("running", "paused", "open") and study.sweep.early_terminate is not None
+    return open_ or len({rung.bracket for rung in study.rungs}) > 1
+
+
+def _go_on(followed: _Followed) -> None:
+    """Write what is new in a study's journal.
+
+    Raises:
+        JournalError: It can't be read any more, or is another one.
+    """
+    place, runs = StudyDirectory(followed.study.directory), followed.runs
+    with Journal.read(place.journal) as journal:
+        found = journal.added(followed.position)
+    if found is None:
+        raise JournalError(
+            f"{place.path}: another study lies here than when it was opened, or its journal was written anew, so it is "
+            "followed no further. Open it again."
+        )
+    entries, followed.position = found
+    for entry in entries:
+        runs.take(entry)
+        if isinstance(entry.event, Finished):
+            runs.rungs(runs.journaled.rungs())
+    if entries:
+        runs.rungs(runs.journaled.rungs())
+    if place.holder() is None and not runs.journaled.told:
+        runs.settle()
