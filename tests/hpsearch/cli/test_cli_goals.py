@@ -159,7 +159,12 @@ def test_what_needs_one_number_is_refused_and_says_what_to_do(study, hpsearch_co
 def test_an_export_begins_another_sweep(study, hpsearch_command, others):
     answer = hpsearch_command("export", "s", "--to", "out")
     assert answer.code == 0
-    assert sorted(path.name for path in Path("out").iterdir()) == ["optuna.db", "trials.csv", "trials.parquet"]
+    assert sorted(path.name for path in Path("out").iterdir()) == [
+        "optuna.db",
+        "reports.csv",
+        "trials.csv",
+        "trials.parquet",
+    ]
     for place, source in enumerate(["s", *others]):
         asked = ("--set", "method=tpe", "--set", "search.lag=1", "--from", source)
         begun = hpsearch_command("run", "sweep.yaml", *asked, "--backend", "inline", "--dir", f"t{place}")
