@@ -247,9 +247,9 @@ def _finished(
             else f"raise limits.max_time, which ends the search after {duration(own)} ({where})"
         )
         raise DesignError(f"{place.path}: no network came as far as to be validated within the search's time; {more}")
-    if not study.leaders[0].feasible:
-        raise _none_keeps(place, study)
     best = best_of(study)
+    if best is None:
+        raise _none_keeps(place, study)
     around.say(f"last fit:     trial {best.trial} on all {len(read_rows(place.search_rows).targets)} rows")
     delivered = deliver(best, place.model, study.sweep.seed)
     trees: Trees | None = read_trees(record["trees"])
@@ -259,6 +259,9 @@ def _finished(
         shutil.copyfile(place.trees, offered)
     else:
         offered.unlink(missing_ok=True)
+    if best.left_out:
+        told = f"the last fit had time for {best.epochs} of {best.epochs + best.left_out} epochs: a longer --time helps"
+        report = replace(report, notes=(*report.notes, told))
     report = replace(report, seconds=clock.spent)
     place.write(place.report, report.to_json())
     return report

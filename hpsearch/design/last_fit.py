@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hpsearch.design.pace import seeded
+from hpsearch.design.pace import one_thread, seeded
 from hpsearch.errors import DesignError
 from hpsearch.report.study import Study
 from hpsearch.trial import TrialRow
@@ -33,7 +33,9 @@ class Best:
     params: Mapping[str, Any]
     """As the trainable saw them."""
     epochs: int
-    """After which its score was reported."""
+    """For the last fit: those after which its score was reported, less those left out."""
+    left_out: int
+    """Epochs for which the last fit has no time."""
     validation: float
     trials: int
     """That have a score."""
@@ -52,16 +54,29 @@ class Delivered:
         return self.training.predictions(rows)
 
 
-def best_of(study: Study) -> Best:
-    """Give the best trial that keeps all bounds.
+def best_of(study: Study) -> Best | None:
+    """Give the best trial that keeps all bounds; None where there is none.
 
-    Raises:
-        HpsearchError: There is none.
+    Where none keeps the bound on `fit_seconds`, and the nearest breaks no other, that one is trained for as many epochs
+    as keep it: a network that has learned less is better than none.
     """
-    found = study.best_trial
-    row: TrialRow = next(row for row in study.trials if row.number == found.number)
-    count = sum(row.score is not None for row in study.trials)
-    return Best(found.number, found.params, row.value_iteration, found.value, count)
+    row = study.leaders[0]
+    params, reached = study.sweep.parameters.nest(row.params), row.value_iteration
+    epochs = reached if row.feasible else min(reached, _epochs_in_time(study, row))
+    if epochs < 1:
+        return None
+    count = sum(one.score is not None for one in study.trials)
+    return Best(row.number, params, epochs, reached - epochs, row.values[0], count)
+
+
+def _epochs_in_time(study: Study, row: TrialRow) -> int:
+    """Give the epochs that keep the bound on the time of the last fit; 0 where another bound is broken."""
+    broken = study.sweep.objective.broken(row.score)
+    bounds = [one for one in study.sweep.objective.constraints if str(one) in broken]
+    if any(one.metric != "fit_seconds" or not one.most for one in bounds):
+        return 0
+    each = study.metrics_of(row)["fit_seconds"] / float(row.params["epochs"])
+    return int(min(one.bound for one in bounds) / each)
 
 
 def deliver(best: Best, folder: Path, seed: int) -> Delivered:
@@ -78,20 +93,15 @@ def deliver(best: Best, folder: Path, seed: int) -> Delivered:
         DesignError: It became no network, or can't be written.
     """
     params = {**best.params, "validated": 0, "latency": False}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # a trial's, so that the time it was said to take holds
-    try:
-        with seeded(seed):
-            training = DesignedNetwork(SimpleNamespace(params=params, seed=seed))
-            for _ in range(best.epochs):
-                training.step()
+    with one_thread(), seeded(seed):
+        training = DesignedNetwork(SimpleNamespace(params=params, seed=seed))
+        for _ in range(best.epochs):
+            training.step()
         network = training.delivered()
         cost = {
             "parameters": parameters(network),
             "latency_ms": latency(torch.zeros(1, *training.rows.task.inputs))(network),
         }
-    finally:
-        torch.set_num_threads(threads)
     state = network.state_dict()
     if not all(bool(torch.isfinite(value).all()) for value in state.values()):
         raise DesignError("the last fit must give weights that are numbers, got NaN or infinity: try another --seed")

@@ -18,7 +18,18 @@ from hpsearch_trainers.designed_network import DesignedNetwork
 from hpsearch_trainers.measures import latency
 from hpsearch_trainers.prepared_rows import Task
 
-__all__ = ["ENOUGH_EPOCHS", "SCORING", "STARTING", "Clock", "Pace", "check_latency", "pace", "search_seconds", "seeded"]
+__all__ = [
+    "ENOUGH_EPOCHS",
+    "SCORING",
+    "STARTING",
+    "Clock",
+    "Pace",
+    "check_latency",
+    "one_thread",
+    "pace",
+    "search_seconds",
+    "seeded",
+]
 
 _TRIALS = 40
 """Whole trials for which there should be time: with rungs that is some hundred."""
@@ -89,7 +100,7 @@ def pace(params: Mapping[str, Any], clock: Clock, workers: int, starting: float)
     Raises:
         DesignError: There is no time for any network.
     """
-    with seeded(0):
+    with one_thread(), seeded(0):
         trial = DesignedNetwork(SimpleNamespace(params={**params, "epochs": 1}, seed=0))
         began = time.monotonic()
         trial.step()
@@ -139,6 +150,17 @@ def check_latency(params: Mapping[str, Any], task: Task, limits: Mapping[str, fl
 def search_seconds(clock: Clock, fit_seconds: float, starting: float) -> float:
     """Give the seconds that the search may take, so that the last fit and the scoring come to their end in time."""
     return clock.left - fit_seconds - starting - SCORING
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch work in one thread, as trials do, so that what is measured of one holds for the other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextmanager

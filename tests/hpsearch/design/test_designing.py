@@ -214,6 +214,13 @@ def test_where_no_network_keeps_a_bound_the_nearest_is_told(here, capsys):
     assert re.search(told, answer.err), answer.err
 
 
+def test_where_there_is_no_time_for_an_epoch_of_the_last_fit_there_is_no_network(here, capsys):
+    out = sweep_only(capsys)
+    shorten(out / "sweep.yaml", outcome_constraints=["fit_seconds <= 1e-9"])
+    answer = designed(capsys, "--resume", "out")
+    assert (answer.code, "must keep fit_seconds <= 1e-09, but none that was validated does" in answer.err) == (1, True)
+
+
 def test_a_design_that_was_moved_before_it_was_finished_is_refused(here, capsys):
     out = sweep_only(capsys)
     shorten(out / "sweep.yaml")
