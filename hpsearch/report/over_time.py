@@ -6,12 +6,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
+from hpsearch.checks import nearest
 from hpsearch.decision import Decision
+from hpsearch.errors import HpsearchError
 from hpsearch.events import Event, Failed, Finished, Lost, Reverted, Saved, Started
+from hpsearch.objective import Objective
 from hpsearch.study.journaled_state import Entry
 from hpsearch.trial import Report
 
-__all__ = ["Curves", "over_iterations", "times_of_trials"]
+__all__ = ["Curves", "curves_of", "over_iterations", "times_of_trials"]
 
 T = TypeVar("T")
 
@@ -60,6 +63,32 @@ def over_iterations(entries: Iterable[Entry], read: Callable[[Report], T | None]
     for entry in entries:
         curves.take(entry.event, entry.followed.decisions)
     return curves.all()
+
+
+def curves_of(
+    where: str, objective: Objective, entries: Iterable[Entry], metric: str | None
+) -> dict[int, list[tuple[int, float]]]:
+    """Give a metric over the iterations of each trial; None: the only one that decides.
+
+    Raises:
+        HpsearchError: No report holds this metric; or none is named, and several decide, or none.
+    """
+    own = objective.names
+    if metric is None and not own:
+        raise HpsearchError(f"{where}: expected the name of a metric, as the sweep names none")
+    if metric is None and objective.several:
+        raise HpsearchError(f"{where}: expected the name of a metric, as {objective.title} decide together")
+    name = own[0] if metric is None else metric
+    known = dict.fromkeys(own)  # in the order of reporting
+
+    def read(report: Report) -> float | None:
+        known.update(dict.fromkeys(report.metrics))
+        return report.metrics.get(name)
+
+    curves = over_iterations(entries, read)
+    if name not in known:
+        raise HpsearchError(f"{where}: no report holds a metric {name!r}; {nearest(name, known)}")
+    return curves
 
 
 def times_of_trials(entries: Iterable[Entry]) -> dict[int, tuple[float, float | None]]:

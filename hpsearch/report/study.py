@@ -8,14 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hpsearch.checks import nearest
 from hpsearch.errors import HpsearchError, UnreadableCheckpointError
 from hpsearch.events import Ended, Event
 from hpsearch.objective import Objective
 from hpsearch.report.best import BestTrial, hypervolumes, no_best, weighted
 from hpsearch.report.course import Course, course
 from hpsearch.report.lineage import Stage, lineage
-from hpsearch.report.over_time import over_iterations, times_of_trials
+from hpsearch.report.over_time import curves_of, over_iterations, times_of_trials
 from hpsearch.report.plots import Plots
 from hpsearch.report.segments import SegmentRow, segment_rows
 from hpsearch.schedulers.base import RungView
@@ -248,22 +247,7 @@ class Study(Plots):
         Raises:
             HpsearchError: No report holds this metric; or none is named, and several decide.
         """
-        own = self.sweep.objective.names
-        if metric is None and not own:
-            raise HpsearchError(f"{self.directory}: expected the name of a metric, as the sweep names none")
-        if metric is None and self.sweep.objective.several:
-            raise HpsearchError(f"{self.directory}: expected the name of a metric, as {self._title} decide together")
-        name = own[0] if metric is None else metric
-        known = dict.fromkeys(own)  # in the order of reporting
-
-        def read(report: Report) -> float | None:
-            known.update(dict.fromkeys(report.metrics))
-            return report.metrics.get(name)
-
-        curves = over_iterations(self._entries(), read)
-        if name not in known:
-            raise HpsearchError(f"{self.directory}: no report holds a metric {name!r}; {nearest(name, known)}")
-        return curves
+        return curves_of(str(self.directory), self.sweep.objective, self._entries(), metric)
 
     def reports(self) -> dict[int, list[Report]]:
         """Give each trial's reports that count, by iteration."""

@@ -45,8 +45,7 @@ __all__ = ["BEGINNING", "FORMAT", "Journal", "Position"]
 Position = tuple[int, int]
 """Number and checksum of an event, which tell all events up to it from others."""
 
-BEGINNING: Position = (0, 0)
-"""Before the first event."""
+BEGINNING: Position = (0, 0)  # before the first event
 
 _ROWS_AT_ONCE = 500
 
@@ -246,8 +245,7 @@ class Journal:
         if end is None:
             with explained(self._path):
                 end = self._end or self._newest()
-        last = end[0]
-        seq, checksum = known
+        (last, _), (seq, checksum) = end, known
         while seq < last:
             # Each page by itself: an open cursor would keep a writer waiting, where there is no WAL.
             with explained(self._path):
@@ -298,10 +296,9 @@ class Journal:
         Returns:
             The request's number, for `answer`.
         """
-        with explained(self._path):
-            number = leave_request(self._connection, Request(time.time(), verb, by, details or {}))
         self.is_asked = True
-        return number
+        with explained(self._path):
+            return leave_request(self._connection, Request(time.time(), verb, by, details or {}))
 
     def answer(self, request: int) -> Steered | None:
         """Give what came of a request; None: nobody has answered yet."""

@@ -48,7 +48,7 @@ def test_what_is_reported_is_shown_exported_and_resumed_and_nothing_is_the_best(
     assert [row["value"] for row in rows] == [None, None]
     assert hpsearch_command("best", str(study)).code == 1
     assert hpsearch_command("export", str(study)).code == 0
-    assert sorted(path.name for path in (study / "export").iterdir()) == ["trials.csv", "trials.parquet"]
+    assert sorted(path.name for path in (study / "export").iterdir()) == ["reports.csv", "trials.csv", "trials.parquet"]
     assert hpsearch_command("resume", str(study), "--backend", "inline").code == 0
     assert hpsearch_command("run", "bare.yaml", "--backend", "inline", "--dir", str(study)).code == 0
     assert loaded.curves("loss") == {0: [(1, 2.0), (2, 1.0)], 1: [(1, 3.0), (2, 2.0)]}
