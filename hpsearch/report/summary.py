@@ -11,10 +11,9 @@ from typing import Any
 
 from hpsearch.checks import nearest
 from hpsearch.errors import HpsearchError
-from hpsearch.events import Ended, Opened, Steered
 from hpsearch.report.layout import WHOLE, Column, Screen, table_text
 from hpsearch.report.studies import last_change
-from hpsearch.report.study import Study, study_of
+from hpsearch.report.study import stored_sweep, study_of
 from hpsearch.report.tables import csv_text, json_text
 from hpsearch.report.wording import bytes_text, duration, number, shortened
 from hpsearch.study.directory import StudyDirectory
@@ -23,6 +22,7 @@ from hpsearch.study.journaled_state import Entry
 from hpsearch.study.labels import Labels, labels_in
 from hpsearch.study.removal import size_of
 from hpsearch.study.running_time import RunningTime
+from hpsearch.study.standing import Standing
 
 __all__ = ["StudySummary", "by_column", "summaries_to_csv", "summaries_to_json", "summaries_to_table", "summarize"]
 
@@ -71,7 +71,8 @@ def summarize(path: Path, now: float) -> StudySummary:
     try:
         holder = place.holder()
         with Journal.read(place.journal) as journal:
-            record, watch = journal.study(), _Watch()
+            record = journal.study()
+            watch = _Watch(Standing(stored_sweep(record), holder is not None))
             study = study_of(path, record, watch.over(journal.entries()), holder is not None, lambda: iter(()))
             labels = labels_in(journal.all_requests())
     except HpsearchError as error:
@@ -83,7 +84,7 @@ def summarize(path: Path, now: float) -> StudySummary:
     return StudySummary(
         directory=path,
         name=study.sweep.name,
-        state=_state(study, watch),
+        state=watch.standing.state if study.state == "interrupted" else study.state,
         holder=holder,
         trials=study.count,
         total=None if study.total is None else study.total[0],
@@ -100,11 +101,11 @@ def summarize(path: Path, now: float) -> StudySummary:
 
 
 class _Watch:
-    """Sees entries pass by: when the newest one was written, how long the study ran, and how its last run ended."""
+    """Sees entries pass by: when the newest one was written, how long the study ran, and how it stands."""
 
-    def __init__(self) -> None:
+    def __init__(self, standing: Standing) -> None:
+        self.standing = standing
         self.last: float | None = None
-        self.opened = self.ended = False
         self._running = RunningTime()
 
     @property
@@ -113,20 +114,10 @@ class _Watch:
 
     def over(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         for entry in entries:
-            if isinstance(entry.event, Opened):
-                self.opened, self.ended = True, False
-            match entry.event:
-                case Ended() | Steered(verb="cancel", refused=""):
-                    self.ended = True
+            self.standing.take(entry)
             self._running.take(entry)
             self.last = entry.time
             yield entry
-
-
-def _state(study: Study, watch: _Watch) -> str:
-    if study.state != "interrupted":
-        return study.state
-    return "interrupted" if watch.ended else "killed" if watch.opened else "not begun"
 
 
 def _made(path: Path) -> float:

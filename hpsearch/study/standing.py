@@ -24,7 +24,7 @@ class Standing:
     def __init__(self, sweep: Sweep, live: bool) -> None:
         self.sweep = sweep
         """With what it was extended by."""
-        self._live = live
+        self._live, self._begun = live, False
         self._unended = Ended("running" if live else "interrupted")
         self.ended = self._unended
         """What `Ended` says, or would say now."""
@@ -34,11 +34,21 @@ class Standing:
         """Whether the last run ended in good order."""
         return self.ended is not self._unended
 
+    @property
+    def state(self) -> str:
+        """That of `ended`, but `killed` where the last process ended without a word, `not begun` where none ran it."""
+        if self._live or self.has_ended:
+            return self.ended.state
+        return "killed" if self._begun else "not begun"
+
     def take(self, entry: Entry) -> None:
         """Take the next entry."""
         match event := entry.event:
             case Opened() | Steered(verb="resume", refused=""):
                 self.ended = self._unended
+                self._begun |= isinstance(event, Opened)
+            case Steered(verb="cancel", refused="") if not self._live:
+                self.ended = Ended("interrupted")  # nothing follows it
             case Steered(verb="pause", refused="") if self._live:
                 since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time))
                 self.ended = Ended("paused", f"since {since}, by {person(event.by)}")

@@ -72,7 +72,7 @@ class LiveStudy:
         self.holder = looked.holder
         if not self.is_live and not self.is_told and self._records.running:
             changed |= self._records.running
-            self._journaled.apply(Ended("interrupted"))  # nobody runs what was running when the last process died
+            self._journaled.leave(Ended("interrupted"))
             self._widths.clear()
             self._busy = 0
         self.rows += [self._records.of(trial).row() for trial in range(len(self.rows), len(self._records))]
@@ -134,9 +134,7 @@ class LiveStudy:
         standing = self._standing[self.is_live]
         if self.is_told and not standing.has_ended:
             return Ended("open")
-        if self.is_live or standing.ended.state != "interrupted" or standing.has_ended:
-            return standing.ended
-        return Ended("killed" if self._opened is not None else "not begun")
+        return standing.ended if standing.state == standing.ended.state else Ended(standing.state)
 
     @property
     def counts(self) -> dict[TrialState, int]:

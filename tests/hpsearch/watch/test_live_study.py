@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpsearch.decision import Followed
 from hpsearch.errors import JournalError
-from hpsearch.events import ASK_TELL, Ended, Event, Opened, Steered
+from hpsearch.events import ASK_TELL, Ended, Event, Opened, Pruned, Steered
 from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.trial import TrialRow, TrialState
 from hpsearch.watch.header import header_lines
@@ -82,6 +82,28 @@ def test_one_that_was_wrongly_taken_for_killed_says_so_and_is_right_when_read_an
         study.take(Looked(life.entries[known:], HOLDER))
     study.take(Looked(life.entries, HOLDER, {"sweep": life.sweep.to_json()}))
     assert shown(study.rows) == shown(life.study_state.rows())
+
+
+def test_of_one_that_was_killed_what_was_pruned_has_stopped_and_one_that_was_cancelled_is_interrupted():
+    life = Life(sweep_of(), 0, 4, 0.0)
+    while len(life.study_state.running()) < 4:
+        life.step()
+    life.take(Steered("prune", "bo@box:3", 5))
+    life.take(Pruned(2, "pruned by bo@box"))
+    study, known = begun(life, len(life.entries)), len(life.entries)
+    assert study.rows[2].state is TrialState.RUNNING
+    assert study.take(Looked((), None)) == {0, 1, 2, 3}
+    assert (study.rows[2].state, study.rows[2].reason) == (TrialState.STOPPED, "pruned by bo@box")
+    assert (study.ended.state, study.counts[TrialState.STOPPED]) == ("killed", 1)
+    life.take(OPENED)
+    life.run()
+    study.take(Looked(life.entries[known:], HOLDER))
+    assert shown(study.rows) == shown(life.study_state.rows())
+    cancelled = begun(life, known)
+    cancelled.take(Looked([entry(Steered("cancel", "bo@box:3", 6))], HOLDER))
+    assert cancelled.ended.state == "running"  # until it has ended
+    cancelled.take(Looked((), None))
+    assert cancelled.ended.state == "interrupted"
 
 
 def test_its_state_follows_what_is_asked_and_who_runs_it():
