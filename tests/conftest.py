@@ -18,6 +18,8 @@ hypothesis.settings.register_profile("without a deadline", deadline=None, max_ex
 hypothesis.settings.load_profile("without a deadline")
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+# Ray's workers have the lowest priority but four: beside other parts of the suite each start of one took half a minute.
+os.environ.setdefault("RAY_worker_niceness", "0")
 # Between two operations torch's threads would spin, on the very cores that other parts and other ranks wait for.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
