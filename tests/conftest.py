@@ -22,6 +22,8 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ.setdefault("RAY_worker_niceness", "0")
 # Between two operations torch's threads would spin, on the very cores that other parts and other ranks wait for.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Lanes have the bits of trainers alone where a product of matrices doesn't depend on where in memory they lie.
+os.environ.setdefault("MKL_CBWR", "AUTO")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in its background has all that they start ignore Ctrl-C, which some of it is sent.
     signal.signal(signal.SIGINT, signal.default_int_handler)

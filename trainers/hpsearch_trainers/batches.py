@@ -39,6 +39,7 @@ class Batches:
     Attributes:
         device: Where batches go.
         waited: Seconds for which the training has waited for data so far.
+        tensors: Inputs and targets of all rows, on the device; None where the data set gives its rows one by one.
 
     Raises:
         ConfigurationError: The data is no pair of tensors and no map-style data set, or its tensors have different
@@ -50,11 +51,11 @@ class Batches:
         self.device = device
         most = torch.get_num_threads()
         self._loaders = min(most, loaders) if loaders is not None else most if device.type == "cuda" else 0
-        self._tensors: Sequence[Tensor] | None = None
+        self.tensors: Sequence[Tensor] | None = None
         self._data: Any = data
         if isinstance(data, TensorDataset) or not isinstance(data, Dataset):
             pair = _pair(data.tensors if isinstance(data, TensorDataset) else data)
-            self._tensors = [tensor.to(device) for tensor in pair]
+            self.tensors = [tensor.to(device) for tensor in pair]
         self.rows = self._count()
 
     def read(self, indices: Iterable[Tensor], seed: int = 0) -> Generator[Any, None, None]:
@@ -71,10 +72,10 @@ class Batches:
         Raises:
             ConfigurationError: A row of a data set is no pair.
         """
-        if self._tensors is not None:
+        if self.tensors is not None:
             for rows in indices:
                 chosen = rows.to(self.device, non_blocking=True)
-                yield tuple(tensor.index_select(0, chosen) for tensor in self._tensors)
+                yield tuple(tensor.index_select(0, chosen) for tensor in self.tensors)
             return
         rows_of = SeededRows(self._data, seed)
         source = self._in_processes(rows_of, indices) if self._loaders else _here(rows_of, indices)
@@ -88,7 +89,7 @@ class Batches:
                 yield _to(batch, self.device)
 
     def _count(self) -> int:
-        if self._tensors is None:
+        if self.tensors is None:
             try:
                 return len(self._data)
             except TypeError:
@@ -96,7 +97,7 @@ class Batches:
                     f"a data set must know its length and give any row by number, got {type(self._data).__name__}: "
                     "use a map-style data set"
                 ) from None
-        lengths = [len(tensor) for tensor in self._tensors]
+        lengths = [len(tensor) for tensor in self.tensors]
         if len(set(lengths)) > 1:
             raise ConfigurationError(f"tensors of a data set must be equally long, got {lengths}")
         return lengths[0]

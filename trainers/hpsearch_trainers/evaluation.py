@@ -14,7 +14,7 @@ from hpsearch_comm.errors import ConfigurationError
 from hpsearch_trainers.batches import Batches
 from hpsearch_trainers.shards import rows_of_rank
 
-__all__ = ["evaluate"]
+__all__ = ["Totals", "evaluate"]
 
 
 @torch.no_grad()
@@ -43,21 +43,56 @@ def evaluate(
     """
     rank, width = (group.rank, group.size) if group is not None else (0, 1)
     model.eval()
-    sums = torch.zeros(1 + len(metrics), dtype=torch.float64, device=data.device)
-    of_loss, *of_metrics = sums.unbind()
+    totals = Totals(loss, metrics, data.device)
     part = rows_of_rank(data.rows, width, rank)  # a run, so that they are read in order
     mine = torch.arange(part.start, part.stop)
     batches = torch.split(mine, batch_size) if len(mine) else ()
     for rows, (inputs, targets) in zip(batches, data.read(batches), strict=True):
         with autocast():
             output = model(inputs)
-            of_loss.add_(loss(output, targets), alpha=len(rows))
-        for (name, metric), total in zip(metrics.items(), of_metrics, strict=True):
-            _add(name, metric(output, targets), len(rows), total)
-    totals = sums.cpu()
-    if group is not None:
-        group.allreduce(totals, op="sum")
-    return dict(zip(("validation_loss", *metrics), (totals / data.rows).tolist(), strict=True))
+        totals.add(output, targets, len(rows), autocast)
+    return totals.means(data.rows, group)
+
+
+class Totals:
+    """Sums the loss and the metrics of batches.
+
+    Args:
+        loss: The mean over the rows of a batch.
+        metrics: By name: a value for each row, or their mean.
+        device: Where the sums are.
+    """
+
+    def __init__(
+        self, loss: Callable[[Any, Any], Tensor], metrics: Mapping[str, Callable[[Any, Any], Tensor]], device: Any
+    ) -> None:
+        self._loss = loss
+        self._metrics = metrics
+        self._sums = torch.zeros(1 + len(metrics), dtype=torch.float64, device=device)
+
+    def add(self, output: Any, targets: Any, rows: int, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
+        """Take in a batch.
+
+        Raises:
+            ConfigurationError: A metric gives neither a value for each row nor their mean.
+        """
+        of_loss, *of_metrics = self._sums.unbind()
+        with autocast():
+            of_loss.add_(self._loss(output, targets), alpha=rows)
+        for (name, metric), total in zip(self._metrics.items(), of_metrics, strict=True):
+            _add(name, metric(output, targets), rows, total)
+
+    def means(self, rows: int, group: Group | None) -> dict[str, float]:
+        """Give the means over so many rows of all workers; a collective of the group.
+
+        Args:
+            rows: Of all batches of all workers.
+            group: The workers, or None for one.
+        """
+        totals = self._sums.cpu()
+        if group is not None:
+            group.allreduce(totals, op="sum")
+        return dict(zip(("validation_loss", *self._metrics), (totals / rows).tolist(), strict=True))
 
 
 def _add(name: str, given: Any, rows: int, total: Tensor) -> None:

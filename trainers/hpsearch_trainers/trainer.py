@@ -159,19 +159,28 @@ class Trainer(ABC):
             for step, passes in enumerate(steps):
                 self._set_rate(self.epoch + step / self._shard.steps)
                 self._step(batches, [len(rows) for rows in passes], self._shard.rows_here(step), loss)
-        self.epoch += 1
-        metrics = {
-            "loss": self._sum(loss) / self._shard.rows,
-            "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
-            "global_batch": float(self._shard.batch),
-            "data_wait": (self._train.waited - waited) / (time.perf_counter() - began),
-        }
+        metrics = self._end_epoch(self._sum(loss), (self._train.waited - waited) / (time.perf_counter() - began))
         if self.group is not None:
             for model in (self.model, self._average):
                 if model is not None:
                     self.synchronize_buffers(model, self.group)
             metrics["data_wait"] = self._sum(torch.tensor(metrics["data_wait"])) / self.group.size
         return metrics | self.validate() | self._measured()
+
+    def _end_epoch(self, loss: float, data_wait: float) -> dict[str, float]:
+        """Count it; give what is told of it but for validation.
+
+        Args:
+            loss: Summed over its rows.
+            data_wait: Share of its time.
+        """
+        self.epoch += 1
+        return {
+            "loss": loss / self._shard.rows,
+            "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
+            "global_batch": float(self._shard.batch),
+            "data_wait": data_wait,
+        }
 
     def validate(self) -> dict[str, float]:
         """Give the loss and the metrics on the validation data, over all workers."""
@@ -325,7 +334,10 @@ class Trainer(ABC):
 
     def _loss(self, inputs: Any, targets: Any) -> Tensor:
         with self._autocast():
-            loss = self.parts.loss(self.model(inputs), targets)
+            return self._loss_of(self.model(inputs), targets)
+
+    def _loss_of(self, output: Any, targets: Any) -> Tensor:
+        loss = self.parts.loss(output, targets)
         if loss.dim() > 0:
             raise ConfigurationError(
                 f"loss must give one number, the mean over a batch's rows, got the shape {list(loss.shape)}: "
@@ -350,11 +362,14 @@ class Trainer(ABC):
         self._rates.apply(factor)
 
     def _seed_epoch(self) -> None:
-        seed = self._drawn(f"rank {self._shard.rank}")
+        seed = self._epoch_seed()
         # Not torch.manual_seed, which asks every kind of device that this torch knows: half a step of a small model.
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
+
+    def _epoch_seed(self) -> int:
+        return self._drawn(f"rank {self._shard.rank}")
 
     def _drawn(self, what: str) -> int:
         """Give the seed of something in this epoch, from 0 to 2**63 - 1."""

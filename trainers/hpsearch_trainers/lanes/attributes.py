@@ -1,0 +1,82 @@
+"""What a model is made of beside its tensors, so that those of two lanes can be compared."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch import nn
+
+from hpsearch_trainers.lanes.dropout import RATED
+from hpsearch_trainers.lanes.errors import NotFusible
+
+__all__ = ["describe", "described_value", "is_per_lane"]
+
+_OWN = frozenset(vars(nn.Module()))
+"""What torch keeps of every module."""
+_HOOKS = frozenset(name for name in _OWN if name.endswith("_hooks"))
+_BY_THEMSELVES = (
+    *(str, bytes, type(None), bool, int, complex, torch.dtype, torch.device, torch.memory_format, torch.Size),
+    *(type, enum.Enum, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, range),
+    *(type(Ellipsis), slice),
+)
+"""Values that are compared as they are; functions and classes are equal where they are one and the same."""
+
+
+def is_per_lane(module: nn.Module, name: str) -> bool:
+    """Whether an attribute may differ from lane to lane."""
+    return name == "p" and type(module) in RATED
+
+
+def describe(model: nn.Module) -> Hashable:
+    """Describe classes and attributes of a model's modules, and which of them and of their tensors are the same one.
+
+    Two models that are described alike compute the same from equal tensors.
+
+    Raises:
+        NotFusible: A module has hooks, or an attribute that can't be compared.
+    """
+    return tuple(_module(path, module) for path, module in model.named_modules(remove_duplicate=False))
+
+
+def described_value(value: Any, where: str) -> Hashable:
+    """Describe a plain value, so that 1, 1.0 and True differ.
+
+    Args:
+        value: A number, text, function, class, or containers of such.
+        where: Its place, for the reason.
+
+    Raises:
+        NotFusible: It is something else.
+    """
+    if isinstance(value, float):
+        return ("float", value.hex())
+    if isinstance(value, _BY_THEMSELVES):
+        return (type(value), str(value) if isinstance(value, slice) else value)
+    if type(value) in (list, tuple):
+        return (type(value), tuple(described_value(one, where) for one in value))
+    if type(value) in (set, frozenset):
+        return (type(value), frozenset(described_value(one, where) for one in value))
+    if type(value) is dict:
+        items = value.items()
+        return (dict, tuple((described_value(key, where), described_value(one, where)) for key, one in items))
+    if type(value) is functools.partial:
+        return (functools.partial, value.func, *(described_value(one, where) for one in (value.args, value.keywords)))
+    raise NotFusible(f"{where} is a {type(value).__name__}, which can't be compared from lane to lane")
+
+
+def _module(path: str, module: nn.Module) -> Hashable:
+    kept = vars(module)
+    where = f"its model{'.' if path else ''}{path}"
+    if any(kept[name] for name in _HOOKS if name in kept):
+        raise NotFusible(f"{where} has hooks")
+    attributes = tuple(
+        (name, None if is_per_lane(module, name) else described_value(value, f"{where}.{name}"))
+        for name, value in kept.items()
+        if name not in _OWN
+    )
+    return (path, type(module), attributes)

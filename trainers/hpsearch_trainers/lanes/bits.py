@@ -1,0 +1,38 @@
+"""Whether two results are the same to the bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["same_bits"]
+
+
+def same_bits(one: Any, other: Any) -> bool:
+    """Whether two values, or containers of such, are the same to the bit; whatever is no number is the same."""
+    if isinstance(one, Tensor):
+        if not isinstance(other, Tensor) or (one.shape, one.dtype) != (other.shape, other.dtype):
+            return False
+        return torch.equal(_bytes(one), _bytes(other))
+    if isinstance(one, float):
+        return isinstance(other, float) and one.hex() == other.hex()
+    if isinstance(one, Mapping):
+        return (
+            isinstance(other, Mapping)
+            and list(one) == list(other)
+            and all(same_bits(value, other[name]) for name, value in one.items())
+        )
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same_bits, one, other))
+    return bool(one == other)
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    plain = tensor.detach()
+    if plain.is_floating_point():
+        plain = plain.masked_fill(plain.isnan(), math.nan)
+    return plain.reshape(-1).view(torch.uint8)

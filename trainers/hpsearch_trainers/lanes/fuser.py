@@ -1,0 +1,129 @@
+"""Trains many trainers an epoch at a time: together where that has the bits of each alone, and alone where not."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from hpsearch_trainers.lanes.errors import NotFusible
+from hpsearch_trainers.lanes.pack import Pack
+from hpsearch_trainers.lanes.probe import check_lane, check_pack
+from hpsearch_trainers.lanes.shape_key import shape_key
+from hpsearch_trainers.trainer import Trainer
+
+__all__ = ["Fuser", "Stepped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What came of an epoch of one trainer."""
+
+    metrics: dict[str, float] | None
+    """What `step()` gives; None where it raised."""
+    error: Exception | None = None
+    """What it raised."""
+    lanes: int = 1
+    """Trainers that were trained together, with this one."""
+    alone_because: str | None = None
+    """Why it can't be a lane; None where it can, also if it was the only one of its kind."""
+
+
+class Fuser:
+    """Fuses trainers, whichever they are from epoch to epoch.
+
+    What a trainer reports, and its state after each epoch, are to the bit what its own `step()` gives: which others it
+    was trained with is no part of a result. For each shape key this is tried once, on copies, before it is relied on.
+
+    Args:
+        most: Lanes of one pack.
+    """
+
+    def __init__(self, most: int = 16) -> None:
+        if most < 1:
+            raise ValueError(f"most must be a number of lanes from 1, got {most}")
+        self._most = most
+        self._reasons: dict[Hashable, str | None] = {}
+        """By shape key, why its trainers run alone; None where they can be fused."""
+        self._packs: weakref.WeakKeyDictionary[Trainer, Pack] = weakref.WeakKeyDictionary()
+
+    def step(self, trainers: Sequence[Trainer]) -> list[Stepped]:
+        """Train each for an epoch and validate.
+
+        One that raises fails alone: the others have what they would have without it. Their epochs may differ.
+
+        Args:
+            trainers: Any, each once; in a process with one thread for torch they can be fused.
+
+        Returns:
+            What came of each, in their order.
+        """
+        by_key: dict[Hashable, list[Trainer]] = {}
+        outcomes: dict[Trainer, Stepped] = {}
+        for trainer in trainers:
+            try:
+                key = self._key(trainer)
+            except NotFusible as reason:
+                outcomes[trainer] = self._alone(trainer, str(reason))
+            else:
+                by_key.setdefault(key, []).append(trainer)
+        for key, alike in by_key.items():
+            for start in range(0, len(alike), self._most):
+                outcomes |= self._together(key, alike[start : start + self._most])
+        return [outcomes[trainer] for trainer in trainers]
+
+    def release(self, trainer: Trainer) -> None:
+        """Make a trainer independent of those that it was trained with."""
+        pack = self._packs.pop(trainer, None)
+        if pack is not None:
+            pack.release(trainer)
+
+    def _key(self, trainer: Trainer) -> Hashable:
+        key = shape_key(trainer)
+        reason = self._reasons.get(key)
+        if reason is not None:
+            raise NotFusible(reason)
+        return key
+
+    def _together(self, key: Hashable, trainers: list[Trainer]) -> dict[Trainer, Stepped]:
+        if len(trainers) == 1:
+            return {trainers[0]: self._alone(trainers[0])}
+        try:
+            if key not in self._reasons:
+                check_pack(trainers, self._most)
+                self._reasons[key] = None
+            told = self._packed(trainers).step()
+        except NotFusible as reason:
+            self._reasons[key] = str(reason)
+        except Exception as error:
+            # One of them is to blame, and raises alone, too.
+            stepped = {trainer: self._alone(trainer) for trainer in trainers}
+            if all(one.error is None for one in stepped.values()):
+                self._reasons[key] = f"its lanes together raise what none does alone, {type(error).__name__}: {error}"
+            return stepped
+        else:
+            return {
+                trainer: Stepped(metrics, lanes=len(trainers)) for trainer, metrics in zip(trainers, told, strict=True)
+            }
+        return {trainer: self._alone(trainer, self._reasons[key]) for trainer in trainers}
+
+    def _packed(self, trainers: list[Trainer]) -> Pack:
+        """Give the pack of just these: the one that they are, or a new one."""
+        held = self._packs.get(trainers[0])
+        if held is not None and held.trainers == trainers:
+            return held
+        new = [trainer for trainer in trainers if trainer not in self._packs]
+        for trainer in trainers:
+            self.release(trainer)
+        pack = Pack(trainers)
+        self._packs.update(dict.fromkeys(trainers, pack))
+        for trainer in new:
+            check_lane(trainer, trainers.index(trainer), pack)
+        return pack
+
+    def _alone(self, trainer: Trainer, reason: str | None = None) -> Stepped:
+        self.release(trainer)
+        try:
+            return Stepped(trainer.step(), alone_because=reason)
+        except Exception as error:
+            return Stepped(None, error, alone_because=reason)

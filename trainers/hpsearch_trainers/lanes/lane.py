@@ -1,0 +1,160 @@
+"""A trainer as a lane: what a pack takes of its epoch, and what the trainer keeps doing by itself.
+
+This is the one place that knows a trainer from within.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hpsearch_trainers.batches import Batches
+from hpsearch_trainers.evaluation import Totals
+from hpsearch_trainers.lanes.optimizers import Stepper, stepper
+from hpsearch_trainers.rates import Rates
+from hpsearch_trainers.shards import epoch_order
+from hpsearch_trainers.trainer import Trainer
+
+__all__ = ["Lane"]
+
+
+class Lane:
+    """One trainer of a pack.
+
+    Args:
+        trainer: Of one worker, on the CPU, whose data are tensors.
+
+    Attributes:
+        trainer: The trainer.
+        generator: What is random in its forward passes.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.generator = torch.Generator()
+        self._parameters: Sequence[nn.Parameter] = ()
+        self._step: Stepper | None = None
+
+    @property
+    def model(self) -> nn.Module:
+        """What is trained."""
+        return self.trainer.model
+
+    @property
+    def average(self) -> nn.Module | None:
+        """The moving average of the model, if there is one: then it is what is validated."""
+        kept = self.trainer._average
+        return None if kept is None else kept.module
+
+    @property
+    def of_tensors(self) -> bool:
+        """Whether its data are tensors."""
+        data = [self.trainer._train, self.trainer._validation]
+        return all(one is None or one.tensors is not None for one in data)
+
+    @property
+    def training(self) -> Sequence[Tensor]:
+        """Inputs and targets to train on."""
+        assert self.trainer._train.tensors is not None
+        return self.trainer._train.tensors
+
+    @property
+    def validation(self) -> Sequence[Tensor] | None:
+        """Inputs and targets to validate on."""
+        data = self.trainer._validation
+        return None if data is None else data.tensors
+
+    @property
+    def steps(self) -> int:
+        """How many an epoch has."""
+        return self.trainer._shard.steps
+
+    def on_fewer_rows(self) -> Trainer:
+        """Give a trainer that is the same by itself, but for some epochs' worth of rows: a few batches of each kind.
+
+        Two full batches and the last short one to train on, and a full and the last short one to validate on: what an
+        epoch of the trainer consists of. Neither changes with the other; measures are left out.
+        """
+        trainer = copy.copy(self.trainer)
+        shard, parts = trainer._shard, trainer.parts
+        copied = copy.deepcopy((trainer.model, trainer.optimizer, trainer._average))
+        trainer.model, trainer.optimizer, trainer._average = copied
+        trainer._rates = Rates(trainer.optimizer)
+        trainer.parts = dataclasses.replace(parts, measures={})
+        rows = _some(shard.rows, shard.batch, 2)
+        trainer._shard = dataclasses.replace(shard, rows=rows)
+        trainer._train = Batches([one[:rows] for one in self.training], trainer.device)
+        if self.validation is not None:
+            rows = _some(len(self.validation[0]), parts.validation_batch_size, 1)
+            trainer._validation = Batches([one[:rows] for one in self.validation], trainer.device)
+        return trainer
+
+    def begin(self) -> Tensor:
+        """Begin an epoch; give the order of its rows, (rows,)."""
+        trainer = self.trainer
+        self.generator.manual_seed(trainer._epoch_seed())
+        self._parameters = [one for one in trainer.model.parameters() if one.requires_grad]
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._step = stepper(trainer.optimizer, self._parameters, trainer.parts.clip_norm)
+        return epoch_order(trainer._seed, trainer.epoch, trainer._shard.rows)
+
+    def passes(self, step: int, orders: Tensor) -> list[Tensor]:
+        """Give the rows of a step's backward passes.
+
+        Args:
+            step: Its number in the epoch.
+            orders: (rows, lanes), of the whole epoch.
+        """
+        batch = self.trainer._shard.batch
+        return self.trainer._passes(step, orders[step * batch : (step + 1) * batch])
+
+    def set_rate(self, step: int) -> None:
+        """Set the rate for a step of the epoch."""
+        self.trainer._set_rate(self.trainer.epoch + step / self.trainer._shard.steps)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Make the context of the forward passes."""
+        return self.trainer._autocast()
+
+    def loss(self, output: Any, targets: Tensor) -> Tensor:
+        """Give the mean loss of a batch's rows.
+
+        Raises:
+            ConfigurationError: It isn't one number.
+        """
+        return self.trainer._loss_of(output, targets)
+
+    def update(self, gradients: Sequence[Tensor | None]) -> None:
+        """Take the optimizer's step, with the gradient of each parameter; then take the average."""
+        assert self._step is not None
+        self._step(gradients)
+        if self.trainer._average is not None:
+            self.trainer._average.update_parameters(self.trainer.model)
+
+    def totals(self) -> Totals:
+        """Make what sums loss and metrics over the validation data."""
+        return Totals(self.trainer.parts.loss, self.trainer.parts.metrics, self.trainer.device)
+
+    def end(self, loss: float, validated: Totals | None) -> dict[str, float]:
+        """End the epoch; give all that is told of it.
+
+        Args:
+            loss: Summed over its rows.
+            validated: What was summed over the validation data.
+        """
+        metrics = self.trainer._end_epoch(loss, 0.0)
+        if validated is not None and self.trainer._validation is not None:
+            metrics |= validated.means(self.trainer._validation.rows, None)
+        return metrics | self.trainer._measured()
+
+
+def _some(rows: int, batch: int, full: int) -> int:
+    """Give how many rows make so many full batches and the last short one."""
+    return min(rows, full * batch + rows % batch)

@@ -1,0 +1,337 @@
+"""Tensors that stand for one of each lane, so that a model written for one trial computes many.
+
+A `LaneTensor` has the shape of one lane's tensor, and holds those of all. torch hands each of its functions that meets
+one to `__torch_function__`. By default the function is then called lane by lane, on tensors with the very shape and
+strides that it would meet in a trial run alone: so it gives the very same bits. Functions that are known to give each
+lane's bits when they compute all lanes at once have a rule that does so: see `rule`.
+
+    x of one lane: (rows, 64)        relu(x)           one call for all lanes, by a rule
+    of all:        (lanes, rows, 64) conv2d(x, w, b)   a call for each lane
+
+What can't be right for all lanes raises `NotFusible`: numbers read from a tensor (`.item()`, a branch on data), shapes
+that depend on values, a tensor of all lanes' that each lane would change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from hpsearch_trainers.lanes.errors import NotFusible
+
+__all__ = ["RULES", "LaneTensor", "PerLane", "by_lane", "of_lane", "opened", "rule"]
+
+_Rule = Callable[..., Any]
+_AnyRule = TypeVar("_AnyRule", bound=_Rule)
+
+RULES: dict[Any, _Rule] = {}
+"""By torch's function, what computes it for all lanes at once: given the function and its arguments, it answers
+NotImplemented where it can't."""
+
+_OF_SHAPE = {
+    getattr(Tensor, name).__get__
+    for name in (
+        *("shape", "ndim", "dtype", "device", "layout", "requires_grad", "itemsize", "nbytes"),
+        *("is_cuda", "is_cpu", "is_meta", "is_mps", "is_sparse", "is_quantized", "is_nested", "is_mkldnn", "is_xpu"),
+    )
+} | {
+    *(Tensor.size, Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement, Tensor.__len__, Tensor.stride),
+    *(Tensor.element_size, Tensor.get_device, Tensor.is_contiguous, Tensor.is_floating_point, Tensor.is_complex),
+    *(Tensor.is_signed, Tensor.__hash__, torch.numel, torch.is_floating_point, torch.is_complex, torch.is_tensor),
+    *(torch.is_same_size,),
+}
+"""What is the same of each lane, and asked of one."""
+
+
+class PerLane(tuple[Any, ...]):
+    """A setting with a value for each lane, in the place of a module's own."""
+
+
+class LaneTensor(torch.Tensor):
+    """One tensor of each lane, all of one shape and dtype.
+
+    It holds them as one tensor whose first dimension counts the lanes, or as one tensor each until somebody asks for
+    the other form.
+
+    Attributes:
+        generators: A random generator of each lane.
+        owned: Whether both forms are the same memory for good: a parameter or a buffer of the lanes' models.
+        aliased: Whether another one may lie in the same memory, so that to change one would change the other.
+    """
+
+    generators: Sequence[torch.Generator]
+    owned: bool
+    aliased: bool
+    _stack: Tensor | None
+    _slices: Sequence[Tensor] | None
+
+    @staticmethod
+    def of_stack(stack: Tensor, generators: Sequence[torch.Generator], *, aliased: bool = False) -> LaneTensor:
+        """Make it of a tensor (lanes, ...)."""
+        return _made(stack, None, stack.shape[1:], stack.stride()[1:], stack, generators, aliased=aliased)
+
+    @staticmethod
+    def of_slices(slices: Sequence[Tensor], generators: Sequence[torch.Generator]) -> LaneTensor:
+        """Make it of a tensor of each lane, of equal shape and dtype."""
+        first = slices[0]
+        return _made(None, slices, first.shape, first.stride(), first, generators)
+
+    @staticmethod
+    def of_owned(stack: Tensor, slices: Sequence[Tensor], generators: Sequence[torch.Generator]) -> LaneTensor:
+        """Make it of what the lanes' models keep: a tensor of each, which is a part of the stack's memory."""
+        made = _made(stack, slices, stack.shape[1:], stack.stride()[1:], stack, generators)
+        made.owned = True
+        return made
+
+    @staticmethod
+    def of_parameter(stack: Tensor, generators: Sequence[torch.Generator]) -> LaneTensor:
+        """Make it of what a gradient is wanted of, (lanes, ...); slices are then a part of each graph."""
+        made = LaneTensor.of_stack(stack, generators)
+        made.owned = True
+        return made
+
+    @property
+    def stack(self) -> Tensor:
+        """All of them: (lanes, ...)."""
+        if self._stack is not None:
+            return self._stack
+        assert self._slices is not None
+        made = _stacked(self._slices)
+        if torch.is_grad_enabled() or not self.requires_grad:  # else what follows would lose the gradient
+            # From here on the slices are parts of it: two copies could come to differ.
+            self._stack, self._slices = made, None
+        return made
+
+    @property
+    def slices(self) -> Sequence[Tensor]:
+        """One of each lane, for one use of it.
+
+        Alone, the gradients that a tensor's uses give are added up in the order of the uses. So each use has slices of
+        its own, whose gradients come back by themselves.
+        """
+        if self._slices is not None:
+            return self._slices
+        assert self._stack is not None
+        made = self._stack.unbind()
+        if not self.requires_grad:
+            self._slices = made
+        return made
+
+    def become(self, other: LaneTensor) -> LaneTensor:
+        """Hold what another one does, after an operation in place.
+
+        Raises:
+            NotFusible: Another one may lie in the same memory.
+        """
+        self.check_changeable()
+        self._stack, self._slices = other._stack, other._slices
+        return self
+
+    def check_changeable(self) -> None:
+        """Refuse a change in place that can't be followed.
+
+        Raises:
+            NotFusible: Others would have to change with it, or its gradient would have to stay as it is.
+        """
+        if self.requires_grad and not torch.is_grad_enabled():
+            raise NotFusible("its model changes a tensor in place of which a gradient is wanted, without gradients")
+        if self.aliased and not self.owned:
+            raise NotFusible("its model changes a tensor in place that another one is a view of")
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Compute a function of torch for all lanes."""
+        kwargs = kwargs or {}
+        known = RULES.get(func)
+        if known is not None:
+            try:
+                result = known(func, *args, **kwargs)
+            except _Scattered:
+                result = NotImplemented
+            if result is not NotImplemented:
+                return result
+        if func in _OF_SHAPE:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        return _lane_by_lane(func, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Refuse what has passed `__torch_function__` by: it would compute with a tensor that has no values."""
+        raise NotFusible(f"its model reaches {func} by a way that lanes can't follow")
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        """Say what it is; it has no values of its own."""
+        return f"LaneTensor({len(self.generators)} lanes of {tuple(self.shape)})"
+
+
+class _Scattered(Exception):
+    """Slices lie in memory as no part of a stack can."""
+
+
+def _stacked(slices: Sequence[Tensor]) -> Tensor:
+    """Stack tensors, each of which lies within the stack as it lies by itself.
+
+    How a tensor lies doesn't change its values, but decides what torch makes of it: it adds a layer's bias to a
+    product of matrices in one way or in another, and lays out what comes of an operation as its operands are.
+
+    Raises:
+        _Scattered: There are gaps in them, or numbers that lie in several places at once.
+    """
+    first = slices[0]
+    if first.is_contiguous():
+        return torch.stack(list(slices))
+    order = sorted(range(first.dim()), key=lambda dim: (-first.stride()[dim], dim))
+    laid = [one.permute(order) for one in slices]
+    if not laid[0].is_contiguous():
+        raise _Scattered
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return torch.stack(laid).permute(0, *(1 + dim for dim in back))
+
+
+def rule(*functions: Any) -> Callable[[_AnyRule], _AnyRule]:
+    """Make a function the rule for some of torch's; see `RULES`."""
+
+    def register(made: _AnyRule) -> _AnyRule:
+        RULES.update(dict.fromkeys(functions, made))
+        return made
+
+    return register
+
+
+def _made(
+    stack: Tensor | None,
+    slices: Sequence[Tensor] | None,
+    shape: Any,
+    strides: Any,
+    like: Tensor,
+    generators: Sequence[torch.Generator],
+    *,
+    aliased: bool = False,
+) -> LaneTensor:
+    made: LaneTensor = torch.Tensor._make_wrapper_subclass(
+        LaneTensor, shape, strides, dtype=like.dtype, device=like.device, requires_grad=like.requires_grad
+    )
+    made._stack, made._slices, made.generators = stack, slices, generators
+    made.owned, made.aliased = False, aliased
+    return made
+
+
+def _lane_by_lane(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(_: int, given: tuple[Sequence[Any], dict[str, Any]]) -> Any:
+        return func(*given[0], **given[1])
+
+    return by_lane(call, (tuple(args), kwargs), _name(func))
+
+
+def by_lane(compute: Callable[[int, Any], Any], value: Any, name: str = "a module") -> Any:
+    """Compute something of each lane's part of a value, one after the other.
+
+    Args:
+        compute: Given a lane's number and its part.
+        value: Has a LaneTensor in it, itself or within lists, tuples and dictionaries.
+        name: What is computed, for the reason.
+
+    Raises:
+        NotFusible: It gives something else than tensors, or changes what it must not.
+    """
+    of_each = opened(value)
+    used = [*_uses(value, of_each)]
+    lanes = next(len(tensor.generators) for tensor, _ in used if isinstance(tensor, LaneTensor))
+    versions = [first._version for _, first in used]
+    results = [compute(lane, of_lane(lane, of_each)) for lane in range(lanes)]
+    changed = [tensor for (tensor, first), version in zip(used, versions, strict=True) if first._version != version]
+    for tensor in changed:
+        if not isinstance(tensor, LaneTensor):
+            raise NotFusible(f"its model changes by {name} a tensor that is no parameter and no buffer")
+        tensor.check_changeable()
+    if changed and all(one is None for one in results):
+        return None
+    return _joined(name, results, used)
+
+
+def opened(value: Any) -> Any:
+    """Give a value with the tensors of each lane in the place of a LaneTensor, also within lists and the like.
+
+    What is one object stays one: attention looks whether query, key and value are.
+    """
+    known: dict[int, PerLane] = {}
+
+    def open_one(one: Any) -> Any:
+        if not isinstance(one, LaneTensor):
+            return _within(open_one, one)
+        if id(one) not in known:
+            known[id(one)] = PerLane(one.slices)
+        return known[id(one)]
+
+    return open_one(value)
+
+
+def of_lane(lane: int, value: Any) -> Any:
+    """Give what is one lane's of what was opened."""
+    if isinstance(value, PerLane):
+        return value[lane]
+    return _within(lambda one: of_lane(lane, one), value)
+
+
+def _within(change: Callable[[Any], Any], value: Any) -> Any:
+    if type(value) in (list, tuple):
+        return type(value)([change(one) for one in value])
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(change, value))
+    if type(value) is dict:
+        return {name: change(one) for name, one in value.items()}
+    return value
+
+
+def _uses(value: Any, opened_value: Any) -> Iterator[tuple[Tensor, Tensor]]:
+    """Give each tensor of a call's arguments, and what the first lane's call gets for it."""
+    if isinstance(value, LaneTensor):
+        yield value, opened_value[0]
+    elif isinstance(value, Tensor):
+        yield value, value
+    elif isinstance(value, list | tuple):
+        for one, other in zip(value, opened_value, strict=True):
+            yield from _uses(one, other)
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            yield from _uses(one, opened_value[name])
+
+
+def _joined(name: str, results: Sequence[Any], used: Sequence[tuple[Tensor, Tensor]]) -> Any:
+    first = results[0]
+    if isinstance(first, Tensor):
+        for tensor, given in used:
+            if first is given and isinstance(tensor, LaneTensor):  # as it is, or changed in place
+                return tensor
+        if any((one.shape, one.dtype) != (first.shape, first.dtype) for one in results):
+            raise NotFusible(f"shapes that {name} gives depend on values")
+        ours = [tensor for tensor, _ in used if isinstance(tensor, LaneTensor)]
+        made = LaneTensor.of_slices(results, ours[0].generators)
+        memory = first.untyped_storage().data_ptr()
+        for tensor, given in used:
+            if isinstance(tensor, LaneTensor) and memory == given.untyped_storage().data_ptr():
+                made.aliased = tensor.aliased = True
+        return made
+    if isinstance(first, list | tuple):
+        if any(len(one) != len(first) for one in results):
+            raise NotFusible(f"how many tensors {name} gives depends on values")
+        parts = [_joined(name, part, used) for part in zip(*results, strict=True)]
+        for part in parts:  # chunks of one tensor lie in one memory
+            if isinstance(part, LaneTensor):
+                part.aliased = True
+        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+    if first is None and all(one is None for one in results):
+        return None
+    raise NotFusible(f"its model reads values by {name}")
+
+
+def _name(func: Any) -> str:
+    name = getattr(func, "__name__", str(func))
+    owner = getattr(func, "__self__", None)
+    return getattr(owner, "__name__", name) if name == "__get__" else name

@@ -1,0 +1,67 @@
+"""Linear layers of all lanes: one product of matrices for all, with the bits of each alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hpsearch_trainers.lanes.lane_tensor import LaneTensor, rule
+
+__all__: list[str] = []
+
+_SMALL = 400
+"""Multiplications below which torch has a loop of its own for a product of batches, which rounds otherwise."""
+
+
+class _Linear(torch.autograd.Function):
+    """y = x Wᵀ + b for each lane, from x (lanes, rows, in), W (lanes, out, in) and b (lanes, 1, out).
+
+    torch's own derivative of `baddbmm` gives dW as the transpose of xᵀ dy; that of a layer alone is dyᵀ x, whose sums
+    are taken in another order.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.biased = bias is not None
+        return _product(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        wanted_x, wanted_weight, wanted_bias = ctx.needs_input_grad
+        return (
+            torch.bmm(gradient, weight) if wanted_x else None,
+            torch.bmm(gradient.transpose(1, 2), x) if wanted_weight else None,
+            gradient.sum(1, keepdim=True) if wanted_bias else None,
+        )
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    transposed = weight.transpose(1, 2)
+    return torch.bmm(x, transposed) if bias is None else torch.baddbmm(bias, x, transposed)
+
+
+@rule(functional.linear)
+def _linear(_: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+    if not isinstance(weight, LaneTensor) or not (bias is None or isinstance(bias, LaneTensor)):
+        return NotImplemented
+    if weight.dim() != 2 or x.dim() < 2 or not x.is_contiguous() or not _alike(x, weight, bias):
+        return NotImplemented
+    lanes, (outputs, inputs) = len(weight.generators), weight.shape
+    rows = x.numel() // inputs if inputs else 0
+    if min(rows, inputs, outputs) < 2 or rows * inputs * outputs < _SMALL:
+        return NotImplemented  # a vector's product, or one of a few numbers, is taken by other ways
+    shape = x.shape
+    stack = x.stack if isinstance(x, LaneTensor) else x.expand(lanes, *shape)
+    biases = None if bias is None else bias.stack.unsqueeze(1)
+    made: Tensor = _Linear.apply(stack.reshape(lanes, rows, inputs), weight.stack, biases)  # type: ignore[no-untyped-call]
+    return LaneTensor.of_stack(made.view(lanes, *shape[:-1], outputs), weight.generators)
+
+
+def _alike(*tensors: Tensor | None) -> bool:
+    of_one_kind = all(one is None or one.dtype == torch.float32 for one in tensors)
+    return of_one_kind and not torch.is_autocast_enabled("cpu")

@@ -1,0 +1,75 @@
+"""Whether a pack has the bits of its trainers alone, found by trying."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from hpsearch_trainers.lanes.bits import same_bits
+from hpsearch_trainers.lanes.errors import NotFusible
+from hpsearch_trainers.lanes.lane import Lane
+from hpsearch_trainers.lanes.pack import Pack
+from hpsearch_trainers.lanes.snapshot import RandomState
+from hpsearch_trainers.trainer import Trainer
+
+__all__ = ["check_lane", "check_pack"]
+
+
+def check_pack(trainers: Sequence[Trainer], most: int) -> None:
+    """Train copies of trainers on a few batches, fused and alone, and compare all that comes of it.
+
+    Args:
+        trainers: Of one shape key. They stay as they are.
+        most: Lanes of the largest pack; smaller ones, of 2 and 3, are tried too.
+
+    Raises:
+        NotFusible: A bit differs, or they can't be fused.
+    """
+    random = RandomState()
+    try:
+        one_of_each = [trainers[number % len(trainers)] for number in range(most)]
+        alone = [Lane(trainer).on_fewer_rows() for trainer in one_of_each]
+        expected = [(trainer.step(), trainer.state_dict()) for trainer in alone]
+        for size in sorted({2, 3, most}):
+            fused = [Lane(trainer).on_fewer_rows() for trainer in one_of_each[:size]]
+            _compare(fused, Pack(fused).step(), expected)
+    finally:
+        random.restore()
+
+
+def check_lane(trainer: Trainer, lane: int, pack: Pack) -> None:
+    """Compare what a pack makes of one lane's weights with what its own model does.
+
+    A model that reads something that is neither in its tensors nor in its attributes, such as a global variable, would
+    read the same for all lanes.
+
+    Args:
+        trainer: Of the pack.
+        lane: Its place there.
+        pack: A pack that has the bits of its trainers alone.
+
+    Raises:
+        NotFusible: They differ.
+    """
+    inputs = Lane(trainer).training[0]
+    rows = torch.arange(min(len(inputs), trainer.parts.batch_size))
+    random = RandomState()
+    try:
+        with torch.no_grad(), Lane(trainer).autocast():
+            trainer.model.eval()
+            own = trainer.model(inputs.index_select(0, rows))
+        if not same_bits(own, pack.outputs(rows)[lane]):
+            raise NotFusible("its model gives something else as a lane than alone, from equal weights")
+    finally:
+        random.restore()
+
+
+def _compare(trainers: Sequence[Trainer], told: Sequence[Mapping[str, float]], expected: Sequence[Any]) -> None:
+    for trainer, metrics, (metrics_alone, state_alone) in zip(trainers, told, expected, strict=False):
+        for name, value in metrics_alone.items():
+            if name != "data_wait" and not same_bits(metrics[name], value):
+                raise NotFusible(f"{len(trainers)} lanes have another {name} than each alone: {metrics[name]}, {value}")
+        if not same_bits(trainer.state_dict(), state_alone):
+            raise NotFusible(f"{len(trainers)} lanes come to other weights than each alone, in the last digits")

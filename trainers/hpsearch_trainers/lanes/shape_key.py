@@ -1,0 +1,74 @@
+"""Which trainers may be lanes of one pack: those that do the same with tensors of the same shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from hpsearch_trainers.lanes.attributes import describe
+from hpsearch_trainers.lanes.errors import NotFusible
+from hpsearch_trainers.lanes.lane import Lane
+from hpsearch_trainers.trainer import Trainer
+
+__all__ = ["shape_key"]
+
+_FREE = frozenset(("build", "state_dict", "load_state_dict", "inherit", "__init__"))
+"""What a trainer may have of its own: it isn't called within an epoch."""
+_THE_LOOP = frozenset(name for name, value in vars(Trainer).items() if callable(value)) - _FREE
+
+
+def shape_key(trainer: Trainer) -> Hashable:
+    """Describe all that lanes of one pack have in common; it may change from epoch to epoch.
+
+    Lanes may differ in what their tensors hold, in the order of rows, the optimizer and its settings, the schedule,
+    rates of dropout, loss, metrics, and clipping.
+
+    Raises:
+        NotFusible: The trainer can only run alone.
+    """
+    _check_class(trainer)
+    _check_place(trainer)
+    lane, parts = Lane(trainer), trainer.parts
+    frozen = parts.freeze_batch_norm is not None and trainer.epoch >= parts.freeze_batch_norm
+    return (
+        describe(lane.model),
+        tuple(_tensors(lane.model)),
+        tuple((one.shape, one.dtype) for one in (*lane.training, *(lane.validation or ()))),
+        (parts.batch_size, parts.validation_batch_size, parts.accumulate, parts.autocast, frozen),
+        lane.average is None,
+    )
+
+
+def _check_class(trainer: Trainer) -> None:
+    for name in sorted(_THE_LOOP):
+        if getattr(type(trainer), name) is not getattr(Trainer, name) or name in vars(trainer):
+            raise NotFusible(f"{type(trainer).__name__} has a {name} of its own")
+
+
+def _check_place(trainer: Trainer) -> None:
+    if trainer.group is not None:
+        raise NotFusible("it runs on several workers")
+    if trainer.device.type != "cpu":
+        raise NotFusible(f"it runs on {trainer.device}")
+    if torch.get_num_threads() != 1:
+        raise NotFusible(f"torch has {torch.get_num_threads()} threads here, and bits depend on how many")
+    if not Lane(trainer).of_tensors:
+        raise NotFusible("its data are read row by row")
+
+
+def _tensors(model: nn.Module) -> Iterator[Hashable]:
+    """Describe parameters and buffers, and which of them are one and the same."""
+    numbers: dict[int, int] = {}
+    named: list[tuple[str, Tensor]] = [
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ]
+    for name, tensor in named:
+        number = numbers.setdefault(id(tensor), len(numbers))
+        if not tensor.is_contiguous() or type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
+            raise NotFusible(f"its model's {name} isn't a plain contiguous tensor")
+        if any(getattr(tensor, hooks, None) for hooks in ("_backward_hooks", "_post_accumulate_grad_hooks")):
+            raise NotFusible(f"its model's {name} has hooks")
+        yield (number, name, tensor.shape, tensor.dtype, tensor.requires_grad, isinstance(tensor, nn.Parameter))

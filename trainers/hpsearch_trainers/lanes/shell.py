@@ -1,0 +1,115 @@
+"""A model of all lanes: one lane's modules, in which every tensor stands for one of each lane."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hpsearch_trainers.lanes.attributes import describe, is_per_lane
+from hpsearch_trainers.lanes.errors import NotFusible
+from hpsearch_trainers.lanes.lane_tensor import LaneTensor, PerLane, by_lane
+
+__all__ = ["Shell"]
+
+
+class Shell:
+    """Takes the models' tensors into stacks; what the models have are parts of them from now on.
+
+    Args:
+        models: One of each lane, described alike.
+        generators: A random generator of each lane.
+
+    Attributes:
+        module: Computes for all lanes what each model does.
+        models: The models.
+        parameters: The stacks of the parameters, (lanes, ...).
+
+    Raises:
+        NotFusible: The model can't be copied.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], generators: Sequence[torch.Generator]) -> None:
+        self.models = models
+        tensors = {id(tensor): tensor for tensor in _tensors(models[0])}
+        try:
+            # Its tensors are left out: they are replaced.
+            self.module = copy.deepcopy(models[0], dict(tensors))
+        except Exception as error:
+            raise NotFusible(f"its model can't be copied: {error}") from error
+        self._lanes: dict[int, LaneTensor] = {}
+        for first, *others in zip(*(_tensors(model) for model in models), strict=True):
+            if id(first) not in self._lanes:
+                self._lanes[id(first)] = _taken_over([first, *others], generators)
+        everywhere = zip(*(model.modules() for model in (self.module, *models)), strict=True)
+        for module, *modules in everywhere:
+            for kept in (module._parameters, module._buffers):
+                for name, tensor in kept.items():
+                    if tensor is not None:
+                        kept[name] = self._lanes[id(tensor)]
+            for name in vars(module):
+                if is_per_lane(module, name):
+                    setattr(module, name, PerLane(getattr(one, name) for one in modules))
+            if isinstance(module, _OTHERWISE_IN_EVALUATION):
+                module.forward = _by_lane(module, modules)  # type: ignore[method-assign]
+        self.parameters = [one.stack for one in self._lanes.values() if one.requires_grad]
+        self._described = describe(self.module)
+
+    def __call__(self, inputs: LaneTensor) -> object:
+        """Compute the output of each lane."""
+        return self.module(inputs)
+
+    def check_unchanged(self) -> None:
+        """Refuse what keeps something between two batches beside its tensors, of which there would be one for all.
+
+        Raises:
+            NotFusible: An attribute has changed, or a tensor has been put into another's place.
+        """
+        held = {id(tensor) for tensor in self._lanes.values()}
+        if any(id(tensor) not in held for tensor in _tensors(self.module)):
+            raise NotFusible("its model puts other tensors in the place of its own")
+        if describe(self.module) != self._described:
+            raise NotFusible("its model changes attributes of its own while it trains")
+
+    def release(self, lane: int) -> None:
+        """Give a lane's model memory of its own again."""
+        for tensor in _tensors(self.models[lane]):
+            tensor.data = tensor.data.clone()
+
+
+_OTHERWISE_IN_EVALUATION = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
+"""Modules that torch computes in another way in evaluation mode, if only plain tensors are involved."""
+
+
+def _by_lane(module: nn.Module, modules: Sequence[nn.Module]) -> Callable[..., Any]:
+    """Give what computes a module of the shell; in evaluation mode by each lane's own module."""
+    in_training = module.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return in_training(*args, **kwargs) if module.training else by_lane(evaluated, (args, kwargs))
+
+    def evaluated(lane: int, given: tuple[Sequence[Any], dict[str, Any]]) -> Any:
+        return modules[lane].eval()(*given[0], **given[1])
+
+    return forward
+
+
+def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    yield from model.parameters()
+    yield from model.buffers()
+
+
+def _taken_over(tensors: Sequence[Tensor], generators: Sequence[torch.Generator]) -> LaneTensor:
+    first = tensors[0]
+    stack = torch.stack([tensor.detach() for tensor in tensors])
+    for tensor, part in zip(tensors, stack.unbind(), strict=True):
+        tensor.data = part
+    if first.requires_grad:
+        stack.requires_grad_()
+        return LaneTensor.of_parameter(stack, generators)
+    # The models' own tensors are parts that keep count of their changes by themselves: autograd would else take a
+    # change of one lane's statistics for one of all.
+    return LaneTensor.of_owned(stack, tensors, generators)

@@ -1,0 +1,92 @@
+"""What trainers were before an epoch, to go back to where it fails on the way."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpsearch_trainers.trainer import Trainer
+
+__all__ = ["RandomState", "Snapshot"]
+
+
+class RandomState:
+    """The state of the process's random generators."""
+
+    def __init__(self) -> None:
+        self._torch = torch.default_generator.get_state()
+        self._numpy = np.random.get_state()
+        self._python = random.getstate()
+
+    def is_now(self) -> bool:
+        """Whether nothing has been drawn since."""
+        name, words, *rest = np.random.get_state()
+        before, words_before, *rest_before = self._numpy
+        return (
+            torch.equal(self._torch, torch.default_generator.get_state())
+            and (name, *rest) == (before, *rest_before)
+            and np.array_equal(words, words_before)
+            and random.getstate() == self._python
+        )
+
+    def restore(self) -> None:
+        """Go back to it."""
+        torch.default_generator.set_state(self._torch)
+        np.random.set_state(self._numpy)
+        random.setstate(self._python)
+
+
+class Snapshot:
+    """Models, averages, optimizers and epochs of trainers, and the process's random generators."""
+
+    def __init__(self, trainers: Sequence[Trainer]) -> None:
+        self.random = RandomState()
+        self._trainers = [_Saved(trainer) for trainer in trainers]
+
+    def restore(self) -> None:
+        """Go back: what is kept of each trainer is as it was."""
+        for saved in self._trainers:
+            saved.restore()
+        self.random.restore()
+
+
+class _Saved:
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._epoch = trainer.epoch
+        self._tensors = [(tensor, tensor.detach().clone()) for tensor in _tensors(trainer)]
+        optimizer = trainer.optimizer
+        self._groups = [
+            {name: copy.copy(value) for name, value in group.items() if name != "params"}
+            for group in optimizer.param_groups
+        ]
+        self._state = {key: {name: _copied(value) for name, value in of.items()} for key, of in optimizer.state.items()}
+        self._factor = trainer._rates._factor
+
+    def restore(self) -> None:
+        trainer = self._trainer
+        with torch.no_grad():
+            for tensor, value in self._tensors:
+                tensor.copy_(value)
+                tensor.grad = None
+        trainer.epoch = self._epoch
+        for group, saved in zip(trainer.optimizer.param_groups, self._groups, strict=True):
+            group.update(saved)
+        trainer.optimizer.state.clear()
+        trainer.optimizer.state.update(self._state)
+        trainer._rates._factor = self._factor
+
+
+def _tensors(trainer: Trainer) -> list[Tensor]:
+    models = [trainer.model] if trainer._average is None else [trainer.model, trainer._average]
+    return [tensor for model in models for tensor in (*model.parameters(), *model.buffers())]
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else copy.copy(value)

@@ -1,0 +1,86 @@
+"""Other shapes of the same numbers: the lanes' dimension stays before all others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpsearch_trainers.lanes.lane_tensor import LaneTensor, rule
+
+__all__ = ["behind_lanes"]
+
+
+def behind_lanes(dim: int) -> int:
+    """Give the number of a lane's dimension among those of all lanes; one from the end stays."""
+    return dim + 1 if dim >= 0 else dim
+
+
+def _view(x: LaneTensor, stack: Tensor) -> LaneTensor:
+    x.aliased = True
+    return LaneTensor.of_stack(stack, x.generators, aliased=True)
+
+
+def _sizes(shape: tuple[Any, ...]) -> tuple[int, ...] | None:
+    """Give a shape that was given as one sequence or as numbers."""
+    sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+    return sizes if all(isinstance(size, int) for size in sizes) else None
+
+
+@rule(torch.flatten, Tensor.flatten)
+def _flatten(_: Any, x: LaneTensor, start_dim: int = 0, end_dim: int = -1) -> Any:
+    if x.dim() == 0:
+        return NotImplemented
+    return _view(x, x.stack.flatten(behind_lanes(start_dim), behind_lanes(end_dim)))
+
+
+@rule(torch.reshape, Tensor.reshape)
+def _reshape(_: Any, x: LaneTensor, *shape: Any) -> Any:
+    sizes = _sizes(shape)
+    return NotImplemented if sizes is None else _view(x, x.stack.reshape(len(x.generators), *sizes))
+
+
+@rule(Tensor.view)
+def _of_view(_: Any, x: LaneTensor, *shape: Any) -> Any:
+    sizes = _sizes(shape)
+    return NotImplemented if sizes is None else _view(x, x.stack.view(len(x.generators), *sizes))
+
+
+@rule(torch.permute, Tensor.permute)
+def _permute(_: Any, x: LaneTensor, *dims: Any) -> Any:
+    sizes = _sizes(dims)
+    return NotImplemented if sizes is None else _view(x, x.stack.permute(0, *map(behind_lanes, sizes)))
+
+
+@rule(torch.transpose, Tensor.transpose, torch.swapaxes, Tensor.swapaxes)
+def _transpose(_: Any, x: LaneTensor, one: int, other: int) -> Any:
+    if x.dim() == 0:
+        return NotImplemented
+    return _view(x, x.stack.transpose(behind_lanes(one), behind_lanes(other)))
+
+
+@rule(torch.unsqueeze, Tensor.unsqueeze)
+def _unsqueeze(_: Any, x: LaneTensor, dim: int) -> LaneTensor:
+    return _view(x, x.stack.unsqueeze(behind_lanes(dim)))
+
+
+@rule(torch.squeeze, Tensor.squeeze)
+def _squeeze(_: Any, x: LaneTensor, *dim: Any) -> Any:
+    if len(dim) != 1 or not isinstance(dim[0], int) or x.dim() == 0:
+        return NotImplemented
+    return _view(x, x.stack.squeeze(behind_lanes(dim[0])))
+
+
+@rule(torch.unflatten, Tensor.unflatten)
+def _unflatten(_: Any, x: LaneTensor, dim: int, sizes: Any) -> LaneTensor:
+    return _view(x, x.stack.unflatten(behind_lanes(dim), sizes))  # type: ignore[no-untyped-call]
+
+
+@rule(Tensor.__getitem__)
+def _item(_: Any, x: Any, index: Any) -> Any:
+    places = index if isinstance(index, tuple) else (index,)
+    plain = all(one is None or one is Ellipsis or type(one) in (int, slice) for one in places)
+    if not isinstance(x, LaneTensor) or not plain:
+        return NotImplemented
+    return _view(x, x.stack[(slice(None), *places)])
