@@ -12,6 +12,7 @@ _BENCHMARKS = (
     "noop",
     "hyperband",
     "trainer_overhead",
+    "lanes",
     "throughput",
     "elastic",
     "elastic_simulated",

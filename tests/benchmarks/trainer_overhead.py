@@ -13,16 +13,15 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LambdaLR
 
 from hpsearch_trainers import digits, fashion_mnist
 from hpsearch_trainers.char_lm import CharLM
-from hpsearch_trainers.parts import Parts
 from hpsearch_trainers.trainer import Trainer
 from tests.benchmarks.figures import Figure
+from tests.benchmarks.plain_loop import PlainLoop
 from tests.benchmarks.plain_trial import PlainTrial
 
-__all__ = ["measure"]
+__all__ = ["made_files", "measure"]
 
 _IMAGES = {"train": 1280, "t10k": 256}
 _CHARACTERS = 20_000
@@ -39,7 +38,7 @@ def measure(rounds: int) -> list[Figure]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with _files() as folder:
+        with made_files() as folder:
             return [_compare(workload, rounds) for workload in _workloads(folder)]
     finally:
         torch.set_num_threads(threads)
@@ -58,7 +57,7 @@ def _compare(workload: _Workload, rounds: int) -> Figure:
     name, trainer, params, epochs = workload
     trial = PlainTrial(params)
     ours = trainer(trial).step
-    plain = _Plain(trainer(trial).parts).epoch
+    plain = PlainLoop(trainer(trial).parts).epoch
     ours()  # both load late what torch does
     plain()
     mine: list[float] = []
@@ -76,59 +75,8 @@ def _milliseconds(epoch: Callable[[], object]) -> float:
     return 1e3 * (time.process_time() - began)
 
 
-class _Plain:
-    """The loop that one would write by hand for these parts."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        assert isinstance(parts.optimizer, torch.optim.Optimizer)
-        self._optimizer = parts.optimizer
-        self._train, self._validation = _pair(parts.train), _pair(parts.validation)
-        self._schedule = None
-        if parts.schedule is not None:
-            schedule, steps = parts.schedule, -(-len(self._train[1]) // parts.batch_size)
-            self._schedule = LambdaLR(self._optimizer, lambda step: schedule(step / steps))
-
-    def epoch(self) -> dict[str, float]:
-        """Train on every row once, and validate."""
-        parts, model, optimizer = self._parts, self._parts.model, self._optimizer
-        inputs, targets = self._train
-        model.train()
-        total = torch.zeros(())
-        for rows in torch.split(torch.randperm(len(targets)), parts.batch_size):
-            loss = parts.loss(model(inputs[rows]), targets[rows])
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            if parts.clip_norm is not None:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), parts.clip_norm)
-            optimizer.step()
-            if self._schedule is not None:
-                self._schedule.step()
-            total += loss.detach() * len(rows)
-        return {"loss": float(total) / len(targets), **self._validate()}
-
-    @torch.no_grad()
-    def _validate(self) -> dict[str, float]:
-        parts, model = self._parts, self._parts.model
-        model.eval()
-        sums = torch.zeros(1 + len(parts.metrics))
-        pieces = (torch.split(column, parts.validation_batch_size) for column in self._validation)
-        for inputs, targets in zip(*pieces, strict=True):
-            output = model(inputs)
-            sums[0] += parts.loss(output, targets) * len(targets)
-            for number, metric in enumerate(parts.metrics.values(), 1):
-                sums[number] += metric(output, targets).sum()
-        means = sums / len(self._validation[1])
-        return dict(zip(("validation_loss", *parts.metrics), means.tolist(), strict=True))
-
-
-def _pair(data: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    inputs, targets = data
-    return inputs, targets
-
-
 @contextmanager
-def _files() -> Iterator[Path]:
+def made_files() -> Iterator[Path]:
     """Write images and a text at random into a folder, which is the cache of data too."""
     before = os.environ.get("XDG_CACHE_HOME")
     generator = torch.Generator().manual_seed(0)

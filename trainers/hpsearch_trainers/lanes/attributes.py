@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from hpsearch_trainers.lanes.dropout import RATED
 from hpsearch_trainers.lanes.errors import NotFusible
@@ -74,6 +75,8 @@ def _module(path: str, module: nn.Module) -> Hashable:
     where = f"its model{'.' if path else ''}{path}"
     if any(kept[name] for name in _HOOKS if name in kept):
         raise NotFusible(f"{where} has hooks")
+    if parametrize.is_parametrized(module):
+        raise NotFusible(f"{where} is parametrized")
     attributes = tuple(
         (name, None if is_per_lane(module, name) else described_value(value, f"{where}.{name}"))
         for name, value in kept.items()

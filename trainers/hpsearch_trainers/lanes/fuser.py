@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -45,12 +44,13 @@ class Fuser:
         self._most = most
         self._reasons: dict[Hashable, str | None] = {}
         """By shape key, why its trainers run alone; None where they can be fused."""
-        self._packs: weakref.WeakKeyDictionary[Trainer, Pack] = weakref.WeakKeyDictionary()
+        self._packs: dict[Trainer, Pack] = {}
 
     def step(self, trainers: Sequence[Trainer]) -> list[Stepped]:
         """Train each for an epoch and validate.
 
-        One that raises fails alone: the others have what they would have without it. Their epochs may differ.
+        One that raises fails alone: the others have what they would have without it. Their epochs may differ. Those
+        that were given the last time, and aren't now, are released.
 
         Args:
             trainers: Any, each once; in a process with one thread for torch they can be fused.
@@ -58,6 +58,8 @@ class Fuser:
         Returns:
             What came of each, in their order.
         """
+        for trainer in self._packs.keys() - set(trainers):
+            self.release(trainer)
         by_key: dict[Hashable, list[Trainer]] = {}
         outcomes: dict[Trainer, Stepped] = {}
         for trainer in trainers:
