@@ -25,7 +25,13 @@ _WORKLOADS: Mapping[str, tuple[str, Mapping[str, Any], int, str]] = {
     "digits MLP, 128 hidden units, batch 32": ("mlp", {"hidden": 128, "batch_size": 32}, 8, ""),
     "digits CNN, 4 channels": ("cnn", {"channels": 4, "batch_size": 64}, 4, "at most 0.77"),
     "digits CNN, 16 channels": ("cnn", {"channels": 16, "batch_size": 64}, 3, "at most 0.77"),
-    "character transformer": ("char_lm", {"length": 64, "features": 64}, 2, "at most 0.83"),
+    "character transformer, 32 features": (
+        "char_lm",
+        {"length": 16, "features": 32, "batch_size": 16},
+        2,
+        "at most 0.83",
+    ),
+    "character transformer, 64 features": ("char_lm", {"length": 64, "features": 64}, 2, "at most 1.05"),
 }
 """By name: the trainer, the parameters, how many epochs are timed, and the target."""
 

@@ -41,7 +41,7 @@ def assert_alone(trainers: list[Trainer], stepped: Sequence[Stepped], reason: st
 @settings(max_examples=25)
 def test_lanes_come_and_go_between_epochs(epochs, most):
     ours, theirs = made(Drawn, LANES), made(Drawn, LANES)
-    fuser = Fuser(most)
+    fuser = Fuser(most, fewest=2)
     for present in epochs:
         stepped = fuser.step([ours[number] for number in present])
         expected = [theirs[number].step() for number in present]
@@ -55,7 +55,7 @@ def test_the_digits_are_trained_together(trainer):
         {"lr": 0.05 * (1 + number), "dropout": 0.2 * (number % 2), "momentum": 0.4 * number} for number in range(3)
     ]
     ours, theirs = made(trainer, lanes), made(trainer, lanes)
-    stepped = Fuser().step(ours)
+    stepped = Fuser(fewest=2).step(ours)
     assert [one.lanes for one in stepped] == [3, 3, 3]
     assert_same(reported(stepped), [one.step() for one in theirs], ours, theirs)
 
@@ -63,7 +63,7 @@ def test_the_digits_are_trained_together(trainer):
 def test_trainers_of_other_shapes_are_other_packs():
     lanes = [*LANES, *({**lane, "hidden": 20} for lane in LANES[:3]), {**LANES[0], "hidden": 21}]
     ours, theirs = made(Drawn, lanes), made(Drawn, lanes)
-    stepped = Fuser().step(ours)
+    stepped = Fuser(fewest=2).step(ours)
     assert [one.lanes for one in stepped] == [4, 4, 4, 4, 3, 3, 3, 1]
     assert_same(reported(stepped), [one.step() for one in theirs], ours, theirs)
 
@@ -71,7 +71,7 @@ def test_trainers_of_other_shapes_are_other_packs():
 def test_a_lane_that_is_no_number_hurts_nobody():
     lanes = [{**LANES[0], "lr": 1e30}, *LANES]
     ours, theirs = made(Drawn, lanes), made(Drawn, lanes)
-    fuser = Fuser()
+    fuser = Fuser(fewest=2)
     for _ in range(3):
         assert_same(reported(fuser.step(ours)), [one.step() for one in theirs], ours, theirs)
     metrics = fuser.step(ours)[0].metrics
@@ -99,7 +99,7 @@ class Raising(Drawn):
 def test_one_that_raises_fails_alone():
     lanes = [*LANES[:2], {**LANES[2], "raises": 1}]
     ours, theirs = made(Raising, lanes), made(Raising, lanes)
-    fuser = Fuser()
+    fuser = Fuser(fewest=2)
     assert [one.lanes for one in fuser.step(ours)] == [3, 3, 3]
     stepped = fuser.step(ours)
     assert isinstance(stepped[2].error, ArithmeticError)
@@ -110,7 +110,7 @@ def test_one_that_raises_fails_alone():
 
 def test_a_released_trainer_has_memory_of_its_own():
     ours, theirs = made(Drawn, LANES), made(Drawn, LANES)
-    fuser = Fuser()
+    fuser = Fuser(fewest=2)
     fuser.step(ours)
     fuser.release(ours[1])
     for tensor in ours[1].model.state_dict().values():
@@ -125,7 +125,7 @@ def test_a_released_trainer_has_memory_of_its_own():
 
 def test_nothing_is_kept_of_trainers_that_are_given_no_more():
     ours = made(Drawn, LANES)
-    fuser = Fuser()
+    fuser = Fuser(fewest=2)
     fuser.step(ours)
     held = [weakref.ref(trainer) for trainer in ours]
     fuser.step([])
@@ -139,7 +139,7 @@ def test_the_process_draws_what_it_would_have_drawn():
     torch.manual_seed(3)
     expected = torch.rand(3)
     torch.manual_seed(3)
-    Fuser().step(ours)
+    Fuser(fewest=2).step(ours)
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -251,7 +251,7 @@ class Recurrent(nn.Module):
 )
 def test_what_would_not_be_the_same_runs_alone_and_says_why(params, reason):
     ours, theirs = made(WithModel, [params] * 3), made(WithModel, [params] * 3)
-    fuser = Fuser()
+    fuser = Fuser(fewest=2)
     for _ in range(3):
         stepped = fuser.step(ours)
         assert_same(reported(stepped), [one.step() for one in theirs], ours, theirs)
@@ -266,7 +266,7 @@ def test_a_model_that_reads_a_global_variable_runs_alone():
 
     lanes = [{"model": scaled, "factor": factor} for factor in (1.0, 1.0, 2.0)]
     ours, theirs = made(WithModel, lanes), made(WithModel, lanes)
-    fuser = Fuser()
+    fuser = Fuser(fewest=2)
     for _ in range(2):
         assert_same(reported(fuser.step(ours)), [one.step() for one in theirs], ours, theirs)
     factors.clear()
@@ -293,15 +293,15 @@ class RowByRow(WithModel):
 
 def test_trainers_with_a_loop_of_their_own_or_data_by_rows_run_alone():
     ours = made(OwnLoop, LANES)
-    assert_alone(ours, Fuser().step(ours), "OwnLoop has a validate of its own")
+    assert_alone(ours, Fuser(fewest=2).step(ours), "OwnLoop has a validate of its own")
     rows = made(RowByRow, [{}, {}])
-    assert_alone(rows, Fuser().step(rows), "its data are read row by row")
+    assert_alone(rows, Fuser(fewest=2).step(rows), "its data are read row by row")
 
 
 def test_with_more_threads_they_run_alone():
     torch.set_num_threads(2)
     ours = made(Drawn, LANES)
-    assert_alone(ours, Fuser().step(ours), "torch has 2 threads here")
+    assert_alone(ours, Fuser(fewest=2).step(ours), "torch has 2 threads here")
 
 
 def test_a_failed_epoch_leaves_each_as_it_was():
@@ -325,5 +325,14 @@ def test_a_failed_epoch_leaves_each_as_it_was():
 
 
 def test_a_number_of_lanes_below_one_is_refused():
-    with pytest.raises(ValueError, match="from 1, got 0"):
+    with pytest.raises(ValueError, match="most must be a number of lanes from 1, got 0"):
         Fuser(0)
+    with pytest.raises(ValueError, match="fewest must be a number of lanes from 1, got 0"):
+        Fuser(fewest=0)
+
+
+def test_whether_it_is_quicker_is_no_part_of_a_result():
+    ours, theirs = made(Drawn, LANES), made(Drawn, LANES)
+    fuser = Fuser(4)
+    for _ in range(2):
+        assert_same(reported(fuser.step(ours)), [one.step() for one in theirs], ours, theirs)

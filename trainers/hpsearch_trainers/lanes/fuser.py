@@ -36,14 +36,18 @@ class Fuser:
 
     Args:
         most: Lanes of one pack.
+        fewest: Lanes from which on trainers are fused. None: as many as took less time together than alone when it was
+            tried. Large layers keep a core busy by themselves, and what many lanes compute doesn't fit into its cache.
     """
 
-    def __init__(self, most: int = 16) -> None:
-        if most < 1:
-            raise ValueError(f"most must be a number of lanes from 1, got {most}")
+    def __init__(self, most: int = 16, fewest: int | None = None) -> None:
+        for name, value in (("most", most), ("fewest", fewest)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be a number of lanes from 1, got {value}")
         self._most = most
-        self._reasons: dict[Hashable, str | None] = {}
-        """By shape key, why its trainers run alone; None where they can be fused."""
+        self._fewest = fewest
+        self._tried: dict[Hashable, str | int] = {}
+        """By shape key, why its trainers run alone, or from how many on they are fused."""
         self._packs: dict[Trainer, Pack] = {}
 
     def step(self, trainers: Sequence[Trainer]) -> list[Stepped]:
@@ -82,32 +86,47 @@ class Fuser:
 
     def _key(self, trainer: Trainer) -> Hashable:
         key = shape_key(trainer)
-        reason = self._reasons.get(key)
-        if reason is not None:
-            raise NotFusible(reason)
+        known = self._tried.get(key)
+        if isinstance(known, str):
+            raise NotFusible(known)
         return key
 
     def _together(self, key: Hashable, trainers: list[Trainer]) -> dict[Trainer, Stepped]:
-        if len(trainers) == 1:
-            return {trainers[0]: self._alone(trainers[0])}
+        """Train those of one key, at most as many as a pack has."""
         try:
-            if key not in self._reasons:
-                check_pack(trainers, self._most)
-                self._reasons[key] = None
+            if len(trainers) == 1 or len(trainers) < self._fewest_of(key, trainers):
+                return {trainer: self._alone(trainer) for trainer in trainers}
             told = self._packed(trainers).step()
         except NotFusible as reason:
-            self._reasons[key] = str(reason)
+            self._tried[key] = str(reason)
+            return {trainer: self._alone(trainer, str(reason)) for trainer in trainers}
         except Exception as error:
             # One of them is to blame, and raises alone, too.
             stepped = {trainer: self._alone(trainer) for trainer in trainers}
             if all(one.error is None for one in stepped.values()):
-                self._reasons[key] = f"its lanes together raise what none does alone, {type(error).__name__}: {error}"
+                self._tried[key] = f"its lanes together raise what none does alone, {type(error).__name__}: {error}"
             return stepped
-        else:
-            return {
-                trainer: Stepped(metrics, lanes=len(trainers)) for trainer, metrics in zip(trainers, told, strict=True)
-            }
-        return {trainer: self._alone(trainer, self._reasons[key]) for trainer in trainers}
+        of_each = zip(trainers, told, strict=True)
+        return {trainer: Stepped(metrics, lanes=len(trainers)) for trainer, metrics in of_each}
+
+    def _fewest_of(self, key: Hashable, trainers: list[Trainer]) -> int:
+        """Give from how many lanes on it fuses trainers of this key; it is tried for the first ones.
+
+        Raises:
+            NotFusible: They aren't fused.
+        """
+        known = self._tried.get(key)
+        if isinstance(known, int):
+            return known
+        shares = check_pack(trainers, self._most)
+        fewest = self._fewest
+        if fewest is None:
+            if shares[self._most] >= 1:
+                raise NotFusible(f"{self._most} lanes took {shares[self._most]:.2g} times as long as each alone")
+            slower = [size for size, share in shares.items() if share >= 1]
+            fewest = max(slower, default=1) + 1
+        self._tried[key] = fewest
+        return fewest
 
     def _packed(self, trainers: list[Trainer]) -> Pack:
         """Give the pack of just these: the one that they are, or a new one."""
