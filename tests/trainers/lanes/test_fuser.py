@@ -304,6 +304,26 @@ def test_with_more_threads_they_run_alone():
     assert_alone(ours, Fuser(fewest=2).step(ours), "torch has 2 threads here")
 
 
+def test_what_others_change_between_epochs_counts():
+    ours, theirs = made(Drawn, LANES), made(Drawn, LANES)
+    fusers = Fuser(fewest=2), Fuser(fewest=2)
+    for epoch in range(6):
+        for trainers in (ours, theirs):
+            for number, trainer in enumerate(trainers):
+                first, dropout = trainer.parts.model[0], trainer.parts.model[2]  # type: ignore[index]
+                if epoch == 1:
+                    dropout.p = 0.1 * number
+                if epoch == 2:
+                    first.weight.requires_grad_(False)
+                if epoch == 3:
+                    first.weight.data = first.weight.data * 0.5
+                if epoch == 4:
+                    trainer.load_state_dict(trainers[3 - number].state_dict())
+        stepped = fusers[epoch % 2].step(ours)
+        assert_same(reported(stepped), [one.step() for one in theirs], ours, theirs)
+        assert [(one.lanes, one.alone_because) for one in stepped] == [(4, None)] * 4
+
+
 def test_a_failed_epoch_leaves_each_as_it_was():
     lanes = [
         {**lane, "optimizer": name} for lane, name in zip(LANES, ["fused sgd", "adam", "sgd", "lamb"], strict=True)

@@ -41,7 +41,7 @@ def _softmax(func: Any, x: LaneTensor, dim: Any = None, *args: Any, **kwargs: An
     # Functional's have an argument of their own, how deep they were called, and all a dtype.
     if not isinstance(dim, int) or x.dim() == 0 or args or kwargs.get("dtype") is not None:
         return NotImplemented
-    return LaneTensor.of_stack(_SOFTMAX[func](x.stack, behind_lanes(dim)), x.generators)
+    return LaneTensor.of_stack(_SOFTMAX[func](x.stack, behind_lanes(x, dim)), x.generators)
 
 
 @rule(torch.bmm, Tensor.bmm, torch.matmul, Tensor.matmul, Tensor.__matmul__)
@@ -55,7 +55,7 @@ def _matmul(_: Any, x: Any, y: Any) -> Any:
 
 @rule(functional.pad)
 def _pad(_: Any, x: LaneTensor, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
-    if mode != "constant":
+    if mode != "constant" or len(pad) > 2 * x.dim():
         return NotImplemented
     return LaneTensor.of_stack(functional.pad(x.stack, pad, mode, value), x.generators)
 
@@ -64,5 +64,5 @@ def _pad(_: Any, x: LaneTensor, pad: Any, mode: str = "constant", value: float |
 def _cat(_: Any, tensors: Any, dim: int = 0) -> Any:
     if not all(isinstance(one, LaneTensor) and one.dim() > 0 for one in tensors):
         return NotImplemented
-    made = torch.cat([one.stack for one in tensors], behind_lanes(dim))
+    made = torch.cat([one.stack for one in tensors], behind_lanes(tensors[0], dim))
     return LaneTensor.of_stack(made, tensors[0].generators)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.pack import Pack
@@ -48,7 +48,7 @@ class Fuser:
         self._fewest = fewest
         self._tried: dict[Hashable, str | int] = {}
         """By shape key, why its trainers run alone, or from how many on they are fused."""
-        self._packs: dict[Trainer, Pack] = {}
+        self._packs: dict[Trainer, tuple[Hashable, Pack]] = {}
 
     def step(self, trainers: Sequence[Trainer]) -> list[Stepped]:
         """Train each for an epoch and validate.
@@ -80,7 +80,7 @@ class Fuser:
 
     def release(self, trainer: Trainer) -> None:
         """Make a trainer independent of those that it was trained with."""
-        pack = self._packs.pop(trainer, None)
+        _, pack = self._packs.pop(trainer, (None, None))
         if pack is not None:
             pack.release(trainer)
 
@@ -96,16 +96,18 @@ class Fuser:
         try:
             if len(trainers) == 1 or len(trainers) < self._fewest_of(key, trainers):
                 return {trainer: self._alone(trainer) for trainer in trainers}
-            told = self._packed(trainers).step()
-        except NotFusible as reason:
-            self._tried[key] = str(reason)
-            return {trainer: self._alone(trainer, str(reason)) for trainer in trainers}
+            told = self._packed(key, trainers).step()
+        except NotFusible as refusal:
+            self._tried[key] = str(refusal)
+            return {trainer: self._alone(trainer, str(refusal)) for trainer in trainers}
         except Exception as error:
             # One of them is to blame, and raises alone, too.
             stepped = {trainer: self._alone(trainer) for trainer in trainers}
-            if all(one.error is None for one in stepped.values()):
-                self._tried[key] = f"its lanes together raise what none does alone, {type(error).__name__}: {error}"
-            return stepped
+            if any(one.error is not None for one in stepped.values()):
+                return stepped
+            reason = f"its lanes together raise what none does alone, {type(error).__name__}: {error}"
+            self._tried[key] = reason
+            return {trainer: replace(one, alone_because=reason) for trainer, one in stepped.items()}
         of_each = zip(trainers, told, strict=True)
         return {trainer: Stepped(metrics, lanes=len(trainers)) for trainer, metrics in of_each}
 
@@ -128,16 +130,16 @@ class Fuser:
         self._tried[key] = fewest
         return fewest
 
-    def _packed(self, trainers: list[Trainer]) -> Pack:
+    def _packed(self, key: Hashable, trainers: list[Trainer]) -> Pack:
         """Give the pack of just these: the one that they are, or a new one."""
-        held = self._packs.get(trainers[0])
-        if held is not None and held.trainers == trainers:
+        known, held = self._packs.get(trainers[0], (None, None))
+        if held is not None and held.trainers == trainers and known == key and held.holds():
             return held
         new = [trainer for trainer in trainers if trainer not in self._packs]
         for trainer in trainers:
             self.release(trainer)
         pack = Pack(trainers)
-        self._packs.update(dict.fromkeys(trainers, pack))
+        self._packs.update(dict.fromkeys(trainers, (key, pack)))
         for trainer in new:
             check_lane(trainer, trainers.index(trainer), pack)
         return pack

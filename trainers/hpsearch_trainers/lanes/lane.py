@@ -38,7 +38,6 @@ class Lane:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.generator = torch.Generator()
-        self._parameters: Sequence[nn.Parameter] = ()
         self._step: Stepper | None = None
 
     @property
@@ -99,10 +98,10 @@ class Lane:
         """Begin an epoch; give the order of its rows, (rows,)."""
         trainer = self.trainer
         self.generator.manual_seed(trainer._epoch_seed())
-        self._parameters = [one for one in trainer.model.parameters() if one.requires_grad]
-        for parameter in self._parameters:
+        for parameter in trainer.model.parameters():
             parameter.grad = None
-        self._step = stepper(trainer.optimizer, self._parameters, trainer.parts.clip_norm)
+        trained = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+        self._step = stepper(trainer.optimizer, trained, trainer.parts.clip_norm)
         return epoch_order(trainer._seed, trainer.epoch, trainer._shard.rows)
 
     def passes(self, step: int, orders: Tensor) -> list[Tensor]:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hpsearch_trainers.lanes.errors import NotFusible
 
-__all__ = ["RULES", "LaneTensor", "PerLane", "by_lane", "of_lane", "opened", "rule"]
+__all__ = ["RULES", "LaneTensor", "PerLane", "by_lane", "of_each", "opened", "rule"]
 
 _Rule = Callable[..., Any]
 _AnyRule = TypeVar("_AnyRule", bound=_Rule)
@@ -240,11 +240,11 @@ def by_lane(compute: Callable[[int, Any], Any], value: Any, name: str = "a modul
     Raises:
         NotFusible: It gives something else than tensors, or changes what it must not.
     """
-    of_each = opened(value)
-    used = [*_uses(value, of_each)]
+    of_all = opened(value)
+    used = [*_uses(value, of_all)]
     lanes = next(len(tensor.generators) for tensor, _ in used if isinstance(tensor, LaneTensor))
     versions = [first._version for _, first in used]
-    results = [compute(lane, of_lane(lane, of_each)) for lane in range(lanes)]
+    results = [compute(lane, part) for lane, part in enumerate(of_each(of_all, lanes))]
     changed = [tensor for (tensor, first), version in zip(used, versions, strict=True) if first._version != version]
     for tensor in changed:
         if not isinstance(tensor, LaneTensor):
@@ -272,11 +272,18 @@ def opened(value: Any) -> Any:
     return open_one(value)
 
 
-def of_lane(lane: int, value: Any) -> Any:
-    """Give what is one lane's of what was opened."""
+def of_each(value: Any, lanes: int) -> Sequence[Any]:
+    """Give for each lane what is its part of what was opened."""
     if isinstance(value, PerLane):
-        return value[lane]
-    return _within(lambda one: of_lane(lane, one), value)
+        return value
+    if type(value) in (list, tuple):
+        rows = zip(*(of_each(one, lanes) for one in value), strict=True) if value else [()] * lanes
+        return [*rows] if type(value) is tuple else [[*row] for row in rows]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return [type(value)(*row) for row in of_each(tuple(value), lanes)]
+    if type(value) is dict:
+        return [dict(zip(value, row, strict=True)) for row in of_each(tuple(value.values()), lanes)]
+    return [value] * lanes
 
 
 def _within(change: Callable[[Any], Any], value: Any) -> Any:

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
-from hpsearch_trainers.lanes.lane_tensor import LaneTensor, of_lane, opened
+from hpsearch_trainers.lanes.lane_tensor import LaneTensor, of_each, opened
 
 __all__ = ["losses_of"]
 
@@ -34,9 +34,8 @@ def losses_of(lanes: Sequence[Lane], output: Any, targets: LaneTensor) -> Tensor
     if _are_classes(output, targets) and all(_is_cross_entropy(lane.trainer.parts.loss) for lane in lanes):
         found: Tensor = _CrossEntropies.apply(output.stack, targets.stack)  # type: ignore[no-untyped-call]
         return found
-    given = opened(output)
-    of_lanes = enumerate(zip(lanes, targets.slices, strict=True))
-    losses = [lane.loss(of_lane(number, given), wanted) for number, (lane, wanted) in of_lanes]
+    given = of_each(opened(output), len(lanes))
+    losses = [lane.loss(one, wanted) for lane, one, wanted in zip(lanes, given, targets.slices, strict=True)]
     if any(isinstance(loss, LaneTensor) for loss in losses):
         raise NotFusible(f"its model gives a {type(output).__name__}, which isn't taken apart into lanes")
     return torch.stack(losses)

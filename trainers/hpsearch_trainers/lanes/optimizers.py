@@ -37,7 +37,11 @@ def stepper(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], clip
         for parameter in parameters:
             parameter.grad = None
 
-    return _FusedSGD(optimizer, parameters, step) if clip is None and _is_plain_fused_sgd(optimizer) else step
+    given = {id(parameter) for parameter in parameters}
+    all_given = all(id(parameter) in given for parameter in trained)  # else some are frozen
+    if clip is None and all_given and _is_plain_fused_sgd(optimizer):
+        return _FusedSGD(optimizer, parameters, step)
+    return step
 
 
 def _is_plain_fused_sgd(optimizer: torch.optim.Optimizer) -> bool:

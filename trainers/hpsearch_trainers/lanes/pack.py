@@ -12,7 +12,7 @@ from hpsearch_trainers.evaluation import Totals
 from hpsearch_trainers.lanes import batched, dropout, elementwise, linear, views
 from hpsearch_trainers.lanes.errors import NotFusible
 from hpsearch_trainers.lanes.lane import Lane
-from hpsearch_trainers.lanes.lane_tensor import LaneTensor, of_lane, opened
+from hpsearch_trainers.lanes.lane_tensor import LaneTensor, of_each, opened
 from hpsearch_trainers.lanes.losses import losses_of
 from hpsearch_trainers.lanes.shell import Shell
 from hpsearch_trainers.lanes.snapshot import RandomState, Snapshot
@@ -41,12 +41,17 @@ class Pack:
         self._shell = Shell([lane.model for lane in self._lanes], self._generators)
         averages = [lane.average for lane in self._lanes if lane.average is not None]
         self._average = Shell(averages, self._generators) if averages else None
+        self._shells = [shell for shell in (self._shell, self._average) if shell is not None]
         self._parameters: list[nn.Parameter] = []
 
     @property
     def trainers(self) -> list[Trainer]:
         """Its lanes."""
         return [lane.trainer for lane in self._lanes]
+
+    def holds(self) -> bool:
+        """Whether its trainers' tensors are still those that it took: nobody has put others in their place."""
+        return all(shell.holds() for shell in self._shells)
 
     def step(self) -> list[dict[str, float]]:
         """Train each lane for an epoch and validate; give each one's metrics, as its `step()` would.
@@ -68,9 +73,8 @@ class Pack:
     def release(self, trainer: Trainer) -> None:
         """Give a trainer's tensors memory of their own; the pack is of no more use for it."""
         lane = self.trainers.index(trainer)
-        for shell in (self._shell, self._average):
-            if shell is not None:
-                shell.release(lane)
+        for shell in self._shells:
+            shell.release(lane)
 
     def outputs(self, rows: Tensor) -> list[Any]:
         """Give what each lane's model makes of some rows to train on, in evaluation mode and without gradients.
@@ -81,15 +85,13 @@ class Pack:
         with torch.no_grad(), self._lanes[0].autocast():
             self._shell.module.eval()
             inputs = self._chosen([lane.training[0] for lane in self._lanes], _for_all(rows, self._lanes))
-            given = opened(self._shell(inputs))
-        return [of_lane(number, given) for number in range(len(self._lanes))]
+            return [*of_each(opened(self._shell(inputs)), len(self._lanes))]
 
     def _epoch(self, random: RandomState) -> list[dict[str, float]]:
         losses = self._train()
         totals = self._validate()
-        for shell in (self._shell, self._average):
-            if shell is not None:
-                shell.check_unchanged()
+        for shell in self._shells:
+            shell.check_unchanged()
         ended = zip(self._lanes, losses.tolist(), totals, strict=True)
         metrics = [lane.end(loss, validated) for lane, loss, validated in ended]
         if not random.is_now():
@@ -99,6 +101,8 @@ class Pack:
     def _train(self) -> Tensor:
         """Give each lane's loss summed over the epoch's rows, (lanes,)."""
         first, module = self._lanes[0], self._shell.module
+        for shell in self._shells:
+            shell.take_settings()
         module.train()
         frozen = first.trainer.parts.freeze_batch_norm
         if frozen is not None and first.trainer.epoch >= frozen:
@@ -128,8 +132,8 @@ class Pack:
             if parameter.grad is not None:
                 raise NotFusible("its loss comes to its model's parameters by itself")
         gradients = zip(*(self._unstacked(stack.grad) for stack in stacks), strict=True)
-        for lane, of_lane_ in zip(self._lanes, gradients, strict=True):
-            lane.update(of_lane_)
+        for lane, its_own in zip(self._lanes, gradients, strict=True):
+            lane.update(its_own)
 
     @torch.no_grad()
     def _validate(self) -> list[Totals | None]:
@@ -145,8 +149,9 @@ class Pack:
             inputs, targets = (self._chosen(tensors, chosen) for tensors in columns)
             with first.autocast():
                 given = opened(shell(inputs))
-            for number, (lane, total, wanted) in enumerate(zip(self._lanes, totals, targets.slices, strict=True)):
-                total.add(of_lane(number, given), wanted, len(rows), lane.autocast)
+            of_lanes = zip(totals, of_each(given, len(totals)), targets.slices, strict=True)
+            for total, output, wanted in of_lanes:
+                total.add(output, wanted, len(rows), first.autocast)
         return list(totals)
 
     def _batch(self, rows: Tensor) -> tuple[LaneTensor, LaneTensor]:

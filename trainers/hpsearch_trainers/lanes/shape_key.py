@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Hashable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +26,7 @@ def shape_key(trainer: Trainer) -> Hashable:
     """Describe all that lanes of one pack have in common; it may change from epoch to epoch.
 
     Lanes may differ in what their tensors hold, in the order of rows, the optimizer and its settings, the schedule,
-    rates of dropout, loss, metrics, and clipping.
+    rates of dropout, metrics, clipping, and settings of the loss: its code decides in which order gradients are summed.
 
     Raises:
         NotFusible: The trainer can only run alone.
@@ -37,7 +40,7 @@ def shape_key(trainer: Trainer) -> Hashable:
         tuple(_tensors(lane.model)),
         tuple((one.shape, one.dtype) for one in (*lane.training, *(lane.validation or ()))),
         (parts.batch_size, parts.validation_batch_size, parts.accumulate, parts.autocast, frozen),
-        lane.average is None,
+        (lane.average is None, _code(parts.loss)),
     )
 
 
@@ -56,6 +59,16 @@ def _check_place(trainer: Trainer) -> None:
         raise NotFusible(f"torch has {torch.get_num_threads()} threads here, and bits depend on how many")
     if not Lane(trainer).of_tensors:
         raise NotFusible("its data are read row by row")
+
+
+def _code(function: Any) -> Any:
+    """Give what a function runs, which it may share with others that have other settings."""
+    if isinstance(function, functools.partial):
+        return _code(function.func)
+    function = getattr(function, "__func__", function)  # a method's
+    if isinstance(function, types.FunctionType):
+        return function.__code__
+    return function if isinstance(function, types.BuiltinFunctionType) else type(function)
 
 
 def _tensors(model: nn.Module) -> Iterator[Hashable]:

@@ -44,23 +44,37 @@ class Shell:
         for first, *others in zip(*(_tensors(model) for model in models), strict=True):
             if id(first) not in self._lanes:
                 self._lanes[id(first)] = _taken_over([first, *others], generators)
+        self._taken = [(tensor, tensor.data_ptr()) for model in models for tensor in _tensors(model)]
+        self._settings: list[tuple[nn.Module, str, Sequence[nn.Module]]] = []
         everywhere = zip(*(model.modules() for model in (self.module, *models)), strict=True)
         for module, *modules in everywhere:
             for kept in (module._parameters, module._buffers):
                 for name, tensor in kept.items():
                     if tensor is not None:
                         kept[name] = self._lanes[id(tensor)]
-            for name in vars(module):
-                if is_per_lane(module, name):
-                    setattr(module, name, PerLane(getattr(one, name) for one in modules))
+            self._settings += [(module, name, modules) for name in vars(module) if is_per_lane(module, name)]
             if isinstance(module, _OTHERWISE_IN_EVALUATION):
                 module.forward = _by_lane(module, modules)  # type: ignore[method-assign]
         self.parameters = [one.stack for one in self._lanes.values() if one.requires_grad]
         self._described = describe(self.module)
+        self.take_settings()
 
     def __call__(self, inputs: LaneTensor) -> object:
         """Compute the output of each lane."""
         return self.module(inputs)
+
+    def take_settings(self) -> None:
+        """Read what may differ from lane to lane, such as rates of dropout, from the models."""
+        for module, name, modules in self._settings:
+            setattr(module, name, PerLane(getattr(one, name) for one in modules))
+
+    def holds(self) -> bool:
+        """Whether the models have the tensors that were taken over, where these were put."""
+        present = [tensor for model in self.models for tensor in _tensors(model)]
+        if len(present) != len(self._taken):
+            return False
+        places = zip(present, self._taken, strict=True)
+        return all(tensor is taken and tensor.data_ptr() == place for tensor, (taken, place) in places)
 
     def check_unchanged(self) -> None:
         """Refuse what keeps something between two batches beside its tensors, of which there would be one for all.

@@ -12,9 +12,13 @@ from hpsearch_trainers.lanes.lane_tensor import LaneTensor, rule
 __all__ = ["behind_lanes"]
 
 
-def behind_lanes(dim: int) -> int:
-    """Give the number of a lane's dimension among those of all lanes; one from the end stays."""
-    return dim + 1 if dim >= 0 else dim
+def behind_lanes(x: Tensor, dim: int) -> int:
+    """Give the number of one lane's dimension among those of all lanes.
+
+    Raises:
+        IndexError: There is no such dimension.
+    """
+    return range(x.dim())[dim] + 1
 
 
 def _view(x: LaneTensor, stack: Tensor) -> LaneTensor:
@@ -32,7 +36,7 @@ def _sizes(shape: tuple[Any, ...]) -> tuple[int, ...] | None:
 def _flatten(_: Any, x: LaneTensor, start_dim: int = 0, end_dim: int = -1) -> Any:
     if x.dim() == 0:
         return NotImplemented
-    return _view(x, x.stack.flatten(behind_lanes(start_dim), behind_lanes(end_dim)))
+    return _view(x, x.stack.flatten(behind_lanes(x, start_dim), behind_lanes(x, end_dim)))
 
 
 @rule(torch.reshape, Tensor.reshape)
@@ -50,31 +54,31 @@ def _of_view(_: Any, x: LaneTensor, *shape: Any) -> Any:
 @rule(torch.permute, Tensor.permute)
 def _permute(_: Any, x: LaneTensor, *dims: Any) -> Any:
     sizes = _sizes(dims)
-    return NotImplemented if sizes is None else _view(x, x.stack.permute(0, *map(behind_lanes, sizes)))
+    return NotImplemented if sizes is None else _view(x, x.stack.permute(0, *(behind_lanes(x, dim) for dim in sizes)))
 
 
 @rule(torch.transpose, Tensor.transpose, torch.swapaxes, Tensor.swapaxes)
 def _transpose(_: Any, x: LaneTensor, one: int, other: int) -> Any:
     if x.dim() == 0:
         return NotImplemented
-    return _view(x, x.stack.transpose(behind_lanes(one), behind_lanes(other)))
+    return _view(x, x.stack.transpose(behind_lanes(x, one), behind_lanes(x, other)))
 
 
 @rule(torch.unsqueeze, Tensor.unsqueeze)
 def _unsqueeze(_: Any, x: LaneTensor, dim: int) -> LaneTensor:
-    return _view(x, x.stack.unsqueeze(behind_lanes(dim)))
+    return _view(x, x.stack.unsqueeze(range(x.dim() + 1)[dim] + 1))
 
 
 @rule(torch.squeeze, Tensor.squeeze)
 def _squeeze(_: Any, x: LaneTensor, *dim: Any) -> Any:
     if len(dim) != 1 or not isinstance(dim[0], int) or x.dim() == 0:
         return NotImplemented
-    return _view(x, x.stack.squeeze(behind_lanes(dim[0])))
+    return _view(x, x.stack.squeeze(behind_lanes(x, dim[0])))
 
 
 @rule(torch.unflatten, Tensor.unflatten)
 def _unflatten(_: Any, x: LaneTensor, dim: int, sizes: Any) -> LaneTensor:
-    return _view(x, x.stack.unflatten(behind_lanes(dim), sizes))  # type: ignore[no-untyped-call]
+    return _view(x, x.stack.unflatten(behind_lanes(x, dim), sizes))  # type: ignore[no-untyped-call]
 
 
 @rule(Tensor.__getitem__)
