@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from collections.abc import Sequence
@@ -318,7 +319,7 @@ def test_what_others_change_between_epochs_counts():
                 if epoch == 3:
                     first.weight.data = first.weight.data * 0.5
                 if epoch == 4:
-                    trainer.load_state_dict(trainers[3 - number].state_dict())
+                    trainer.load_state_dict(copy.deepcopy(trainers[3 - number].state_dict()))
         stepped = fusers[epoch % 2].step(ours)
         assert_same(reported(stepped), [one.step() for one in theirs], ours, theirs)
         assert [(one.lanes, one.alone_because) for one in stepped] == [(4, None)] * 4
