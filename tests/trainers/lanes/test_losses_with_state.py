@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from torch import Tensor, nn
 from torch.nn import functional
 
 from hpsearch_trainers import Parts
-from hpsearch_trainers.lanes import Fuser
+from hpsearch_trainers.lanes import Fuser, Pack
 from tests.trainers.lanes.networks import Drawn, assert_same, made
 
 
@@ -35,3 +36,18 @@ def test_a_loss_that_counts_goes_on_from_where_it_was():
     for _ in range(3):
         told = [one.metrics for one in fuser.step(ours)]
         assert_same(told, [one.step() for one in theirs], ours, theirs)
+
+
+def test_a_failed_epoch_takes_back_what_a_loss_has_counted():
+    ours = made(WithGrowing, [{"lr": 0.1, "layers": ["relu"]}] * 2)
+
+    class Broken(Growing):
+        def forward(self, output: Tensor, target: Tensor) -> Tensor:
+            raise ArithmeticError
+
+    ours[1].parts = Parts(ours[1].model, ours[1].optimizer, Broken(), ours[1].parts.train, ours[1].parts.validation)
+    first = ours[0].parts.loss
+    with pytest.raises(ArithmeticError):
+        Pack(ours).step()
+    assert isinstance(first, Growing)
+    assert first.batches == 0
