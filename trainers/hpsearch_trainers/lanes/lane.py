@@ -82,10 +82,12 @@ class Lane:
         """
         trainer = copy.copy(self.trainer)
         shard, parts = trainer._shard, trainer.parts
-        copied = copy.deepcopy((trainer.model, trainer.optimizer, trainer._average))
-        trainer.model, trainer.optimizer, trainer._average = copied
+        # A loss that is a module may keep something from batch to batch, or have the model as a part.
+        loss = parts.loss if isinstance(parts.loss, nn.Module) else None
+        copied = copy.deepcopy((trainer.model, trainer.optimizer, trainer._average, loss))
+        trainer.model, trainer.optimizer, trainer._average, loss = copied
         trainer._rates = Rates(trainer.optimizer)
-        trainer.parts = dataclasses.replace(parts, measures={})
+        trainer.parts = dataclasses.replace(parts, measures={}, loss=parts.loss if loss is None else loss)
         rows = _some(shard.rows, shard.batch, 2)
         trainer._shard = dataclasses.replace(shard, rows=rows)
         trainer._train = Batches([one[:rows] for one in self.training], trainer.device)
