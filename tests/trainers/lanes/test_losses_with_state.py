@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from hpsearch_trainers import Parts
 from hpsearch_trainers.lanes import Fuser, Pack
+from hpsearch_trainers.lanes.attributes import describe
 from tests.trainers.lanes.networks import Drawn, assert_same, made
 
 
@@ -51,3 +53,51 @@ def test_a_failed_epoch_takes_back_what_a_loss_has_counted():
         Pack(ours).step()
     assert isinstance(first, Growing)
     assert first.batches == 0
+
+
+class WithClosures(Drawn):
+    """Its loss and its metric count in all the places that a function has."""
+
+    def build(self, params):
+        parts = super().build(params)  # type: ignore[no-untyped-call]
+        losses: list[float] = []
+        table, scale, calls = {"rows": 0}, torch.ones(()), 0
+        generator = torch.Generator().manual_seed(3)
+        self.seen = 0
+
+        def loss(output: Tensor, target: Tensor) -> Tensor:
+            nonlocal calls
+            calls += 1
+            self.seen += 1
+            scale.mul_(1.01)
+            losses.append(1.0)
+            noise = torch.rand((), generator=generator)
+            return functional.cross_entropy(output, target) * scale * (calls + len(losses) + self.seen + noise)
+
+        def rows(output: Tensor, target: Tensor) -> Tensor:
+            table["rows"] += len(target)
+            return torch.full((len(target),), float(table["rows"]))
+
+        return Parts(parts.model, parts.optimizer, loss, parts.train, parts.validation, metrics={"rows": rows})
+
+
+def test_functions_that_count_go_on_from_where_they_were():
+    lanes = [{"lr": lr, "layers": ["relu"]} for lr in (0.001, 0.01, 0.003)]
+    ours, theirs = made(WithClosures, lanes), made(WithClosures, lanes)
+    fuser = Fuser(fewest=2)
+    for _ in range(3):
+        told = [one.metrics for one in fuser.step(ours)]
+        assert_same(told, [one.step() for one in theirs], ours, theirs)
+
+
+class Own(nn.Module):
+    """Has a function of its own making."""
+
+    def __init__(self, power: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(7, 3)
+        self.change = lambda x: x * power
+
+
+def test_functions_made_anew_are_compared_by_what_they_do():
+    assert describe(Own(2)) == describe(Own(2)) != describe(Own(3))

@@ -22,10 +22,10 @@ _OWN = frozenset(vars(nn.Module()))
 _HOOKS = frozenset(name for name in _OWN if name.endswith("_hooks"))
 _BY_THEMSELVES = (
     *(str, bytes, type(None), bool, int, complex, torch.dtype, torch.device, torch.memory_format, torch.Size),
-    *(type, enum.Enum, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, range),
+    *(type, enum.Enum, types.BuiltinFunctionType, types.MethodDescriptorType, range),
     *(type(Ellipsis), slice),
 )
-"""Values that are compared as they are; functions and classes are equal where they are one and the same."""
+"""Values that are compared as they are; classes are equal where they are one and the same."""
 
 
 def is_per_lane(module: nn.Module, name: str) -> bool:
@@ -65,18 +65,22 @@ def described_value(value: Any, where: str) -> Hashable:
     if type(value) is dict:
         items = value.items()
         return (dict, tuple((described_value(key, where), described_value(one, where)) for key, one in items))
+    if isinstance(value, types.FunctionType):
+        cells = tuple(described_value(cell.cell_contents, where) for cell in value.__closure__ or ())
+        return (value.__code__, id(value.__globals__), described_value(value.__defaults__, where), cells)
     if type(value) is functools.partial:
-        return (functools.partial, value.func, *(described_value(one, where) for one in (value.args, value.keywords)))
+        parts = (value.func, value.args, value.keywords)
+        return (functools.partial, *(described_value(one, where) for one in parts))
     raise NotFusible(f"{where} is a {type(value).__name__}, which can't be compared from lane to lane")
 
 
 def _module(path: str, module: nn.Module) -> Hashable:
     kept = vars(module)
     where = f"its model{'.' if path else ''}{path}"
-    if any(kept[name] for name in _HOOKS if name in kept):
-        raise NotFusible(f"{where} has hooks")
     if parametrize.is_parametrized(module):
         raise NotFusible(f"{where} is parametrized")
+    if any(kept[name] for name in _HOOKS if name in kept):
+        raise NotFusible(f"{where} has hooks")
     attributes = tuple(
         (name, None if is_per_lane(module, name) else described_value(value, f"{where}.{name}"))
         for name, value in kept.items()

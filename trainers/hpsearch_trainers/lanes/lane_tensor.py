@@ -223,6 +223,9 @@ def _made(
 
 
 def _lane_by_lane(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    if getattr(func, "__name__", "") == "__set__":
+        raise NotFusible("its model puts another tensor in the place of one's data or gradient")
+
     def call(_: int, given: tuple[Sequence[Any], dict[str, Any]]) -> Any:
         return func(*given[0], **given[1])
 

@@ -103,10 +103,11 @@ class Pack:
         first, module = self._lanes[0], self._shell.module
         for shell in self._shells:
             shell.take_settings()
-        module.train()
         frozen = first.trainer.parts.freeze_batch_norm
-        if frozen is not None and first.trainer.epoch >= frozen:
-            hold_statistics(module)
+        for model in (module, *self._shell.models):  # a loss may look in which mode its model is
+            model.train()
+            if frozen is not None and first.trainer.epoch >= frozen:
+                hold_statistics(model)
         orders = torch.stack([lane.begin() for lane in self._lanes], 1)
         self._parameters = [parameter for lane in self._lanes for parameter in lane.model.parameters()]
         totals = torch.zeros(len(self._lanes), dtype=torch.float64)
@@ -141,7 +142,8 @@ class Pack:
         if first.validation is None:
             return [None] * len(self._lanes)
         shell = self._shell if self._average is None else self._average
-        shell.module.eval()
+        for model in (shell.module, *shell.models):
+            model.eval()
         totals = [lane.totals() for lane in self._lanes]
         columns = [[lane.validation[number] for lane in self._lanes] for number in range(2)]  # type: ignore[index]
         for rows in torch.split(torch.arange(len(first.validation[0])), first.trainer.parts.validation_batch_size):

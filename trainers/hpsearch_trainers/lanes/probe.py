@@ -11,6 +11,7 @@ import torch
 
 from hpsearch_trainers.lanes.bits import same_bits
 from hpsearch_trainers.lanes.errors import NotFusible
+from hpsearch_trainers.lanes.held import held_by
 from hpsearch_trainers.lanes.lane import Lane
 from hpsearch_trainers.lanes.pack import Pack
 from hpsearch_trainers.lanes.snapshot import RandomState
@@ -33,6 +34,7 @@ def check_pack(trainers: Sequence[Trainer], most: int) -> dict[int, float]:
         NotFusible: A bit differs, or they can't be fused.
     """
     random = RandomState()
+    held = [held_by(trainer) for trainer in trainers]  # functions can't be copied
     try:
         one_of_each = [trainers[number % len(trainers)] for number in range(most)]
         alone = [Lane(trainer).on_fewer_rows() for trainer in one_of_each]
@@ -46,6 +48,8 @@ def check_pack(trainers: Sequence[Trainer], most: int) -> dict[int, float]:
             shares[size] = _seconds(pack.step) / (size * seconds_alone)  # a second time: the first one allocates
         return shares
     finally:
+        for one in held:
+            one.restore()
         random.restore()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -54,7 +54,7 @@ class Shell:
                         kept[name] = self._lanes[id(tensor)]
             self._settings += [(module, name, modules) for name in vars(module) if is_per_lane(module, name)]
             if isinstance(module, _OTHERWISE_IN_EVALUATION):
-                module.forward = _by_lane(module, modules)  # type: ignore[method-assign]
+                module.__class__ = _by_lane(type(module), modules)  # type: ignore[assignment]
         self.parameters = [one.stack for one in self._lanes.values() if one.requires_grad]
         self._described = describe(self.module)
         self.take_settings()
@@ -98,17 +98,16 @@ _OTHERWISE_IN_EVALUATION = (nn.TransformerEncoder, nn.TransformerEncoderLayer, n
 """Modules that torch computes in another way in evaluation mode, if only plain tensors are involved."""
 
 
-def _by_lane(module: nn.Module, modules: Sequence[nn.Module]) -> Callable[..., Any]:
-    """Give what computes a module of the shell; in evaluation mode by each lane's own module."""
-    in_training = module.forward
+def _by_lane(kind: type[nn.Module], modules: Sequence[nn.Module]) -> type[nn.Module]:
+    """Give the class of a module of the shell that is computed by each lane's own in evaluation mode."""
 
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return in_training(*args, **kwargs) if module.training else by_lane(evaluated, (args, kwargs))
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return kind.forward(self, *args, **kwargs) if self.training else by_lane(evaluated, (args, kwargs))
 
     def evaluated(lane: int, given: tuple[Sequence[Any], dict[str, Any]]) -> Any:
         return modules[lane].eval()(*given[0], **given[1])
 
-    return forward
+    return type(kind.__name__, (kind,), {"forward": forward})
 
 
 def _tensors(model: nn.Module) -> Iterator[Tensor]:

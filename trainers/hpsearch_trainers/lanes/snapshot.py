@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from hpsearch_trainers.lanes.held import held_by
 from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["RandomState", "Snapshot"]
@@ -43,7 +44,7 @@ class RandomState:
 
 
 class Snapshot:
-    """Models, averages, optimizers, losses and epochs of trainers, and the process's random generators."""
+    """What trainers are made of and what their losses and metrics keep, and the process's random generators."""
 
     def __init__(self, trainers: Sequence[Trainer]) -> None:
         self.random = RandomState()
@@ -68,12 +69,11 @@ class _Saved:
         ]
         self._state = {key: {name: _copied(value) for name, value in of.items()} for key, of in optimizer.state.items()}
         self._factor = trainer._rates._factor
-        loss = trainer.parts.loss
-        counting = [optimizer, *(loss.modules() if isinstance(loss, nn.Module) else ())]
-        self._counts = [(one, _numbers(one)) for one in counting]
+        self._held = held_by(trainer)
 
     def restore(self) -> None:
         trainer = self._trainer
+        self._held.restore()
         with torch.no_grad():
             for tensor, value in self._tensors:
                 tensor.copy_(value)
@@ -84,24 +84,11 @@ class _Saved:
         trainer.optimizer.state.clear()
         trainer.optimizer.state.update(self._state)
         trainer._rates._factor = self._factor
-        for one, numbers in self._counts:
-            for name in _numbers(one).keys() - numbers.keys():
-                delattr(one, name)
-            vars(one).update(numbers)
 
 
 def _tensors(trainer: Trainer) -> list[Tensor]:
-    models: list[nn.Module] = [trainer.model]
-    if trainer._average is not None:
-        models.append(trainer._average)
-    if isinstance(trainer.parts.loss, nn.Module):
-        models.append(trainer.parts.loss)
+    models = [trainer.model] if trainer._average is None else [trainer.model, trainer._average]
     return [tensor for model in models for tensor in (*model.parameters(), *model.buffers())]
-
-
-def _numbers(kept_by: object) -> dict[str, Any]:
-    """Give what an optimizer or a loss of a user's own counts in its attributes."""
-    return {name: value for name, value in vars(kept_by).items() if isinstance(value, int | float)}
 
 
 def _copied(value: Any) -> Any:
