@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -127,21 +128,27 @@ def remove(paths: Iterable[Path]) -> None:
 
 def size_of(paths: Iterable[Path]) -> int:
     """Add up the bytes of files, and of those in folders; links count as what they are, not as what they lead to."""
-    total, waiting = 0, [os.fspath(path) for path in paths]
-    while waiting:
-        path = waiting.pop()
-        try:
-            if os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114 - there may be thousands
-                with os.scandir(path) as entries:
-                    waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-                with os.scandir(path) as entries:
-                    total += sum(
-                        entry.stat(follow_symlinks=False).st_size
-                        for entry in entries
-                        if not entry.is_dir(follow_symlinks=False)
-                    )
-            else:
-                total += os.lstat(path).st_size
-        except OSError:
-            continue  # deleted meanwhile, or not ours to see
+    total = 0
+    folders: list[str] = []
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
+            folders.append(os.fspath(path))
+        else:
+            total += _bytes(path)
+    while folders:  # there may be tens of thousands: each is looked at once
+        with (
+            contextlib.suppress(OSError),
+            os.scandir(folders.pop()) as entries,
+        ):  # it may be gone by now
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                else:
+                    total += _bytes(entry)
     return total
+
+
+def _bytes(entry: Path | os.DirEntry[str]) -> int:
+    with contextlib.suppress(OSError):
+        return os.lstat(entry).st_size
+    return 0
