@@ -135,11 +135,8 @@ def size_of(paths: Iterable[Path]) -> int:
             folders.append(os.fspath(path))
         else:
             total += _bytes(path)
-    while folders:  # there may be tens of thousands: each is looked at once
-        with (
-            contextlib.suppress(OSError),
-            os.scandir(folders.pop()) as entries,
-        ):  # it may be gone by now
+    while folders:  # there may be tens of thousands, each of which may be gone by now: each is looked at once
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
