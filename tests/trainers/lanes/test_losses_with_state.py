@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hpsearch_trainers import Parts
-from hpsearch_trainers.lanes import Fuser, Pack
+from hpsearch_trainers.lanes import Fuser, NotFusible, Pack
 from hpsearch_trainers.lanes.attributes import describe
 from tests.trainers.lanes.networks import Drawn, assert_same, made
 
@@ -101,3 +101,14 @@ class Own(nn.Module):
 
 def test_functions_made_anew_are_compared_by_what_they_do():
     assert describe(Own(2)) == describe(Own(2)) != describe(Own(3))
+
+
+def test_a_function_that_calls_itself_is_told_from_others():
+    model = Own(2)
+
+    def change(x: Tensor) -> Tensor:
+        return x if x.dim() == 0 else change(x[0])
+
+    model.change = change
+    with pytest.raises(NotFusible, match="holds itself"):
+        describe(model)

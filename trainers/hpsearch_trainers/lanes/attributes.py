@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import types
@@ -41,7 +42,10 @@ def describe(model: nn.Module) -> Hashable:
     Raises:
         NotFusible: A module has hooks, or an attribute that can't be compared.
     """
-    return tuple(_module(path, module) for path, module in model.named_modules(remove_duplicate=False))
+    try:
+        return tuple(_module(path, module) for path, module in model.named_modules(remove_duplicate=False))
+    except RecursionError:
+        raise NotFusible("its model has an attribute that holds itself, which can't be compared") from None
 
 
 def described_value(value: Any, where: str) -> Hashable:
@@ -66,12 +70,21 @@ def described_value(value: Any, where: str) -> Hashable:
         items = value.items()
         return (dict, tuple((described_value(key, where), described_value(one, where)) for key, one in items))
     if isinstance(value, types.FunctionType):
-        cells = tuple(described_value(cell.cell_contents, where) for cell in value.__closure__ or ())
+        cells = tuple(described_value(one, where) for one in _contents(value))
         return (value.__code__, id(value.__globals__), described_value(value.__defaults__, where), cells)
     if type(value) is functools.partial:
         parts = (value.func, value.args, value.keywords)
         return (functools.partial, *(described_value(one, where) for one in parts))
     raise NotFusible(f"{where} is a {type(value).__name__}, which can't be compared from lane to lane")
+
+
+def _contents(function: types.FunctionType) -> list[Any]:
+    """Give what a function has of the one that it was made in."""
+    found = []
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # nothing yet
+            found.append(cell.cell_contents)
+    return found
 
 
 def _module(path: str, module: nn.Module) -> Hashable:

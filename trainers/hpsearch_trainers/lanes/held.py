@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 from collections.abc import Callable, Iterable
@@ -57,8 +58,9 @@ class Held:
             self._hold_all([value.__func__, value.__self__])
         elif isinstance(value, types.FunctionType):
             for cell in value.__closure__ or ():
-                self._restores.append(functools.partial(setattr, cell, "cell_contents", cell.cell_contents))
-                self._hold(cell.cell_contents)
+                with contextlib.suppress(ValueError):  # nothing in it yet
+                    self._restores.append(functools.partial(setattr, cell, "cell_contents", cell.cell_contents))
+                    self._hold(cell.cell_contents)
         elif isinstance(value, list | dict | set):
             self._restores.append(functools.partial(_refill, value, value.copy()))
             self._hold_all(value.values() if isinstance(value, dict) else value)
