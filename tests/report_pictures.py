@@ -13,10 +13,12 @@ from tests.chromium import ROOT, browser, hpsearch, small
 
 SCREENS = {"wide": (1200, False, "light"), "phone": (390, True, "light"), "dark": (1200, False, "dark")}
 """Of each picture: how many pixels wide, whether on a phone, and in which colours."""
+SECTIONS = {"wide": 1, "phone": 3, "dark": 4}
+"""Of each picture: the section that it begins with; the first one and the last have paths of this machine."""
 
 
 async def take(folder: Path) -> None:
-    """Take all pictures, each of the whole page and of what is seen first."""
+    """Take all pictures, each of one screen and of the whole page."""
     study, page_file = folder / "runs" / "digits-1", folder / "report.html"
     if not study.exists():
         hpsearch("run", ROOT / "configs" / "digits.yaml", "--dir", study)
@@ -29,6 +31,8 @@ async def take(folder: Path) -> None:
             needed = await page.value("document.documentElement.scrollWidth")
             if needed > width:
                 raise ValueError(f"{name}: the page is {needed} pixels wide on a screen of {width}")
+            await page.value(f"document.querySelectorAll('h2')[{SECTIONS[name]}].scrollIntoView()")
+            await asyncio.sleep(0.3)
             await page.save(folder / f"{name}.png")
             await page.size(width, await page.value("document.documentElement.scrollHeight"), mobile=mobile)
             await page.save(folder / f"{name}-whole.png")
@@ -45,7 +49,7 @@ def main() -> None:
     asyncio.run(take(folder))
     if given.docs:
         for name in SCREENS:
-            small(folder / f"{name}.png", f"report-{name}.png", share=1.0, colours=64)
+            small(folder / f"{name}.png", f"report-{name}.png", share=1.0, colours=256)
 
 
 if __name__ == "__main__":
