@@ -9,29 +9,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
 import contextlib
-import io
-import os
 import re
-import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import aiohttp
-from PIL import Image
-
-ROOT = Path(__file__).parents[1]
-IMAGES = ROOT / "docs" / "images"
-SIZE = 1500, 900
-PATIENCE = 60.0
-"""Seconds to wait for what is to be seen."""
+from tests.chromium import COMMAND, ENVIRONMENT, ROOT, browser, hpsearch, small
 
 _CURVES = "document.querySelectorAll('scalar-card tb-data-table-content-row, scalar-card .row').length > 0"
 _LINES = """(function () {
@@ -48,80 +34,12 @@ _ROWS = _LINES.replace(
 )
 
 
-class Browser:
-    """A page of headless Chromium, by its DevTools protocol."""
-
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self._socket, self._number = socket, 0
-
-    async def call(self, method: str, **params: Any) -> Any:
-        """Call a method of the protocol."""
-        self._number += 1
-        await self._socket.send_json({"id": self._number, "method": method, "params": params})
-        while True:
-            answer = await self._socket.receive_json()
-            if answer.get("id") == self._number:
-                return answer["result"]
-
-    async def open(self, address: str, until: str, still: float = 4.0) -> float:
-        """Open an address; give the seconds until an expression holds. Then wait until all is drawn."""
-        await self.call("Page.navigate", url="about:blank")
-        began = time.monotonic()
-        await self.call("Page.navigate", url=address)
-        while not (await self.call("Runtime.evaluate", expression=until))["result"].get("value"):
-            if time.monotonic() - began > PATIENCE:
-                raise TimeoutError(f"{address}: it never came to {until}")
-            await asyncio.sleep(0.1)
-        took = time.monotonic() - began
-        await asyncio.sleep(still)
-        return took
-
-    async def save(self, path: Path) -> None:
-        """Save what is to be seen."""
-        shot = await self.call("Page.captureScreenshot", format="png")
-        path.write_bytes(base64.b64decode(shot["data"]))
-
-
-@contextlib.asynccontextmanager
-async def browser() -> AsyncIterator[Browser]:
-    """Start Chromium."""
-    profile = tempfile.mkdtemp()
-    words = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--remote-debugging-port=0"]
-    words += [f"--user-data-dir={profile}", f"--window-size={SIZE[0]},{SIZE[1]}", "--hide-scrollbars", "about:blank"]
-    process = await asyncio.create_subprocess_exec("chromium", *words, stderr=asyncio.subprocess.PIPE)
-    try:
-        assert process.stderr is not None
-        found = None
-        while found is None:
-            found = re.search(r"ws://([\w.:]+)/", (await process.stderr.readline()).decode())
-        async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://{found[1]}/json") as answer:
-                pages = [page for page in await answer.json() if page["type"] == "page"]
-            async with session.ws_connect(pages[0]["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-                page = Browser(socket)
-                await page.call("Page.enable")
-                await page.call(
-                    "Emulation.setDeviceMetricsOverride",
-                    width=SIZE[0],
-                    height=SIZE[1],
-                    deviceScaleFactor=1,
-                    mobile=False,
-                )
-                yield page
-    finally:
-        process.terminate()
-        await process.wait()
-        shutil.rmtree(profile, ignore_errors=True)
-
-
 @contextlib.contextmanager
 def tensorboard(*words: object) -> Iterator[tuple[dict[str, str], float]]:
     """Run the command; give the addresses that it prints, and the seconds that it took to."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "comm"), str(ROOT / "trainers")])}
     began = time.monotonic()
-    command = [sys.executable, "-c", "import sys; from hpsearch.cli import main; sys.exit(main())"]
     process = subprocess.Popen(
-        [*command, "tensorboard", *map(str, words), "--port", "0"], stdout=subprocess.PIPE, text=True, env=environment
+        [*COMMAND, "tensorboard", *map(str, words), "--port", "0"], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
     )
     try:
         assert process.stdout is not None
@@ -149,9 +67,7 @@ def sweeps(runs: Path) -> None:
     wanted["many"] = (*recorded, "--set", "name=many", "--set", "run_cap=499")
     for name, (file, *words) in wanted.items():
         if not (runs / name).exists():
-            command = [sys.executable, "-c", "import sys; from hpsearch.cli import main; sys.exit(main())"]
-            command += ["run", str(ROOT / "configs" / file), "--dir", str(runs / name), *words]
-            subprocess.run(command, check=True)
+            hpsearch("run", ROOT / "configs" / file, "--dir", runs / name, *words)
 
 
 async def take(folder: Path) -> None:
@@ -178,14 +94,6 @@ async def take(folder: Path) -> None:
                 await page.save(folder / f"{name}-scalars.png")
                 await page.open(f"{server}#hparams", _ROWS)
                 await page.save(folder / f"{name}-hparams.png")
-
-
-def small(source: Path, name: str) -> None:
-    """Put a picture into the docs, with few colours."""
-    image = Image.open(source).convert("RGB").resize((1125, 675), Image.Resampling.LANCZOS)
-    written = io.BytesIO()
-    image.quantize(96, method=Image.Quantize.MEDIANCUT).save(written, "PNG", optimize=True)
-    (IMAGES / name).write_bytes(written.getvalue())
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ figure { margin: 1rem 0 } figure svg { width: 100%; height: auto; border: 1px so
 .wide { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9rem }
 caption { text-align: left; color: var(--soft) } th, td { text-align: left; padding: 0.2rem 0.8rem 0.2rem 0;
   border-bottom: 1px solid var(--line); vertical-align: top } td { min-width: 3rem; max-width: 24rem }
+td.words { min-width: 14rem }
 pre { overflow-x: auto; background: var(--raised); border: 1px solid var(--line); border-radius: 6px; padding: 0.8rem;
   font-size: 0.85rem } summary { cursor: pointer; color: var(--link) } footer { color: var(--soft); margin-top: 3rem }
 @media (max-width: 40rem) { figure .scroll { overflow-x: auto } figure .scroll svg { min-width: 34rem } }
@@ -91,10 +92,16 @@ def _section(section: Section, name: str) -> str:
     return "\n".join([*parts, "</section>\n"])
 
 
+def _cell(text: str) -> str:
+    """Give a cell; one of several words gets room for them, or a phone would show one below the other."""
+    words = ' class="words"' if text.count(" ") >= 3 else ""
+    return f"<td{words}>{escape(text)}</td>"
+
+
 def _table(table: Table, label: str) -> str:
     caption = f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in table.rows)
+    body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>\n" for row in table.rows)
     named = escape(table.caption or label, quote=True)
     inside = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
     return f'<div class="wide" tabindex="0" role="region" aria-label="{named}">{inside}</div>'

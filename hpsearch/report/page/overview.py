@@ -107,7 +107,5 @@ def again(study: Study) -> Section:
     lines += [f"{name}={shlex.quote(str(value))} \\" for name, value in told.get("environment", {}).items()]
     if command := told.get("command"):
         lines.append(str(command))
-    words.append(
-        "The command as it was given. Equal seeds draw equal trials; `hpsearch rerun` tries the best ones anew."
-    )
+    words.append("The command as it was given. Equal seeds draw equal trials; hpsearch rerun tries the best ones anew.")
     return Section("Run it again", words, code="\n".join(lines), table=Table(("", ""), rows, "Where it came from"))

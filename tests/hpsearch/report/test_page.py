@@ -137,6 +137,14 @@ def test_it_tells_the_best_why_others_ended_and_how_to_run_it_again(study, read)
     assert "seed3" in read.text.replace("\n", "")
 
 
+def test_a_cell_of_several_words_has_room_for_them_on_a_phone(study):
+    """Without it a column of reasons is one word wide there, and each row as high as it has words."""
+    text = page_of([study]).html()
+    assert re.search(r'<td class="words">rung \d+: ', text)
+    assert re.search(r"td\.words \{ min-width: \d+rem \}", text)
+    assert "<td>complete</td>" in text
+
+
 def test_importance_goes_by_the_highest_iteration_that_20_trials_reached(study, read):
     told = re.search(r"By loss at iteration (\d+), the last one that (\d+) trials reached", read.text)
     assert told is not None
