@@ -569,15 +569,22 @@ def test_a_cut_reaches_a_python_script_at_its_next_report(script: Script) -> Non
         import os, pathlib
         from hpsearch.trainable.current import current_trial
         trial = current_trial()
-        cut = pathlib.Path(trial.directory, "cut")
+        directory = pathlib.Path(trial.directory)
         for iteration in trial.iterations():
-            while iteration == 3 and not cut.exists():
-                pass
+            if iteration == 3:
+                (directory / "in-iteration-3").touch()
+                while not (directory / "cut").exists():
+                    pass
             trial.report({"loss": 1})
         """,
         PYTHON,
     )
-    result = script.run(0, 10, channel=Listening(cut_at=2))
+
+    class Waiting(Listening):
+        def cut_requested(self) -> bool:
+            return any(script.root.rglob("in-iteration-3"))  # else its second report may be the next one
+
+    result = script.run(0, 10, channel=Waiting())
     assert (result.failure, result.cut, result.iteration) == (None, True, 3)
 
 
