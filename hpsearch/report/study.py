@@ -375,7 +375,8 @@ def study_of(
         live: A process runs it.
         entries: Reads the journal again, when the study is asked for more.
     """
-    journaled, standing = JournaledState(stored_sweep(record)), Standing(stored_sweep(record), live)
+    sweep = stored_sweep(record)
+    journaled, standing = JournaledState(sweep), Standing(sweep, live)
     for entry in journaled.read(history):
         standing.take(entry)
     # As the process that runs it does after each commit: what nothing needs is gone, or about to go.

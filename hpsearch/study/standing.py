@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from hpsearch.events import Added, Ended, Extended, Opened, Steered
+from hpsearch.events import Added, Ended, Extended, Finished, Opened, Saved, Started, Steered
 from hpsearch.study.extension import extended
 from hpsearch.study.journaled_state import Entry
 from hpsearch.study.requests import person
@@ -43,6 +43,8 @@ class Standing:
 
     def take(self, entry: Entry) -> None:
         """Take the next entry."""
+        if isinstance(entry.event, (Started, Saved, Finished)):
+            return  # nearly all of a journal, and nothing here turns on them
         match event := entry.event:
             case Opened() | Steered(verb="resume", refused=""):
                 self.ended = self._unended
