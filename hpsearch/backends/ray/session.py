@@ -25,6 +25,7 @@ import ray._private.worker as ray_worker
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from hpsearch.backends.ray.lean_start import lean_start
 from hpsearch.backends.ray.mailbox import Mailbox
 from hpsearch.backends.ray.own_thread import OwnThread
 from hpsearch.backends.ray.pulse import Pulse
@@ -256,7 +257,7 @@ def _start_local(cpus: int) -> None:
     ending.callback(thread.end)
     _local.append(ending)
     try:
-        with _marked(guardian.mark):
+        with _marked(guardian.mark), lean_start():
             thread.start(_START_SECONDS)
     except BaseException as error:
         _local.pop().close()
@@ -272,16 +273,18 @@ def _start_local(cpus: int) -> None:
 
 @contextmanager
 def _marked(mark: str) -> Iterator[None]:
-    """Let what is started inside the context carry the mark."""
-    outer = os.environ.get(MARK)
-    os.environ[MARK] = mark
+    """Let what is started inside the context carry the mark, also where it gives itself a title as Ray's agents do."""
+    marks = {MARK: mark, "SPT_NOENV": "1"}  # setproctitle's: don't write the title over the environment
+    outer = {name: os.environ.get(name) for name in marks}
+    os.environ.update(marks)
     try:
         yield
     finally:
-        if outer is None:
-            del os.environ[MARK]
-        else:
-            os.environ[MARK] = outer
+        for name, value in outer.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _init(**options: Any) -> None:

@@ -13,6 +13,7 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
 
+from hpsearch.backends.gangs import CLOSE_SECONDS
 from hpsearch.backends.ray.backoff import Backoff
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.session import Pool, Shape, first_line, here, live_nodes, others, why_no_workers
@@ -116,12 +117,15 @@ class WorkerPool:
 
     def close(self, kill: bool) -> None:
         """Keep idle workers for the next search of this process, unless they are to be killed; end the others."""
-        for slot in list(self.slots.all):
-            if slot.ready and not slot.flights and not kill:
-                slot.handle.release.remote()
-                self._pool.give(self._shape, slot.handle, slot.name)
-            else:
+        kept = [slot for slot in self.slots.all if slot.ready and not slot.flights and not kill]
+        for slot in self.slots.all:
+            if slot not in kept:
                 self.end(slot)
+        released = [slot.handle.release.remote() for slot in kept]
+        if released:  # this process may be about to end, and they with it
+            ray.wait(released, num_returns=len(released), timeout=CLOSE_SECONDS)
+        for slot in kept:
+            self._pool.give(self._shape, slot.handle, slot.name)
         Path(self._token[0]).unlink(missing_ok=True)
         self.slots = Slots()
 

@@ -99,7 +99,7 @@ def _drawn(axes: Sequence[_Axis], count: int, good: int, told: str) -> Picture:
         for value, text in scale.ticks(5):
             y = bottom - (bottom - top) * scale.share(value)
             picture.draw(Line([(x - 3, y), (x + 3, y)], "text"))
-            picture.draw(Words(x + 5, y + 4, shortened(text, 14), "start", "muted", 10))
+            picture.draw(Words(x + 5, y + 4, shortened(text, 14), "start", "text", 10))
     return picture
 
 
