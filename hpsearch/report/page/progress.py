@@ -149,5 +149,5 @@ def _up(values: Sequence[float], less_is_better: bool) -> tuple[Linear | Log, li
     if len(ordered) == len(kept):
         return scale_of(ordered, log), []
     left_out = counted(len(ordered) - len(kept), "value")
-    farthest = number(ordered[-1])
-    return scale_of(kept, log), [f"The scale is that of the good values; on its edge: {left_out}, as far as {farthest}."]
+    told = f"The scale is that of the good values; on its edge: {left_out}, as far as {number(ordered[-1])}."
+    return scale_of(kept, log), [told]
