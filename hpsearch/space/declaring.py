@@ -16,7 +16,7 @@ from hpsearch.space.parameter import Declared, Group, Structure
 __all__ = ["When", "block", "check_name", "declared", "is_wandbs"]
 
 # Names become command-line options, columns and TensorBoard tags.
-_NAME = re.compile(r"[^\W\d][\w.-]*")
+_NAME = re.compile(r"\+{0,2}[^\W\d][\w./-]*")  # + and / as Hydra has them: +trainer.lr, model/encoder
 
 _DEEPEST_GROUP = 20
 
@@ -44,7 +44,7 @@ def check_name(name: object, path: KeyPath) -> None:
         InvalidKey: It can't be one.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidKey(path, "must be named with letters, digits, _, - and dots, a letter first")
+        raise InvalidKey(path, "must be named with letters, digits, _, -, / and dots, a letter first, or + for Hydra")
 
 
 def declared(given: object, path: KeyPath, may_be_empty: bool = False) -> tuple[Declared, ...]:

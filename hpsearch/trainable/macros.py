@@ -30,7 +30,7 @@ MACROS = (*_ONE_WORD, *_MANY_WORDS)
 """Names of macros, but for those of environment variables."""
 
 _VARIABLE = "envvar:"
-_MACRO = re.compile(r"\$\{(envvar:[^}]*|[\w.-]+)\}")
+_MACRO = re.compile(r"\$\{(envvar:[^}]*|[\w./+-]+)\}")
 _OTHERS = re.compile(r"[+~]*[A-Za-z_][\w./@-]*=|.*\s")
 """Words whose `${NAME}` somebody else may know: an override of Hydra's, `key=...`, and a line for a shell."""
 

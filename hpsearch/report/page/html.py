@@ -29,7 +29,7 @@ td.words { min-width: 14rem }
 pre { overflow-x: auto; background: var(--raised); border: 1px solid var(--line); border-radius: 6px; padding: 0.8rem;
   font-size: 0.85rem } summary { cursor: pointer; color: var(--link) } footer { color: var(--soft); margin-top: 3rem }
 @media (max-width: 40rem) { figure .scroll { overflow-x: auto } figure .scroll svg { min-width: 34rem }
-  figure .scroll::before { content: "\2194  scroll sideways"; position: sticky; left: 0; color: var(--soft);
+  figure .scroll::before { content: "↔ scroll sideways"; position: sticky; left: 0; color: var(--soft);
     font-size: 0.8rem } }
 @media print { nav, .skip { display: none } }
 """

@@ -278,6 +278,12 @@ def test_wandbs_bayes_runs_unchanged(load):
     assert sweep.parameters.names == ("learning_rate", "batch_size", "epochs", "optimizer")
 
 
+@pytest.mark.parametrize("name", ["model/encoder", "+trainer.lr", "++a"])
+def test_parameters_may_be_named_as_hydra_has_them(load, name):
+    sweep = load(WANDB_BAYES.replace("batch_size:", f"{name}:"))
+    assert name in sweep.parameters.names
+
+
 @pytest.mark.parametrize(
     ("word", "problem"),
     [

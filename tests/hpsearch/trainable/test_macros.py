@@ -82,3 +82,11 @@ def test_a_macro_that_is_no_good_is_refused(word: str, says: str) -> None:
 def test_a_variable_that_isnt_set_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(TrainableError, match="NOT_SET isn't set"):
         words(tmp_path, "${envvar:NOT_SET}")
+
+
+def test_parameters_may_be_named_as_hydra_has_them(tmp_path: Path) -> None:
+    params = {"+trainer.lr": 0.1, "model/encoder": "cnn"}
+    command = ("${args_no_hyphens}", "--encoder=${model/encoder}")
+    check_command(command, tuple(params))
+    given = expand(command, "train.py", params, params, tmp_path / "params.json", {})
+    assert given == ["+trainer.lr=0.1", "model/encoder=cnn", "--encoder=cnn"]
