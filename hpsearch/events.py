@@ -113,6 +113,8 @@ class Finished:
     """Wall time in the worker."""
     stopped: str = ""
     """Why its scheduler stopped it while it ran, in words; empty where it didn't."""
+    lanes: int = 1
+    """Trials of which it was trained as one computation, at most; no decision goes by it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,8 @@ class SegmentResult:
     """Settings of the process that it changed, by name; put back after it."""
     stuck: tuple[str, ...] = ()
     """Those of them that couldn't be put back, with the reason: the process must not run another trial."""
+    lanes: int = 1
+    """Trials of which it was trained as one computation, at most."""
 
 
 class Save(NamedTuple):

@@ -182,6 +182,8 @@ class TrialRow:
     """The scheduler's last decision in words, e.g. `"rung 2: 7th of 9, top 3 go on"`."""
     width: int = 1
     """Workers of its last segment."""
+    lanes: int = 1
+    """Trials of which it was trained as one computation, at most; it is no part of the result."""
     reverted: str = ""
     """Why it was taken back from more workers, in words; empty where it never was."""
     metrics: Mapping[str, float] = field(default_factory=dict)

@@ -27,6 +27,8 @@ class Backend(ABC):
     name: str
     tick = 0.25
     """Seconds between two looks at requests and at where the sweep stands."""
+    divides = False
+    """Tasks may ask for shares of its workers; whether a trainable can be a lane shows only in the worker."""
 
     @abstractmethod
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
@@ -45,7 +47,8 @@ class Backend(ABC):
     def capacity(self, place: Place = WHOLE_WORKER) -> int:
         """Say how many tasks that ask for this would be taken up at once.
 
-        That is: without a wait that another order would spare. 0 for a share where workers aren't divided.
+        That is: without a wait that another order would spare. 0 for a share where workers aren't divided. A worker
+        whose trainable can't be a lane takes one task that asks for a share, as if it asked for all of it.
         """
 
     @abstractmethod

@@ -6,8 +6,22 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hpsearch.backends.base import Backend, refuse_share, tasks_on
-from hpsearch.task import WHOLE_WORKER, Message, Place, Progress, Result, Save, Task, TimedOut, Workers
+from hpsearch.backends.base import Backend
+from hpsearch.errors import BackendError
+from hpsearch.task import (
+    WHOLE_WORKER,
+    Message,
+    Notice,
+    Place,
+    Progress,
+    Result,
+    Save,
+    SegmentResult,
+    Task,
+    TimedOut,
+    Workers,
+    WorkerShare,
+)
 from hpsearch.trial import Failure, Report
 from hpsearch.worker.job import Job
 from hpsearch.worker.preflight import check_trainable
@@ -24,11 +38,15 @@ class InlineBackend(Backend):
     """
 
     name = "inline"
+    divides = True
 
     def __init__(self) -> None:
         self._tasks: deque[Task] = deque()
+        self._lanes: dict[tuple[int, int], Task] = {}
+        """Those that the worker trains beside each other."""
         self._worker: Worker | None = None
-        self._cut: tuple[int, int] | None = None
+        self._cut: set[tuple[int, int]] = set()
+        self._said: list[Message] = []
         self._deliver: Callable[[Message], None] = lambda message: None
 
     def open(self, job: Job, deliver: Callable[[Message], None]) -> None:
@@ -36,37 +54,43 @@ class InlineBackend(Backend):
         check_trainable(job)
         self._worker = Worker(job, Path(job.study))
         self._deliver = deliver
+        if self._worker.why_whole is not None:
+            self._said.append(Notice(f"trials run one at a time on a worker: {self._worker.why_whole}"))
 
     def capacity(self, place: Place = WHOLE_WORKER) -> int:
-        """One task at a time."""
-        return tasks_on(0 if self._tasks else 1, place)
+        """One task at a time, or as many as the worker has lanes."""
+        running = len(self._tasks) + len(self._lanes)
+        if isinstance(place, WorkerShare):
+            whole = any(task.share is None for task in self._tasks)
+            return 0 if whole else max(min(self._opened.lanes, place.lanes) - running, 0)
+        return 0 if running or getattr(place, "width", 1) > 1 else 1
 
     def start(self, task: Task) -> None:
         """Keep the task for `wait`."""
-        refuse_share(task)
+        if not self.capacity(task.place):
+            raise BackendError(f"there is no room for {task.place}: start no more than capacity() says")
         self._tasks.append(task)
 
     def cut(self, trial: int, attempt: int) -> None:
-        """Ask the running attempt to end."""
-        self._cut = (trial, attempt)
+        """Ask a running attempt to end."""
+        self._cut.add((trial, attempt))
 
     def wait(self, timeout: float | None) -> Sequence[Message]:
-        """Run the task that waits, if there is one."""
-        if not self._tasks:
-            return ()
-        assert self._worker is not None, "open comes before wait"
+        """Run the task that waits, if there is one; or an epoch of those that the worker trains beside each other."""
+        said, self._said = self._said, []
+        if not self._tasks and not self._lanes:
+            return said
+        if self._opened.lanes > 1 and not (self._tasks and self._tasks[0].share is None):
+            return [*said, *self._round()]
         task = self._tasks.popleft()
-        self._worker.let_go(task.segment.trial)  # before this trial's clock runs
-        channel = _Channel(self, task)
-        result = self._worker.run(task.trial, task.segment, channel)
-        if channel.late and result.cut:
-            message = f"ran over its trial_timeout; {task.timeout:g} s of it were left for this segment"
-            return (TimedOut(*task.key, Failure("timeout", message, ""), result.seconds),)
-        return (Result(*task.key, result),)
+        self._opened.let_go(task.segment.trial)  # before this trial's clock runs
+        channel = _Channel(self, task, task.timeout)
+        result = self._opened.run(task.trial, task.segment, channel)
+        return [*said, self._outcome(task, result, channel.late)]
 
     def workers(self) -> Workers:
         """This process."""
-        return Workers(ready=1, busy=len(self._tasks), wanted=1)
+        return Workers(ready=1, busy=int(bool(self._tasks or self._lanes)), wanted=1)
 
     def close(self, kill: bool = False) -> None:
         """Close the worker."""
@@ -74,14 +98,37 @@ class InlineBackend(Backend):
             self._worker.close()
             self._worker = None
 
+    @property
+    def _opened(self) -> Worker:
+        assert self._worker is not None, "open comes first"
+        return self._worker
+
+    def _round(self) -> list[Message]:
+        while self._tasks:
+            task = self._tasks.popleft()
+            self._lanes[task.key] = task
+            self._opened.enter(task.trial, task.segment, _Channel(self, task, None), task.timeout)
+        ended = self._opened.round()
+        return [
+            self._outcome(self._lanes.pop((one.segment.trial, one.segment.attempt)), one.result, one.late)
+            for one in ended
+        ]
+
+    def _outcome(self, task: Task, result: SegmentResult, late: bool) -> Message:
+        self._cut.discard(task.key)
+        if late and result.cut:
+            message = f"ran over its trial_timeout; {task.timeout:g} s of it were left for this segment"
+            return TimedOut(*task.key, Failure("timeout", message, ""), result.seconds)
+        return Result(*task.key, result)
+
 
 class _Channel:
     """Hands what the trainable says straight to the orchestrator, which waits in this very thread."""
 
-    def __init__(self, backend: InlineBackend, task: Task) -> None:
+    def __init__(self, backend: InlineBackend, task: Task, timeout: float | None) -> None:
         self._backend = backend
         self._key = task.key
-        self._deadline = None if task.timeout is None else backend.now() + task.timeout
+        self._deadline = None if timeout is None else backend.now() + timeout
         self.late = False
 
     def reported(self, report: Report) -> None:
@@ -92,4 +139,4 @@ class _Channel:
 
     def cut_requested(self) -> bool:
         self.late = self._deadline is not None and self._backend.now() > self._deadline
-        return self.late or self._backend._cut == self._key
+        return self.late or self._key in self._backend._cut

@@ -34,7 +34,9 @@ class SegmentRow:
     message: str = ""
     """What failed, was lost, or went wrong."""
     seconds: float | None = None
-    """Wall time in the worker; None where none was told."""
+    """Wall time in the worker, its own part of it where it shared one; None where none was told."""
+    lanes: int = 1
+    """Trials of which it was trained as one computation, at most."""
 
 
 def segment_rows(events: Iterable[Event], live: bool) -> list[SegmentRow]:
@@ -81,6 +83,7 @@ def segments_to_table(rows: Sequence[SegmentRow], screen: Screen = WHOLE) -> str
             Column("start", [str(row.start) for row in rows]),
             Column("end", ["" if row.end is None else str(row.end) for row in rows]),
             Column("width", [str(row.width) for row in rows]),
+            *([Column("lanes", [str(row.lanes) for row in rows])] if any(row.lanes > 1 for row in rows) else []),
             Column("reason", [shortened(row.reason, LONGEST_CELL) for row in rows], is_text=True),
             Column("ended", [shortened(text, LONGEST_CELL) for text in ended], is_text=True, is_kept=True),
             Column("time", ["" if row.seconds is None else duration(row.seconds) for row in rows]),
@@ -92,9 +95,9 @@ def segments_to_table(rows: Sequence[SegmentRow], screen: Screen = WHOLE) -> str
 
 def _ended(row: SegmentRow, event: Finished | Failed | Lost | Reverted) -> SegmentRow:
     match event:
-        case Finished(seconds=seconds):
+        case Finished(seconds=seconds, lanes=lanes):
             cut = event.cut and (row.end is None or event.iteration < row.end)
-            return replace(row, ended="cut" if cut else "finished", seconds=seconds)
+            return replace(row, ended="cut" if cut else "finished", seconds=seconds, lanes=lanes)
         case Failed(failure=failure, seconds=seconds):
             return replace(row, ended="failed", message=failure.message, seconds=seconds or None)
         case Lost(reason=reason, seconds=seconds):

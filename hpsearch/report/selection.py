@@ -24,6 +24,7 @@ _OWN: Mapping[str, _Read] = {
     "state": lambda row: str(row.state),
     "iterations": lambda row: row.iterations,
     "width": lambda row: row.width,
+    "lanes": lambda row: row.lanes,
     "parent": lambda row: row.parent,
     "inherited": lambda row: row.inherited,
     "seconds": lambda row: row.seconds,

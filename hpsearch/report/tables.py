@@ -110,6 +110,7 @@ def rows_to_json(
             **_values_json(row, objective),
             "params": {name: row.params[name] for name in names if name in row.params},
             "width": row.width,
+            "lanes": row.lanes,
             "metrics": dict(row.metrics),
         }
         if row.parent is not None:
@@ -188,6 +189,8 @@ def _columns(
         **{f"params.{name}": [row.params.get(name, absent) for row in rows] for name in names},
         "width": [row.width for row in rows],
     }
+    if any(row.lanes != 1 for row in rows):
+        columns["lanes"] = [row.lanes for row in rows]
     if any(row.parent is not None for row in rows):
         columns["parent"] = [absent if row.parent is None else row.parent for row in rows]
         columns["inherited"] = [absent if row.inherited is None else row.inherited for row in rows]

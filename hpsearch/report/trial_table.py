@@ -68,6 +68,8 @@ def rows_to_table(
         columns.append(Column("parent", [_forked_from(row) for row in rows]))
     if any(row.width != 1 for row in rows):
         columns.append(Column("width", [str(row.width) for row in rows]))
+    if any(row.lanes != 1 for row in rows):
+        columns.append(Column("lanes", [str(row.lanes) for row in rows]))
     if times:
         columns.append(Column("time", [duration(row.seconds) for row in rows]))
     if any(row.reverted for row in rows):

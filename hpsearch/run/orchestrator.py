@@ -24,7 +24,7 @@ from hpsearch.study.journal import Journal
 from hpsearch.study.requests import Request, person
 from hpsearch.study.state import Next, StudyState
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.task import Gone, Message, Notice, Progress, Result, Task, TimedOut
+from hpsearch.task import WHOLE_WORKER, Gone, Message, Notice, Progress, Result, Task, TimedOut, WorkerShare
 from hpsearch.trial import Report, Segment
 from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import Job
@@ -77,6 +77,9 @@ class Orchestrator:
         self._enough = enough
         self._journal = journal
         self._backend = backend
+        lanes = sweep.resources.lanes
+        self._share = WorkerShare(lanes) if lanes > 1 and backend.divides else None
+        self._place = self._share or WHOLE_WORKER
         self._observers = observers
         self._interrupts = interrupts
         self._spent = spent
@@ -193,7 +196,7 @@ class Orchestrator:
         return self._backend.now() - self._searching_since >= _SEARCHING_SHARE * seconds / count
 
     def _filled(self) -> bool:
-        free = self._backend.capacity()
+        free = self._backend.capacity(self._place)
         while True:
             starts: list[Started] = []
             upcoming = self._study_state.upcoming(self._has_waited())
@@ -260,7 +263,7 @@ class Orchestrator:
         timeout = self._sweep.limits.trial_timeout
         left = None if timeout is None else max(timeout - record.charged, 0.001)
         self._remarks.start(event, record.trial)
-        self._backend.start(Task(record.trial, event.segment, left))
+        self._backend.start(Task(record.trial, event.segment, left, self._share))
 
     def _take(self, message: Message) -> None:
         match message:

@@ -329,6 +329,7 @@ def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str) -> Job:
         parameters=sweep.parameters,
         scaling=sweep.scaling.for_trainers(),
         widest=sweep.resources.widest,
+        lanes=sweep.resources.lanes,
     )
 
 

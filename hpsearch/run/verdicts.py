@@ -64,7 +64,7 @@ def verdict(ended: Result | TimedOut | Gone, record: TrialRecord, rules: Rules) 
         stopped = rules.stopped if result.cut else ""
         cut = result.cut and not stopped
         told = (result.iteration, result.checkpoint, result.reports, cut, result.seconds, stopped)
-        return Verdict((Finished(trial, attempt, *told),))
+        return Verdict((Finished(trial, attempt, *told, result.lanes),))
     return _of_failure(ended, result.failure, record, rules)
 
 

@@ -35,7 +35,7 @@ _INLINED: Mapping[type, str] = {Started: "segment"}
 _LACKING: Mapping[type, Mapping[str, Any]] = {
     Opened: {"workers_per_trial": None},
     Started: {"new": None, "reason": "", "bracket": None, "rung": None},
-    Finished: {"stopped": ""},
+    Finished: {"stopped": "", "lanes": 1},
     Failed: {"seconds": 0.0},
     Lost: {"seconds": 0.0},
     Extended: {"settings": {}},

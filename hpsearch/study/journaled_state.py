@@ -211,6 +211,7 @@ class JournaledState:
 
     def _finish(self, event: Finished, record: TrialRecord, end: int | None) -> None:
         record.losses = 0
+        record.lanes = max(record.lanes, event.lanes)
         if event.checkpoint is not None:
             record.save(event.iteration, event.checkpoint)
         self._count(event.trial, event.reports)

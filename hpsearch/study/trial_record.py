@@ -60,6 +60,7 @@ class TrialRecord:
         "failure",
         "failures",
         "former_result",
+        "lanes",
         "losses",
         "pruned",
         "reason",
@@ -106,6 +107,8 @@ class TrialRecord:
         """Why it is to go no further once nothing of it runs; empty: nobody said so."""
         self.width = 1
         """Workers of the segment that was started last."""
+        self.lanes = 1
+        """Trials of which it was trained as one computation, at most."""
         self.sure_width: int | None = None
         """Workers of the last rung that it reached in good order; None before the first."""
         self.rollback_point: RollbackPoint | None = None
@@ -251,6 +254,7 @@ class TrialRecord:
             seconds=self.seconds,
             reason=self.reason,
             width=self.width,
+            lanes=self.lanes,
             reverted=self.reverted,
             metrics=self.result.metrics,
             value_iteration=self.result.value_iteration,

@@ -13,6 +13,9 @@ from hpsearch.settings import HOW, AtLeast, Count, Seconds, Settings
 
 __all__ = ["SECTIONS", "Checkpoints", "Limits", "MaxFailures", "Metric", "Resources", "Scaling", "Search"]
 
+_LANES = 16
+"""A core is busy with so many small networks: more of them gain nothing."""
+
 MaxFailures = Count | Literal["auto", "none"]
 
 
@@ -33,6 +36,9 @@ class Resources(Settings):
     """Workers that a trial may get while nothing else can use them; none: `workers_per_trial`, so none widens."""
     elastic: Annotated[bool, HOW] = True
     """`false`: every trial runs on `workers_per_trial`, whatever `max_workers_per_trial` says."""
+    trials_per_worker: Annotated[Count | Literal["auto"], HOW] = 1
+    """Trials that a worker trains beside each other, [as lanes of one computation](lanes.md), where the trainable is a
+    `Trainer`; `auto`: 16 where a worker has one CPU and no GPU, else 1. It changes no result."""
     fresh_process: Annotated[bool, HOW] = False
     """`true`: each segment runs in a worker process that ran nothing before, [so that trials share
     nothing](trainables.md#what-trials-share). It costs the start of a process, with torch, per segment. On Ray only; a
@@ -47,8 +53,29 @@ class Resources(Settings):
         if self.workers is not None and self.workers < least:
             problem = f"must be at least workers_per_trial ({least}), got {self.workers}: a trial takes {least} at once"
             raise InvalidKey(("workers",), problem, "raise it, or lower workers_per_trial")
+        if self.lanes > 1:
+            self._check_lanes()
         if gpus > 1 and not float(gpus).is_integer():
             raise InvalidKey(("gpus_per_worker",), f"must be a fraction up to 1 or a whole number, got {gpus}")
+
+    def _check_lanes(self) -> None:
+        """Check that nothing else asks for whole workers."""
+        problem = f"must be 1 where {{}}, got {self.trials_per_worker}"
+        if self.widest > 1:
+            raise InvalidKey(("trials_per_worker",), problem.format("a trial may have several workers"))
+        if self.fresh_process:
+            raise InvalidKey(("trials_per_worker",), problem.format("each segment has a fresh_process"))
+        if self.cpus_per_worker > 1:
+            has = f"cpus_per_worker is {self.cpus_per_worker}, as bits depend on the number of torch's threads"
+            raise InvalidKey(("trials_per_worker",), problem.format(has), "lower cpus_per_worker: more workers fit")
+
+    @property
+    def lanes(self) -> int:
+        """Trials that a worker trains beside each other, at most."""
+        if self.trials_per_worker != "auto":
+            return self.trials_per_worker
+        whole = self.cpus_per_worker > 1 or self.gpus_per_worker > 0 or self.widest > 1 or self.fresh_process
+        return 1 if whole else _LANES
 
     @property
     def widest(self) -> int:

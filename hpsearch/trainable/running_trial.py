@@ -85,6 +85,8 @@ class RunningTrial:
         self.scaling = assignment.scaling
         self._form = _group_of_one if form is None else form
         self._group: Group | None = None
+        self.generators = random_state.capture
+        """Tells where the trial's generators stand; they aren't the process's where others run in turn with it."""
         self.assign(assignment, listener, None)
 
     def assign(self, assignment: Assignment, listener: Listener, saved: RandomState | None) -> None:
@@ -264,6 +266,10 @@ class RunningTrial:
             raise SegmentEnd(0)
         self._clock = time.perf_counter()
 
+    def took(self, seconds: float) -> None:
+        """Let the next report say that its iteration took so long; called where others ran in turn with it."""
+        self._clock = time.perf_counter() - seconds
+
     def returned(self) -> None:
         """Tell of the checkpoint of the last report, which proved to be the last; called by the worker.
 
@@ -282,7 +288,7 @@ class RunningTrial:
     def _write(self, offered: object) -> str | None:
         """Write a checkpoint of this report; None where the function that was offered gives no state."""
         # Taken first and put back at the end: what is saved, and whether, must not change what comes after.
-        saved = {**random_state.capture(), _OWN_LOOP: not self._looped}
+        saved = {**self.generators(), _OWN_LOOP: not self._looped}
         state = offered() if callable(offered) and not _is_module(offered) else offered
         if state is None:
             return None

@@ -24,7 +24,7 @@ from hpsearch.worker.attempt import Attempt
 from hpsearch.worker.attempt_log import LOG
 from hpsearch.worker.gang import GangListener, RankInfo
 from hpsearch.worker.output import OutputRedirect
-from hpsearch.worker.process_settings import Kept, apply, kept
+from hpsearch.worker.process_settings import apply, kept, told_of
 
 if TYPE_CHECKING:
     from hpsearch_comm import Group
@@ -54,9 +54,9 @@ class InProcess:
     ) -> None:
         import torch
 
-        self._target = resolve_trainable(trainable, search_path)
+        self.target = resolve_trainable(trainable, search_path)
+        self.output = OutputRedirect()
         self._threads_before = torch.get_num_threads()
-        self._output = OutputRedirect()
         self._warm = _WarmObject()
         self._listener = listener
         torch.set_num_threads(threads)
@@ -73,7 +73,7 @@ class InProcess:
         process = os.getpid()
         outer = set_current_trial(None)
         failure = None
-        with self._output.to(log), kept() as attempt.settings:
+        with self.output.to(log), kept() as attempt.settings:
             try:
                 self._run(assignment, attempt, rank_info)
             except Interrupted:
@@ -85,7 +85,7 @@ class InProcess:
                 if os.getpid() != process:
                     os._exit(1)  # a child that the trainable forked came back: it must not go on as a second driver
         words = "" if failure is None else failure.traceback
-        words += _told(attempt.settings)
+        words += told_of(attempt.settings.changed, attempt.settings.stuck)
         if words:
             # To the file itself: the trainable may have closed or replaced the streams.
             with contextlib.suppress(OSError), log.open("a", encoding="utf-8", errors="backslashreplace") as file:
@@ -95,7 +95,7 @@ class InProcess:
     @property
     def closes(self) -> bool:
         """Whether its objects have a `close()`."""
-        return inspect.isclass(self._target) and callable(getattr(self._target, "close", None))
+        return inspect.isclass(self.target) and callable(getattr(self.target, "close", None))
 
     def let_go(self, unless: int | None) -> None:
         """Close the object at hand, unless it is this trial's; its output goes to its last attempt's log."""
@@ -103,7 +103,7 @@ class InProcess:
         if trial is None or trial.number == unless:
             return
         # Where its log can't be opened the next segment closes it.
-        with contextlib.suppress(OSError, StorageError, UnwritableError), self._output.to(trial.directory / LOG):
+        with contextlib.suppress(OSError, StorageError, UnwritableError), self.output.to(trial.directory / LOG):
             self._warm.close()
 
     def close(self) -> None:
@@ -117,10 +117,10 @@ class InProcess:
     def _run(self, assignment: Assignment, attempt: Attempt, rank_info: RankInfo | None) -> None:
         form = None if rank_info is None else functools.partial(self._listener.join, rank_info)
         try:
-            if inspect.isclass(self._target):
-                self._warm.step(self._target, assignment, attempt, form)
+            if inspect.isclass(self.target):
+                self._warm.step(self.target, assignment, attempt, form)
             else:
-                _call(self._target, _begin(assignment, attempt, form), attempt)
+                _call(self.target, _begin(assignment, attempt, form), attempt)
         finally:
             if rank_info is not None:
                 self._listener.close()  # an address is good for one gang
@@ -154,14 +154,6 @@ def _call(target: Trainable, trial: RunningTrial, attempt: Attempt) -> None:
         trial.leave_group(error)
         raise
     trial.leave_group()
-
-
-def _told(settings: Kept) -> str:
-    """Say in the attempt's log what it changed of the process."""
-    if not settings.changed:
-        return ""
-    stuck = f"; this couldn't be put back: {', '.join(settings.stuck)}" if settings.stuck else ""
-    return f"hpsearch: changed in this segment, and put back after it: {', '.join(settings.changed)}{stuck}\n"
 
 
 class _WarmObject:

@@ -49,6 +49,8 @@ class Job:
     """How batch and rate follow the number of workers: `batch`, `lr`, `warmup_epochs`, `max_global_batch`."""
     widest: int = 1
     """Workers that a trial may get."""
+    lanes: int = 1
+    """Trials that a worker may train beside each other."""
 
 
 class Channel(Protocol):

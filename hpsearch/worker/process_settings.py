@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Kept", "Setting", "all_settings", "apply", "kept"]
+__all__ = ["Kept", "Setting", "all_settings", "apply", "kept", "told_of"]
 
 _SIGNALS = (
     signal.SIGHUP,
@@ -101,6 +101,14 @@ def apply(values: Mapping[str, Any]) -> None:
     """Make these settings, from `Kept.changes`, the current ones."""
     for stuck in _put(values):
         raise RuntimeError(f"a setting of the trial's object can't be made again: {stuck}")
+
+
+def told_of(changed: Sequence[str], stuck: Sequence[str]) -> str:
+    """Say in a log what a segment changed of the process, and what of that couldn't be put back; empty: nothing."""
+    if not changed:
+        return ""
+    told = f"; this couldn't be put back: {', '.join(stuck)}" if stuck else ""
+    return f"hpsearch: changed in this segment, and put back after it: {', '.join(changed)}{told}\n"
 
 
 def _put(values: Mapping[str, Any]) -> list[str]:

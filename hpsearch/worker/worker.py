@@ -6,10 +6,12 @@ import contextlib
 import copy
 import os
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
 from hpsearch.errors import BackendError, StorageError, UnwritableError
+from hpsearch.study.directory import OUTPUT_AT_HAND
 from hpsearch.task import SegmentResult
 from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.failures import bounded, failure_of
@@ -22,12 +24,13 @@ from hpsearch.worker.gang import GangListener, RankInfo
 from hpsearch.worker.gang_store import GangStore
 from hpsearch.worker.in_process import InProcess
 from hpsearch.worker.job import Channel, CommandLine, Job
+from hpsearch.worker.lanes import Ended, Lanes, why_whole
 
 __all__ = ["Worker"]
 
 
 class Worker:
-    """Runs segments of one study, one at a time, and keeps the last trial's object warm.
+    """Runs segments of one study: one at a time, with the last trial's object kept warm, or beside each other as lanes.
 
     Args:
         job: What all segments share.
@@ -58,6 +61,11 @@ class Worker:
         else:
             self._log = AttemptLog(log)
             self._runner = InProcess(job.trainable, job.search_path, job.threads, GangListener(node, interface))
+        self._lanes: Lanes | None = None
+        self.why_whole: str | None = None
+        """Why segments run one at a time, where the job would have them run beside each other."""
+        if job.lanes > 1:
+            self._make_lanes(log or self._root / "trials" / f"{OUTPUT_AT_HAND}{uuid.uuid4().hex}")
 
     @property
     def address(self) -> str:
@@ -117,6 +125,33 @@ class Worker:
         )
 
     @property
+    def lanes(self) -> int:
+        """Segments that it runs beside each other, by `enter` and `round`; 1: it runs one at a time, by `run`."""
+        return 1 if self._lanes is None else self._job.lanes
+
+    def enter(self, trial: Trial, segment: Segment, channel: Channel, timeout: float | None) -> None:
+        """Take a segment in, which begins with the next round.
+
+        Args:
+            trial: The trial.
+            segment: Its segment.
+            channel: Hears of it.
+            timeout: Seconds that it may be charged for: its build, and its part of each epoch; None: no limit.
+        """
+        assert self._lanes is not None, "segments run one at a time"
+        directory = f"{self._root}/{attempt_directory(segment)}"
+        self._lanes.enter(self._assignment(trial, segment, directory, 0), segment, channel, timeout)
+
+    def round(self) -> list[Ended]:
+        """Train each segment that was taken in for an epoch; give those that have come to their end.
+
+        The user's mistakes are failures in the results, never exceptions; `Interrupted` passes through, and so
+        does what a channel raises.
+        """
+        assert self._lanes is not None, "segments run one at a time"
+        return self._lanes.round()
+
+    @property
     def closes(self) -> bool:
         """Whether objects of this trainable have a `close()`: who runs the worker then calls `let_go`."""
         return self._runner.closes
@@ -137,7 +172,19 @@ class Worker:
     def close(self) -> None:
         """Let go of the warm object, and give back what was taken of the process."""
         self._log.close()
+        if self._lanes is not None:
+            self._lanes.close()
         self._runner.close()
+
+    def _make_lanes(self, at_hand: Path) -> None:
+        """Let segments run beside each other, where the trainable is one that can."""
+        if not isinstance(self._runner, InProcess):
+            self.why_whole = "a script has a process of its own"
+            return
+        target = self._runner.target
+        self.why_whole = why_whole(target, self._job.threads)
+        if self.why_whole is None:
+            self._lanes = Lanes(target, self._runner.output, self._job.lanes, self._root / "trials" / "packs", at_hand)
 
     def _params(self, trial: Trial) -> dict[str, Any]:
         """Give a trial's params as the trainable sees them, with nothing in them that is anybody else's."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import time
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from hpsearch_trainers.lanes.errors import NotFusible
@@ -20,12 +22,14 @@ class Stepped:
 
     metrics: dict[str, float] | None
     """What `step()` gives; None where it raised."""
-    error: Exception | None = None
+    error: BaseException | None = None
     """What it raised."""
     lanes: int = 1
     """Trainers that were trained together, with this one."""
     alone_because: str | None = None
     """Why it can't be a lane; None where it can, also if it was the only one of its kind."""
+    seconds: float = 0.0
+    """Wall time: its own where it ran alone, else its part of what they took together."""
 
 
 class Fuser:
@@ -38,14 +42,24 @@ class Fuser:
         most: Lanes of one pack.
         fewest: Lanes from which on trainers are fused. None: as many as took less time together than alone when it was
             tried. Large layers keep a core busy by themselves, and what many lanes compute doesn't fit into its cache.
+        around: Gives what surrounds an epoch of this trainer by itself.
+        passing: What a trainer may raise that isn't its own failure, and ends all.
     """
 
-    def __init__(self, most: int = 16, fewest: int | None = None) -> None:
+    def __init__(
+        self,
+        most: int = 16,
+        fewest: int | None = None,
+        around: Callable[[Trainer], AbstractContextManager[object]] = lambda trainer: nullcontext(),
+        passing: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit),
+    ) -> None:
         for name, value in (("most", most), ("fewest", fewest)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be a number of lanes from 1, got {value}")
         self._most = most
         self._fewest = fewest
+        self._around = around
+        self._passing = passing
         self._tried: dict[Hashable, str | int] = {}
         """By shape key, why its trainers run alone, or from how many on they are fused."""
         self._packs: dict[Trainer, tuple[Hashable, Pack]] = {}
@@ -93,6 +107,7 @@ class Fuser:
 
     def _together(self, key: Hashable, trainers: list[Trainer]) -> dict[Trainer, Stepped]:
         """Train those of one key, at most as many as a pack has."""
+        began = time.perf_counter()
         try:
             if len(trainers) == 1 or len(trainers) < self._fewest_of(key, trainers):
                 return {trainer: self._alone(trainer) for trainer in trainers}
@@ -100,7 +115,9 @@ class Fuser:
         except NotFusible as refusal:
             self._tried[key] = str(refusal)
             return {trainer: self._alone(trainer, str(refusal)) for trainer in trainers}
-        except Exception as error:
+        except self._passing:
+            raise
+        except BaseException as error:
             # One of them is to blame, and raises alone, too.
             stepped = {trainer: self._alone(trainer) for trainer in trainers}
             if any(one.error is not None for one in stepped.values()):
@@ -108,8 +125,10 @@ class Fuser:
             reason = f"its lanes together raise what none does alone, {type(error).__name__}: {error}"
             self._tried[key] = reason
             return {trainer: replace(one, alone_because=reason) for trainer, one in stepped.items()}
+        lanes = len(trainers)
+        each = (time.perf_counter() - began) / lanes
         of_each = zip(trainers, told, strict=True)
-        return {trainer: Stepped(metrics, lanes=len(trainers)) for trainer, metrics in of_each}
+        return {trainer: Stepped(metrics, lanes=lanes, seconds=each) for trainer, metrics in of_each}
 
     def _fewest_of(self, key: Hashable, trainers: list[Trainer]) -> int:
         """Give from how many lanes on it fuses trainers of this key; it is tried for the first ones.
@@ -146,7 +165,13 @@ class Fuser:
 
     def _alone(self, trainer: Trainer, reason: str | None = None) -> Stepped:
         self.release(trainer)
+        began = time.perf_counter()
+        metrics, raised = None, None
         try:
-            return Stepped(trainer.step(), alone_because=reason)
-        except Exception as error:
-            return Stepped(None, error, alone_because=reason)
+            with self._around(trainer):
+                metrics = trainer.step()
+        except self._passing:
+            raise
+        except BaseException as error:
+            raised = error
+        return Stepped(metrics, raised, alone_because=reason, seconds=time.perf_counter() - began)

@@ -1,0 +1,49 @@
+"""Where a lane's output goes: to its attempt's directory, which is made once there is something to put there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpsearch.worker.attempt_log import LOG
+
+__all__ = ["LaneLog"]
+
+
+class LaneLog:
+    """The output of one lane, whose turns come between others'.
+
+    Args:
+        at_hand: A file that all lanes of a process write to in turn, until they have written something.
+        directory: The attempt's.
+    """
+
+    def __init__(self, at_hand: Path, directory: Path) -> None:
+        self._own = directory / LOG
+        self.path = at_hand
+        """What the lane writes to in its next turn."""
+
+    @contextlib.contextmanager
+    def filed(self) -> Iterator[None]:
+        """Put what is written in this turn into its place, at the turn's end."""
+        try:
+            yield
+        finally:
+            if self.path != self._own:
+                with contextlib.suppress(FileNotFoundError):
+                    if self.path.stat().st_size:
+                        self.path.rename(self._made())
+                        self.path = self._own
+
+    def add(self, text: str) -> None:
+        """Add text; a log that can't be written is nobody's failure."""
+        with contextlib.suppress(OSError):
+            if text:
+                with self._made().open("a", encoding="utf-8", errors="backslashreplace") as file:
+                    file.write(text)
+                self.path = self._own
+
+    def _made(self) -> Path:
+        self._own.parent.mkdir(parents=True, exist_ok=True)
+        return self._own

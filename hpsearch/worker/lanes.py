@@ -1,0 +1,394 @@
+"""Train segments of many trials in this process: an epoch of each in a round, those that can as one computation.
+
+Nothing of a trial is in another's reach: each has its own generators, its own settings of the process, its own log, and
+the object that it had alone. What comes of it is to the bit what `InProcess` gives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hpsearch.errors import Interrupted
+from hpsearch.task import SegmentResult
+from hpsearch.trainable import random_state
+from hpsearch.trainable.assignment import Assignment
+from hpsearch.trainable.current import set_current_trial
+from hpsearch.trainable.failures import bounded, failure_of
+from hpsearch.trainable.running_trial import RunningTrial
+from hpsearch.trial import Failure, Report, Segment
+from hpsearch.worker.attempt import Attempt
+from hpsearch.worker.job import Channel
+from hpsearch.worker.lane_log import LaneLog
+from hpsearch.worker.output import OutputRedirect
+from hpsearch.worker.parked import Parked
+from hpsearch.worker.process_settings import apply, kept, told_of
+
+if TYPE_CHECKING:
+    from hpsearch_trainers import Trainer
+    from hpsearch_trainers.lanes import Stepped
+
+__all__ = ["Ended", "Lanes", "why_whole"]
+
+_MOST_KINDS = 8
+"""Settings of the process for which trials are trained together; a trial with others trains alone."""
+
+
+def why_whole(target: object, threads: int) -> str | None:
+    """Say why segments of this trainable run one at a time in their worker; None: they can be lanes of it."""
+    from hpsearch_trainers import Trainer
+
+    if not isinstance(target, type) or not issubclass(target, Trainer):
+        return "only a Trainer is trained an epoch at a time"
+    if callable(getattr(target, "close", None)):
+        return f"{target.__name__} has a close(), which ends what it holds before another trial begins"
+    return f"torch has {threads} threads, and bits depend on how many" if threads > 1 else None
+
+
+class Ended(NamedTuple):
+    """A segment that has come to its end."""
+
+    segment: Segment
+    result: SegmentResult
+    late: bool
+    """It was cut because it ran over its timeout."""
+
+
+class Lanes:
+    """The segments that this process trains at once.
+
+    Args:
+        target: The trainable: a class of `Trainer`, of which `why_whole` says nothing.
+        output: Where this process prints to.
+        most: Trials of one computation.
+        directory: What they print together goes to a log in there; a lane's own output to its attempt's.
+        at_hand: A file for output meanwhile; see `LaneLog`.
+    """
+
+    def __init__(
+        self, target: Callable[[RunningTrial], Any], output: OutputRedirect, most: int, directory: Path, at_hand: Path
+    ) -> None:
+        import torch
+
+        from hpsearch_trainers.lanes import Fuser
+
+        # What torch imports with its first optimizer adds to the filters of warnings: the first lane's would differ.
+        torch.optim.SGD([torch.zeros(1)], lr=1.0)
+        self._target = target
+        self._output = output
+        self._log = LaneLog(at_hand, directory)
+        self._at_hand = at_hand
+        self._fusers = defaultdict[int, Fuser](
+            lambda: Fuser(most, around=lambda trainer: self._turn(self._by_object[id(trainer)]), passing=(Interrupted,))
+        )
+        """One for each of `_kinds`: a fuser lets go of those that it isn't given."""
+        self._kinds: list[Mapping[str, Any]] = []
+        """The settings of the process that lanes have had so far; those are trained together that have the same."""
+        self._new: list[_Lane] = []
+        self._lanes: list[_Lane] = []
+        self._by_object: dict[int, _Lane] = {}
+        self._parked: Parked[_Standing] = Parked()
+        self._unsafe = ""
+        """Why nothing is trained as one computation any more."""
+
+    def enter(
+        self, assignment: Assignment, segment: Segment, channel: Channel, timeout: float | None
+    ) -> None:
+        """Take a segment in, which begins with the next round.
+
+        Args:
+            assignment: What is to run, in a world of one.
+            segment: The same.
+            channel: Hears of it.
+            timeout: Seconds that it may be charged for: its build, and its part of each epoch.
+        """
+        self._new.append(_Lane(assignment, segment, channel, timeout, self._at_hand))
+
+    def round(self) -> list[Ended]:
+        """Let new segments begin, and train each of all for an epoch; give those that have come to their end.
+
+        Raises:
+            Interrupted: The user wants an end at once.
+            Exception: What a channel raises.
+        """
+        process = os.getpid()
+        outer = set_current_trial(None)
+        try:
+            new, self._new = self._new, []
+            self._lanes += new
+            for lane in new:
+                with lane.charged(), lane.at_fault():
+                    self._begin(lane)
+            self._train([lane for lane in self._lanes if lane.failure is None])
+        finally:
+            set_current_trial(outer)
+            if os.getpid() != process:
+                os._exit(1)  # a child that a trainable forked came back: it must not go on as a second driver
+        ended = [lane for lane in self._lanes if lane.has_ended]
+        self._lanes = [lane for lane in self._lanes if not lane.has_ended]
+        return [self._leave(lane) for lane in ended]
+
+    def close(self) -> None:
+        """Let go of all."""
+        self._new.clear()
+        self._lanes.clear()
+        self._by_object.clear()
+        self._parked.clear()
+        self._at_hand.unlink(missing_ok=True)
+
+    def _begin(self, lane: _Lane) -> None:
+        """Make a segment's object, or take up the one that stands where it begins."""
+        assignment = lane.assignment
+        standing = self._parked.take(assignment.number)
+        if standing is not None and standing.at == assignment.checkpoint:
+            lane.standing, lane.settings = standing, standing.settings
+            lane.trial = standing.trial
+            lane.trial.assign(assignment, lane.listener, lane.trial.random_state)
+        else:
+            lane.trial = RunningTrial(assignment, lane.listener)
+        lane.trial.generators = lambda: lane.generators
+        with self._turn(lane) as settings:
+            if lane.standing is None:
+                random_state.seed_all(lane.trial.seed)
+                made = self._target(lane.trial)
+                lane.standing = _Standing(made, lane.trial, settings())
+                if assignment.checkpoint is not None:
+                    made.load_state_dict(lane.trial.checkpoint)
+            lane.steps = lane.trial.iterations()
+            next(lane.steps)
+        self._by_object[id(lane.standing.object)] = lane
+
+    @contextlib.contextmanager
+    def _turn(self, lane: _Lane) -> Iterator[Callable[[], Mapping[str, Any]]]:
+        """Let what runs inside find the process as its own trial left it: generators, settings, and output.
+
+        Gives what tells the settings that have been changed.
+        """
+        outer = set_current_trial(lane.trial)
+        try:
+            with lane.log.filed(), self._output.to(lane.log.path), kept() as settings:
+                apply(lane.settings)
+                if lane.generators:
+                    random_state.restore(lane.generators)
+                try:
+                    yield settings.changes
+                finally:
+                    lane.generators = random_state.capture()
+                    lane.settings = settings.changes()
+        finally:
+            set_current_trial(outer)
+            lane.changed |= dict.fromkeys(settings.changed)
+            lane.stuck |= dict.fromkeys(settings.stuck)
+
+    def _train(self, lanes: Sequence[_Lane]) -> None:
+        """Train each for an epoch, and report it."""
+        kinds: defaultdict[int, list[_Lane]] = defaultdict(list)
+        for lane in lanes:
+            kinds[self._kind(lane.settings)].append(lane)
+        for kind, alike in kinds.items():
+            if self._unsafe or kind == len(self._kinds):
+                stepped: Sequence[Stepped] = [self._by_itself(lane) for lane in alike]
+            else:
+                stepped = self._together(kind, alike)
+            for lane, of_it in zip(alike, stepped, strict=True):
+                self._reported(lane, of_it)
+
+    def _kind(self, settings: Mapping[str, Any]) -> int:
+        """Give the number of these settings; as many as there are numbers, where there are too many kinds already."""
+        if settings not in self._kinds:
+            if len(self._kinds) == _MOST_KINDS:
+                return _MOST_KINDS
+            self._kinds.append(settings)
+        return self._kinds.index(settings)
+
+    def _together(self, kind: int, lanes: Sequence[_Lane]) -> Sequence[Stepped]:
+        """Train those for an epoch that have the same settings of the process."""
+        with self._log.filed(), self._output.to(self._log.path), kept() as settings:
+            apply(self._kinds[kind])
+            stepped = self._fusers[kind].step([lane.object for lane in lanes])
+            if settings.changes() != self._kinds[kind]:
+                self._unsafe = "training changes settings of the process"
+        return stepped
+
+    def _by_itself(self, lane: _Lane) -> Stepped:
+        from hpsearch_trainers.lanes import Stepped
+
+        began, metrics, raised = time.perf_counter(), None, None
+        try:
+            with self._turn(lane):
+                metrics = lane.object.step()
+        except Interrupted:
+            raise
+        except BaseException as error:
+            raised = error
+        reason = self._unsafe or "it changes settings of the process, as hardly another trial does"
+        return Stepped(metrics, raised, 1, reason, time.perf_counter() - began)
+
+    def _reported(self, lane: _Lane, stepped: Stepped) -> None:
+        lane.seconds += stepped.seconds
+        lane.fused = max(lane.fused, stepped.lanes)
+        if stepped.alone_because is not None:
+            lane.trains_alone(stepped.alone_because)
+        with lane.charged(), lane.at_fault():
+            if stepped.error is not None:
+                raise stepped.error
+            assert stepped.metrics is not None
+            lane.trial.took(stepped.seconds)
+            lane.trial.report(stepped.metrics, lambda: self._state(lane))
+            next(lane.steps, None)
+
+    def _state(self, lane: _Lane) -> Any:
+        """Give what continues a lane; its tensors are parts of what lanes share, which a file must not hold."""
+        generators = lane.generators  # whether something is saved changes nothing that comes after
+        try:
+            with self._turn(lane):
+                return _with_own_memory(lane.object.state_dict())
+        finally:
+            lane.generators = generators
+
+    def _leave(self, lane: _Lane) -> Ended:
+        attempt, failure = lane.attempt, lane.failure
+        if lane.standing is not None:
+            self._by_object.pop(id(lane.standing.object), None)
+            for fuser in self._fusers.values():
+                fuser.release(lane.standing.object)
+            if failure is None and attempt.checkpoint is not None:
+                lane.standing.at = str(Path(lane.assignment.directory, Path(attempt.checkpoint).name))
+                self._parked.put(lane.assignment.number, lane.standing, _bytes(lane.standing.object))
+        words = "" if failure is None else failure.traceback
+        lane.log.add(words + told_of(tuple(lane.changed), tuple(lane.stuck)))
+        result = SegmentResult(
+            iteration=attempt.iteration,
+            checkpoint=None if failure else attempt.checkpoint,
+            reports=tuple(attempt.reports),
+            cut=attempt.cut and failure is None,
+            seconds=lane.seconds,
+            failure=None if failure is None else bounded(failure),
+            changed=tuple(lane.changed),
+            stuck=tuple(lane.stuck),
+            lanes=lane.fused,
+        )
+        return Ended(lane.segment, result, lane.late and result.cut)
+
+
+class _Standing:
+    """A trial's object, and the checkpoint that it stands at."""
+
+    def __init__(self, made: Any, trial: RunningTrial, settings: Mapping[str, Any]) -> None:
+        self.object = made
+        self.trial = trial
+        self.settings = settings
+        """What building it changed of the process."""
+        self.at: str | None = None
+        """Absolute path; None: at none."""
+
+
+class _Lane:
+    """A segment that runs."""
+
+    trial: RunningTrial
+    steps: Iterator[int]
+
+    def __init__(
+        self, assignment: Assignment, segment: Segment, channel: Channel, timeout: float | None, at_hand: Path
+    ) -> None:
+        self.assignment = assignment
+        self.segment = segment
+        self.attempt = self.listener = Attempt(segment, _Charged(channel, self))
+        self.log = LaneLog(at_hand, Path(assignment.directory))
+        self.standing: _Standing | None = None
+        self.timeout = timeout
+        self.late = False
+        self.seconds = 0.0
+        """That it is charged for."""
+        self.generators: random_state.RandomState = {}
+        """Where they stand between its turns."""
+        self.settings: Mapping[str, Any] = {}
+        """Of the process, as it changed them."""
+        self.changed: dict[str, None] = {}
+        self.stuck: dict[str, None] = {}
+        self.fused = 1
+        self.failure: Failure | None = None
+        self._alone_because: str | None = None
+
+    @property
+    def object(self) -> Any:
+        """Its trainer."""
+        assert self.standing is not None, "it has begun"
+        return self.standing.object
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it is to come."""
+        return self.failure is not None or self.attempt.ended
+
+    @contextlib.contextmanager
+    def charged(self) -> Iterator[None]:
+        """Charge it for what runs inside."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - began
+
+    @contextlib.contextmanager
+    def at_fault(self) -> Iterator[None]:
+        """Let what is raised inside be its failure, but for what its channel raises, and the user's interruption."""
+        try:
+            yield
+        except Interrupted:
+            raise
+        except BaseException as error:  # SystemExit is a user's mistake like any other
+            if self.attempt.channel_error is not None:
+                raise self.attempt.channel_error from None
+            self.failure = failure_of(error)
+
+    def trains_alone(self, reason: str) -> None:
+        """Say in its log why, once."""
+        if self._alone_because != reason:
+            self._alone_because = reason
+            self.log.add(f"hpsearch: this trial trains alone: {reason}\n")
+
+
+class _Charged:
+    """A lane's channel, which cuts it where it has been charged for more than its timeout."""
+
+    def __init__(self, channel: Channel, lane: _Lane) -> None:
+        self._channel = channel
+        self._lane = lane
+
+    def reported(self, report: Report) -> None:
+        self._channel.reported(report)
+
+    def saved(self, iteration: int, checkpoint: str, reports: tuple[Report, ...]) -> None:
+        self._channel.saved(iteration, checkpoint, reports)
+
+    def cut_requested(self) -> bool:
+        lane = self._lane
+        lane.late = lane.timeout is not None and lane.seconds > lane.timeout
+        return lane.late or self._channel.cut_requested()
+
+
+def _with_own_memory(state: Any) -> Any:
+    """Give a state whose tensors share their memory with nothing larger than themselves."""
+    import torch
+
+    if isinstance(state, torch.Tensor):
+        shared = state.untyped_storage().nbytes() > state.numel() * state.element_size()
+        return state.detach().clone() if shared else state
+    if isinstance(state, dict):
+        return type(state)((name, _with_own_memory(value)) for name, value in state.items())
+    if type(state) in (list, tuple):
+        return type(state)(_with_own_memory(value) for value in state)
+    return state
+
+
+def _bytes(trainer: Trainer) -> int:
+    """Count what a trainer's model holds, and what its optimizer and average may hold of it."""
+    tensors = (*trainer.model.parameters(), *trainer.model.buffers())
+    return sum(4 * tensor.numel() * tensor.element_size() for tensor in tensors)

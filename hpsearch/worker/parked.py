@@ -1,0 +1,42 @@
+"""What trials leave behind for their next segment, as long as there is room for it."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+__all__ = ["Parked"]
+
+_MOST = 64
+_MOST_BYTES = 256 << 20
+
+T = TypeVar("T")
+
+
+class Parked(Generic[T]):
+    """Objects by their trials; those that came first go first.
+
+    Args:
+        most: How many.
+        most_bytes: How large, all together.
+    """
+
+    def __init__(self, most: int = _MOST, most_bytes: int = _MOST_BYTES) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._held: dict[int, tuple[T, int]] = {}
+
+    def put(self, trial: int, left: T, size: int) -> None:
+        """Keep what a trial leaves, of so many bytes, in place of what it left before."""
+        self._held.pop(trial, None)
+        self._held[trial] = left, size
+        while len(self._held) > self._most or sum(size for _, size in self._held.values()) > self._most_bytes:
+            del self._held[next(iter(self._held))]
+
+    def take(self, trial: int) -> T | None:
+        """Give what a trial left, and keep it no more."""
+        held = self._held.pop(trial, None)
+        return None if held is None else held[0]
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._held.clear()
