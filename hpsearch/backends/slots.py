@@ -1,8 +1,9 @@
 """Which worker takes which segment: the bookkeeping of a pool of workers, without any process.
 
-A worker runs one segment at a time. While segments are very short others are sent ahead, so that the worker doesn't
-idle while the driver hears of the first; tasks sent ahead that get stuck behind a long one are taken back.
-Where segments may be wide nothing is sent ahead: they need workers that are free, and the count of these must be exact.
+A worker runs one segment at a time, or as many beside each other as it has lanes. Where it runs one, and while segments
+are very short, others are sent ahead, so that the worker doesn't idle while the driver hears of the first; tasks sent
+ahead that get stuck behind a long one are taken back. Where segments may be wide nothing is sent ahead: they need
+workers that are free, and the count of these must be exact.
 """
 
 from __future__ import annotations
@@ -68,6 +69,16 @@ class Slot:
     """It sees the study's directory."""
     closes: bool = False
     """What it runs has a `close()`."""
+    lanes: int = 1
+    """Tasks that it runs beside each other."""
+    alone: bool = False
+    """It runs a task that nothing may run beside."""
+    rounds: int = 0
+    """Rounds of its lanes that were asked for and not answered."""
+    round_since: float = 0.0
+    """When the last one was answered, or the first one asked for."""
+    draining: str = ""
+    """Why it is replaced once all that it runs has ended; meanwhile it takes no more tasks."""
     retired_since: float | None = None
     """It only closes its object yet, and is then replaced."""
     log: str = ""
@@ -87,15 +98,17 @@ class Slots:
     """The workers of one pool.
 
     Args:
-        ahead: Whether tasks may be sent ahead.
+        ahead: Whether tasks may be sent ahead, to workers without lanes.
+        lanes: As many as a worker may have.
     """
 
-    def __init__(self, ahead: bool = True) -> None:
+    def __init__(self, ahead: bool = True, lanes: int = 1) -> None:
         self.all: list[Slot] = []
         self._ahead = ahead
+        self._limit = max(MOST_FLIGHTS, lanes)
         self._recent: deque[float] = deque(maxlen=_RECENT)
         # Those that take tasks, by the number that they have; in the order in which they came to have so many.
-        self._by_load: Sequence[dict[Slot, None]] = [{} for _ in range(MOST_FLIGHTS)]
+        self._by_load: Sequence[dict[Slot, None]] = [{} for _ in range(self._limit)]
         self._free = self._by_load[0]
         self._by_warm: dict[int | None, Slot] = {}  # by trial: the worker that was its last one, or rank 0 of several
 
@@ -117,7 +130,7 @@ class Slots:
         lost = list(slot.flights)
         slot.flights.clear()
         self._place(slot)
-        self._cool(slot)
+        self._by_warm = {trial: other for trial, other in self._by_warm.items() if other is not slot}
         return lost
 
     def begin(self, flight: Flight, now: float) -> None:
@@ -142,7 +155,8 @@ class Slots:
     def capacity(self) -> int:
         """Count the tasks that the workers would take now."""
         most = self._most()
-        return sum(len(slots) * (most - load) for load, slots in enumerate(self._by_load[:most]))
+        room = (max(self._room(slot, most) - load, 0) for load, slots in enumerate(self._by_load) for slot in slots)
+        return sum(room)
 
     def sent_ahead(self) -> bool:
         """Say whether every worker that takes tasks has some that wait."""
@@ -157,7 +171,27 @@ class Slots:
         warm = self._by_warm.get(trial)
         if warm in self._free:
             return warm
-        return next((slot for slots in self._by_load[: self._most()] for slot in slots), None)
+        most = self._most()
+        able = (slot for load, slots in enumerate(self._by_load) for slot in slots if load < self._room(slot, most))
+        emptiest = next(able, None)
+        if emptiest is None or warm is None or not 1 < warm.lanes > len(warm.flights) or warm.alone or warm.draining:
+            return emptiest
+        # To take up what it left there saves little: a worker with fewer lanes is soon the better place.
+        return warm if len(warm.flights) <= len(emptiest.flights) + 1 else emptiest
+
+    def choose_idle(self) -> Slot | None:
+        """Choose a worker that has nothing to do."""
+        return next(iter(self._free), None)
+
+    def set_alone(self, slot: Slot, alone: bool) -> None:
+        """Let nothing run beside what a worker runs, or again."""
+        slot.alone = alone
+        self._place(slot)
+
+    def drain(self, slot: Slot, reason: str) -> None:
+        """Let a worker end what it runs, and take no more."""
+        slot.draining = reason
+        self._place(slot)
 
     def choose_gang(self, trial: int, width: int) -> Sequence[Slot]:
         """Choose the workers for a trial's next wide segment, by rank; empty where too few are free.
@@ -182,7 +216,7 @@ class Slots:
 
     def send(self, slot: Slot, flight: Flight, now: float) -> None:
         """Note that a task was sent to a worker."""
-        if not slot.flights:
+        if not slot.flights or slot.lanes > 1:
             flight.since = now
         slot.flights.append(flight)
         self._warm(slot, flight.task.segment.trial, flight.rank)
@@ -204,6 +238,8 @@ class Slots:
         """Give the tasks to take back: they wait behind one that turned out to be long; the last one comes first."""
         stuck: list[tuple[Slot, Flight]] = []
         for slot in self.all:
+            if slot.lanes > 1:
+                continue
             if slot.flights and not slot.blocked and now - slot.flights[0].since > STUCK_SECONDS:
                 slot.blocked = True
                 self._place(slot)
@@ -216,8 +252,13 @@ class Slots:
         """Count the workers that run something."""
         return sum(1 for slot in self.all if slot.flights)
 
+    @staticmethod
+    def _room(slot: Slot, most: int) -> int:
+        """Say how many tasks this worker may have; without lanes it is `most`."""
+        return most if slot.lanes == 1 else slot.lanes
+
     def _most(self) -> int:
-        """Say how many tasks a worker may have."""
+        """Say how many tasks a worker without lanes may have."""
         if not self._ahead or len(self._recent) < _RECENT:
             return 1
         each = sum(self._recent) / _RECENT
@@ -226,7 +267,8 @@ class Slots:
         return 1 + int(SEND_AHEAD_SECONDS / each)
 
     def _warm(self, slot: Slot, trial: int, rank: int) -> None:
-        self._cool(slot)
+        if slot.lanes == 1:
+            self._cool(slot)
         slot.warm = trial
         if rank == 0:
             self._by_warm[trial] = slot
@@ -239,5 +281,5 @@ class Slots:
         for slots in self._by_load:
             slots.pop(slot, None)
         load = len(slot.flights)
-        if slot.ready and load < MOST_FLIGHTS and not slot.blocked:
+        if slot.ready and load < self._limit and not (slot.blocked or slot.alone or slot.draining):
             self._by_load[load][slot] = None

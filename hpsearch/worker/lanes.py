@@ -96,9 +96,7 @@ class Lanes:
         self._unsafe = ""
         """Why nothing is trained as one computation any more."""
 
-    def enter(
-        self, assignment: Assignment, segment: Segment, channel: Channel, timeout: float | None
-    ) -> None:
+    def enter(self, assignment: Assignment, segment: Segment, channel: Channel, timeout: float | None) -> None:
         """Take a segment in, which begins with the next round.
 
         Args:

@@ -15,19 +15,32 @@ from pathlib import Path
 import ray
 from ray.exceptions import RayError
 
-from hpsearch.backends.base import Backend, refuse_share, tasks_on
+from hpsearch.backends.base import Backend, tasks_on
 from hpsearch.backends.gangs import CLOSE_SECONDS, Gang, Loss, LossKind
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.mailbox import Heartbeat, Key
 from hpsearch.backends.ray.post import read_heartbeat, read_response
+from hpsearch.backends.ray.rounds import Rounds
 from hpsearch.backends.ray.session import Shape, as_backend_error, connect, first_line, is_cluster
-from hpsearch.backends.ray.worker import RunRequest, RunResponse
+from hpsearch.backends.ray.worker import LaneEnd, RunRequest, RunResponse
 from hpsearch.backends.ray.worker_pool import WorkerPool
 from hpsearch.backends.slots import Flight, Slot
 from hpsearch.errors import UnreadableCheckpointError
 from hpsearch.sweep.parts import Resources
-from hpsearch.task import WHOLE_WORKER, Gone, Message, Notice, Place, Task, Workers
+from hpsearch.task import (
+    WHOLE_WORKER,
+    Gone,
+    Message,
+    Notice,
+    Place,
+    SegmentResult,
+    Task,
+    TimedOut,
+    Workers,
+    WorkerShare,
+)
 from hpsearch.trainable.checkpoints import pack
+from hpsearch.trial import Failure
 from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.attempt_log import file_log
 from hpsearch.worker.gang import RankInfo
@@ -54,6 +67,7 @@ class RayBackend(Backend):
     """
 
     name = "ray"
+    divides = True
 
     def __init__(self, resources: Resources, address: str | None = None) -> None:
         self._asked = resources.workers
@@ -67,6 +81,9 @@ class RayBackend(Backend):
         """By (trial, attempt): where rank 0 runs."""
         self._waiting: deque[Task] = deque()
         self._inbox = Inbox()
+        self._rounds = Rounds(self._inbox, self.now, self._lane_landed, self._lane_lost)
+        self._suspects: set[int] = set()
+        """Trials of which one may have killed a worker: each runs alone until it has come to the end of a segment."""
         self._next_look = 0.0
 
     @as_backend_error()
@@ -92,12 +109,14 @@ class RayBackend(Backend):
 
     def capacity(self, place: Place = WHOLE_WORKER) -> int:
         """Count the ready workers that are free, and those that were given back and can be had again."""
+        if isinstance(place, WorkerShare):
+            # What waits wants a worker for itself, and nothing is to overtake it.
+            return 0 if self._waiting else self._opened.capacity(0)
         return tasks_on(self._opened.capacity(self._missing()), place)
 
     @as_backend_error()
     def start(self, task: Task) -> None:
         """Send a task to the best worker, or to as many as its segment is wide."""
-        refuse_share(task)
         self._waiting.append(task)
         self._send_waiting()
         if self._waiting:
@@ -155,13 +174,18 @@ class RayBackend(Backend):
         while self._waiting:
             segment = self._waiting[0].segment
             if segment.width == 1:
-                slot = self._slots.choose(segment.trial)
+                alone = self._runs_alone(self._waiting[0])
+                slot = self._slots.choose_idle() if alone else self._slots.choose(segment.trial)
                 slots: Sequence[Slot] = () if slot is None else (slot,)
             else:
                 slots = self._slots.choose_gang(segment.trial, segment.width)
             if not slots:
                 return
             self._send(slots, self._waiting.popleft())
+
+    def _runs_alone(self, task: Task) -> bool:
+        """Say whether nothing may run beside a task."""
+        return task.segment.trial in self._suspects
 
     def _send(self, slots: Sequence[Slot], task: Task) -> None:
         packed = None
@@ -171,6 +195,9 @@ class RayBackend(Backend):
                 packed = pack(checkpoint)
         gang = Gang(task)
         number = task.trial.number
+        if slots[0].lanes > 1:
+            self._send_lane(slots[0], gang, packed)
+            return
         for rank, (slot, rank_info) in enumerate(zip(slots, _rank_infos(slots), strict=True)):
             closing = slot.warm if slot.closes and slot.warm != number else None
             closed = None if closing is None else slot.handle.let_go.remote(number)
@@ -183,6 +210,14 @@ class RayBackend(Backend):
             if rank == 0:
                 self._flights[flight.task.key] = (slot, flight)
             self._inbox.when_done(answer, functools.partial(self._landed, slot, flight))
+
+    def _send_lane(self, slot: Slot, gang: Gang, packed: bytes | None) -> None:
+        task, flight = gang.task, Flight(gang, 0)
+        self._slots.send(slot, flight, self.now())
+        self._slots.set_alone(slot, self._runs_alone(task))
+        self._flights[task.key] = (slot, flight)
+        request = RunRequest(task.trial, task.segment, None if slot.sees else packed, None, task.timeout)
+        self._rounds.enter(slot, flight, request)
 
     def _closed(self, flight: Flight, future: Future[None]) -> Sequence[Message]:
         if future.exception() is None:  # else its worker died of it, as the task's own answer says
@@ -222,20 +257,50 @@ class RayBackend(Backend):
         flight.gang.landed(flight.rank, result, self.now())
         messages += self._ended(flight)
         slot.address = response.address
-        if slot.memory is None:
-            slot.memory = response.memory
-        if slot.timed_out is not None:
-            messages += self._replace(slot, "its worker was killed: the trial before it ran over its timeout")
-        elif result.failure is not None and result.failure.kind == "raised" and not self._scripts:
-            messages += self._replace(slot, "its worker was replaced: the trial before it raised there")
-        elif response.memory - slot.memory > _LEAK_BYTES:
-            messages += self._replace(slot, "its worker was replaced: it kept growing")
-        elif result.stuck:
-            messages += self._replace(slot, "its worker was replaced: the trial before it left settings behind")
+        if (reason := self._why_replaced(slot, result, response.memory)) is not None:
+            messages += self._replace(slot, reason)
         elif self._fresh:
             messages += self._retire(slot)
         self._send_waiting()
         return messages
+
+    def _lane_landed(self, slot: Slot, flight: Flight, end: LaneEnd) -> Sequence[Message]:
+        told, result = read_response(self._study, flight, end.response, slot.sees)
+        messages: list[Message] = [*told]
+        self._slots.land(slot, flight, self.now(), result.seconds)
+        self._slots.set_alone(slot, False)
+        self._suspects.discard(end.trial)
+        if end.late:
+            del self._flights[flight.task.key]
+            told_limit = f"ran over its trial_timeout; {flight.task.timeout:g} s of it were left for this segment"
+            messages.append(TimedOut(*flight.task.key, Failure("timeout", told_limit, ""), result.seconds))
+        else:
+            flight.gang.landed(0, result, self.now())
+            messages += self._ended(flight)
+        if (reason := self._why_replaced(slot, result, end.response.memory)) is not None:
+            self._slots.drain(slot, reason)
+        if slot.draining and not slot.flights:
+            messages += self._replace(slot, slot.draining)
+        self._send_waiting()
+        return messages
+
+    def _lane_lost(self, slot: Slot, reason: str) -> Sequence[Message]:
+        self._opened.end(slot)  # perhaps it is only out of reach
+        messages = self._lose(slot, reason)
+        self._send_waiting()
+        return messages
+
+    def _why_replaced(self, slot: Slot, result: SegmentResult, memory: int) -> str | None:
+        """Say why a worker is to run nothing more after what it just ran; None: it goes on."""
+        if slot.memory is None:
+            slot.memory = memory
+        if slot.timed_out is not None:
+            return "its worker was killed: the trial before it ran over its timeout"
+        if result.failure is not None and result.failure.kind == "raised" and not self._scripts:
+            return "its worker was replaced: the trial before it raised there"
+        if memory - slot.memory > _LEAK_BYTES:
+            return "its worker was replaced: it kept growing"
+        return "its worker was replaced: the trial before it left settings behind" if result.stuck else None
 
     def _ended(self, flight: Flight) -> Sequence[Message]:
         """Note that a worker is done with a task; give the outcome where it was the last one."""
@@ -251,12 +316,16 @@ class RayBackend(Backend):
         in the moment in which it gets its process.
         """
         messages: list[Message] = []
-        for place, flight in enumerate(self._slots.remove(slot)):
-            if place == 0 and slot.log:
+        lost = self._slots.remove(slot)
+        together = slot.lanes > 1 and len(lost) > 1
+        if together:
+            self._suspects |= {flight.task.segment.trial for flight in lost}
+        for place, flight in enumerate(lost):
+            if place == 0 and slot.log and not together:
                 directory = attempt_directory(flight.task.segment, flight.rank)
                 file_log(self._study / slot.log, self._study / directory)
             # What waited behind the first hadn't begun.
-            begun = place == 0 and flight.closing is None
+            begun = place == 0 and flight.closing is None and not together
             how: LossKind = "timeout" if flight is slot.timed_out else kind if begun else "spared"
             flight.gang.lost(flight.rank, Loss(reason, how, max(self.now() - flight.since, 0.0)), self.now())
             messages += self._ended(flight)
@@ -344,6 +413,9 @@ class RayBackend(Backend):
         messages: list[Message] = []
         for slot in list(self._slots.all):
             head = slot.flights[0] if slot.flights else None
+            if slot.lanes > 1:
+                messages += self._end_silent(slot, now)
+                continue
             if slot.retired_since is not None and now - slot.retired_since > CLOSE_SECONDS:
                 messages += [_close_hung(slot.warm), *self._replace(slot, "")]
             if head is None or slot.timed_out is not None:
@@ -359,6 +431,18 @@ class RayBackend(Backend):
             elif head.gang.is_late(now):
                 messages += self._replace(slot, "it went on without the others of its gang", "late")
         return messages
+
+    def _end_silent(self, slot: Slot, now: float) -> Sequence[Message]:
+        """Kill a worker whose lanes have had no round for as long as all of them together may run."""
+        limits = [flight.task.timeout for flight in slot.flights]
+        known = [limit for limit in limits if limit is not None]
+        if slot.timed_out is not None or not known or len(known) < len(limits) or now - slot.round_since <= sum(known):
+            return ()
+        if len(known) == 1:
+            slot.timed_out = slot.flights[0]
+            self._opened.end(slot)
+            return ()
+        return self._replace(slot, "its worker was killed: a round of its lanes took longer than all of them may")
 
 
 def _close_hung(trial: int | None) -> Notice:

@@ -6,6 +6,7 @@ It runs as one actor beside the driver. The driver asks it once for all workers,
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpsearch.task import Save
@@ -60,6 +61,10 @@ class Mailbox:
             self._heartbeats.append(heartbeat)
             self._arrived.set()
         return HeartbeatReply(heartbeat.key in self._cut, self._recall.pop(heartbeat.worker, ()))
+
+    async def exchange_all(self, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatReply]:
+        """Take the heartbeats of all that a worker runs; answer each."""
+        return [await self.exchange(heartbeat) for heartbeat in heartbeats]
 
     async def collect(self) -> list[Heartbeat]:
         """Give the heartbeats that came, or wait a while for one."""

@@ -30,7 +30,7 @@ from hpsearch.worker.guardian import start_guardian
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.worker import Worker
 
-__all__ = ["BEAT_SECONDS", "Hello", "Place", "RayWorker", "RunRequest", "RunResponse"]
+__all__ = ["BEAT_SECONDS", "Hello", "LaneEnd", "Place", "RayWorker", "RunRequest", "RunResponse"]
 
 BEAT_SECONDS = 0.5
 """Time between two heartbeats of a running segment."""
@@ -67,6 +67,10 @@ class Hello:
     """Why it can't run this study's trainable."""
     closes: bool = False
     """Objects of the trainable have a `close()`."""
+    lanes: int = 1
+    """Segments that it runs beside each other."""
+    why_whole: str | None = None
+    """Why it runs one at a time, where the study would have more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,8 @@ class RunRequest:
     """The segment's checkpoint, for a worker that doesn't see the study's directory."""
     rank_info: RankInfo | None
     """Its place in the gang; None where it runs the segment alone."""
+    timeout: float | None = None
+    """Seconds that it may be charged for as a lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,17 @@ class RunResponse:
     """Where the others of its next gang reach it."""
 
 
+@dataclass(frozen=True, slots=True)
+class LaneEnd:
+    """What a worker gives back for a segment that ran as one of its lanes."""
+
+    trial: int
+    attempt: int
+    response: RunResponse
+    late: bool = False
+    """It was cut because it ran over its timeout."""
+
+
 class RayWorker:
     """The actor's class. Its methods are called one at a time, in its main thread."""
 
@@ -113,7 +130,8 @@ class RayWorker:
         self._sees = True
         self._worker: Worker | None = None
         self._lock: Lock | None = None
-        self._channel: _Channel | None = None
+        self._channels: dict[Key, _Channel] = {}
+        """Of what runs."""
         self._memory = 0
         self._next_weighing = 0.0
         self._beginning = threading.Lock()  # between beginning an attempt and taking it back
@@ -156,7 +174,8 @@ class RayWorker:
         try:
             (self._root / "trials").mkdir(exist_ok=True)
             self._worker = Worker(job, self._root, self._root / log, self._place.node, self._place.interface)
-            return Hello(host, self._sees, log, self._worker.address, None, self._worker.closes)
+            worker = self._worker
+            return Hello(host, self._sees, log, worker.address, None, worker.closes, worker.lanes, worker.why_whole)
         except HpsearchError as error:
             return Hello(host, self._sees, log, "", str(error))
 
@@ -183,16 +202,43 @@ class RayWorker:
                 return None
             self._begun = key
         channel = _Channel(self._name, key, self._root, self._sees)
-        if packed is not None and segment.checkpoint is not None:
-            try:
-                unpack(packed, self._root / segment.checkpoint)
-            except HpsearchError as error:
-                return self._undone(segment, error)
-        self._channel = channel
+        try:
+            self._unpack(segment, packed)
+        except HpsearchError as error:
+            return self._undone(segment, error)
+        self._channels[key] = channel
         try:
             result = self._worker.run(trial, segment, channel, request.rank_info)
         finally:
-            self._channel = None
+            del self._channels[key]
+        return self._answer(segment, result, channel, 0 if request.rank_info is None else request.rank_info.rank)
+
+    def round(self, requests: bytes) -> bytes:
+        """Train all lanes for an epoch: pickled `RunRequest`s of new ones come in, pickled `LaneEnd`s go out."""
+        assert self._worker is not None, "open comes before round"
+        ends = []
+        for request in pickle.loads(requests):
+            segment: Segment = request.segment
+            key = (self._study, segment.trial, segment.attempt)
+            channel = _Channel(self._name, key, self._root, self._sees)
+            try:
+                self._unpack(segment, request.packed)
+            except HpsearchError as error:
+                ends.append(LaneEnd(segment.trial, segment.attempt, self._undone(segment, error)))
+                continue
+            self._channels[key] = channel
+            self._worker.enter(request.trial, segment, channel, request.timeout)
+        for segment, result, late in self._worker.round():
+            channel = self._channels.pop((self._study, segment.trial, segment.attempt))
+            ends.append(LaneEnd(segment.trial, segment.attempt, self._answer(segment, result, channel, 0), late))
+        return pickle.dumps(ends, pickle.HIGHEST_PROTOCOL)
+
+    def _unpack(self, segment: Segment, packed: bytes | None) -> None:
+        if packed is not None and segment.checkpoint is not None:
+            unpack(packed, self._root / segment.checkpoint)
+
+    def _answer(self, segment: Segment, result: SegmentResult, channel: _Channel, rank: int) -> RunResponse:
+        """Give back a segment that ran, with what the driver can't read where it lies."""
         saves = tuple(channel.saves)
         if self._sees:
             return self._response(result, saves)
@@ -201,7 +247,6 @@ class RayWorker:
             packed = None if newest is None else pack(self._root / newest)
         except HpsearchError as error:
             return self._undone(segment, error)
-        rank = 0 if request.rank_info is None else request.rank_info.rank
         log = _end_of_log(self._root / attempt_directory(segment, rank))
         shutil.rmtree(self._root / attempt_directory(segment), ignore_errors=True)
         return self._response(result, saves, packed, log)
@@ -232,26 +277,30 @@ class RayWorker:
             self._lock.close()
             self._lock = None
         self._recalled.clear()
+        self._channels.clear()
         self._stand_in.clear()
 
     def _beat(self) -> None:
         pause = threading.Event()
         recalled: tuple[Key, ...] = ()
         while not pause.wait(BEAT_SECONDS):
-            channel = self._channel
-            if channel is None:
+            channels = list(self._channels.values())
+            if not channels:
                 continue
-            heartbeat = channel.heartbeat(recalled)
+            heartbeats = [channel.heartbeat(recalled if number == 0 else ()) for number, channel in enumerate(channels)]
             if self._worker is not None:
                 self._worker.file_log()
             try:
                 # An ObjectRef's own future: the answer without importing Ray here.
-                reply: HeartbeatReply = self._mailbox.exchange.remote(heartbeat).future().result(timeout=30.0)
+                told = self._mailbox.exchange_all.remote(heartbeats).future()
+                replies: list[HeartbeatReply] = told.result(timeout=30.0)
             except Exception:
-                channel.put_back(heartbeat)
+                for channel, heartbeat in zip(channels, heartbeats, strict=True):
+                    channel.put_back(heartbeat)
                 continue
-            channel.cut = channel.cut or reply.cut
-            recalled = tuple(key for key in reply.recall if self._take_back(key))
+            for channel, reply in zip(channels, replies, strict=True):
+                channel.cut = channel.cut or reply.cut
+            recalled = tuple(key for reply in replies for key in reply.recall if self._take_back(key))
 
     def _take_back(self, key: Key) -> bool:
         with self._beginning:

@@ -64,7 +64,8 @@ class WorkerPool:
         lost: Callable[[Slot, str], Sequence[Message]],
         fresh: bool = False,
     ) -> None:
-        self.slots: Slots = Slots(ahead=job.widest == 1 and not fresh)
+        self.slots: Slots = Slots(ahead=job.widest == 1 and not fresh, lanes=job.lanes)
+        self._told_why_whole = False
         self._fresh = fresh
         if fresh:
             pool.empty()
@@ -207,12 +208,16 @@ class WorkerPool:
             raise TrainableError(hello.mistake)
         self._bad_starts = 0
         slot.sees, slot.log, slot.address = hello.sees, hello.log, hello.address
-        slot.closes = hello.closes
+        slot.closes, slot.lanes = hello.closes, hello.lanes
         self.slots.make_ready(slot, time.monotonic())
         self._ready()
-        if hello.sees:
-            return ()
-        return [Notice(f"node {hello.host} doesn't see {self._study}: its checkpoints travel through Ray")]
+        notices = []
+        if hello.why_whole is not None and not self._told_why_whole:
+            self._told_why_whole = True
+            notices.append(Notice(f"trials run one at a time on a worker: {hello.why_whole}"))
+        if not hello.sees:
+            notices.append(Notice(f"node {hello.host} doesn't see {self._study}: its checkpoints travel through Ray"))
+        return notices
 
     def _grow(self) -> None:
         """Use the room of nodes that joined, where the number of workers was left to the cluster."""

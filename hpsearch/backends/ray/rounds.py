@@ -1,0 +1,77 @@
+"""The rounds of workers that train trials beside each other: new lanes go out with one, those that ended come back."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from ray.exceptions import RayError
+
+from hpsearch.backends.ray.inbox import Inbox
+from hpsearch.backends.ray.session import first_line
+from hpsearch.backends.ray.worker import LaneEnd, RunRequest
+from hpsearch.backends.slots import Flight, Slot
+from hpsearch.task import Message
+
+__all__ = ["Rounds"]
+
+_AHEAD = 2
+"""Rounds that a worker has been asked for at once, so that it doesn't wait for the driver between two."""
+
+
+class Rounds:
+    """Asks workers for rounds as long as they have lanes.
+
+    Args:
+        inbox: Where their answers go.
+        now: Tells the time.
+        landed: Called with each lane that has ended.
+        lost: Called with a worker that died, and the reason.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        now: Callable[[], float],
+        landed: Callable[[Slot, Flight, LaneEnd], Sequence[Message]],
+        lost: Callable[[Slot, str], Sequence[Message]],
+    ) -> None:
+        self._inbox = inbox
+        self._now = now
+        self._landed = landed
+        self._lost = lost
+        self._entering: dict[Flight, RunRequest] = {}
+        """What goes with the next round of its worker."""
+
+    def enter(self, slot: Slot, flight: Flight, request: RunRequest) -> None:
+        """Let a worker train one more segment, which it was given, from its next round on."""
+        self._entering[flight] = request
+        self._ask(slot)
+
+    def _ask(self, slot: Slot) -> None:
+        while slot.flights and slot.rounds < _AHEAD:
+            if slot.rounds == 0:
+                slot.round_since = self._now()
+            slot.rounds += 1
+            new = [request for flight in slot.flights if (request := self._entering.pop(flight, None)) is not None]
+            answer = slot.handle.round.remote(pickle.dumps(new, pickle.HIGHEST_PROTOCOL))
+            self._inbox.when_done(answer, functools.partial(self._answered, slot))
+
+    def _answered(self, slot: Slot, future: Future[bytes]) -> Sequence[Message]:
+        if slot.dead:
+            return ()
+        try:
+            ends: Sequence[LaneEnd] = pickle.loads(future.result())
+        except RayError as error:
+            return self._lost(slot, first_line(error))
+        slot.rounds -= 1
+        slot.round_since = self._now()
+        flights = {flight.task.key: flight for flight in slot.flights}
+        messages: list[Message] = []
+        for end in ends:
+            messages += self._landed(slot, flights[end.trial, end.attempt], end)
+        if not slot.dead:
+            self._ask(slot)
+        return messages
