@@ -27,7 +27,7 @@ from hpsearch.worker.job import Channel
 from hpsearch.worker.lane_log import LaneLog
 from hpsearch.worker.output import OutputRedirect
 from hpsearch.worker.parked import Parked
-from hpsearch.worker.process_settings import apply, kept, told_of
+from hpsearch.worker.process_settings import Kept, apply, kept, told_of
 
 if TYPE_CHECKING:
     from hpsearch_trainers import Trainer
@@ -93,6 +93,8 @@ class Lanes:
         self._lanes: list[_Lane] = []
         self._by_object: dict[int, _Lane] = {}
         self._parked: Parked[_Standing] = Parked()
+        self._around: Kept | None = None
+        """What the process was before the settings of those that are trained together were put in force."""
         self._unsafe = ""
         """Why nothing is trained as one computation any more."""
 
@@ -170,14 +172,15 @@ class Lanes:
         outer = set_current_trial(lane.trial)
         try:
             with lane.log.filed(), self._output.to(lane.log.path), kept() as settings:
+                before = self._around or settings
                 apply(lane.settings)
                 if lane.generators:
                     random_state.restore(lane.generators)
                 try:
-                    yield settings.changes
+                    yield before.changes
                 finally:
                     lane.generators = random_state.capture()
-                    lane.settings = settings.changes()
+                    lane.settings = before.changes()
         finally:
             set_current_trial(outer)
             lane.changed |= dict.fromkeys(settings.changed)
@@ -208,7 +211,11 @@ class Lanes:
         """Train those for an epoch that have the same settings of the process."""
         with self._log.filed(), self._output.to(self._log.path), kept() as settings:
             apply(self._kinds[kind])
-            stepped = self._fusers[kind].step([lane.object for lane in lanes])
+            self._around = settings
+            try:
+                stepped = self._fusers[kind].step([lane.object for lane in lanes])
+            finally:
+                self._around = None
             if settings.changes() != self._kinds[kind]:
                 self._unsafe = "training changes settings of the process"
         return stepped

@@ -112,3 +112,25 @@ def test_a_function_that_calls_itself_is_told_from_others():
     model.change = change
     with pytest.raises(NotFusible, match="holds itself"):
         describe(model)
+
+
+class WithEpochs(Drawn):
+    """Its loss looks at the epoch, which in validation is the next one."""
+
+    def build(self, params):
+        parts = super().build(params)  # type: ignore[no-untyped-call]
+
+        def loss(output: Tensor, target: Tensor) -> Tensor:
+            return functional.cross_entropy(output, target) * (1 + 0.1 * self.epoch)
+
+        return Parts(parts.model, parts.optimizer, loss, parts.train, parts.validation)
+
+
+def test_a_loss_that_looks_at_the_epoch_sees_the_same_as_alone():
+    lanes = [{"lr": lr, "layers": ["relu"]} for lr in (0.01, 0.1, 0.3)]
+    ours, theirs = made(WithEpochs, lanes), made(WithEpochs, lanes)
+    fuser = Fuser(fewest=2)
+    for _ in range(3):
+        stepped = fuser.step(ours)
+        assert_same([one.metrics for one in stepped], [one.step() for one in theirs], ours, theirs)
+    assert {one.lanes for one in stepped} == {3}

@@ -143,16 +143,23 @@ class Lane:
         """Make what sums loss and metrics over the validation data."""
         return Totals(self.trainer.parts.loss, self.trainer.parts.metrics, self.trainer.device)
 
-    def end(self, loss: float, validated: Totals | None) -> dict[str, float]:
-        """End the epoch; give all that is told of it.
+    def end(self, loss: float) -> dict[str, float]:
+        """End the epoch's training; give what is told of it.
 
         Args:
             loss: Summed over its rows.
+        """
+        return self.trainer._end_epoch(loss, 0.0)
+
+    def told(self, validated: Totals | None) -> dict[str, float]:
+        """Give what is told of its validation, and measured of its model.
+
+        Args:
             validated: What was summed over the validation data.
         """
-        metrics = self.trainer._end_epoch(loss, 0.0)
+        metrics = {}
         if validated is not None and self.trainer._validation is not None:
-            metrics |= validated.means(self.trainer._validation.rows, None)
+            metrics = validated.means(self.trainer._validation.rows, None)
         return metrics | self.trainer._measured()
 
 

@@ -88,12 +88,14 @@ class Pack:
             return [*of_each(opened(self._shell(inputs)), len(self._lanes))]
 
     def _epoch(self, random: RandomState) -> list[dict[str, float]]:
-        losses = self._train()
+        losses = self._train().tolist()
+        # First: a loss may look at its trainer's epoch, which in validation is the next one.
+        trained = [lane.end(loss) for lane, loss in zip(self._lanes, losses, strict=True)]
         totals = self._validate()
         for shell in self._shells:
             shell.check_unchanged()
-        ended = zip(self._lanes, losses.tolist(), totals, strict=True)
-        metrics = [lane.end(loss, validated) for lane, loss, validated in ended]
+        ended = zip(self._lanes, trained, totals, strict=True)
+        metrics = [told | lane.told(validated) for lane, told, validated in ended]
         if not random.is_now():
             raise NotFusible("it draws from the process's random generators, of which there is one for all lanes")
         return metrics

@@ -1,0 +1,124 @@
+"""Which trials a worker trains beside each other changes no result, whatever some of them do."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+import hpsearch
+import hpsearch_trainers.lanes
+from hpsearch.report.study import Study
+from hpsearch_trainers.lanes import Fuser
+from tests.hpsearch.support import lane_trainables
+from tests.hpsearch.support.lane_sweeps import FAULTS, results, search, table
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fuse whatever can be, also where it takes longer than each alone."""
+    monkeypatch.setattr(hpsearch_trainers.lanes, "Fuser", functools.partial(Fuser, fewest=2))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """The same sweep with one trial at a time."""
+    return search(tmp_path_factory.mktemp("whole") / "study")
+
+
+def test_the_sweep_holds_every_fault(whole):
+    assert {row.params["fault"] for row in whole.trials} == set(FAULTS)
+    failed = {row.params["fault"] for row in whole.trials if row.failure is not None}
+    assert failed == {"build", "exit", "step"}
+
+
+@pytest.mark.parametrize("number", [2, 7, "auto"])
+def test_any_number_of_trials_on_a_worker_gives_the_same_table_and_reports(whole, fused, tmp_path, number):
+    study = search(tmp_path / "study", trials_per_worker=number)
+    assert table(study) == table(whole)
+    assert results(study) == results(whole)
+    most = 16 if number == "auto" else number
+    lanes = {fault: {row.lanes for row in study.trials if row.params["fault"] == fault} for fault in FAULTS}
+    assert 1 < max(lanes[""]) <= most
+    assert lanes["draws"] == {1}, "it draws from what there is but once"
+
+
+def test_a_log_holds_what_its_own_trial_printed_and_why_it_failed(whole, fused, tmp_path):
+    study = search(tmp_path / "study", trials_per_worker=7)
+    for row in study.trials:
+        logs = sorted((study.directory / "trials" / f"{row.number:05d}").glob("*/output.log"))
+        text = "".join(path.read_text() for path in logs)
+        printed = f"built with {row.params['hidden']}\n"
+        assert text.count("built with") == text.count(printed)
+        assert (printed in text) == (row.params["fault"] == "prints")
+        assert ("it bursts" in text) == (row.params["fault"] == "step" and row.failure is not None)
+        alone = "this trial trains alone: it draws from the process's random generators" in text
+        assert not alone or row.params["fault"] == "draws"
+    assert not list(study.directory.glob("trials/.output-*"))
+
+
+@pytest.mark.parametrize("numbers", [(1, 5), (5, 1), ("auto", 3)])
+def test_a_study_goes_on_with_another_number(whole, fused, tmp_path, numbers):
+    first, second = numbers
+    study = search(tmp_path / "study", trials_per_worker=first, callbacks=[_stopping(10)])
+    assert study.state == "stopped"
+    assert len([row for row in study.trials if row.iterations]) < len([row for row in whole.trials if row.iterations])
+    study = search(tmp_path / "study", trials_per_worker=second)
+    assert study.state == "finished"
+    assert table(study) == table(whole)
+    assert results(study) == results(whole)
+
+
+def _stopping(count: int) -> Any:
+    ended = []
+
+    def stop(row: Any) -> None:
+        ended.append(row)
+        if len(ended) == count:
+            raise hpsearch.StopSearch
+
+    return stop
+
+
+def test_a_trial_over_its_timeout_leaves_and_its_neighbours_stay(tmp_path):
+    options = {"early_terminate": None, "run_cap": 6, "max_iter": 3, "trial_timeout": 2.5}
+    study = search(tmp_path / "study", ("", "slow build"), trials_per_worker=7, **options)
+    kinds: dict[Any, set[Any]] = {row.params["fault"]: set() for row in study.trials}
+    for row in study.trials:
+        kinds[row.params["fault"]].add(None if row.failure is None else row.failure.kind)
+    assert kinds == {"slow build": {"timeout"}, "": {None}}
+    assert {row.iterations for row in study.trials if row.params["fault"] == ""} == {3}
+
+
+def test_what_isnt_a_trainer_runs_one_at_a_time_and_the_sweep_says_so(tmp_path, capsys):
+    options = {"trainable": lane_trainables.function, "faults": ("",)}
+    one = search(tmp_path / "one", **options)
+    more = search(tmp_path / "more", trials_per_worker=4, progress=True, **options)
+    told = "trials run one at a time on a worker: only a Trainer is trained an epoch at a time"
+    assert told in capsys.readouterr().out
+    assert table(more) == table(one)
+    assert {row.lanes for row in more.trials} == {1}
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"max_workers_per_trial": 2}, "trials_per_worker: must be 1 where a trial may have several workers, got 4"),
+        ({"fresh_process": True}, "trials_per_worker: must be 1 where each segment has a fresh_process, got 4"),
+        ({"cpus_per_worker": 2}, "trials_per_worker: must be 1 where cpus_per_worker is 2, as bits depend on"),
+    ],
+)
+def test_what_needs_whole_workers_is_refused_beside_it(options, problem):
+    with pytest.raises(hpsearch.SweepError, match=problem):
+        hpsearch.Resources(trials_per_worker=4, **options)
+    assert hpsearch.Resources(trials_per_worker="auto", **options).lanes == 1

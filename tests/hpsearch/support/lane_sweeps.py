@@ -1,0 +1,63 @@
+"""Sweeps over `lane_trainables`, and what came of them but for which trials were trained together."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import hpsearch
+from hpsearch.events import Finished, Saved
+from hpsearch.report.study import Study
+from hpsearch.report.tables import rows_to_csv
+from tests.hpsearch.support import lane_trainables
+from tests.hpsearch.support.scripted import events_of
+
+__all__ = ["results", "search", "table"]
+
+FAULTS = ("", "build", "exit", "step", "nan", "draws", "settings", "prints")
+
+
+def search(directory: Path, faults: tuple[str, ...] = FAULTS, **options: Any) -> Study:
+    """Run a sweep over networks of two shapes, half of which are without fault."""
+    given: dict[str, Any] = {
+        "trainable": lane_trainables.Small,
+        "parameters": {
+            "lr": hpsearch.LogUniform(0.001, 1.0),
+            "hidden": hpsearch.Categorical([24, 32]),
+            "dropout": hpsearch.Uniform(0.0, 0.5),
+            "fault": hpsearch.Categorical(faults),
+        },
+        "metric": "loss",
+        "early_terminate": hpsearch.Hyperband(max_iter=27, eta=3),
+        "max_failures": "none",
+        "backend": "inline",
+        "workers": None,
+        "progress": False,
+        "tensorboard": False,
+        "name": "lanes",
+    }
+    given |= options
+    os.environ.pop(lane_trainables.VARIABLE, None)
+    return hpsearch.search(directory=directory, **given)
+
+
+def table(study: Study) -> str:
+    """Give the trials without the column `lanes`."""
+    text = rows_to_csv(study.trials, [name for name in study.sweep.parameters.names if name != "folder"])
+    lines = [line.split(",") for line in text.splitlines()]
+    kept = [place for place, name in enumerate(lines[0]) if name != "lanes"]
+    return "\n".join(",".join(line[place] for place in kept) for line in lines)
+
+
+def results(study: Study) -> dict[Any, Any]:
+    """Give all that was reported, by trial and iteration, and how trials failed; times aside."""
+    told: dict[Any, Any] = {}
+    for event in events_of(study.directory):
+        if isinstance(event, Finished | Saved):
+            for report in event.reports:
+                metrics = {name: repr(value) for name, value in report.metrics.items() if name != "data_wait"}
+                told[report.trial, report.iteration] = metrics
+    for row in study.trials:
+        told[row.number] = row.state, row.iterations, row.failure and (row.failure.kind, row.failure.message)
+    return told

@@ -1,0 +1,103 @@
+"""Trainers for lanes, of which one may do what hurts itself, and must not hurt its neighbours."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hpsearch_trainers import Parts, Trainer
+
+__all__ = ["Small", "function"]
+
+VARIABLE = "HPSEARCH_TEST_LANE"
+
+
+class Small(Trainer):
+    """A small network; `fault` says what is special about it."""
+
+    def build(self, params: Mapping[str, Any]) -> Parts:
+        """Make it; `draws` and `settings` depend on what a process has but once."""
+        fault, hidden = params["fault"], params["hidden"]
+        if fault == "build":
+            raise ValueError("there is no such network")
+        if fault == "exit":
+            raise SystemExit("it leaves")
+        if fault == "slow build":
+            time.sleep(3.0)
+        if fault == "settings":
+            os.environ[VARIABLE] = repr(params["lr"])
+        if fault == "prints":
+            print(f"built with {hidden}")
+        rows = torch.randn(48, 6, generator=torch.Generator().manual_seed(7))
+        targets = (rows.sum(1) > 0).long()
+        model = nn.Sequential(nn.Linear(6, hidden), nn.ReLU(), nn.Dropout(params["dropout"]), nn.Linear(hidden, 2))
+        rate = 1e30 if fault == "nan" else params["lr"]
+        return Parts(
+            model=model,
+            optimizer=torch.optim.SGD(model.parameters(), rate, momentum=0.9),
+            loss=getattr(self, f"_{fault}_loss", functional.cross_entropy),
+            train=(rows[:36], targets[:36]),
+            validation=(rows[36:], targets[36:]),
+            metrics={"right": _right, "seen": _seen},
+            batch_size=8,
+        )
+
+    def _step_loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        if self.epoch == 1:
+            raise RuntimeError("it bursts")
+        return functional.cross_entropy(output, targets)
+
+    def _draws_loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(output, targets) * (1 + random.random() + np.random.rand())
+
+    def _kill_loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        if self.epoch == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return functional.cross_entropy(output, targets)
+
+    def _hangs_loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        if self.epoch == 1:
+            time.sleep(1000)
+        return functional.cross_entropy(output, targets)
+
+
+class Held(Small):
+    """One that waits in its second epoch for as long as there is a file `hold` in its folder."""
+
+    def build(self, params: Mapping[str, Any]) -> Parts:
+        """Note where it runs."""
+        self.folder = Path(params["folder"])
+        return super().build(params)
+
+    def step(self) -> dict[str, float]:
+        """Wait, and train."""
+        if self.epoch == 1:
+            (self.folder / f"{os.getpid()}.held").touch()
+            while (self.folder / "hold").exists():
+                time.sleep(0.02)
+        return super().step()
+
+
+def function(trial: Any) -> None:
+    """Train nothing, by a loop of its own."""
+    for iteration in trial.iterations():
+        trial.report({"loss": trial.params["lr"] / iteration}, checkpoint={"iteration": iteration})
+
+
+def _right(output: Tensor, targets: Tensor) -> Tensor:
+    return (output.argmax(1) == targets).float()
+
+
+def _seen(output: Tensor, targets: Tensor) -> Tensor:
+    """What the process's environment tells, which is another trial's only if it leaks."""
+    return torch.full((len(targets),), float(os.environ.get(VARIABLE, "0")))

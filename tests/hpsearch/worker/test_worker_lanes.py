@@ -1,0 +1,167 @@
+"""Segments that a worker trains beside each other: what comes of each is what comes of it alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hpsearch_trainers.lanes
+from hpsearch.objective import Metric, Objective
+from hpsearch.task import SegmentResult
+from hpsearch.trainable.checkpoints import read_state
+from hpsearch.trial import Report, Segment, Trial
+from hpsearch.worker.job import Job
+from hpsearch.worker.worker import Worker
+from hpsearch_trainers.lanes import Fuser
+from hpsearch_trainers.lanes.bits import same_bits
+
+FAULTS = ("", "", "", "build", "step", "nan", "draws", "settings", "prints")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fused() -> Iterator[None]:
+    """Fuse whatever can be, also where it takes longer than each alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hpsearch_trainers.lanes, "Fuser", functools.partial(Fuser, fewest=2))
+        yield
+
+
+class Heard:
+    """A channel that wants a cut at one iteration."""
+
+    def __init__(self, cut_at: int | None = None) -> None:
+        self.reports: list[Report] = []
+        self.saves: list[tuple[int, str, tuple[Report, ...]]] = []
+        self._cut_at = cut_at
+
+    def reported(self, report: Report) -> None:
+        self.reports.append(report)
+
+    def saved(self, iteration: int, checkpoint: str, reports: tuple[Report, ...]) -> None:
+        self.saves.append((iteration, checkpoint, reports))
+
+    def cut_requested(self) -> bool:
+        return self.reports[-1].iteration == self._cut_at
+
+
+def worker(root: Path, lanes: int, every: int | None = None) -> Worker:
+    (root / "trials").mkdir(parents=True, exist_ok=True)
+    trainable = "tests.hpsearch.support.lane_trainables:Small"
+    return Worker(Job(str(root), "lanes", trainable, (), Objective(Metric("loss")), every, 1, lanes=lanes), root)
+
+
+def told(root: Path, heard: Heard, result: SegmentResult) -> Any:
+    """Give all that came of a segment but for its times, and for how many it was trained with."""
+
+    def plain(reports: Any) -> Any:
+        return [(r.iteration, {n: repr(v) for n, v in r.metrics.items() if n != "data_wait"}) for r in reports]
+
+    failure = result.failure and (result.failure.kind, result.failure.message)
+    saves = [(iteration, checkpoint, plain(reports)) for iteration, checkpoint, reports in heard.saves]
+    ended = (result.iteration, result.checkpoint, plain(result.reports), result.cut, failure, result.changed)
+    return plain(heard.reports), saves, ended
+
+
+def drawn_trials() -> st.SearchStrategy[list[dict[str, Any]]]:
+    params = st.fixed_dictionaries(
+        {
+            "lr": st.sampled_from([0.01, 0.1, 0.5]),
+            "hidden": st.sampled_from([24, 32]),
+            "dropout": st.sampled_from([0.0, 0.3]),
+            "fault": st.sampled_from(FAULTS),
+        }
+    )
+    return st.lists(params, min_size=2, max_size=6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    params=drawn_trials(),
+    ends=st.lists(st.integers(1, 3), min_size=2, max_size=3),
+    begins=st.lists(st.integers(0, 3), min_size=6, max_size=6),
+    lanes=st.integers(2, 5),
+    every=st.sampled_from([None, 2]),
+    cut_at=st.sampled_from([None, None, 2]),
+)
+def test_segments_that_come_and_go_are_as_they_are_alone(
+    tmp_path_factory: pytest.TempPathFactory,
+    params: list[dict[str, Any]],
+    ends: list[int],
+    begins: list[int],
+    lanes: int,
+    every: int | None,
+    cut_at: int | None,
+) -> None:
+    trials = [Trial(number, of, seed=11 + number, origin="random") for number, of in enumerate(params)]
+    alone, together = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("together")
+    one, many = worker(alone, 1, every), worker(together, lanes, every)
+    assert (one.lanes, many.lanes) == (1, lanes)
+    expected, found = {}, {}
+    for trial in trials:
+        for segment in _segments(trial, ends, expected):
+            heard = Heard(cut_at)
+            result = one.run(trial, segment, heard)
+            expected[trial.number, segment.attempt] = told(alone, heard, result)
+    waiting = {trial.number: begins[trial.number] for trial in trials}
+    running: dict[int, tuple[Segment, Heard]] = {}
+    generators = {trial.number: _segments(trial, ends, found) for trial in trials}
+    for _ in range(60):
+        for trial in trials:
+            waiting[trial.number] -= 1
+            if waiting[trial.number] < 0 and trial.number not in running:
+                segment = next(generators[trial.number], None)
+                if segment is not None:
+                    running[trial.number] = segment, Heard(cut_at)
+                    many.enter(trial, segment, running[trial.number][1], None)
+        for ended in many.round():
+            segment, heard = running.pop(ended.segment.trial)
+            assert segment == ended.segment
+            assert not ended.late
+            found[segment.trial, segment.attempt] = told(together, heard, ended.result)
+    assert not running
+    one.close()
+    many.close()
+    assert found == expected
+    for _, _, (_, checkpoint, *_) in expected.values():
+        if checkpoint is not None:
+            states = [read_state(root / checkpoint) for root in (alone, together)]
+            assert same_bits(*states)
+    logs = {str(path.relative_to(together)) for path in together.rglob("output.log")}
+    assert all(path.startswith("trials/0") for path in logs), "nothing was printed by all of them together"
+
+
+def _segments(trial: Trial, ends: list[int], told: dict[Any, Any]) -> Iterator[Segment]:
+    """Give a trial's segments one by one, each from where the one before it ended."""
+    start, checkpoint = 0, None
+    for attempt, more in enumerate(ends, 1):
+        yield Segment(trial.number, start, start + more, checkpoint, attempt, 1)
+        _, _, (start, checkpoint, _, _, failure, _) = told[trial.number, attempt]
+        if failure is not None or checkpoint is None:
+            return
+
+
+def test_a_checkpoint_holds_a_lane_and_not_its_neighbours(tmp_path):
+    many = worker(tmp_path, 4)
+    params = {"lr": 0.1, "hidden": 24, "dropout": 0.0, "fault": ""}
+    for number in range(4):
+        many.enter(Trial(number, params, number, "random"), Segment(number, 0, 1, None, 1, 1), Heard(), None)
+    ended = many.round()
+    assert [one.result.lanes for one in ended] == [4] * 4
+    one = worker(tmp_path / "alone", 1)
+    alone = one.run(Trial(0, params, 0, "random"), Segment(0, 0, 1, None, 1, 1), Heard())
+    sizes = {
+        (root / str(result.checkpoint) / "state.pt").stat().st_size
+        for root, result in [(tmp_path, ended[0].result), (tmp_path / "alone", alone)]
+    }
+    assert max(sizes) < 1.05 * min(sizes)
+    many.close()
+    one.close()
+    assert torch.get_num_threads() >= 1
+    assert not list(tmp_path.glob("trials/.output-*"))
