@@ -9,7 +9,7 @@ from typing import Any
 from hpsearch.backends.ray.backend import RayBackend
 from hpsearch.objective import Metric, Objective
 from hpsearch.study.directory import StudyDirectory
-from hpsearch.task import Gone, Message, Progress, Result, Task, TimedOut
+from hpsearch.task import WHOLE_WORKER, Gone, Message, Progress, Result, Task, TimedOut, WorkerShare
 from hpsearch.trial import Report, Segment, Trial
 from hpsearch.worker.job import Job
 
@@ -20,7 +20,14 @@ class Driver:
     """A backend, a study's directory for it, and what was heard."""
 
     def __init__(
-        self, backend: RayBackend, study: Path, trainable: str, widest: int = 1, save_every: int | None = None
+        self,
+        backend: RayBackend,
+        study: Path,
+        trainable: str,
+        widest: int = 1,
+        save_every: int | None = None,
+        lanes: int = 1,
+        metric: str = "value",
     ) -> None:
         self.backend = backend
         self.messages: list[Any] = []
@@ -28,12 +35,13 @@ class Driver:
         job = Job(
             study=str(study),
             name=study.name,
-            trainable=f"tests.hpsearch.support.backend_trainables:{trainable}",
+            trainable=trainable if ":" in trainable else f"tests.hpsearch.support.backend_trainables:{trainable}",
             search_path=(str(ROOT),),
-            objective=Objective(Metric("value")),
+            objective=Objective(Metric(metric)),
             save_every=save_every,
             threads=1,
             widest=widest,
+            lanes=lanes,
         )
         backend.open(job, self.messages.append)
 
@@ -50,14 +58,16 @@ class Driver:
         width: int = 1,
         timeout: float | None = None,
         after: Result | None = None,
+        share: WorkerShare | None = None,
+        attempt: int = 1,
     ) -> None:
         """Start the first attempt of a trial, or the one that goes on after a result, when there is room."""
-        self.wait_for(lambda: self.backend.capacity() >= width)
+        self.wait_for(lambda: self.backend.capacity(share or WHOLE_WORKER) >= width)
         trial = Trial(number, params, seed=number, origin="random")
-        segment = Segment(number, 0, end, None, 1, width)
+        segment = Segment(number, 0, end, None, attempt, width)
         if after is not None:
             segment = Segment(number, after.result.iteration, end, after.result.checkpoint, after.attempt + 1, width)
-        self.backend.start(Task(trial, segment, timeout))
+        self.backend.start(Task(trial, segment, timeout, share))
 
     def results(self) -> list[int]:
         return [message.trial for message in self.messages if isinstance(message, Result)]

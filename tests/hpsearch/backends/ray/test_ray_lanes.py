@@ -1,0 +1,121 @@
+"""Trials beside each other on Ray's workers: one that dies with its worker, a worker that dies, a blind node, time."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpsearch
+from hpsearch.backends.ray.backend import RayBackend
+from hpsearch.events import Failed, Lost
+from hpsearch.report.study import Study
+from hpsearch.sweep.parts import Resources
+from hpsearch.task import Gone, Result, TimedOut, WorkerShare
+from tests.hpsearch.support import lane_trainables
+from tests.hpsearch.support.conditions import beside, wait_until
+from tests.hpsearch.support.driver import Driver
+from tests.hpsearch.support.lane_sweeps import FAULTS, results, search, table
+from tests.hpsearch.support.scripted import events_of
+
+pytestmark = pytest.mark.ray
+
+SMALL = "tests.hpsearch.support.lane_trainables:Small"
+
+SHORT: dict[str, Any] = {"early_terminate": hpsearch.Hyperband(max_iter=9, eta=3)}
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Study:
+    """The same sweep in this very process, one trial at a time."""
+    return search(tmp_path / "whole", **SHORT)
+
+
+def on_ray(directory: Path, faults: tuple[str, ...] = FAULTS, **options: Any) -> Study:
+    return search(directory, faults, **{**SHORT, "backend": "ray", "workers": 2, "trials_per_worker": 5, **options})
+
+
+def lost(study: Study) -> list[Lost]:
+    return [event for event in events_of(study.directory) if isinstance(event, Lost)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_any_number_of_workers_gives_the_table_and_the_reports_of_one_process(ray_cluster, tmp_path, whole, workers):
+    study = on_ray(tmp_path / "ray", workers=workers)
+    assert table(study) == table(whole)
+    assert results(study) == results(whole)
+    assert not lost(study)
+
+
+def test_a_trial_that_kills_its_worker_takes_nothing_from_its_neighbours(ray_cluster, tmp_path):
+    faults = ("", "nan", "", "kill", "")
+    points = [{"lr": 0.1, "hidden": 24, "dropout": 0.1 * place, "fault": fault} for place, fault in enumerate(faults)]
+    options: dict[str, Any] = {"early_terminate": None, "run_cap": 5, "max_iter": 3, "points_to_try": points}
+    killed = on_ray(tmp_path / "ray", faults[1:4], **options)
+    alone = search(tmp_path / "alone", faults[1:4], **{**options, "run_cap": 3})
+    assert table(killed).splitlines()[1:4] == table(alone).splitlines()[1:]
+    assert [row.failure and row.failure.kind for row in killed.trials] == [None, None, None, "died", None]
+    counted = {event.trial for event in lost(killed) if event.counts_against_trial}
+    assert counted == {3}, "a neighbour has lost an attempt that counts"
+
+
+def test_a_worker_that_is_killed_gives_the_same_table(ray_cluster, tmp_path):
+    options: dict[str, Any] = {
+        "trainable": lane_trainables.Held,
+        "parameters": {
+            "lr": hpsearch.LogUniform(0.001, 1.0),
+            "hidden": 24,
+            "dropout": 0.1,
+            "fault": "",
+            "folder": str(tmp_path),
+        },
+    }
+    whole = search(tmp_path / "whole", **SHORT, **options)
+    for path in tmp_path.glob("*.held"):
+        path.unlink()
+    (tmp_path / "hold").touch()
+
+    def kill_one() -> None:
+        try:
+            wait_until(lambda: bool(list(tmp_path.glob("*.held"))))
+            os.kill(int(next(tmp_path.glob("*.held")).stem), signal.SIGKILL)
+        finally:
+            (tmp_path / "hold").unlink()
+
+    killing = beside(kill_one)
+    study = on_ray(tmp_path / "ray", **options)
+    killing.result()
+    assert table(study) == table(whole)
+    assert results(study) == results(whole)
+    assert lost(study)
+    assert not [event for event in events_of(study.directory) if isinstance(event, Failed)]
+
+
+@pytest.mark.exhaustive
+def test_a_node_without_sight_of_the_study_gives_the_same_table(ray_cluster, tmp_path, whole, blind_node):
+    study = on_ray(tmp_path / "ray", workers=3)
+    assert table(study) == table(whole)
+    assert results(study) == results(whole)
+    assert study.best_trial.checkpoint is not None
+    assert study.best_trial.checkpoint.is_file()
+
+
+def test_a_round_that_hangs_costs_the_one_that_hangs_alone(ray_cluster, tmp_path):
+    backend = RayBackend(Resources(workers=1, trials_per_worker=3))
+    driver = Driver(backend, tmp_path / "study", SMALL, lanes=3, metric="loss")
+    share = WorkerShare(3)
+    driver.wait_for(lambda: backend.capacity(share) == 3)
+    params = {"lr": 0.1, "hidden": 24, "dropout": 0.0}
+    for number, fault in enumerate(("", "hangs")):  # the first one still runs when the other one hangs
+        driver.start(number, {**params, "fault": fault}, end=100_000, timeout=3.0, share=share)
+    assert backend.capacity(share) == 1
+    outcomes = [driver.outcome(number) for number in range(2)]
+    assert [(type(outcome), outcome.counts_against_trial) for outcome in outcomes] == [(Gone, False)] * 2
+    for number, fault in enumerate(("", "hangs")):
+        driver.start(number, {**params, "fault": fault}, end=3, timeout=3.0, share=share, attempt=2)
+    assert isinstance(driver.outcome(0, 2), Result)
+    assert isinstance(driver.outcome(1, 2), TimedOut)
+    backend.close()
