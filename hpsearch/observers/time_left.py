@@ -109,6 +109,8 @@ class TimeLeft:
         self._live = live
         ends = any(goal.target is not None for goal in sweep.objective.goals) or sweep.limits.patience is not None
         self._may_end_any_time = ends
+        # Trials beside each other on a worker take longer the more they are, by how much differs from sweep to sweep.
+        self._is_known = sweep.resources.lanes == 1
         self._reset()
 
     def _reset(self) -> None:
@@ -201,6 +203,8 @@ class TimeLeft:
         until_limit = math.inf if limit is None else max(limit - ran, 0.0)
         if total is None and self._sweep.run_cap is None:  # nothing but the limit ends it
             return None if limit is None or self._sweep.searcher.finite else until_limit
+        if not self._is_known:
+            return None
         left = self._left(rungs, total)
         if left is None or not workers.ready or 2 * workers.wanted > 3 * workers.ready:
             return None

@@ -104,7 +104,7 @@ def create_study(
         JournalError: The directory is taken by something else.
     """
     told = provenance(folder or Path.cwd())
-    record = {"sweep": sweep.to_json(), "created": time.time(), "provenance": told, **(more or {})}
+    record = {"sweep": sweep.to_json(), "created": time.time(), "provenance": told, **_bits_of(sweep), **(more or {})}
     while True:
         place = StudyDirectory(directory or next_directory(sweep.name))
         try:
@@ -113,6 +113,12 @@ def create_study(
         except JournalError:
             if directory is not None or not os.path.lexists(place.path):
                 raise  # else another process took the name in between
+
+
+def _bits_of(sweep: Sweep) -> dict[str, str]:
+    """Give what decides about bits and isn't in the sweep: it stays as it was when the study was created."""
+    # With it a product of matrices doesn't depend on where in memory they lie: lanes have the bits of each alone.
+    return {} if sweep.trainable is None else {"mkl_cbwr": os.environ.get("MKL_CBWR", "AUTO")}
 
 
 def run_study(place: StudyDirectory, sweep: Sweep | None, run: Run, retry: Sequence[int] | None = None) -> Study:
@@ -291,7 +297,7 @@ def _go_on(
                 interrupts,
                 spent=spent,
                 discard=lambda gone: _remove(place.path, gone),
-            ).run(_job(place, sweep, run, folder))
+            ).run(_job(place, sweep, run, folder, record.get("mkl_cbwr")))
         finally:
             watching.close()
             study_state.close()
@@ -317,7 +323,7 @@ def _apply(
     return applied
 
 
-def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str) -> Job:
+def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str, mkl_cbwr: str | None) -> Job:
     return Job(
         study=str(place.path),
         name=sweep.name,
@@ -330,6 +336,7 @@ def _job(place: StudyDirectory, sweep: Sweep, run: Run, folder: str) -> Job:
         scaling=sweep.scaling.for_trainers(),
         widest=sweep.resources.widest,
         lanes=sweep.resources.lanes,
+        mkl_cbwr=mkl_cbwr,
     )
 
 

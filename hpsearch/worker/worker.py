@@ -7,6 +7,8 @@ import copy
 import os
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +56,14 @@ class Worker:
         node = node or os.environ.get("HPSEARCH_COMM_HOST", "")
         interface = interface or os.environ.get("HPSEARCH_COMM_INTERFACE") or None
         self._runner: CommandRunner | InProcess
+        self._environment = ExitStack()
         if isinstance(job.trainable, CommandLine):
             self._log = AttemptLog(None)
             store = GangStore(node, interface) if job.widest > 1 else None
             self._runner = CommandRunner(job.trainable, job.threads, store)
         else:
             self._log = AttemptLog(log)
+            self._environment.enter_context(_mkl(job.mkl_cbwr))  # before torch computes anything
             self._runner = InProcess(job.trainable, job.search_path, job.threads, GangListener(node, interface))
         self._lanes: Lanes | None = None
         self.why_whole: str | None = None
@@ -175,6 +179,7 @@ class Worker:
         if self._lanes is not None:
             self._lanes.close()
         self._runner.close()
+        self._environment.close()
 
     def _make_lanes(self, at_hand: Path) -> None:
         """Let segments run beside each other, where the trainable is one that can."""
@@ -212,3 +217,16 @@ class Worker:
             parent=None if parent is None else parent.number,
             parent_checkpoint=None if parent is None else path,
         )
+
+
+@contextlib.contextmanager
+def _mkl(mode: str | None) -> Iterator[None]:
+    """Set MKL_CBWR where it isn't set; MKL reads it when torch multiplies for the first time in a process."""
+    if mode is None or "MKL_CBWR" in os.environ:
+        yield
+        return
+    os.environ["MKL_CBWR"] = mode
+    try:
+        yield
+    finally:
+        os.environ.pop("MKL_CBWR", None)

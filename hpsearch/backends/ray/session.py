@@ -130,6 +130,8 @@ class Pool:
     def __init__(self, shared: bool, pulse: Pulse) -> None:
         self.shared = shared
         self.pulse = pulse
+        self.mkl_cbwr: str | None = None
+        """Of the idle workers, which is fixed once they have computed something."""
         self._guard = threading.Lock()
         self._idle: dict[Shape, list[tuple[Any, str]]] = {}
         self._timer: threading.Timer | None = None

@@ -67,8 +67,9 @@ class WorkerPool:
         self.slots: Slots = Slots(ahead=job.widest == 1 and not fresh, lanes=job.lanes)
         self._told_why_whole = False
         self._fresh = fresh
-        if fresh:
+        if fresh or pool.mkl_cbwr != job.mkl_cbwr:
             pool.empty()
+        pool.mkl_cbwr = job.mkl_cbwr
         self.wanted = shape.room() if asked is None else asked
         self._asked = asked
         self._shape = shape

@@ -80,9 +80,9 @@ def workers(study: Study) -> Section | None:
     segments, spans = _segments(study)
     if not segments or not spans:
         return None
-    lanes = _lanes(segments)
-    count = max(len(lanes), max((workers for *_, workers in spans), default=0))
-    busy = sum(one.ended - one.began for lane in lanes for one in lane)
+    lanes, of_worker = _lanes(segments), study.sweep.resources.lanes
+    count = max(math.ceil(len(lanes) / of_worker), max((workers for *_, workers in spans), default=0))
+    busy = sum(_busy_seconds(segments, *span) for span in spans)
     there = sum((ended - began) * workers for began, ended, workers in spans)
     idle = max(0.0, there - busy)
     share = f"{idle / there:.0%}" if there else "none"
@@ -110,6 +110,8 @@ def workers(study: Study) -> Section | None:
         told,
         "Colours part one trial from the next; red are segments that failed, or were lost with their worker.",
     ]
+    if len(lanes) > count:
+        words.append(f"Rows are trials beside each other: up to {of_worker} on each worker.")
     if len(lanes) > len(shown):
         words.append(f"The first {len(shown)} are drawn.")
     if every > 1:
@@ -162,8 +164,19 @@ def _segments(study: Study) -> tuple[list[_Busy], list[tuple[float, float, int]]
             rest(when)  # nobody is idle who isn't asked to work
         last = when
     close(last)
-    most = _most_at_once(found)
+    most = math.ceil(_most_at_once(found) / study.sweep.resources.lanes)
     return found, [(began, ended, workers or most) for began, ended, workers in spans if ended > began]
+
+
+def _busy_seconds(segments: list[_Busy], began: float, ended: float, workers: int) -> float:
+    """Add up the seconds in which workers had something to do: trials spread over all before any has two."""
+    changes = sorted([(one.began, 1) for one in segments] + [(one.ended, -1) for one in segments])
+    seconds, last, running = 0.0, began, 0
+    for when, change in [*changes, (ended, 0)]:
+        here = min(max(when, began), ended)
+        seconds += (here - last) * min(running, workers)
+        last, running = here, running + change
+    return seconds
 
 
 def _most_at_once(segments: list[_Busy]) -> int:
