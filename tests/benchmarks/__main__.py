@@ -13,6 +13,7 @@ _BENCHMARKS = (
     "hyperband",
     "trainer_overhead",
     "lanes",
+    "fused_sweeps",
     "throughput",
     "elastic",
     "elastic_simulated",

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.benchmarks.plain_trial import PlainTrial
 
-__all__ = ["bare_seconds"]
+__all__ = ["RAY_NICENESS", "bare_seconds", "shares"]
 
 _Trials = Sequence[tuple[Mapping[str, Any], int]]
 
@@ -28,7 +28,7 @@ def bare_seconds(trials: _Trials, processes: int) -> float:
     """
     context = multiprocessing.get_context("spawn")
     ends = []
-    for share in _shares(trials, processes):
+    for share in shares(trials, processes):
         here, there = context.Pipe()
         context.Process(target=_train, args=(there, share), daemon=True).start()
         ends.append(here)
@@ -42,7 +42,8 @@ def bare_seconds(trials: _Trials, processes: int) -> float:
     return time.perf_counter() - began
 
 
-def _shares(trials: _Trials, processes: int) -> list[list[tuple[Mapping[str, Any], int]]]:
+def shares(trials: _Trials, processes: int) -> list[list[tuple[Mapping[str, Any], int]]]:
+    """Spread trials so that each process gets as many iterations, as nearly as can be; the longest come first."""
     shares: list[list[tuple[Mapping[str, Any], int]]] = [[] for _ in range(processes)]
     for trial in sorted(trials, key=lambda trial: -trial[1]):
         min(shares, key=lambda share: sum(count for _, count in share)).append(trial)

@@ -101,7 +101,7 @@ def test_a_trial_over_its_timeout_leaves_and_its_neighbours_stay(tmp_path):
 
 
 def test_what_isnt_a_trainer_runs_one_at_a_time_and_the_sweep_says_so(tmp_path, capsys):
-    options = {"trainable": lane_trainables.function, "faults": ("",)}
+    options: dict[str, Any] = {"trainable": lane_trainables.function, "faults": ("",)}
     one = search(tmp_path / "one", **options)
     more = search(tmp_path / "more", trials_per_worker=4, progress=True, **options)
     told = "trials run one at a time on a worker: only a Trainer is trained an epoch at a time"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ class Driver:
             threads=1,
             widest=widest,
             lanes=lanes,
+            mkl_cbwr=os.environ["MKL_CBWR"],  # as of studies, whose workers may be those of this one
         )
         backend.open(job, self.messages.append)
 

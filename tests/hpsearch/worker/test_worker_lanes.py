@@ -103,7 +103,8 @@ def test_segments_that_come_and_go_are_as_they_are_alone(
     alone, together = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("together")
     one, many = worker(alone, 1, every), worker(together, lanes, every)
     assert (one.lanes, many.lanes) == (1, lanes)
-    expected, found = {}, {}
+    expected: dict[Any, Any] = {}
+    found: dict[Any, Any] = {}
     for trial in trials:
         for segment in _segments(trial, ends, expected):
             heard = Heard(cut_at)
@@ -116,10 +117,10 @@ def test_segments_that_come_and_go_are_as_they_are_alone(
         for trial in trials:
             waiting[trial.number] -= 1
             if waiting[trial.number] < 0 and trial.number not in running:
-                segment = next(generators[trial.number], None)
-                if segment is not None:
-                    running[trial.number] = segment, Heard(cut_at)
-                    many.enter(trial, segment, running[trial.number][1], None)
+                following = next(generators[trial.number], None)
+                if following is not None:
+                    running[trial.number] = following, Heard(cut_at)
+                    many.enter(trial, following, running[trial.number][1], None)
         for ended in many.round():
             segment, heard = running.pop(ended.segment.trial)
             assert segment == ended.segment
