@@ -127,8 +127,8 @@ def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.fixture(params=["inline", "simulated", RAY])
-def undivided(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Every backend whose workers run one task at a time."""
+def shipped(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Every backend that a sweep may run on."""
     made = make_place(request.param, request, StudyDirectory(tmp_path / "study"))
     yield made
     made.backend.close()
@@ -212,16 +212,23 @@ def test_capacity_falls_by_one_with_each_start_and_comes_back(place: Place):
     assert place.backend.capacity() == before
 
 
-def test_a_share_of_a_worker_is_refused_where_workers_are_not_divided(undivided: Place):
-    undivided.open()
-    undivided.wait_for_capacity()
-    assert undivided.backend.capacity(WorkerShare(2)) == 0
-    trial = Trial(0, {"x": X, "folder": str(undivided.study)}, seed=0, origin="random")
+def test_a_share_of_a_worker_is_all_of_it_or_refused_where_trials_run_one_at_a_time(shipped: Place):
+    shipped.open()
+    shipped.wait_for_capacity()
+    whole = shipped.backend.capacity()
+    trial = Trial(0, {"x": X, "folder": str(shipped.study)}, seed=0, origin="random")
     task = Task(trial, Segment(0, 0, 1, None, 1), None, WorkerShare(2))
-    with pytest.raises(BackendError, match="trial 0 asks for one of 2 lanes of a worker"):
-        undivided.backend.start(task)
-    undivided.start(1, 0, 1)
-    assert list(undivided.results(1)) == [1]
+    assert shipped.backend.capacity(WorkerShare(2)) == (whole if shipped.backend.divides else 0)
+    if shipped.backend.divides:
+        shipped.backend.start(task)
+        assert list(shipped.results(1)) == [0]
+        shipped.wait_for_capacity()
+        shipped.messages.clear()
+    else:
+        with pytest.raises(BackendError, match="trial 0 asks for one of 2 lanes of a worker"):
+            shipped.backend.start(task)
+    shipped.start(1, 0, 1)
+    assert list(shipped.results(1)) == [1]
 
 
 def test_a_cut_of_an_attempt_that_has_ended_does_nothing(place: Place):
@@ -279,16 +286,16 @@ def test_wide_and_narrow_tasks_share_the_workers(wide: Place):
     assert sorted(wide.results(5)) == list(range(5))
 
 
-def test_a_segment_ends_at_the_report_that_reaches_the_target(undivided: Place):
-    undivided.open(target=3 * X)
-    undivided.wait_for_capacity()
-    undivided.start(0, 0, 9)
-    result = undivided.results(1)[0].result
+def test_a_segment_ends_at_the_report_that_reaches_the_target(shipped: Place):
+    shipped.open(target=3 * X)
+    shipped.wait_for_capacity()
+    shipped.start(0, 0, 9)
+    result = shipped.results(1)[0].result
     assert (result.failure, result.cut, result.iteration) == (None, True, 3)
     assert result.checkpoint is not None
-    undivided.wait_for_capacity()
-    undivided.start(1, 0, 3)
-    result = undivided.results(2)[1].result
+    shipped.wait_for_capacity()
+    shipped.start(1, 0, 3)
+    result = shipped.results(2)[1].result
     assert (result.failure, result.cut, result.iteration) == (None, False, 3)  # which is its end anyway
 
 

@@ -52,6 +52,7 @@ class PackingBackend(Backend):
     """
 
     name = "packing"
+    divides = True
 
     def __init__(self, workers: int, metric: Callable[[Trial, int], float]) -> None:
         self._free = [Fraction(1)] * workers
