@@ -119,7 +119,8 @@ def search(
             `workers_per_trial`.
         elastic: False: every trial runs on `workers_per_trial`.
         trials_per_worker: Trials that a worker trains beside each other, as lanes of one computation, where the
-            trainable is a `Trainer`; "auto": 16 where a worker has one CPU and no GPU. It changes no result.
+            trainable is a `Trainer`; "auto": 16 where a worker has one CPU and no GPU. It changes no more of a
+            result than `workers` does.
         fresh_process: Run each segment in a worker process that ran nothing before; on Ray only.
         scaling: How batch and learning rate follow the workers of a trial: a `Scaling`, or a mapping of its keys.
         max_time: Seconds after which the sweep ends; it can be resumed with more.

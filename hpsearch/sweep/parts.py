@@ -38,7 +38,8 @@ class Resources(Settings):
     """`false`: every trial runs on `workers_per_trial`, whatever `max_workers_per_trial` says."""
     trials_per_worker: Annotated[Count | Literal["auto"], HOW] = 1
     """Trials that a worker trains beside each other, [as lanes of one computation](lanes.md), where the trainable is a
-    `Trainer`; `auto`: 16 where a worker has one CPU and no GPU, else 1. It changes no result."""
+    `Trainer`; `auto`: 16 where a worker has one CPU and no GPU, else 1. It changes no more of a result than `workers`
+    does."""
     fresh_process: Annotated[bool, HOW] = False
     """`true`: each segment runs in a worker process that ran nothing before, [so that trials share
     nothing](trainables.md#what-trials-share). It costs the start of a process, with torch, per segment. On Ray only; a

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from hpsearch.worker.parked import Parked
+
+
+def test_what_came_first_goes_first_where_there_are_too_many_or_they_are_too_large():
+    parked: Parked[str] = Parked(most=3, most_bytes=100)
+    for trial in range(4):
+        parked.put(trial, f"object {trial}", 10)
+    assert parked.take(0) is None
+    assert parked.take(2) == "object 2"
+    assert parked.take(2) is None
+    parked.put(5, "large", 85)
+    assert parked.take(1) is None
+    assert parked.take(3) == "object 3"
+    parked.put(6, "larger than all", 101)
+    assert [parked.take(trial) for trial in (5, 6)] == [None, None]
+
+
+def test_what_a_trial_leaves_again_is_in_place_of_what_it_left_before():
+    parked: Parked[str] = Parked(most=2, most_bytes=100)
+    parked.put(1, "first", 60)
+    parked.put(1, "second", 60)
+    assert parked.take(1) == "second"
+    parked.put(1, "third", 1)
+    parked.clear()
+    assert parked.take(1) is None
