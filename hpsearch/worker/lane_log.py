@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
 from hpsearch.worker.attempt_log import LOG
@@ -24,17 +23,13 @@ class LaneLog:
         self.path = at_hand
         """What the lane writes to in its next turn."""
 
-    @contextlib.contextmanager
-    def filed(self) -> Iterator[None]:
-        """Put what is written in this turn into its place, at the turn's end."""
-        try:
-            yield
-        finally:
-            if self.path != self._own:
-                with contextlib.suppress(FileNotFoundError):
-                    if self.path.stat().st_size:
-                        self.path.rename(self._made())
-                        self.path = self._own
+    def file(self) -> None:
+        """Put what was written in a turn into its place, at the turn's end."""
+        if self.path != self._own:
+            with contextlib.suppress(FileNotFoundError):
+                if self.path.stat().st_size:
+                    self.path.rename(self._made())
+                    self.path = self._own
 
     def add(self, text: str) -> None:
         """Add text; a log that can't be written is nobody's failure."""

@@ -7,6 +7,7 @@ the object that it had alone. What comes of it is to the bit what `InProcess` gi
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import time
 from collections import defaultdict
@@ -14,13 +15,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpsearch.errors import Interrupted
+from hpsearch.errors import Interrupted, StorageError, UnwritableError
 from hpsearch.task import SegmentResult
 from hpsearch.trainable import random_state
 from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.current import set_current_trial
 from hpsearch.trainable.failures import bounded, failure_of
 from hpsearch.trainable.running_trial import RunningTrial
+from hpsearch.trainable.storage import writing
 from hpsearch.trial import Failure, Report, Segment
 from hpsearch.worker.attempt import Attempt
 from hpsearch.worker.job import Channel
@@ -171,7 +173,7 @@ class Lanes:
         """
         outer = set_current_trial(lane.trial)
         try:
-            with lane.log.filed(), self._output.to(lane.log.path), kept() as settings:
+            with self._printing_to(lane.log), kept() as settings:
                 before = self._around or settings
                 apply(lane.settings)
                 if lane.generators:
@@ -192,7 +194,7 @@ class Lanes:
         for lane in lanes:
             kinds[self._kind(lane.settings)].append(lane)
         for kind, alike in kinds.items():
-            if self._unsafe or kind == len(self._kinds):
+            if self._unsafe or kind == _MOST_KINDS:
                 stepped: Sequence[Stepped] = [self._by_itself(lane) for lane in alike]
             else:
                 stepped = self._together(kind, alike)
@@ -209,16 +211,34 @@ class Lanes:
 
     def _together(self, kind: int, lanes: Sequence[_Lane]) -> Sequence[Stepped]:
         """Train those for an epoch that have the same settings of the process."""
-        with self._log.filed(), self._output.to(self._log.path), kept() as settings:
-            apply(self._kinds[kind])
-            self._around = settings
-            try:
-                stepped = self._fusers[kind].step([lane.object for lane in lanes])
-            finally:
-                self._around = None
-            if settings.changes() != self._kinds[kind]:
-                self._unsafe = "training changes settings of the process"
+        from hpsearch_trainers.lanes import Stepped
+
+        try:
+            with self._printing_to(self._log), kept() as settings:
+                apply(self._kinds[kind])
+                self._around = settings
+                try:
+                    stepped = self._fusers[kind].step([lane.object for lane in lanes])
+                finally:
+                    self._around = None
+                if settings.changes() != self._kinds[kind]:
+                    self._unsafe = "training changes settings of the process"
+        except (StorageError, UnwritableError) as error:
+            return [Stepped(None, error) for _ in lanes]
         return stepped
+
+    @contextlib.contextmanager
+    def _printing_to(self, log: LaneLog) -> Iterator[None]:
+        """Let what is printed inside go to a log."""
+        redirected = contextlib.ExitStack()
+        with writing(f"the output {log.path}"):  # not around what runs inside, whose errors are its own
+            redirected.enter_context(self._output.to(log.path))
+        try:
+            with redirected:
+                yield
+        finally:
+            with writing(f"the output {log.path}"):
+                log.file()
 
     def _by_itself(self, lane: _Lane) -> Stepped:
         from hpsearch_trainers.lanes import Stepped
@@ -387,7 +407,9 @@ def _with_own_memory(state: Any) -> Any:
         shared = state.untyped_storage().nbytes() > state.numel() * state.element_size()
         return state.detach().clone() if shared else state
     if isinstance(state, dict):
-        return type(state)((name, _with_own_memory(value)) for name, value in state.items())
+        own = copy.copy(state)  # with the versions of modules that a model's state has as an attribute
+        own.update((name, _with_own_memory(value)) for name, value in state.items())
+        return own
     if type(state) in (list, tuple):
         return type(state)(_with_own_memory(value) for value in state)
     return state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,3 +167,19 @@ def test_a_checkpoint_holds_a_lane_and_not_its_neighbours(tmp_path):
     one.close()
     assert torch.get_num_threads() >= 1
     assert not list(tmp_path.glob("trials/.output-*"))
+
+
+def test_a_full_disk_is_the_storages_fault_and_no_trials(tmp_path, monkeypatch):
+    many = worker(tmp_path, 4)
+    params = {"lr": 0.1, "hidden": 24, "dropout": 0.0, "fault": ""}
+    for number in range(2):
+        many.enter(Trial(number, params, number, "random"), Segment(number, 0, 9, None, 1, 1), Heard(), None)
+    assert many.round() == []
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("hpsearch.worker.output._open_above", full)
+    failures = [ended.result.failure for ended in many.round()]
+    assert [failure and failure.kind for failure in failures] == ["storage"] * 2
+    many.close()
