@@ -119,3 +119,23 @@ def test_a_round_that_hangs_costs_the_one_that_hangs_alone(ray_cluster, tmp_path
     assert isinstance(driver.outcome(0, 2), Result)
     assert isinstance(driver.outcome(1, 2), TimedOut)
     backend.close()
+
+
+def test_a_cut_ends_one_lane_at_a_report_with_a_checkpoint_and_no_other(ray_cluster, tmp_path):
+    backend = RayBackend(Resources(workers=1, trials_per_worker=3))
+    driver = Driver(backend, tmp_path / "study", SMALL, lanes=3, metric="loss")
+    share = WorkerShare(3)
+    params = {"lr": 0.1, "hidden": 24, "dropout": 0.0, "fault": ""}
+    for number in range(3):
+        driver.start(number, params, end=100_000, share=share)
+        driver.metrics(number)
+    backend.cut(1, 1)
+    cut = driver.outcome(1)
+    assert (cut.result.cut, cut.result.failure) == (True, None)
+    assert (tmp_path / "study" / cut.result.checkpoint / "state.pt").is_file()
+    before = {number: len(driver.reports(number)) for number in (0, 2)}
+    driver.wait_for(lambda: all(len(driver.reports(number)) > before[number] for number in (0, 2)))
+    driver.start(1, params, end=cut.result.iteration + 2, after=cut, share=share)
+    assert driver.outcome(1, 2).result.iteration == cut.result.iteration + 2
+    assert not [message for message in driver.messages if isinstance(message, Gone)]
+    backend.close(kill=True)
