@@ -125,9 +125,9 @@ def _ends_in_good_order() -> Iterator[None]:
     try:
         yield
     finally:
-        if not ends:  # else the process is about to end: a signal that comes late changes nothing
-            for number, handler in former.items():
-                signal.signal(number, handler)
+        # Where it ends, a signal that comes late changes nothing, also when Python has put its own handlers away.
+        for number, handler in former.items():
+            signal.signal(number, signal.SIG_IGN if ends else handler)
 
 
 def _has_display() -> bool:

@@ -36,14 +36,14 @@ class Resources(Settings):
     """Workers that a trial may get while nothing else can use them; none: `workers_per_trial`, so none widens."""
     elastic: Annotated[bool, HOW] = True
     """`false`: every trial runs on `workers_per_trial`, whatever `max_workers_per_trial` says."""
-    trials_per_worker: Annotated[Count | Literal["auto"], HOW] = 1
-    """Trials that a worker trains beside each other, [as lanes of one computation](lanes.md), where the trainable is a
-    `Trainer`; `auto`: 16 where a worker has one CPU and no GPU, else 1. It changes no more of a result than `workers`
-    does."""
     fresh_process: Annotated[bool, HOW] = False
     """`true`: each segment runs in a worker process that ran nothing before, [so that trials share
     nothing](trainables.md#what-trials-share). It costs the start of a process, with torch, per segment. On Ray only; a
     script has its own process anyway."""
+    trials_per_worker: Annotated[Count | Literal["auto"], HOW] = 1
+    """Trials that a worker trains beside each other, [as lanes of one computation](lanes.md), where the trainable is a
+    `Trainer`; `auto`: 16 where a worker has one CPU and no GPU, else 1. It changes no more of a result than `workers`
+    does."""
 
     def check(self) -> None:
         """Check that the widths fit each other, and that a worker's GPUs can be had."""

@@ -202,8 +202,9 @@ def test_segments_are_listed_with_their_widths_and_the_reasons(here, hpsearch_co
     assert [cell.strip() for cell in lines[3].split("  ") if cell][-3:] == [WIDENED, f"reverted: {HARM}", "3.0 s"]
     text = hpsearch_command("trials", "wide", "--segments", "--format", "csv").out
     rows = json.loads(hpsearch_command("trials", "wide", "--segments", "--format", "json").out)
-    assert text.splitlines()[0] == ",".join(rows[0]) == "trial,attempt,start,end,width,reason,ended,message,seconds"
-    assert text.splitlines()[4] == f"1,2,1,3,4,{WIDENED},reverted,{HARM},3.0"
+    head = "trial,attempt,start,end,width,reason,ended,message,seconds,lanes"
+    assert text.splitlines()[0] == ",".join(rows[0]) == head
+    assert text.splitlines()[4] == f"1,2,1,3,4,{WIDENED},reverted,{HARM},3.0,1"
     assert [row["ended"] for row in rows] == ["finished", "finished", "finished", "reverted", "finished"]
 
 
@@ -254,7 +255,7 @@ def test_what_a_searcher_of_ones_own_prints_is_no_part_of_the_data(here, hpsearc
 def test_trials_as_json_and_as_a_table(study, hpsearch_command):
     rows = json.loads(hpsearch_command("trials", study, "--format", "json").out)
     assert [row["trial"] for row in rows] == [0, 1, 2, 3]
-    assert set(rows[0]) == {"trial", "state", "iterations", "value", "params", "width", "metrics"}
+    assert set(rows[0]) == {"trial", "state", "iterations", "value", "params", "width", "lanes", "metrics"}
     head, _, *lines = hpsearch_command("trials", study).out.strip().splitlines()
     assert head.split() == ["trial", "state", "iterations", "loss", "x"]
     assert [line.split()[0] for line in lines] == ["0", "1", "2", "3"]

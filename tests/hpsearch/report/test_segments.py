@@ -76,7 +76,7 @@ def test_csv_and_json_hold_the_same_rows():
     rows = segment_rows(EVENTS, live=True)
     text = segments_to_csv(rows)
     assert text.startswith(
-        "trial,attempt,start,end,width,reason,ended,message,seconds\n0,1,0,3,1,no more are free,cut,,1.25\n"
+        "trial,attempt,start,end,width,reason,ended,message,seconds,lanes\n0,1,0,3,1,no more are free,cut,,1.25,1\n"
     )
     parsed = json.loads(segments_to_json(rows))
     assert parsed[2] == {
@@ -89,6 +89,7 @@ def test_csv_and_json_hold_the_same_rows():
         "ended": "reverted",
         "message": NAN,
         "seconds": 4.0,
+        "lanes": 1,
     }
     back = list(csv.DictReader(io.StringIO(text, newline="")))
     assert back == [{key: "" if value is None else str(value) for key, value in row.items()} for row in parsed]

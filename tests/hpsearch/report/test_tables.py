@@ -93,6 +93,7 @@ def test_json_holds_the_params_as_values_and_is_strict():
             "value": "Infinity",
             "params": {"lr": [1, 2], "opt.name": None},
             "width": 1,
+            "lanes": 1,
             "metrics": {},
         },
         {
@@ -102,6 +103,7 @@ def test_json_holds_the_params_as_values_and_is_strict():
             "value": None,
             "params": {"lr": 0.1, "opt.name": "sgd"},
             "width": 2,
+            "lanes": 1,
             "metrics": {},
             "reverted": REVERTED,
             "failure": {"kind": "raised", "message": "ValueError: no"},

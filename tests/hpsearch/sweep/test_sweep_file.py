@@ -64,7 +64,7 @@ def test_a_file_with_every_key_of_ours(write):
               - {lr: 0.5, model: {depth: 2}}
               - {model.depth: 3}
             resources: {workers: 4, cpus_per_worker: 2, gpus_per_worker: 0.5, workers_per_trial: 2,
-                        max_workers_per_trial: 4, elastic: false, fresh_process: true}
+                        max_workers_per_trial: 4, elastic: false, fresh_process: true, trials_per_worker: 1}
             scaling: {batch: per_worker, lr: sqrt, warmup_epochs: 2, max_global_batch: 512, tolerance: 0.25}
             limits: {max_time: 1h30m, trial_timeout: 90, max_retries: 2, max_failures: none}
             checkpoints: {keep: all, every: 5}
