@@ -104,11 +104,11 @@ class Names:
 def scale_of(values: Iterable[float], log: bool = False, whole: bool = False) -> Linear | Log:
     """Give a scale that holds values, but for immense ones, with some room at both ends.
 
-    It is logarithmic where that is asked for and all are above 0. Of no values it goes from 0 to 1.
+    It is logarithmic where that is asked for and all are above 0, and not next to it. Of no values it goes from 0 to 1.
     """
     known: Sequence[float] = [value for value in values if abs(value) < _FAR]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
-    if log and low > 0:
+    if log and low > 1 / _FAR:
         room = (high / low) ** _ROOM
         return Log(low / room, high * room)
     room = _ROOM * (high - low)

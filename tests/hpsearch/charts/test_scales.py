@@ -6,7 +6,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hpsearch.charts import Linear, Log, Names, scale_of
@@ -15,6 +15,7 @@ NUMBERS = st.floats(-1e12, 1e12, allow_nan=False)
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=8), st.booleans(), st.booleans())
+@example([1.0, 2.2e-309], True, False)
 def test_every_value_lies_on_the_axis_and_marks_are_few(values, log, whole):
     scale = scale_of(values, log, whole)
     shares = [scale.share(value) for value in values]
