@@ -51,6 +51,10 @@ class Backend(ABC):
         whose trainable can't be a lane takes one task that asks for a share, as if it asked for all of it.
         """
 
+    def share(self, lanes: int) -> WorkerShare | None:
+        """Give what a task asks for that may be one of so many lanes of a worker; None: all of it."""
+        return WorkerShare(lanes) if self.divides and lanes > 1 else None
+
     @abstractmethod
     def start(self, task: Task) -> None:
         """Run a task in the place that it asks for; there was capacity for it.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +23,7 @@ from hpsearch.study.history import Step, steps
 from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry, JournaledState
 from hpsearch.study.labels import Labels, labels_of
+from hpsearch.study.no_collections import no_collections
 from hpsearch.study.provenance import identity_of
 from hpsearch.study.standing import Standing
 from hpsearch.sweep.sweep import Sweep
@@ -379,7 +378,7 @@ def study_of(
     """
     sweep = stored_sweep(record)
     journaled, standing = JournaledState(sweep), Standing(sweep, live)
-    with _no_collections():
+    with no_collections():
         for entry in journaled.read(history):
             standing.take(entry)
     # As the process that runs it does after each commit: what nothing needs is gone, or about to go.
@@ -391,18 +390,6 @@ def study_of(
         journaled.leave(ended)
     provenance, created = record.get("provenance", {}), record.get("created", 0.0)
     return Study(path, sweep, ended.state, ended.message, provenance, created, journaled, entries, record.get("rerun"))
-
-
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Let the collector of cycles rest: of what is read all is kept, and looking at it takes a tenth of the time."""
-    rests = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if rests:
-            gc.enable()
 
 
 def stored_sweep(record: dict[str, Any]) -> Sweep:

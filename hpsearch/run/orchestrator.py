@@ -24,7 +24,7 @@ from hpsearch.study.journal import Journal
 from hpsearch.study.requests import Request, person
 from hpsearch.study.state import Next, StudyState
 from hpsearch.sweep.sweep import Sweep
-from hpsearch.task import WHOLE_WORKER, Gone, Message, Notice, Progress, Result, Task, TimedOut, WorkerShare
+from hpsearch.task import WHOLE_WORKER, Gone, Message, Notice, Progress, Result, Task, TimedOut
 from hpsearch.trial import Report, Segment
 from hpsearch.widths.widths import Widths
 from hpsearch.worker.job import Job
@@ -77,9 +77,7 @@ class Orchestrator:
         self._enough = enough
         self._journal = journal
         self._backend = backend
-        lanes = sweep.resources.lanes
-        self._share = WorkerShare(lanes) if lanes > 1 and backend.divides else None
-        self._place = self._share or WHOLE_WORKER
+        self._share = backend.share(sweep.resources.lanes)
         self._observers = observers
         self._interrupts = interrupts
         self._spent = spent
@@ -196,7 +194,7 @@ class Orchestrator:
         return self._backend.now() - self._searching_since >= _SEARCHING_SHARE * seconds / count
 
     def _filled(self) -> bool:
-        free = self._backend.capacity(self._place)
+        free = self._backend.capacity(self._share or WHOLE_WORKER)
         while True:
             starts: list[Started] = []
             upcoming = self._study_state.upcoming(self._has_waited())

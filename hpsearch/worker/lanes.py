@@ -20,12 +20,12 @@ from hpsearch.task import SegmentResult
 from hpsearch.trainable import random_state
 from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.current import set_current_trial
-from hpsearch.trainable.failures import bounded, failure_of
+from hpsearch.trainable.failures import bounded
 from hpsearch.trainable.running_trial import RunningTrial
 from hpsearch.trainable.storage import writing
-from hpsearch.trial import Failure, Report, Segment
-from hpsearch.worker.attempt import Attempt
+from hpsearch.trial import Segment
 from hpsearch.worker.job import Channel
+from hpsearch.worker.lane import Lane, Standing
 from hpsearch.worker.lane_log import LaneLog
 from hpsearch.worker.output import OutputRedirect
 from hpsearch.worker.parked import Parked
@@ -91,10 +91,10 @@ class Lanes:
         """One for each of `_kinds`: a fuser lets go of those that it isn't given."""
         self._kinds: list[Mapping[str, Any]] = []
         """The settings of the process that lanes have had so far; those are trained together that have the same."""
-        self._new: list[_Lane] = []
-        self._lanes: list[_Lane] = []
-        self._by_object: dict[int, _Lane] = {}
-        self._parked: Parked[_Standing] = Parked()
+        self._new: list[Lane] = []
+        self._lanes: list[Lane] = []
+        self._by_object: dict[int, Lane] = {}
+        self._parked: Parked[Standing] = Parked()
         self._around: Kept | None = None
         """What the process was before the settings of those that are trained together were put in force."""
         self._unsafe = ""
@@ -109,7 +109,7 @@ class Lanes:
             channel: Hears of it.
             timeout: Seconds that it may be charged for: its build, and its part of each epoch.
         """
-        self._new.append(_Lane(assignment, segment, channel, timeout, self._at_hand))
+        self._new.append(Lane(assignment, segment, channel, timeout, self._at_hand))
 
     def round(self) -> list[Ended]:
         """Let new segments begin, and train each of all for an epoch; give those that have come to their end.
@@ -143,7 +143,7 @@ class Lanes:
         self._parked.clear()
         self._at_hand.unlink(missing_ok=True)
 
-    def _begin(self, lane: _Lane) -> None:
+    def _begin(self, lane: Lane) -> None:
         """Make a segment's object, or take up the one that stands where it begins."""
         assignment = lane.assignment
         standing = self._parked.take(assignment.number)
@@ -158,7 +158,7 @@ class Lanes:
             if lane.standing is None:
                 random_state.seed_all(lane.trial.seed)
                 made = self._target(lane.trial)
-                lane.standing = _Standing(made, lane.trial, settings())
+                lane.standing = Standing(made, lane.trial, settings())
                 if assignment.checkpoint is not None:
                     made.load_state_dict(lane.trial.checkpoint)
             lane.steps = lane.trial.iterations()
@@ -166,7 +166,7 @@ class Lanes:
         self._by_object[id(lane.standing.object)] = lane
 
     @contextlib.contextmanager
-    def _turn(self, lane: _Lane) -> Iterator[Callable[[], Mapping[str, Any]]]:
+    def _turn(self, lane: Lane) -> Iterator[Callable[[], Mapping[str, Any]]]:
         """Let what runs inside find the process as its own trial left it: generators, settings, and output.
 
         Gives what tells the settings that have been changed.
@@ -188,9 +188,9 @@ class Lanes:
             lane.changed |= dict.fromkeys(settings.changed)
             lane.stuck |= dict.fromkeys(settings.stuck)
 
-    def _train(self, lanes: Sequence[_Lane]) -> None:
+    def _train(self, lanes: Sequence[Lane]) -> None:
         """Train each for an epoch, and report it."""
-        kinds: defaultdict[int, list[_Lane]] = defaultdict(list)
+        kinds: defaultdict[int, list[Lane]] = defaultdict(list)
         for lane in lanes:
             kinds[self._kind(lane.settings)].append(lane)
         for kind, alike in kinds.items():
@@ -209,7 +209,7 @@ class Lanes:
             self._kinds.append(settings)
         return self._kinds.index(settings)
 
-    def _together(self, kind: int, lanes: Sequence[_Lane]) -> Sequence[Stepped]:
+    def _together(self, kind: int, lanes: Sequence[Lane]) -> Sequence[Stepped]:
         """Train those for an epoch that have the same settings of the process."""
         from hpsearch_trainers.lanes import Stepped
 
@@ -240,7 +240,7 @@ class Lanes:
             with writing(f"the output {log.path}"):
                 log.file()
 
-    def _by_itself(self, lane: _Lane) -> Stepped:
+    def _by_itself(self, lane: Lane) -> Stepped:
         from hpsearch_trainers.lanes import Stepped
 
         began, metrics, raised = time.perf_counter(), None, None
@@ -254,7 +254,7 @@ class Lanes:
         reason = self._unsafe or "it changes settings of the process, as hardly another trial does"
         return Stepped(metrics, raised, 1, reason, time.perf_counter() - began)
 
-    def _reported(self, lane: _Lane, stepped: Stepped) -> None:
+    def _reported(self, lane: Lane, stepped: Stepped) -> None:
         lane.seconds += stepped.seconds
         lane.fused = max(lane.fused, stepped.lanes)
         if stepped.alone_because is not None:
@@ -267,7 +267,7 @@ class Lanes:
             lane.trial.report(stepped.metrics, lambda: self._state(lane))
             next(lane.steps, None)
 
-    def _state(self, lane: _Lane) -> Any:
+    def _state(self, lane: Lane) -> Any:
         """Give what continues a lane; its tensors are parts of what lanes share, which a file must not hold."""
         generators = lane.generators  # whether something is saved changes nothing that comes after
         try:
@@ -276,7 +276,7 @@ class Lanes:
         finally:
             lane.generators = generators
 
-    def _leave(self, lane: _Lane) -> Ended:
+    def _leave(self, lane: Lane) -> Ended:
         attempt, failure = lane.attempt, lane.failure
         if lane.standing is not None:
             self._by_object.pop(id(lane.standing.object), None)
@@ -299,104 +299,6 @@ class Lanes:
             lanes=lane.fused,
         )
         return Ended(lane.segment, result, lane.late and result.cut)
-
-
-class _Standing:
-    """A trial's object, and the checkpoint that it stands at."""
-
-    def __init__(self, made: Any, trial: RunningTrial, settings: Mapping[str, Any]) -> None:
-        self.object = made
-        self.trial = trial
-        self.settings = settings
-        """What building it changed of the process."""
-        self.at: str | None = None
-        """Absolute path; None: at none."""
-
-
-class _Lane:
-    """A segment that runs."""
-
-    trial: RunningTrial
-    steps: Iterator[int]
-
-    def __init__(
-        self, assignment: Assignment, segment: Segment, channel: Channel, timeout: float | None, at_hand: Path
-    ) -> None:
-        self.assignment = assignment
-        self.segment = segment
-        self.attempt = self.listener = Attempt(segment, _Charged(channel, self))
-        self.log = LaneLog(at_hand, Path(assignment.directory))
-        self.standing: _Standing | None = None
-        self.timeout = timeout
-        self.late = False
-        self.seconds = 0.0
-        """That it is charged for."""
-        self.generators: random_state.RandomState = {}
-        """Where they stand between its turns."""
-        self.settings: Mapping[str, Any] = {}
-        """Of the process, as it changed them."""
-        self.changed: dict[str, None] = {}
-        self.stuck: dict[str, None] = {}
-        self.fused = 1
-        self.failure: Failure | None = None
-        self._alone_because: str | None = None
-
-    @property
-    def object(self) -> Any:
-        """Its trainer."""
-        assert self.standing is not None, "it has begun"
-        return self.standing.object
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether nothing of it is to come."""
-        return self.failure is not None or self.attempt.ended
-
-    @contextlib.contextmanager
-    def charged(self) -> Iterator[None]:
-        """Charge it for what runs inside."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds += time.perf_counter() - began
-
-    @contextlib.contextmanager
-    def at_fault(self) -> Iterator[None]:
-        """Let what is raised inside be its failure, but for what its channel raises, and the user's interruption."""
-        try:
-            yield
-        except Interrupted:
-            raise
-        except BaseException as error:  # SystemExit is a user's mistake like any other
-            if self.attempt.channel_error is not None:
-                raise self.attempt.channel_error from None
-            self.failure = failure_of(error)
-
-    def trains_alone(self, reason: str) -> None:
-        """Say in its log why, once."""
-        if self._alone_because != reason:
-            self._alone_because = reason
-            self.log.add(f"hpsearch: this trial trains alone: {reason}\n")
-
-
-class _Charged:
-    """A lane's channel, which cuts it where it has been charged for more than its timeout."""
-
-    def __init__(self, channel: Channel, lane: _Lane) -> None:
-        self._channel = channel
-        self._lane = lane
-
-    def reported(self, report: Report) -> None:
-        self._channel.reported(report)
-
-    def saved(self, iteration: int, checkpoint: str, reports: tuple[Report, ...]) -> None:
-        self._channel.saved(iteration, checkpoint, reports)
-
-    def cut_requested(self) -> bool:
-        lane = self._lane
-        lane.late = lane.timeout is not None and lane.seconds > lane.timeout
-        return lane.late or self._channel.cut_requested()
 
 
 def _with_own_memory(state: Any) -> Any:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 from tests.benchmarks.plain_trial import PlainTrial
 
-__all__ = ["RAY_NICENESS", "bare_seconds", "shares"]
+__all__ = ["RAY_NICENESS", "bare_seconds"]
 
 _Trials = Sequence[tuple[Mapping[str, Any], int]]
 
@@ -19,18 +19,19 @@ RAY_NICENESS = 15
 """Ray lowers the priority of its workers by this; the plain processes get no better one."""
 
 
-def bare_seconds(trials: _Trials, processes: int) -> float:
+def bare_seconds(trials: _Trials, processes: int, train: Callable[[Connection, _Trials], None] | None = None) -> float:
     """Train these (params, iterations) from zero; give the seconds from the start to the last end.
 
     Args:
         trials: Spread so that each process gets as many iterations, as nearly as can be.
         processes: How many; each uses one thread.
+        train: Says "ready", waits for a word, trains, and says "done"; None: by Trainers.
     """
     context = multiprocessing.get_context("spawn")
     ends = []
-    for share in shares(trials, processes):
+    for share in _shares(trials, processes):
         here, there = context.Pipe()
-        context.Process(target=_train, args=(there, share), daemon=True).start()
+        context.Process(target=train or _train, args=(there, share), daemon=True).start()
         ends.append(here)
     for end in ends:
         end.recv()  # ready
@@ -42,8 +43,7 @@ def bare_seconds(trials: _Trials, processes: int) -> float:
     return time.perf_counter() - began
 
 
-def shares(trials: _Trials, processes: int) -> list[list[tuple[Mapping[str, Any], int]]]:
-    """Spread trials so that each process gets as many iterations, as nearly as can be; the longest come first."""
+def _shares(trials: _Trials, processes: int) -> list[list[tuple[Mapping[str, Any], int]]]:
     shares: list[list[tuple[Mapping[str, Any], int]]] = [[] for _ in range(processes)]
     for trial in sorted(trials, key=lambda trial: -trial[1]):
         min(shares, key=lambda share: sum(count for _, count in share)).append(trial)

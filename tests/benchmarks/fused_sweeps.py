@@ -8,9 +8,7 @@ TensorBoard.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import time
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -18,7 +16,7 @@ import torch
 
 import hpsearch
 from hpsearch.sweep.sweep import Resources, Sweep
-from tests.benchmarks.bare_compute import RAY_NICENESS, shares
+from tests.benchmarks.bare_compute import RAY_NICENESS, bare_seconds
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.plain_loop import PlainLoop
 from tests.benchmarks.plain_trial import PlainTrial
@@ -49,7 +47,7 @@ def measure(rounds: int) -> list[Figure]:
                 free_workers()
                 fused.append(1e3 * ours.seconds / ours.iterations)
                 whole.append(1e3 * alone.seconds / alone.iterations)
-                plain.append(1e3 * _plain_seconds(ours.trials) / ours.iterations)
+                plain.append(1e3 * bare_seconds(ours.trials, WORKERS, _train) / ours.iterations)
             figures.append(Figure(f"lanes, {name}", "ms/iteration", fused, target, "two plain processes", plain))
             figures.append(Figure(f"one at a time, {name}", "ms/iteration", whole, "", "two plain processes", plain))
     return figures
@@ -74,23 +72,6 @@ def _sweep(fixed: dict[str, Any], most: int, seed: int, trials_per_worker: Any, 
         resources=Resources(workers=WORKERS, trials_per_worker=trials_per_worker),
         seed=seed,
     )
-
-
-def _plain_seconds(trials: Any) -> float:
-    context = multiprocessing.get_context("spawn")
-    ends = []
-    for share in shares(trials, WORKERS):
-        here, there = context.Pipe()
-        context.Process(target=_train, args=(there, share), daemon=True).start()
-        ends.append(here)
-    for end in ends:
-        end.recv()  # ready
-    began = time.perf_counter()
-    for end in ends:
-        end.send("go")
-    for end in ends:
-        end.recv()
-    return time.perf_counter() - began
 
 
 def _train(driver: Connection, trials: Any) -> None:
