@@ -22,7 +22,7 @@ def list_studies(given: argparse.Namespace) -> int:
 
     now = time.time()
     with contextlib.redirect_stdout(sys.stderr):  # what a searcher of one's own prints is no part of the list
-        known = [summarize(path, now) for path in find_studies(given.folder)]
+        known = summarize(list(find_studies(given.folder)), now)
     known = [one for one in known if set(given.tag).issubset(one.labels.tags)]
     known.sort(key=lambda one: one.changed, reverse=True)
     if given.sort is not None:

@@ -12,13 +12,10 @@ from typing import Any
 
 from hpsearch.cli.which_study import directory_of, loaded, trial_of
 from hpsearch.errors import HpsearchError
-from hpsearch.known_observers import check_observer
 from hpsearch.report.best import BestTrial
 from hpsearch.report.layout import screen_of
 from hpsearch.report.study import Study
 from hpsearch.report.wording import counted
-from hpsearch.run.observing import show_observer
-from hpsearch.run.study_run import storage_errors
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.provenance import process_name
 
@@ -140,6 +137,10 @@ def export(given: argparse.Namespace) -> int:
 
 
 def _show(given: argparse.Namespace) -> int:
+    from hpsearch.known_observers import check_observer
+    from hpsearch.run.observing import show_observer
+    from hpsearch.run.study_run import storage_errors
+
     if given.to is not None:
         raise HpsearchError("--to: must be left out with --observer, which writes where it does while a sweep runs")
     place = StudyDirectory(directory_of(given))

@@ -13,7 +13,8 @@ from hpsearch.errors import HpsearchError
 from hpsearch.report.wording import bytes_text, counted
 from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.provenance import process_name
-from hpsearch.study.removal import Parts, parts_of, remove, size_of, unneeded
+from hpsearch.study.removal import Parts, parts_of, remove, unneeded
+from hpsearch.study.sizes import size_of
 
 __all__ = ["clean", "rm"]
 

@@ -154,6 +154,8 @@ def _lines(columns: Sequence[tuple[Column, int]], screen: Screen) -> Iterator[st
 
 
 def _padded(cell: str, column: Column, width: int, screen: Screen) -> str:
+    if len(cell) <= width and cell.isascii():  # of thousands of cells nearly all
+        return cell.ljust(width) if column.is_text else cell.rjust(width)
     cell = cut_to(cell, width, screen.draws)
     padding = " " * (width - display_width(cell))
     return cell + padding if column.is_text else padding + cell

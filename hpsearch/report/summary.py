@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from hpsearch.study.directory import StudyDirectory
 from hpsearch.study.journal import Journal
 from hpsearch.study.journaled_state import Entry
 from hpsearch.study.labels import Labels, labels_in
-from hpsearch.study.removal import size_of
 from hpsearch.study.running_time import RunningTime
+from hpsearch.study.sizes import sizes_beside
 from hpsearch.study.standing import Standing
 
 __all__ = ["StudySummary", "by_column", "summaries_to_csv", "summaries_to_json", "summaries_to_table", "summarize"]
@@ -65,8 +65,20 @@ class StudySummary:
     labels: Labels = field(default_factory=Labels)
 
 
-def summarize(path: Path, now: float) -> StudySummary:
-    """Tell of a study what one reading of its journal gives; of one that can't be read, why."""
+def summarize(paths: Sequence[Path], now: float) -> list[StudySummary]:
+    """Tell of each study what one reading of its journal gives; of one that can't be read, why.
+
+    Args:
+        paths: The studies' directories.
+        now: In seconds since the epoch.
+    """
+    with sizes_beside(paths) as sizes:
+        told = [_summary(path, now) for path in paths]
+        return [replace(one, size=size) for one, size in zip(told, sizes(), strict=True)]
+
+
+def _summary(path: Path, now: float) -> StudySummary:
+    """Tell of a study all but its size."""
     place = StudyDirectory(path)
     try:
         holder = place.holder()
@@ -77,7 +89,7 @@ def summarize(path: Path, now: float) -> StudySummary:
             labels = labels_in(journal.all_requests())
     except HpsearchError as error:
         text = str(error).removeprefix(f"{place.path}: ").removeprefix(f"{place.journal}: ")
-        return StudySummary(path, text, changed=_made(path), begun=_made(path), size=size_of([path]))
+        return StudySummary(path, text, changed=_made(path), begun=_made(path))
     objective, leaders = study.sweep.objective, [row for row in study.leaders if row.feasible]
     single = leaders[0] if leaders and not objective.several else None
     running = max(0.0, now - watch.last) if watch.last is not None and study.state == "running" else 0.0
@@ -95,7 +107,6 @@ def summarize(path: Path, now: float) -> StudySummary:
         begun=study.created,
         changed=last_change(path, watch.last, study.created),
         seconds=watch.seconds + running,
-        size=size_of([path]),
         labels=labels,
     )
 

@@ -84,7 +84,10 @@ def decode(kind: str, trial: int | None, body: str) -> Event:
     Raises:
         KeyError, TypeError, ValueError: These are not the columns of an event.
     """
-    event: Event = _EVENTS[kind](trial, json.loads(body))
+    parsed, end = _parse(body)
+    if end != len(body):
+        raise ValueError(f"expected nothing after the JSON, got {body[end:]!r}")
+    event: Event = _EVENTS[kind](trial, parsed)
     return event
 
 
@@ -93,6 +96,8 @@ def _plain(part: Any) -> dict[str, Any] | tuple[Any, ...]:
     names, values = _LAYOUTS[type(part)]
     return values(part) if names is None else dict(zip(names, values(part), strict=True))
 
+
+_parse = json.JSONDecoder().raw_decode  # `json.loads` looks for space around it first, which takes a fifth of its time
 
 # In ASCII: the name of a file may put half a surrogate pair into an error's message, and SQLite takes no such text.
 _dump = json.JSONEncoder(separators=(",", ":"), check_circular=False, default=_plain).encode

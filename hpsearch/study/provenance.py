@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import importlib.metadata
 import os
 import platform
 import shlex
@@ -69,6 +68,8 @@ def _environment() -> dict[str, str]:
 
 
 def _version(package: str) -> str | None:
+    import importlib.metadata  # takes a while, and who looks at a study doesn't need it
+
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

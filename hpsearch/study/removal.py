@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import shutil
 from collections.abc import Iterable, Sequence
@@ -18,7 +16,7 @@ from hpsearch.study.warm_start import stored_warm_start
 from hpsearch.sweep.sweep import Sweep
 from hpsearch.trial import TrialState
 
-__all__ = ["Parts", "parts_of", "remove", "size_of", "unneeded"]
+__all__ = ["Parts", "parts_of", "remove", "unneeded"]
 
 _BESIDE = ("-wal", "-shm", "-journal")
 _OBSERVED = frozenset({"tensorboard", "trials.csv", "reports.csv", "mlflow.db", "wandb"})
@@ -124,28 +122,3 @@ def remove(paths: Iterable[Path]) -> None:
                 f"{error.filename or path}: must be a file that can be deleted, got: {error.strerror}. What came "
                 "before it is gone; mend that, and give the command again"
             ) from error
-
-
-def size_of(paths: Iterable[Path]) -> int:
-    """Add up the bytes of files, and of those in folders; links count as what they are, not as what they lead to."""
-    total = 0
-    folders: list[str] = []
-    for path in paths:
-        if path.is_dir() and not path.is_symlink():
-            folders.append(os.fspath(path))
-        else:
-            total += _bytes(path)
-    while folders:  # there may be tens of thousands, each of which may be gone by now: each is looked at once
-        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
-                else:
-                    total += _bytes(entry)
-    return total
-
-
-def _bytes(entry: Path | os.DirEntry[str]) -> int:
-    with contextlib.suppress(OSError):
-        return os.lstat(entry).st_size
-    return 0

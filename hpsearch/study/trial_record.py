@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hpsearch.objective import Objective, is_valid
@@ -156,17 +156,24 @@ class TrialRecord:
         if (iteration, self.attempts) == (self.result.value_iteration, self.result.value_attempt):
             self.result = replace(self.result, value_checkpoint=checkpoint)
 
-    def count(self, report: Report, objective: Objective) -> None:
-        """Let a report count, if its iteration hasn't been passed before."""
-        at, stood = report.iteration, self.result
-        if at < stood.iterations:
-            return
-        score = objective.reported(report.metrics)
-        if objective.replaces(score, stood.score):
+    def count(self, reports: Iterable[Report], objective: Objective) -> None:
+        """Let reports count, those whose iteration hasn't been passed before."""
+        iterations, score = self.result.iterations, self.result.score
+        last: Report | None = None
+        scored: Report | None = None
+        for report in reports:
+            if report.iteration < iterations:
+                continue
+            iterations, last = report.iteration, report
+            reported = objective.reported(report.metrics)
+            if objective.replaces(reported, score):
+                score, scored = reported, report
+        if scored is not None and last is not None:
+            at = scored.iteration
             saved = self.checkpoint if self.checkpoint_iteration == at else None
-            self.result = TrialResult(at, report.metrics, score, at, self.attempts, saved)
-        else:
-            self.result = replace(stood, iterations=at, metrics=report.metrics)
+            self.result = TrialResult(iterations, last.metrics, score, at, self.attempts, saved)
+        elif last is not None:
+            self.result = replace(self.result, iterations=iterations, metrics=last.metrics)
 
     def drop_checkpoint(self) -> None:
         """Forget the newest checkpoint: it can't be read, and the trial starts again from where it began."""

@@ -83,8 +83,7 @@ class TrialRecords:
         """Let reports count."""
         self._touched.add(trial)
         self._changed.add(trial)
-        for report in reports:
-            self._all[trial].count(report, self._objective)
+        self._all[trial].count(reports, self._objective)
 
     def revert(self, trial: int, reason: str, left_behind: str | None) -> None:
         """Take a trial back to where it stood before it was widened."""
