@@ -73,6 +73,8 @@ class Slot:
     """Tasks that it runs beside each other."""
     alone: bool = False
     """It runs a task that nothing may run beside."""
+    entering: list[Any] = field(default_factory=list)
+    """Tasks that it hears of with the next round of its lanes."""
     rounds: int = 0
     """Rounds of its lanes that were asked for and not answered."""
     round_since: float = 0.0

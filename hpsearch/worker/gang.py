@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hpsearch_comm import Group, Listener
 
-__all__ = ["GangListener", "RankInfo"]
+__all__ = ["GangListener", "RankInfo", "ranks_of_gang"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,19 @@ class RankInfo:
     def local_width(self) -> int:
         """Workers of the gang on this worker's node."""
         return self.nodes.count(self.nodes[self.rank])
+
+
+def ranks_of_gang(addresses: Sequence[str], nodes: Sequence[str]) -> Sequence[RankInfo | None]:
+    """Give the places of a new gang, by rank; a worker that is alone needs none.
+
+    Args:
+        addresses: By rank: where each is reached.
+        nodes: By rank: the node that each is on.
+    """
+    if len(addresses) == 1:
+        return (None,)
+    secret = secrets.token_bytes(32)
+    return [RankInfo(rank, tuple(addresses), tuple(nodes), secret) for rank in range(len(addresses))]
 
 
 class GangListener:

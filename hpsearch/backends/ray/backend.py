@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import pickle
-import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -19,13 +17,13 @@ from hpsearch.backends.base import Backend, tasks_on
 from hpsearch.backends.gangs import CLOSE_SECONDS, Gang, Loss, LossKind
 from hpsearch.backends.ray.inbox import Inbox
 from hpsearch.backends.ray.mailbox import Heartbeat, Key
-from hpsearch.backends.ray.post import read_heartbeat, read_response
+from hpsearch.backends.ray.post import pack_checkpoint, read_heartbeat, read_response
+from hpsearch.backends.ray.replacing import close_hung, overdue, why_replaced
 from hpsearch.backends.ray.rounds import Rounds
 from hpsearch.backends.ray.session import Shape, as_backend_error, connect, first_line, is_cluster
 from hpsearch.backends.ray.worker import LaneEnd, RunRequest, RunResponse
 from hpsearch.backends.ray.worker_pool import WorkerPool
 from hpsearch.backends.slots import Flight, Slot
-from hpsearch.errors import UnreadableCheckpointError
 from hpsearch.sweep.parts import Resources
 from hpsearch.task import (
     WHOLE_WORKER,
@@ -33,17 +31,15 @@ from hpsearch.task import (
     Message,
     Notice,
     Place,
-    SegmentResult,
     Task,
     TimedOut,
     Workers,
     WorkerShare,
 )
-from hpsearch.trainable.checkpoints import pack
 from hpsearch.trial import Failure
 from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.attempt_log import file_log
-from hpsearch.worker.gang import RankInfo
+from hpsearch.worker.gang import ranks_of_gang
 from hpsearch.worker.job import CommandLine, Job
 from hpsearch.worker.preflight import check_trainable
 
@@ -53,9 +49,6 @@ _HOUSEKEEPING_SECONDS = 0.25
 
 _BURST_SECONDS = 0.002
 """While workers have enough to do, answers are taken in bursts: each time the driver wakes it disturbs them."""
-
-_LEAK_BYTES = 2 << 30
-"""A worker that grew by more than this since its first segment is replaced."""
 
 
 class RayBackend(Backend):
@@ -188,17 +181,14 @@ class RayBackend(Backend):
         return task.segment.trial in self._suspects
 
     def _send(self, slots: Sequence[Slot], task: Task) -> None:
-        packed = None
-        if task.segment.checkpoint is not None and not all(slot.sees for slot in slots):
-            checkpoint = self._study / task.segment.checkpoint
-            with contextlib.suppress(UnreadableCheckpointError):  # the worker says that it is missing
-                packed = pack(checkpoint)
+        packed = None if all(slot.sees for slot in slots) else pack_checkpoint(self._study, task.segment)
         gang = Gang(task)
         number = task.trial.number
         if slots[0].lanes > 1:
             self._send_lane(slots[0], gang, packed)
             return
-        for rank, (slot, rank_info) in enumerate(zip(slots, _rank_infos(slots), strict=True)):
+        rank_infos = ranks_of_gang([slot.address for slot in slots], [slot.node for slot in slots])
+        for rank, (slot, rank_info) in enumerate(zip(slots, rank_infos, strict=True)):
             closing = slot.warm if slot.closes and slot.warm != number else None
             closed = None if closing is None else slot.handle.let_go.remote(number)
             request = RunRequest(task.trial, task.segment, None if slot.sees else packed, rank_info)
@@ -217,7 +207,7 @@ class RayBackend(Backend):
         self._slots.set_alone(slot, self._runs_alone(task))
         self._flights[task.key] = (slot, flight)
         request = RunRequest(task.trial, task.segment, None if slot.sees else packed, None, task.timeout)
-        self._rounds.enter(slot, flight, request)
+        self._rounds.enter(slot, request)
 
     def _closed(self, flight: Flight, future: Future[None]) -> Sequence[Message]:
         if future.exception() is None:  # else its worker died of it, as the task's own answer says
@@ -257,7 +247,7 @@ class RayBackend(Backend):
         flight.gang.landed(flight.rank, result, self.now())
         messages += self._ended(flight)
         slot.address = response.address
-        if (reason := self._why_replaced(slot, result, response.memory)) is not None:
+        if (reason := why_replaced(slot, result, response.memory, self._scripts)) is not None:
             messages += self._replace(slot, reason)
         elif self._fresh:
             messages += self._retire(slot)
@@ -277,7 +267,7 @@ class RayBackend(Backend):
         else:
             flight.gang.landed(0, result, self.now())
             messages += self._ended(flight)
-        if (reason := self._why_replaced(slot, result, end.response.memory)) is not None:
+        if (reason := why_replaced(slot, result, end.response.memory, self._scripts)) is not None:
             self._slots.drain(slot, reason)
         if slot.draining and not slot.flights:
             messages += self._replace(slot, slot.draining)
@@ -289,18 +279,6 @@ class RayBackend(Backend):
         messages = self._lose(slot, reason)
         self._send_waiting()
         return messages
-
-    def _why_replaced(self, slot: Slot, result: SegmentResult, memory: int) -> str | None:
-        """Say why a worker is to run nothing more after what it just ran; None: it goes on."""
-        if slot.memory is None:
-            slot.memory = memory
-        if slot.timed_out is not None:
-            return "its worker was killed: the trial before it ran over its timeout"
-        if result.failure is not None and result.failure.kind == "raised" and not self._scripts:
-            return "its worker was replaced: the trial before it raised there"
-        if memory - slot.memory > _LEAK_BYTES:
-            return "its worker was replaced: it kept growing"
-        return "its worker was replaced: the trial before it left settings behind" if result.stuck else None
 
     def _ended(self, flight: Flight) -> Sequence[Message]:
         """Note that a worker is done with a task; give the outcome where it was the last one."""
@@ -354,7 +332,7 @@ class RayBackend(Backend):
         closings = {slot.handle.let_go.remote(None): slot for slot in holding}
         _, late = ray.wait(list(closings), num_returns=len(closings), timeout=CLOSE_SECONDS)
         for slot in [closings[closing] for closing in late]:
-            self._deliver(_close_hung(slot.warm))
+            self._deliver(close_hung(slot.warm))
             worker_pool.slots.remove(slot)
             worker_pool.end(slot)
 
@@ -409,52 +387,14 @@ class RayBackend(Backend):
         return messages
 
     def _end_late(self, now: float) -> list[Message]:
-        """Kill what ran for too long; those that their gang waits for in vain are forgotten at once."""
+        """Kill what ran for too long."""
         messages: list[Message] = []
-        for slot in list(self._slots.all):
-            head = slot.flights[0] if slot.flights else None
-            if slot.lanes > 1:
-                messages += self._end_silent(slot, now)
-                continue
-            if slot.retired_since is not None and now - slot.retired_since > CLOSE_SECONDS:
-                messages += [_close_hung(slot.warm), *self._replace(slot, "")]
-            if head is None or slot.timed_out is not None:
-                continue
-            timeout = head.task.timeout
-            if head.closing is not None:
-                if now - head.since > CLOSE_SECONDS:
-                    hung = _close_hung(head.closing)
-                    messages += [hung, *self._replace(slot, f"its worker was replaced: {hung.text}")]
-            elif timeout is not None and now - head.since > timeout and not self._slots.waits(head):
-                slot.timed_out = head
-                self._opened.end(slot)
-            elif head.gang.is_late(now):
-                messages += self._replace(slot, "it went on without the others of its gang", "late")
+        for late in overdue(self._slots, now):
+            if late.notice is not None:
+                messages.append(late.notice)
+            if late.timed_out is None:
+                messages += self._replace(late.slot, late.reason, late.kind)
+            else:
+                late.slot.timed_out = late.timed_out
+                self._opened.end(late.slot)
         return messages
-
-    def _end_silent(self, slot: Slot, now: float) -> Sequence[Message]:
-        """Kill a worker whose lanes have had no round for as long as all of them together may run."""
-        limits = [flight.task.timeout for flight in slot.flights]
-        known = [limit for limit in limits if limit is not None]
-        if slot.timed_out is not None or not known or len(known) < len(limits) or now - slot.round_since <= sum(known):
-            return ()
-        if len(known) == 1:
-            slot.timed_out = slot.flights[0]
-            self._opened.end(slot)
-            return ()
-        return self._replace(slot, "its worker was killed: a round of its lanes took longer than all of them may")
-
-
-def _close_hung(trial: int | None) -> Notice:
-    ended = f"hadn't ended after {CLOSE_SECONDS:g} s, and its worker was killed"
-    return Notice(f"trial {trial}: its close() {ended}; what it reported counts")
-
-
-def _rank_infos(slots: Sequence[Slot]) -> Sequence[RankInfo | None]:
-    """Give the places of a gang, by rank; a worker that is alone needs none."""
-    if len(slots) == 1:
-        return (None,)
-    addresses = tuple(slot.address for slot in slots)
-    nodes = tuple(slot.node for slot in slots)
-    secret = secrets.token_bytes(32)
-    return [RankInfo(rank, addresses, nodes, secret) for rank in range(len(slots))]

@@ -1,7 +1,8 @@
-"""What the heartbeats and answers of workers say to the orchestrator; what travelled with them is written."""
+"""What goes to workers, and what their heartbeats and answers say; what travelled with them is written."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,24 @@ from pathlib import Path
 from hpsearch.backends.ray.mailbox import Heartbeat
 from hpsearch.backends.ray.worker import RunResponse
 from hpsearch.backends.slots import Flight
+from hpsearch.errors import UnreadableCheckpointError
 from hpsearch.task import Progress, Save, SegmentResult
-from hpsearch.trainable.checkpoints import unpack
+from hpsearch.trainable.checkpoints import pack, unpack
 from hpsearch.trainable.storage import writing
+from hpsearch.trial import Segment
 from hpsearch.worker.attempt import attempt_directory
 from hpsearch.worker.attempt_log import LOG
 
-__all__ = ["read_heartbeat", "read_response"]
+__all__ = ["pack_checkpoint", "read_heartbeat", "read_response"]
+
+
+def pack_checkpoint(study: Path, segment: Segment) -> bytes | None:
+    """Give the checkpoint that a segment starts from as bytes; None where there is none, as the worker will say."""
+    if segment.checkpoint is None:
+        return None
+    with contextlib.suppress(UnreadableCheckpointError):
+        return pack(study / segment.checkpoint)
+    return None
 
 
 def read_heartbeat(study: Path, flight: Flight, heartbeat: Heartbeat) -> list[Progress]:

@@ -42,12 +42,10 @@ class Rounds:
         self._now = now
         self._landed = landed
         self._lost = lost
-        self._entering: dict[Flight, RunRequest] = {}
-        """What goes with the next round of its worker."""
 
-    def enter(self, slot: Slot, flight: Flight, request: RunRequest) -> None:
+    def enter(self, slot: Slot, request: RunRequest) -> None:
         """Let a worker train one more segment, which it was given, from its next round on."""
-        self._entering[flight] = request
+        slot.entering.append(request)
         self._ask(slot)
 
     def _ask(self, slot: Slot) -> None:
@@ -55,7 +53,7 @@ class Rounds:
             if slot.rounds == 0:
                 slot.round_since = self._now()
             slot.rounds += 1
-            new = [request for flight in slot.flights if (request := self._entering.pop(flight, None)) is not None]
+            new, slot.entering = slot.entering, []
             answer = slot.handle.round.remote(pickle.dumps(new, pickle.HIGHEST_PROTOCOL))
             self._inbox.when_done(answer, functools.partial(self._answered, slot))
 

@@ -1,0 +1,91 @@
+"""Which workers are to run nothing more, and why; no worker is touched here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hpsearch.backends.gangs import CLOSE_SECONDS, LossKind
+from hpsearch.backends.slots import Flight, Slot, Slots
+from hpsearch.task import Notice, SegmentResult
+
+__all__ = ["Overdue", "close_hung", "overdue", "why_replaced"]
+
+_LEAK_BYTES = 2 << 30
+"""A worker that grew by more than this since its first segment is replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A worker that doesn't come to an end."""
+
+    slot: Slot
+    timed_out: Flight | None = None
+    """What ran over its timeout: the worker's death tells of it. None: the worker is replaced at once."""
+    reason: str = ""
+    kind: LossKind = "spared"
+    notice: Notice | None = None
+
+
+def overdue(slots: Slots, now: float) -> Iterator[Overdue]:
+    """Give the workers that have run something for too long; those that their gang waits for in vain among them."""
+    for slot in list(slots.all):
+        found = _silent(slot, now) if slot.lanes > 1 else _late(slots, slot, now)
+        if found is not None:
+            yield found
+
+
+def _late(slots: Slots, slot: Slot, now: float) -> Overdue | None:
+    """Look at a worker that runs one task at a time."""
+    if slot.retired_since is not None and now - slot.retired_since > CLOSE_SECONDS:
+        return Overdue(slot, notice=close_hung(slot.warm))
+    head = slot.flights[0] if slot.flights else None
+    if head is None or slot.timed_out is not None:
+        return None
+    if head.closing is not None:
+        hung = close_hung(head.closing)
+        late = now - head.since > CLOSE_SECONDS
+        return Overdue(slot, reason=f"its worker was replaced: {hung.text}", notice=hung) if late else None
+    timeout = head.task.timeout
+    if timeout is not None and now - head.since > timeout and not slots.waits(head):
+        return Overdue(slot, head)
+    if head.gang.is_late(now):
+        return Overdue(slot, reason="it went on without the others of its gang", kind="late")
+    return None
+
+
+def _silent(slot: Slot, now: float) -> Overdue | None:
+    """Look at a worker with lanes: has it had no round for as long as all of them together may run."""
+    limits = [flight.task.timeout for flight in slot.flights]
+    known = [limit for limit in limits if limit is not None]
+    if slot.timed_out is not None or not known or len(known) < len(limits) or now - slot.round_since <= sum(known):
+        return None
+    if len(known) == 1:
+        return Overdue(slot, slot.flights[0])
+    return Overdue(slot, reason="its worker was killed: a round of its lanes took longer than all of them may")
+
+
+def why_replaced(slot: Slot, result: SegmentResult, memory: int, scripts: bool) -> str | None:
+    """Say why a worker is to run nothing more after what it just ran; None: it goes on.
+
+    Args:
+        slot: The worker.
+        result: Of what it ran.
+        memory: Its resident bytes now.
+        scripts: It runs commands, which have processes of their own.
+    """
+    if slot.memory is None:
+        slot.memory = memory
+    if slot.timed_out is not None:
+        return "its worker was killed: the trial before it ran over its timeout"
+    if result.failure is not None and result.failure.kind == "raised" and not scripts:
+        return "its worker was replaced: the trial before it raised there"
+    if memory - slot.memory > _LEAK_BYTES:
+        return "its worker was replaced: it kept growing"
+    return "its worker was replaced: the trial before it left settings behind" if result.stuck else None
+
+
+def close_hung(trial: int | None) -> Notice:
+    """Say that a trial's `close()` didn't end."""
+    ended = f"hadn't ended after {CLOSE_SECONDS:g} s, and its worker was killed"
+    return Notice(f"trial {trial}: its close() {ended}; what it reported counts")

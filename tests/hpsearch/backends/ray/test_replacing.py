@@ -1,0 +1,114 @@
+"""Which workers are to run nothing more, and why: told of slots, without any worker."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpsearch.backends.gangs import CLOSE_SECONDS, GRACE_SECONDS, Gang
+from hpsearch.backends.ray.replacing import Overdue, overdue, why_replaced
+from hpsearch.backends.slots import Flight, Slot, Slots
+from hpsearch.task import SegmentResult, Task
+from hpsearch.trial import Failure, Segment, Trial
+
+
+def flight_of(trial: int, timeout: float | None, width: int = 1) -> Flight:
+    task = Task(Trial(trial, {}, 0, "random"), Segment(trial, 0, 1, None, 1, width), timeout)
+    return Flight(Gang(task), 0)
+
+
+def pool(*flights: Flight, lanes: int = 1, closes: bool = False) -> tuple[Slots, Slot]:
+    slots, slot = Slots(lanes=lanes), Slot(0, "worker", lanes=lanes, closes=closes)
+    slots.add(slot)
+    slots.make_ready(slot, 0.0)
+    for flight in flights:
+        slots.send(slot, flight, 0.0)
+    return slots, slot
+
+
+def test_a_task_that_runs_over_its_timeout_ends_its_worker_and_is_to_blame():
+    flight = flight_of(0, 5.0)
+    slots, slot = pool(flight)
+    assert not list(overdue(slots, 5.0))
+    assert list(overdue(slots, 5.1)) == [Overdue(slot, flight)]
+    slot.timed_out = flight
+    assert not list(overdue(slots, 9.0))  # it is on its way
+
+
+def test_a_task_without_a_timeout_may_take_for_ever():
+    slots, _ = pool(flight_of(0, None))
+    assert not list(overdue(slots, 1e9))
+
+
+def test_the_others_of_a_gang_that_is_done_are_given_some_time():
+    flight = flight_of(0, None, width=2)
+    flight.gang.landed(0, SegmentResult(1, None, (), False, 1.0, None), 1.0)
+    slots, slot = pool(flight)
+    assert not list(overdue(slots, 1.0 + GRACE_SECONDS))
+    (late,) = overdue(slots, 1.1 + GRACE_SECONDS)
+    assert (late.slot, late.kind, late.timed_out) == (slot, "late", None)
+
+
+def test_a_close_that_hangs_costs_its_worker_and_is_told():
+    flight = flight_of(1, 1.0)
+    flight.closing = 7
+    slots, _ = pool(flight)
+    flight.since = 0.0
+    assert not list(overdue(slots, CLOSE_SECONDS))  # the task's own clock doesn't run
+    (late,) = overdue(slots, CLOSE_SECONDS + 0.1)
+    assert late.notice is not None
+    assert "trial 7: its close()" in late.notice.text
+    assert late.timed_out is None
+    assert late.notice.text in late.reason
+
+
+def test_a_retired_worker_that_does_not_close_is_given_up():
+    slots, slot = pool()
+    slot.warm = 3
+    slots.retire(slot, 1.0)
+    assert not list(overdue(slots, 1.0 + CLOSE_SECONDS))
+    (late,) = overdue(slots, 1.1 + CLOSE_SECONDS)
+    assert late.notice is not None
+    assert "trial 3" in late.notice.text
+
+
+@pytest.mark.parametrize(("limits", "allowed"), [([2.0, 3.0, 4.0], 9.0), ([2.0], 2.0)])
+def test_lanes_may_be_silent_for_as_long_as_all_of_them_together_may_run(limits, allowed):
+    flights = [flight_of(trial, limit) for trial, limit in enumerate(limits)]
+    slots, slot = pool(*flights, lanes=4)
+    slot.round_since = 10.0
+    assert not list(overdue(slots, 10.0 + allowed))
+    (late,) = overdue(slots, 10.1 + allowed)
+    assert late.timed_out is (flights[0] if len(flights) == 1 else None)  # of several nobody knows which one it was
+
+
+def test_one_lane_without_a_limit_lets_the_round_take_for_ever():
+    slots, _ = pool(flight_of(0, 1.0), flight_of(1, None), lanes=4)
+    assert not list(overdue(slots, 1e9))
+
+
+def result(kind: str = "", stuck: tuple[str, ...] = ()) -> SegmentResult:
+    failure = Failure(kind, "said", "") if kind else None  # type: ignore[arg-type]
+    return SegmentResult(1, None, (), False, 1.0, failure, stuck=stuck)
+
+
+@pytest.mark.parametrize(
+    ("ran", "memory", "scripts", "reason"),
+    [
+        (result(), 2 << 30, False, None),
+        (result(), 4 << 30, False, "it kept growing"),
+        (result("raised"), 1 << 30, False, "raised there"),
+        (result("raised"), 1 << 30, True, None),
+        (result("contract"), 1 << 30, False, None),
+        (result(stuck=("cwd",)), 1 << 30, False, "left settings behind"),
+    ],
+)
+def test_a_worker_is_replaced_after_what_may_have_harmed_it(ran, memory, scripts, reason):
+    slot = Slot(0, "worker")
+    assert why_replaced(slot, result(), 1 << 30, scripts) is None
+    said = why_replaced(slot, ran, memory, scripts)
+    assert said is None if reason is None else reason in (said or "")
+
+
+def test_what_ran_over_its_timeout_is_why_the_next_one_has_a_new_worker():
+    slot = Slot(0, "worker", timed_out=flight_of(0, 1.0))
+    assert "ran over its timeout" in (why_replaced(slot, result(), 0, False) or "")
