@@ -41,7 +41,7 @@ def measure(rounds: int) -> list[Figure]:
             whole: list[float] = []
             plain: list[float] = []
             for turn in range(rounds):
-                run_sweep(_sweep(fixed, most, turn, "auto", run_cap=2))  # the workers are there, and warm
+                run_sweep(_sweep(fixed, most, turn, "auto"))  # both workers are there by its end, and warm
                 ours = run_sweep(_sweep(fixed, most, turn, "auto"))
                 alone = run_sweep(_sweep(fixed, most, turn, 1))
                 free_workers()
@@ -53,7 +53,7 @@ def measure(rounds: int) -> list[Figure]:
     return figures
 
 
-def _sweep(fixed: dict[str, Any], most: int, seed: int, trials_per_worker: Any, run_cap: int | None = None) -> Sweep:
+def _sweep(fixed: dict[str, Any], most: int, seed: int, trials_per_worker: Any) -> Sweep:
     searched = {
         "lr": hpsearch.LogUniform(1e-3, 1.0),
         "momentum": hpsearch.Uniform(0.0, 0.95),
@@ -66,9 +66,7 @@ def _sweep(fixed: dict[str, Any], most: int, seed: int, trials_per_worker: Any, 
         metric=hpsearch.Metric("accuracy", "maximize"),
         method="random",
         parameters=hpsearch.Space.from_parameters({**searched, **fixed}),
-        early_terminate=hpsearch.Hyperband(max_iter=most, eta=3) if run_cap is None else None,
-        run_cap=run_cap,
-        max_iter=None if run_cap is None else 1,
+        early_terminate=hpsearch.Hyperband(max_iter=most, eta=3),
         resources=Resources(workers=WORKERS, trials_per_worker=trials_per_worker),
         seed=seed,
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,6 +18,8 @@ from hpsearch_trainers.lanes.snapshot import RandomState
 from hpsearch_trainers.trainer import Trainer
 
 __all__ = ["check_lane", "check_pack"]
+
+_T = TypeVar("_T")
 
 
 def check_pack(trainers: Sequence[Trainer], most: int) -> dict[int, float]:
@@ -38,14 +40,16 @@ def check_pack(trainers: Sequence[Trainer], most: int) -> dict[int, float]:
     try:
         one_of_each = [trainers[number % len(trainers)] for number in range(most)]
         alone = [Lane(trainer).on_fewer_rows() for trainer in one_of_each]
-        expected = [(trainer.step(), copy.deepcopy(trainer.state_dict())) for trainer in alone]
-        seconds_alone = _seconds(lambda: [trainer.step() for trainer in alone]) / most
+        timed = [_timed(trainer.step) for trainer in alone]
+        expected = [(metrics, trainer.state_dict()) for (metrics, _), trainer in zip(timed, alone, strict=True)]
+        seconds_alone = statistics.median(seconds for _, seconds in timed)  # the first of a process takes longer
         shares = {}
         for size in sorted({2, min(3, most), most}):
             fused = [Lane(trainer).on_fewer_rows() for trainer in one_of_each[:size]]
             pack = Pack(fused)
             _compare(fused, pack.step(), expected)
-            shares[size] = _seconds(pack.step) / (size * seconds_alone)  # a second time: the first one allocates
+            _, seconds = _timed(pack.step)  # a second time: the first one allocates
+            shares[size] = seconds / (size * seconds_alone)
         return shares
     finally:
         for one in held:
@@ -80,10 +84,9 @@ def check_lane(trainer: Trainer, lane: int, pack: Pack) -> None:
         random.restore()
 
 
-def _seconds(run: Callable[[], object]) -> float:
+def _timed(run: Callable[[], _T]) -> tuple[_T, float]:
     began = time.process_time()
-    run()
-    return time.process_time() - began
+    return run(), time.process_time() - began
 
 
 def _compare(trainers: Sequence[Trainer], told: Sequence[Mapping[str, float]], expected: Sequence[Any]) -> None:
