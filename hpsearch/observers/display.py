@@ -57,6 +57,8 @@ class Snapshot:
     """(trial, message) of the newest failures, the newest last."""
     widths: Mapping[int, int] = field(default_factory=dict)
     """Running trials by how many workers each has; empty where none can have more than one."""
+    shares: bool = False
+    """Whether workers train several trials beside each other."""
     waiting: tuple[str, float] | None = None
     """What the sweep waits for, and for how many seconds now; None while nothing holds it up."""
     running: Sequence[Running] = ()

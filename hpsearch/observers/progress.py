@@ -254,12 +254,13 @@ def _iterations(snapshot: Snapshot) -> str:
 
 
 def _busy(snapshot: Snapshot) -> str:
-    text = _workers(snapshot.workers)
+    beside = f" with {counted(snapshot.counts.get(TrialState.RUNNING, 0), 'trial')}" if snapshot.shares else ""
+    text = _workers(snapshot.workers, beside)
     return f"{text} ({by_width(snapshot.widths, 'trial')})" if snapshot.widths else text
 
 
-def _workers(workers: Workers) -> str:
-    text = f"{workers.busy} of {counted(workers.ready, 'worker')} busy"
+def _workers(workers: Workers, beside: str = "") -> str:
+    text = f"{workers.busy} of {counted(workers.ready, 'worker')} busy{beside}"
     return text if workers.ready >= workers.wanted else f"{text}, {workers.wanted} wanted"
 
 

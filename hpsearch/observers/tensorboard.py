@@ -43,7 +43,7 @@ class TensorBoardObserver(Observer):
         self._files.clear([STUDY_RUN, "[0-9][0-9][0-9]*", "trial-[0-9]*"])  # the last: of former versions
         self._files.create(STUDY_RUN, self._created)
         experiment = self._hparams.experiment(self._sweep.name, metrics_of(self._sweep), self._created)
-        for value in (experiment, layout([self._sweep.objective], repeated=False)):
+        for value in (experiment, layout([self._sweep], repeated=False)):
             self._files.summary(STUDY_RUN, self._created, value)
         self._files.flush()
         return 0

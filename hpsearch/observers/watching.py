@@ -153,6 +153,7 @@ class Watching:
             waiting=self._waits(study_state, workers, elapsed),
             running=self._running(study_state),
             widths=Counter(segment.width for segment in study_state.running()) if wide else {},
+            shares=self._sweep.resources.lanes > 1,
         )
 
 

@@ -17,28 +17,29 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import (
     MultilineChartContent,
 )
 
-from hpsearch.objective import Objective
 from hpsearch.report.comparison import AXES, Axis
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.tensorboard.repeats import spread_tags
-from hpsearch.tensorboard.study_run import BUSY_TAG, by_tag, found_by
+from hpsearch.tensorboard.study_run import by_tag, found_by, load_tag
 
 __all__ = ["layout"]
 
 
-def layout(objectives: Sequence[Objective], repeated: bool) -> Summary.Value:
+def layout(sweeps: Sequence[Sweep], repeated: bool) -> Summary.Value:
     """Give the page for studies.
 
     Args:
-        objectives: What decides in each of them.
+        sweeps: What is run in each of them.
         repeated: Some are the same but for the seed.
     """
-    found = list(dict.fromkeys(what for objective in objectives for what in found_by(objective, ())))
+    found = list(dict.fromkeys(what for sweep in sweeps for what in found_by(sweep.objective, ())))
     categories = [Category(title=what, chart=[_lines(by_tag(what, axis)) for axis in AXES]) for what in found]
     if repeated:
         charts = [_margins(what, axis) for what in found for axis in AXES]
         categories.insert(0, Category(title="over seeds: median and quartiles", chart=charts))
-    course = [_lines(BUSY_TAG), Chart(title="trials per rung", multiline=MultilineChartContent(tag=["^rungs/"]))]
-    categories.append(Category(title="course", chart=course))
+    loads = [_lines(tag) for tag in dict.fromkeys(map(load_tag, sweeps))]
+    rungs = Chart(title="trials per rung", multiline=MultilineChartContent(tag=["^rungs/"]))
+    categories.append(Category(title="course", chart=[*loads, rungs]))
     content = Layout(category=categories).SerializeToString()
     return Summary.Value(
         tag=metadata.CONFIG_SUMMARY_TAG,

@@ -13,6 +13,7 @@ from hpsearch.report.course import CourseSoFar, Moment
 from hpsearch.report.wording import counted
 from hpsearch.schedulers.base import RungView
 from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.sweep.sweep import Sweep
 from hpsearch.tensorboard.event_file import EventFiles
 from hpsearch.tensorboard.steps import Steps
 from hpsearch.trial import Score
@@ -21,12 +22,14 @@ __all__ = [
     "BUSY_TAG",
     "FRONT",
     "HYPERVOLUME",
+    "RUNNING_TAG",
     "STUDY_RUN",
     "StudyRun",
     "amount_of",
     "best",
     "by_tag",
     "found_by",
+    "load_tag",
     "rung_tag",
 ]
 
@@ -39,6 +42,9 @@ FRONT, HYPERVOLUME = "trials on the front", "hypervolume"
 BUSY_TAG = "workers/busy"
 """Names the scalar that counts the workers that run a segment, over seconds in which the sweep ran."""
 
+RUNNING_TAG = "trials/running"
+"""The same of trials, where a worker may train several: which one it was isn't recorded."""
+
 _WORDS: Mapping[Axis, str] = {"trials": "trial", "iterations": "iteration", "seconds": "second"}
 
 
@@ -50,6 +56,11 @@ def best(goal: str | None = None) -> str:
 def by_tag(what: str, axis: Axis) -> str:
     """Name the scalar that holds something over what the study cost: `best/by trial`."""
     return f"{what}/by {_WORDS[axis]}"
+
+
+def load_tag(sweep: Sweep) -> str:
+    """Name the scalar that says how much of a study ran at once."""
+    return BUSY_TAG if sweep.resources.lanes == 1 else RUNNING_TAG
 
 
 def rung_tag(until: int | None) -> str:
@@ -87,11 +98,12 @@ class StudyRun:
     Args:
         files: Where to.
         run: Its run's name.
-        objective: What decides.
+        sweep: What is run.
     """
 
-    def __init__(self, files: EventFiles, run: str, objective: Objective) -> None:
-        self.objective = objective
+    def __init__(self, files: EventFiles, run: str, sweep: Sweep) -> None:
+        self.objective = sweep.objective
+        self._load_tag = load_tag(sweep)
         self.course = CourseSoFar()
         """How it went."""
         self._files, self._run = files, run
@@ -110,7 +122,7 @@ class StudyRun:
             for axis in AXES:
                 self._put(by_tag(what, axis), amount_of(now, axis), value)
         busy = sum(segment.width for segment in journaled.records.segments())
-        self._put(BUSY_TAG, amount_of(now, "seconds"), busy)
+        self._put(self._load_tag, amount_of(now, "seconds"), busy)
 
     def rungs(self, rungs: Sequence[RungView]) -> None:
         """Take how many trials ran until each rung's iteration, over all brackets."""

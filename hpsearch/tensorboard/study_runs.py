@@ -46,7 +46,7 @@ class StudyRuns:
         self._trials, self._wanted = sweep.run_cap, wanted
         self.journaled = JournaledState(sweep)
         """How it stands."""
-        self.whole = StudyRun(files, self.name, sweep.objective)
+        self.whole = StudyRun(files, self.name, sweep)
         """The study as a whole."""
         self._runs = TrialRuns(files, sweep, hparams, self.run_of, column)
 

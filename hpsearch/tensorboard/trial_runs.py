@@ -13,12 +13,24 @@ from hpsearch.tensorboard.event_file import EventFiles
 from hpsearch.tensorboard.hparams import HParams, Known
 from hpsearch.trial import Report, Score, Segment, Trial, TrialState
 
-__all__ = ["ITERATIONS_TAG", "SECONDS_TAG", "WIDTH_TAG", "TrialRuns", "best_tag", "metrics_of", "trial_run"]
+__all__ = [
+    "ITERATIONS_TAG",
+    "LANES_TAG",
+    "SECONDS_TAG",
+    "WIDTH_TAG",
+    "TrialRuns",
+    "best_tag",
+    "metrics_of",
+    "trial_run",
+]
 
 ITERATIONS_TAG, SECONDS_TAG, WIDTH_TAG = "hpsearch/iterations", "hpsearch/seconds", "hpsearch/width"
 """Name the scalars that hold a trial's iterations, its running time and its workers, over iterations."""
 
-_OWN_TAGS = frozenset({ITERATIONS_TAG, SECONDS_TAG, WIDTH_TAG})
+LANES_TAG = "hpsearch/lanes"
+"""Names the scalar that holds of how many trials each of its segments was trained as one computation."""
+
+_OWN_TAGS = frozenset({ITERATIONS_TAG, SECONDS_TAG, WIDTH_TAG, LANES_TAG})
 
 _LEAST_DIGITS = 3
 
@@ -49,6 +61,8 @@ def metrics_of(sweep: Sweep) -> dict[str, str]:
     metrics |= {ITERATIONS_TAG: "iterations", SECONDS_TAG: "seconds"}
     if sweep.resources.widest > 1:
         metrics[WIDTH_TAG] = "width"
+    if sweep.resources.lanes > 1:
+        metrics[LANES_TAG] = "lanes"
     return metrics
 
 
@@ -122,7 +136,7 @@ class TrialRuns:
         study: str | None = None,
     ) -> None:
         self._files, self._hparams, self._run_of, self._study = files, hparams, run_of, study
-        self._objective = sweep.objective
+        self._objective, self._has_lanes = sweep.objective, sweep.resources.lanes > 1
         goals = self._objective.goals
         self._best_tag = best_tag(goals[0].name) if len(goals) == 1 else None
         self._curves: dict[int, _Curve] = {}
@@ -140,6 +154,8 @@ class TrialRuns:
                 self._start(event.segment, event.new, event.reason, event.bracket)
             case Saved() | Finished():
                 self._write(event.reports)
+                if isinstance(event, Finished) and self._has_lanes:
+                    self._write_lanes(event)
             case Failed():
                 self._write(event.reports)
                 if not event.retry:
@@ -213,6 +229,12 @@ class TrialRuns:
             if curve.width is not None:
                 scalars.append((WIDTH_TAG, curve.width))
             self._files.scalars(run, curve.time, report.iteration, scalars)
+
+    def _write_lanes(self, event: Finished) -> None:
+        """Write what is known of a segment at its end: of how many trials it was trained as one computation."""
+        curve, run = self._curves.get(event.trial), self._run_of(event.trial)
+        if curve is not None and run is not None and curve.written:
+            self._files.scalars(run, curve.time, curve.written, [(LANES_TAG, event.lanes)])
 
     def _reported(self, metrics: Mapping[str, float]) -> list[tuple[str, float]]:
         """Give what was reported, but for what would hide a scalar of ours."""

@@ -195,7 +195,7 @@ class View:
         began = min(study.created for study in self._studies)
         for run in self.study_runs:
             self._files.create(run, began)
-        page = layout([study.sweep.objective for study in self._studies], bool(self._repeats))
+        page = layout([study.sweep for study in self._studies], bool(self._repeats))
         self._files.summary(self._followed[0].runs.name, self._studies[0].created, page)
 
 

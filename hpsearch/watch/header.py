@@ -8,6 +8,7 @@ from rich.text import Text
 
 from hpsearch.report.layout import one_line
 from hpsearch.report.wording import by_state, counted, duration, front_line, params_line
+from hpsearch.trial import TrialState
 from hpsearch.watch.live_study import LiveStudy
 
 __all__ = ["header_lines"]
@@ -70,11 +71,18 @@ def _way_on(state: str, pasted: str) -> str:
 def _workers(study: LiveStudy) -> str:
     if study.is_told or study.ended.state not in ("running", "paused"):
         return ""
-    workers = study.workers
-    of_all = f" of {workers.ready:,}" if study.workers_are_told else ""
-    told = f", {workers.busy:,}{of_all} workers busy" if of_all else f", {counted(workers.busy, 'worker')} busy"
     left = study.remaining()
-    return told if left is None else f"{told}, about {duration(left)} left"
+    return _busy(study) if left is None else f"{_busy(study)}, about {duration(left)} left"
+
+
+def _busy(study: LiveStudy) -> str:
+    workers, is_told = study.workers, study.workers_are_told
+    if study.sweep.resources.lanes > 1:  # the journal doesn't say which worker has a trial
+        running = counted(study.counts.get(TrialState.RUNNING, 0), "trial")
+        return f", {running} on {counted(workers.ready, 'worker')}" if is_told else f", {running} at once"
+    if is_told:
+        return f", {workers.busy:,} of {workers.ready:,} workers busy"
+    return f", {counted(workers.busy, 'worker')} busy"
 
 
 def _best(study: LiveStudy) -> Iterator[Text]:

@@ -160,6 +160,8 @@ class LiveStudy:
     def workers(self) -> Workers:
         """Who runs it: where nobody said how many there are, as many as were busy at once."""
         told = None if self._opened is None else self._opened.workers
+        if told is not None and self.sweep.resources.lanes > 1:
+            return Workers(told, min(told, self._busy), told)
         ready = self._most_busy if told is None else max(told, self._busy)
         return Workers(ready, self._busy, ready)
 

@@ -91,6 +91,16 @@ def test_widths_of_running_trials_stand_beside_the_workers():
     assert "2 of 357 iterations, 6 of 6 workers busy (2 trials on 1 worker, 1 on 4)" in terminal.getvalue()
 
 
+def test_where_workers_train_several_trials_it_says_how_many_they_have():
+    shared = replace(START, shares=True, counts={TrialState.RUNNING: 34, TrialState.WAITING: 2})
+    assert "2 of 2 workers busy with 34 trials, 4 wanted" in plain(shared, replace(shared, leaders=(BEST,)))[1]
+    terminal = Terminal()
+    table = LiveTable(terminal)
+    table.show(replace(shared, workers=Workers(2, 2, 2)))
+    table.close()
+    assert "2 of 357 iterations, 2 of 2 workers busy with 34 trials" in terminal.getvalue()
+
+
 def test_plain_line_comes_at_once_when_the_best_improves():
     better = replace(START, leaders=(BEST,), remaining=75.0)
     same = replace(better, elapsed=0.7)

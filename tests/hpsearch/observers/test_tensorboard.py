@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,12 @@ from hpsearch.space import (
     Uniform,
 )
 from hpsearch.study.journaled_state import Entry
+from hpsearch.sweep.sweep import Resources
 from hpsearch.tensorboard.event_file import EventFiles
 from hpsearch.tensorboard.hparams import HParams
-from hpsearch.tensorboard.study_run import BUSY_TAG, STUDY_RUN, best, by_tag, rung_tag
+from hpsearch.tensorboard.study_run import BUSY_TAG, RUNNING_TAG, STUDY_RUN, best, by_tag, rung_tag
 from hpsearch.tensorboard.study_runs import StudyRuns
-from hpsearch.tensorboard.trial_runs import ITERATIONS_TAG, SECONDS_TAG, WIDTH_TAG, best_tag, trial_run
+from hpsearch.tensorboard.trial_runs import ITERATIONS_TAG, LANES_TAG, SECONDS_TAG, WIDTH_TAG, best_tag, trial_run
 from hpsearch.trial import Failure, Params, Parent, Report, Segment, Trial
 from tests.hpsearch.support.scripted import sweep_of
 from tests.hpsearch.support.tensorboards import Board
@@ -73,8 +75,9 @@ BEST = by_tag(best(), "iterations")
 METRICS = ["accuracy", "best/accuracy", ITERATIONS_TAG, SECONDS_TAG]
 
 
-def observer(directory: Path, goal="maximize", scope="last") -> TensorBoardObserver:
-    sweep = sweep_of(name="digits", metric=Metric("accuracy", goal, scope), parameters=SPACE)
+def observer(directory: Path, goal="maximize", scope="last", trials_per_worker=1) -> TensorBoardObserver:
+    resources = Resources(trials_per_worker=trials_per_worker)
+    sweep = sweep_of(name="digits", metric=Metric("accuracy", goal, scope), parameters=SPACE, resources=resources)
     made = TensorBoardObserver(Observed(directory, sweep, created=500.0))
     made.seen()
     return made
@@ -353,6 +356,25 @@ def test_widths_are_a_curve_where_they_could_differ(tmp_path):
     experiment, groups = dashboard(tmp_path)
     assert set(groups[trial_run(0)].hparams) == {*PARAMS, *LOGS, "state"}
     assert [info.name.tag for info in experiment.metric_infos] == METRICS
+
+
+def test_where_workers_train_several_trials_those_are_counted_and_each_says_with_how_many_it_was(tmp_path):
+    tensorboard = observer(tmp_path, trials_per_worker=16)
+    tell(tensorboard, Opened("inline", 1, "me@here:1", "test"), ())
+    for trial in range(3):
+        tell(tensorboard, started(trial, 0, 2), ())
+    tensorboard.report(reports(0, 0, [0.5]))
+    for trial in range(3):
+        lanes = replace(finished(trial, 2, reports(trial, 0, [0.5, 0.5])), lanes=3 - trial)
+        tell(tensorboard, lanes, [stop(trial)], when=1002.0)
+    tensorboard.close()
+    assert [curve(tmp_path, trial_run(trial), LANES_TAG) for trial in range(3)] == [[(2, 3)], [(2, 2)], [(2, 1)]]
+    assert curve(tmp_path, STUDY_RUN, RUNNING_TAG) == [(0, 3), (1, 3), (2, 0)]  # until it changes
+    assert BUSY_TAG not in EventAccumulator(str(tmp_path / "tensorboard" / STUDY_RUN)).Reload().Tags()["scalars"]
+    experiment, _ = dashboard(tmp_path)
+    assert [info.name.tag for info in experiment.metric_infos] == [*METRICS, LANES_TAG]
+    (course,) = (one for one in Board(tmp_path / "tensorboard").layout()["category"] if one["title"] == "course")
+    assert [chart["title"] for chart in course["chart"]] == [RUNNING_TAG, "trials per rung"]
 
 
 def test_a_trial_that_is_taken_back_loses_the_steps_since_at_once(tmp_path):

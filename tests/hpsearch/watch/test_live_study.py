@@ -12,6 +12,7 @@ from hpsearch.decision import Followed
 from hpsearch.errors import JournalError
 from hpsearch.events import ASK_TELL, Ended, Event, Opened, Pruned, Steered
 from hpsearch.study.journaled_state import Entry, JournaledState
+from hpsearch.sweep.sweep import Resources
 from hpsearch.trial import TrialRow, TrialState
 from hpsearch.watch.header import header_lines
 from hpsearch.watch.live_study import LiveStudy
@@ -141,3 +142,17 @@ def test_the_time_left_is_that_of_a_first_run_which_has_the_limits_that_were_rec
         assert left is None
     else:
         assert left == pytest.approx(6.0, rel=0.3)  # six trials of a second each
+
+
+@pytest.mark.parametrize(("workers", "told"), [(2, "4 trials on 2 workers"), (None, "4 trials at once")])
+def test_where_workers_train_several_trials_it_says_how_many_run(workers, told):
+    life = Life(sweep_of(resources=Resources(trials_per_worker=16)), 0, 4, 0.0)
+    while len(life.study_state.running()) < 4:
+        life.step()
+    entries = [
+        replace(one, event=replace(one.event, workers=workers)) if isinstance(one.event, Opened) else one
+        for one in life.entries
+    ]
+    study = LiveStudy(Looked(entries, HOLDER, {"sweep": life.sweep.to_json()}))
+    lines = [line.plain for line in header_lines(study, "runs/x")]
+    assert any(line.endswith(told) for line in lines), lines
