@@ -22,6 +22,7 @@ from typing import Any
 from hpsearch.errors import CheckpointError, UnreadableCheckpointError
 from hpsearch.trainable import manifest
 from hpsearch.trainable.copying import copy_tree
+from hpsearch.trainable.plain_state import is_plain
 from hpsearch.trainable.random_state import RandomState
 from hpsearch.trainable.storage import os_error_behind, reading, writing
 from hpsearch.trainable.unreadable import refuse_unreadable
@@ -180,7 +181,7 @@ def _parts(checkpoint: Path) -> Collection[str]:
 
 
 def _save(state: object, path: Path) -> None:
-    """Save a state and read it back at once, or refuse it naming the entry that can't be."""
+    """Save a state that can be read back, or refuse it naming the entry that can't be."""
     import torch
 
     if callable(getattr(state, "state_dict", None)):
@@ -191,8 +192,9 @@ def _save(state: object, path: Path) -> None:
     outer = sys.exception()
     try:
         _dump(state, path)
-        # Mapped, so that reading back a large state checks its structure without copying its tensors.
-        torch.load(path, weights_only=True, mmap=True, map_location="cpu")
+        if not is_plain(state):  # of what is, reading it back would take as long as writing it
+            # Mapped, so that reading back a large state checks its structure without copying its tensors.
+            torch.load(path, weights_only=True, mmap=True, map_location="cpu")
     except Exception as error:  # pickle raises whatever an object's reduction raises
         if (refused := os_error_behind(error, outer)) is not None:
             raise refused from None
