@@ -30,6 +30,7 @@ from hpsearch.report.trial_table import rows_to_table
 from hpsearch.report.wording import front_line
 from hpsearch.run.ask_tell import AskTell
 from hpsearch.run.plan import make_plan, plan_text
+from hpsearch.run.plan_lanes import shapes_lines
 from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.run.warm_start import recorded, warm_start_of
@@ -140,7 +141,10 @@ def plan(given: argparse.Namespace) -> int:
     """Show what a sweep would run."""
     sweep = _with_workers(load_sweep(given.sweep, given.overrides, runs=False), given.workers)
     _tell_notes(sweep_notes(given.sweep, given.overrides))
-    print(plan_text(make_plan(sweep, sweep.resources.workers)), end="")
+    made = make_plan(sweep, sweep.resources.workers)
+    print(plan_text(made), end="", flush=True)
+    for line in shapes_lines(made, (str(Path.cwd()),)):
+        print(line)
     return 0
 
 

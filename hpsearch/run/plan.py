@@ -28,6 +28,8 @@ __all__ = ["Plan", "Schedule", "make_plan", "plan_text"]
 _MOST_BRACKETS = 12
 """Brackets that the text lists one by one."""
 
+_MOST_FIRST = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -59,6 +61,8 @@ class Plan:
     """When all trials run on `workers_per_trial`."""
     elastic: Schedule | None
     """When they may be widened; None where they may not."""
+    first: Sequence[Trial]
+    """The first trials that it creates; of a method that learns, others at random."""
 
     @property
     def makespan(self) -> float:
@@ -122,6 +126,7 @@ def make_plan(sweep: Sweep, workers: int | None) -> Plan:
         workers=workers,
         fixed=fixed,
         elastic=_schedule(bounded, workers)[0] if widened else None,
+        first=[study_state.record(row.number).trial for row in study_state.rows()[:_MOST_FIRST]],
     )
 
 

@@ -92,6 +92,22 @@ class InProcess:
                 file.write(words)
         return failure
 
+    def build(self, assignment: Assignment) -> Any:
+        """Give what the trainable makes of a trial's first segment, for a look: nobody hears of it.
+
+        Raises:
+            BaseException: What building it raises.
+        """
+        trial, generators = RunningTrial(assignment, _Nobody()), random_state.capture()
+        outer = set_current_trial(trial)
+        try:
+            with kept():
+                random_state.seed_all(trial.seed)
+                return self.target(trial)
+        finally:
+            set_current_trial(outer)
+            random_state.restore(generators)
+
     @property
     def closes(self) -> bool:
         """Whether its objects have a `close()`."""
@@ -154,6 +170,23 @@ def _call(target: Trainable, trial: RunningTrial, attempt: Attempt) -> None:
         trial.leave_group(error)
         raise
     trial.leave_group()
+
+
+class _Nobody:
+    """Hears nothing of a trial."""
+
+    def reported(self, iteration: int, metrics: Mapping[str, float], seconds: float) -> None:
+        """Let it pass."""
+
+    def cut_requested(self) -> bool:
+        """Never."""
+        return False
+
+    def was_cut(self) -> None:
+        """Let it pass."""
+
+    def saved(self, iteration: int, name: str) -> None:
+        """Let it pass."""
 
 
 class _WarmObject:

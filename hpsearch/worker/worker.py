@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 import time
 import uuid
@@ -15,11 +14,11 @@ from typing import Any
 from hpsearch.errors import BackendError, StorageError, UnwritableError
 from hpsearch.study.directory import OUTPUT_AT_HAND
 from hpsearch.task import SegmentResult
-from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.failures import bounded, failure_of
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Segment, Trial
-from hpsearch.worker.attempt import Attempt, attempt_directory
+from hpsearch.worker.assigning import assignment_of
+from hpsearch.worker.attempt import Attempt
 from hpsearch.worker.attempt_log import AttemptLog
 from hpsearch.worker.command import CommandRunner
 from hpsearch.worker.gang import GangListener, RankInfo
@@ -105,8 +104,8 @@ class Worker:
             "a wide segment takes a gang of its width"
         )
         rank = 0 if rank_info is None else rank_info.rank
-        directory = f"{self._root}/{attempt_directory(segment, rank)}"  # a Path for each attempt would be dear
-        assignment = self._assignment(trial, segment, directory, rank)
+        assignment = assignment_of(self._job, self._root, trial, segment, rank)
+        directory = assignment.directory
         attempt = Attempt(segment, channel, rank)
         try:
             with writing(f"the attempt's directory {directory}"):  # what the trainable raises is a failure already
@@ -143,8 +142,7 @@ class Worker:
             timeout: Seconds that it may be charged for: its build, and its part of each epoch; None: no limit.
         """
         assert self._lanes is not None, "segments run one at a time"
-        directory = f"{self._root}/{attempt_directory(segment)}"
-        self._lanes.enter(self._assignment(trial, segment, directory, 0), segment, channel, timeout)
+        self._lanes.enter(assignment_of(self._job, self._root, trial, segment), segment, channel, timeout)
 
     def round(self) -> list[Ended]:
         """Train each segment that was taken in for an epoch; give those that have come to their end.
@@ -154,6 +152,17 @@ class Worker:
         """
         assert self._lanes is not None, "segments run one at a time"
         return self._lanes.round()
+
+    def build(self, trial: Trial) -> Any:
+        """Give a trial's object as its first segment makes it, for a look; what is printed meanwhile is lost.
+
+        Raises:
+            BaseException: What building it raises.
+        """
+        assert isinstance(self._runner, InProcess), "a script has no object"
+        assignment = assignment_of(self._job, self._root, trial, Segment(trial.number, 0, None, None, 1))
+        with self._runner.output.to(Path(os.devnull)):
+            return self._runner.build(assignment)
 
     @property
     def closes(self) -> bool:
@@ -190,33 +199,6 @@ class Worker:
         self.why_whole = why_whole(target, self._job.threads)
         if self.why_whole is None:
             self._lanes = Lanes(target, self._runner.output, self._job.lanes, self._root / "trials" / "packs", at_hand)
-
-    def _params(self, trial: Trial) -> dict[str, Any]:
-        """Give a trial's params as the trainable sees them, with nothing in them that is anybody else's."""
-        space = self._job.parameters
-        return copy.deepcopy(dict(trial.params)) if space is None else space.nest(trial.params)
-
-    def _assignment(self, trial: Trial, segment: Segment, directory: str, rank: int) -> Assignment:
-        path = None if segment.checkpoint is None else str(self._root / segment.checkpoint)
-        parent = trial.parent
-        if parent is not None and (path is None or parent.checkpoint != segment.checkpoint):
-            parent = None  # there was nothing to take over, or it has a checkpoint of its own
-        return Assignment(
-            number=trial.number,
-            params=self._params(trial),
-            seed=trial.seed,
-            directory=directory,
-            start=segment.start,
-            end=segment.end,
-            checkpoint=path if parent is None or segment.start > 0 else None,
-            objective=self._job.objective,
-            save_every=self._job.save_every,
-            rank=rank,
-            world_size=segment.width,
-            scaling=dict(self._job.scaling),
-            parent=None if parent is None else parent.number,
-            parent_checkpoint=None if parent is None else path,
-        )
 
 
 @contextlib.contextmanager

@@ -152,6 +152,20 @@ def test_plan_shows_the_brackets_and_runs_nothing(here, hpsearch_command):
     assert sorted(path.name for path in here.iterdir()) == ["r27.yaml", "sweep.yaml"]
 
 
+def test_plan_builds_trials_where_workers_are_to_train_several(here, hpsearch_command):
+    digits = {"trainable": "hpsearch_trainers.digits:MLP", "metric": {"name": "accuracy", "goal": "maximize"}}
+    space = {"hidden": {"values": [8, 16]}, "lr": {"min": 0.01, "max": 0.1}}
+    resources = {"trials_per_worker": "auto"}
+    write_sweep(here / "lanes.yaml", **digits, method="random", run_cap=6, parameters=space, resources=resources)
+    before = sorted(path.name for path in here.iterdir())
+    answer = hpsearch_command("plan", "lanes.yaml")
+    assert answer.code == 0
+    assert "lanes        up to 16 trials per worker; the first 6 trials have 2 shapes, the largest" in answer.out
+    assert "tried here for two batches" in answer.out
+    assert sorted(path.name for path in here.iterdir()) == before
+    assert "per worker" not in hpsearch_command("plan", "lanes.yaml", "--set", "resources.trials_per_worker=1").out
+
+
 def test_status_tells_how_the_study_stands(study, hpsearch_command):
     lines = hpsearch_command("status", study).out.splitlines()
     assert lines[0] == f"sweep  {study}"

@@ -1,0 +1,90 @@
+"""What a plan says of trials that workers train beside each other: which of them can be lanes of one computation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from hpsearch.errors import TrainableError
+from hpsearch.report.wording import counted, shortened
+from hpsearch.run.plan import Plan
+from hpsearch.sweep.table_name import is_table
+from hpsearch.worker.job import Job
+from hpsearch.worker.shapes import Shapes, shapes_of
+
+__all__ = ["lanes_lines", "shapes_lines"]
+
+_MOST_REASONS = 3
+_LONGEST = 100
+
+_SECONDS = 10.0
+"""For which trials are built."""
+
+
+def shapes_lines(plan: Plan, search_path: Sequence[str]) -> list[str]:
+    """Build the first trials of a plan whose workers train several, and say which can be trained together.
+
+    Args:
+        plan: The plan.
+        search_path: Folders in which the trainable is looked for first.
+    """
+    sweep, lanes = plan.sweep, plan.sweep.resources.lanes
+    if lanes == 1 or sweep.trainable is None or is_table(sweep.trainable):
+        return [] if lanes == 1 else lanes_lines(lanes, Shapes(whole="only a Trainer is trained an epoch at a time"))
+    job = Job(
+        study="",
+        name=sweep.name,
+        trainable=sweep.trainable,
+        search_path=tuple(search_path),
+        objective=sweep.objective,
+        save_every=None,
+        threads=sweep.resources.cpus_per_worker,
+        parameters=sweep.parameters,
+        scaling=sweep.scaling.for_trainers(),
+        lanes=lanes,
+        mkl_cbwr=os.environ.get("MKL_CBWR", "AUTO"),
+    )
+    try:
+        return lanes_lines(lanes, shapes_of(job, plan.first, _SECONDS))
+    except TrainableError as error:
+        return lanes_lines(lanes, Shapes(whole=shortened(str(error), _LONGEST)))
+
+
+def lanes_lines(lanes: int, shapes: Shapes) -> list[str]:
+    """Say how many shapes the first trials have, and what training them together gave.
+
+    Args:
+        lanes: Trials that a worker may train beside each other.
+        shapes: Of the first trials.
+    """
+    return [f"{'' if place else 'lanes':<13}{line}" for place, line in enumerate(_told(lanes, shapes))]
+
+
+def _told(lanes: int, shapes: Shapes) -> Iterator[str]:
+    most = f"up to {counted(lanes, 'trial')} per worker"
+    if shapes.whole is not None:
+        yield f"none, though {most} are asked for: {shapes.whole}"
+        return
+    made = "" if not shapes.sizes else f" have {counted(len(shapes.sizes), 'shape')}"
+    if len(shapes.sizes) > 1:
+        made += f", the largest {counted(shapes.sizes[0], 'trial')}"
+    yield f"{most}; the first {counted(shapes.trials, 'trial')}{made}" if made else f"{most}"
+    if shapes.tried is not None:
+        count, share = shapes.tried
+        gain = (
+            f"about {share:.1f} of the time of each alone"
+            if share < 1
+            else "longer than each alone, and so aren't fused"
+        )
+        yield f"{count} of {'one shape' if len(shapes.sizes) > 1 else 'them'}, tried here for two batches, take {gain}"
+    yield from _counted(shapes.alone, "trains alone", "train alone")
+    yield from _counted(shapes.failed, "can't be built", "can't be built")
+
+
+def _counted(reasons: Mapping[str, int], one: str, several: str) -> Iterator[str]:
+    ranked = sorted(reasons.items(), key=lambda item: -item[1])
+    for reason, count in ranked[:_MOST_REASONS]:
+        yield f"{count:,} {one if count == 1 else several}: {shortened(reason, _LONGEST)}"
+    if len(ranked) > _MOST_REASONS:
+        rest = sum(count for _, count in ranked[_MOST_REASONS:])
+        yield f"{rest:,} {one if rest == 1 else several}, for {counted(len(ranked) - _MOST_REASONS, 'other reason')}"

@@ -1,0 +1,110 @@
+"""How many shapes a sweep's trials have: those of one can be trained as lanes of one computation."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpsearch.errors import Interrupted
+from hpsearch.trainable.failures import failure_of
+from hpsearch.trial import Trial
+from hpsearch.worker.job import Job
+from hpsearch.worker.worker import Worker
+
+__all__ = ["Shapes", "shapes_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """What the first trials of a sweep have in common."""
+
+    trials: int = 0
+    """How many were built."""
+    sizes: Sequence[int] = ()
+    """Trials of each shape, the most first."""
+    alone: Mapping[str, int] = field(default_factory=dict)
+    """Why trials can't be lanes, to their number."""
+    failed: Mapping[str, int] = field(default_factory=dict)
+    """What building trials raised, or training them on a few batches, to their number."""
+    whole: str | None = None
+    """Why no trial of this trainable can be a lane."""
+    tried: tuple[int, float] | None = None
+    """Lanes of the largest shape that were tried, and which part of the time of as many alone they took."""
+
+
+def shapes_of(job: Job, trials: Sequence[Trial], seconds: float) -> Shapes:
+    """Build trials in this process, one after the other, and train some of the largest shape on a few batches.
+
+    Args:
+        job: How they are trained. What they print is lost, and so is what they write to their directories.
+        trials: New ones.
+        seconds: After which no more are built.
+
+    Raises:
+        TrainableError: The trainable can't be imported, or has another shape.
+    """
+    with tempfile.TemporaryDirectory(prefix="hpsearch-plan-") as root:
+        worker = Worker(job, Path(root))
+        try:
+            if worker.why_whole is not None:
+                return Shapes(whole=worker.why_whole)
+            return _Builder(worker, job.lanes).shapes(trials, seconds)
+        finally:
+            worker.close()
+
+
+class _Builder:
+    def __init__(self, worker: Worker, lanes: int) -> None:
+        self._worker, self._lanes = worker, lanes
+        self._alone: Counter[str] = Counter()
+        self._failed: Counter[str] = Counter()
+
+    def shapes(self, trials: Sequence[Trial], seconds: float) -> Shapes:
+        """Build trials for so many seconds."""
+        until = time.monotonic() + seconds
+        by_key: defaultdict[Hashable, list[Trial]] = defaultdict(list)
+        built = 0
+        for trial in trials:
+            if built and time.monotonic() > until:
+                break
+            built += 1
+            if (key := self._key(trial)) is not None:
+                by_key[key].append(trial)
+        alike = sorted(by_key.values(), key=len, reverse=True)
+        tried = self._tried(alike)
+        return Shapes(built, [*map(len, alike)], self._alone, self._failed, tried=tried)
+
+    def _key(self, trial: Trial) -> Hashable:
+        """Give a trial's shape; None where it has none, which is counted."""
+        from hpsearch_trainers.lanes import NotFusible, shape_key
+
+        try:
+            return shape_key(self._worker.build(trial))
+        except NotFusible as reason:
+            self._alone[str(reason)] += 1
+        except (KeyboardInterrupt, Interrupted):
+            raise
+        except BaseException as error:  # SystemExit is a user's mistake like any other
+            self._failed[failure_of(error).message] += 1
+        return None
+
+    def _tried(self, alike: list[list[Trial]]) -> tuple[int, float] | None:
+        """Train trials of the largest shape together and alone; if it isn't one after all, it is left out."""
+        from hpsearch_trainers.lanes import NotFusible, check_pack
+
+        if not alike or len(alike[0]) < 2:
+            return None
+        count = min(len(alike[0]), self._lanes)
+        try:
+            return count, check_pack([self._worker.build(trial) for trial in alike[0][:count]], count)[count]
+        except NotFusible as reason:
+            self._alone[str(reason)] += len(alike.pop(0))
+        except (KeyboardInterrupt, Interrupted):
+            raise
+        except BaseException as error:
+            self._failed[failure_of(error).message] += len(alike.pop(0))
+        return None
