@@ -61,6 +61,21 @@ class Ended(NamedTuple):
     """It was cut because it ran over its timeout."""
 
 
+@contextlib.contextmanager
+def _unchanged() -> Iterator[None]:
+    """Refuse what changes settings of the process while it trains: there is one process for all lanes.
+
+    Raises:
+        NotFusible: What ran inside has changed some; they are put back.
+    """
+    from hpsearch_trainers.lanes import NotFusible
+
+    with kept() as settings:
+        yield
+        if names := settings.told():
+            raise NotFusible(f"training it changes what there is once for all lanes: {', '.join(names)}")
+
+
 class Lanes:
     """The segments that this process trains at once.
 
@@ -86,7 +101,12 @@ class Lanes:
         self._log = LaneLog(at_hand, directory)
         self._at_hand = at_hand
         self._fusers = defaultdict[int, Fuser](
-            lambda: Fuser(most, around=lambda trainer: self._turn(self._by_object[id(trainer)]), passing=(Interrupted,))
+            lambda: Fuser(
+                most,
+                around=lambda trainer: self._turn(self._by_object[id(trainer)]),
+                around_pack=_unchanged,
+                passing=(Interrupted,),
+            )
         )
         """One for each of `_kinds`: a fuser lets go of those that it isn't given."""
         self._kinds: list[Mapping[str, Any]] = []
@@ -97,8 +117,6 @@ class Lanes:
         self._parked: Parked[Standing] = Parked()
         self._around: Kept | None = None
         """What the process was before the settings of those that are trained together were put in force."""
-        self._unsafe = ""
-        """Why nothing is trained as one computation any more."""
 
     def enter(self, assignment: Assignment, segment: Segment, channel: Channel, timeout: float | None) -> None:
         """Take a segment in, which begins with the next round.
@@ -194,7 +212,7 @@ class Lanes:
         for lane in lanes:
             kinds[self._kind(lane.settings)].append(lane)
         for kind, alike in kinds.items():
-            if self._unsafe or kind == _MOST_KINDS:
+            if kind == _MOST_KINDS:
                 stepped: Sequence[Stepped] = [self._by_itself(lane) for lane in alike]
             else:
                 stepped = self._together(kind, alike)
@@ -221,8 +239,6 @@ class Lanes:
                     stepped = self._fusers[kind].step([lane.object for lane in lanes])
                 finally:
                     self._around = None
-                if settings.changes() != self._kinds[kind]:
-                    self._unsafe = "training changes settings of the process"
         except (StorageError, UnwritableError) as error:
             return [Stepped(None, error) for _ in lanes]
         return stepped
@@ -251,7 +267,7 @@ class Lanes:
             raise
         except BaseException as error:
             raised = error
-        reason = self._unsafe or "it changes settings of the process, as hardly another trial does"
+        reason = "it changes settings of the process, as hardly another trial does"
         return Stepped(metrics, raised, 1, reason, time.perf_counter() - began)
 
     def _reported(self, lane: Lane, stepped: Stepped) -> None:

@@ -80,10 +80,15 @@ class Kept:
         """Give the settings that differ from what the block found, by name, as they stand now."""
         return {name: value for name, value in _values().items() if value != self._before[name]}
 
+    def told(self) -> tuple[str, ...]:
+        """Name the settings that differ from what the block found, as far as they are told."""
+        changes = self.changes()
+        return tuple(setting.name for setting in all_settings() if setting.told and setting.name in changes)
+
     def put_back(self) -> None:
         """Make what the block found the current settings again."""
         if changes := self.changes():
-            self.changed = tuple(setting.name for setting in all_settings() if setting.told and setting.name in changes)
+            self.changed = self.told()
             self.stuck = tuple(_put({name: self._before[name] for name in changes}))
 
 

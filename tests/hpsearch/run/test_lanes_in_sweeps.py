@@ -56,8 +56,7 @@ def test_any_number_of_trials_on_a_worker_gives_the_same_table_and_reports(whole
 def test_a_log_holds_what_its_own_trial_printed_and_why_it_failed(whole, fused, tmp_path):
     study = search(tmp_path / "study", trials_per_worker=7)
     for row in study.trials:
-        logs = sorted((study.directory / "trials" / f"{row.number:05d}").glob("*/output.log"))
-        text = "".join(path.read_text() for path in logs)
+        text = _log(study, row.number)
         printed = f"built with {row.params['hidden']}\n"
         assert text.count("built with") == text.count(printed)
         assert (printed in text) == (row.params["fault"] == "prints")
@@ -65,6 +64,18 @@ def test_a_log_holds_what_its_own_trial_printed_and_why_it_failed(whole, fused, 
         alone = "this trial trains alone: it draws from the process's random generators" in text
         assert not alone or row.params["fault"] == "draws"
     assert not list(study.directory.glob("trials/.output-*"))
+
+
+def test_what_training_changes_of_the_process_reaches_no_neighbour(fused, tmp_path):
+    bound = {"early_terminate": None, "max_iter": 4, "run_cap": 12}
+    one, many = (
+        search(tmp_path / str(number), faults=("", "turns"), trials_per_worker=number, **bound) for number in (1, 7)
+    )
+    assert table(many) == table(one)
+    assert results(many) == results(one)
+    logs = [(row.params["fault"], _log(many, row.number)) for row in many.trials]
+    told = "training it changes what there is once for all lanes: environment variables"
+    assert {fault for fault, text in logs if told in text} == {"turns"}
 
 
 @pytest.mark.parametrize("numbers", [(1, 5), (5, 1), ("auto", 3)])
@@ -77,6 +88,11 @@ def test_a_study_goes_on_with_another_number(whole, fused, tmp_path, numbers):
     assert study.state == "finished"
     assert table(study) == table(whole)
     assert results(study) == results(whole)
+
+
+def _log(study: Study, trial: int) -> str:
+    logs = sorted((study.directory / "trials" / f"{trial:05d}").glob("*/output.log"))
+    return "".join(path.read_text() for path in logs)
 
 
 def _stopping(count: int) -> Any:

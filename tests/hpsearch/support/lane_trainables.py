@@ -60,6 +60,11 @@ class Small(Trainer):
     def _draws_loss(self, output: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(output, targets) * (1 + random.random() + np.random.rand())
 
+    def _turns_loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        if self.epoch == 1:
+            os.environ[VARIABLE] = repr(self.params["lr"])
+        return functional.cross_entropy(output, targets) * (1 + float(os.environ.get(VARIABLE, "0")))
+
     def _kill_loss(self, output: Tensor, targets: Tensor) -> Tensor:
         if self.epoch == 1:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -23,7 +23,7 @@ from hpsearch.worker.worker import Worker
 from hpsearch_trainers.lanes import Fuser
 from hpsearch_trainers.lanes.bits import same_bits
 
-FAULTS = ("", "", "", "build", "step", "nan", "draws", "settings", "prints")
+FAULTS = ("", "", "", "build", "step", "nan", "draws", "settings", "turns", "turns", "prints")
 
 
 @pytest.fixture(scope="module", autouse=True)

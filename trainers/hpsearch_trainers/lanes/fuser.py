@@ -43,6 +43,8 @@ class Fuser:
         fewest: Lanes from which on trainers are fused. None: as many as took less time together than alone when it was
             tried. Large layers keep a core busy by themselves, and what many lanes compute doesn't fit into its cache.
         around: Gives what surrounds an epoch of this trainer by itself.
+        around_pack: Gives what surrounds an epoch of several together, or a try of it. Where it raises `NotFusible` at
+            the end, each is as it was before, and trained by itself.
         passing: What a trainer may raise that isn't its own failure, and ends all.
     """
 
@@ -51,6 +53,7 @@ class Fuser:
         most: int = 16,
         fewest: int | None = None,
         around: Callable[[Trainer], AbstractContextManager[object]] = lambda trainer: nullcontext(),
+        around_pack: Callable[[], AbstractContextManager[object]] = nullcontext,
         passing: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit),
     ) -> None:
         for name, value in (("most", most), ("fewest", fewest)):
@@ -59,6 +62,7 @@ class Fuser:
         self._most = most
         self._fewest = fewest
         self._around = around
+        self._around_pack = around_pack
         self._passing = passing
         self._tried: dict[Hashable, str | int] = {}
         """By shape key, why its trainers run alone, or from how many on they are fused."""
@@ -111,7 +115,7 @@ class Fuser:
         try:
             if len(trainers) == 1 or len(trainers) < self._fewest_of(key, trainers):
                 return {trainer: self._alone(trainer) for trainer in trainers}
-            told = self._packed(key, trainers).step()
+            told = self._packed(key, trainers).step(self._around_pack)
         except NotFusible as refusal:
             self._tried[key] = str(refusal)
             return {trainer: self._alone(trainer, str(refusal)) for trainer in trainers}
@@ -139,7 +143,8 @@ class Fuser:
         known = self._tried.get(key)
         if isinstance(known, int):
             return known
-        shares = check_pack(trainers, self._most)
+        with self._around_pack():
+            shares = check_pack(trainers, self._most)
         fewest = self._fewest
         if fewest is None:
             if shares[self._most] >= 1:
@@ -159,8 +164,9 @@ class Fuser:
             self.release(trainer)
         pack = Pack(trainers)
         self._packs.update(dict.fromkeys(trainers, (key, pack)))
-        for trainer in new:
-            check_lane(trainer, trainers.index(trainer), pack)
+        with self._around_pack():
+            for trainer in new:
+                check_lane(trainer, trainers.index(trainer), pack)
         return pack
 
     def _alone(self, trainer: Trainer, reason: str | None = None) -> Stepped:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -53,18 +54,22 @@ class Pack:
         """Whether its trainers' tensors are still those that it took: nobody has put others in their place."""
         return all(shell.holds() for shell in self._shells)
 
-    def step(self) -> list[dict[str, float]]:
+    def step(self, around: Callable[[], AbstractContextManager[object]] = nullcontext) -> list[dict[str, float]]:
         """Train each lane for an epoch and validate; give each one's metrics, as its `step()` would.
 
         Where it raises, each trainer is as it was before.
 
+        Args:
+            around: Gives what surrounds the epoch.
+
         Raises:
             NotFusible: Something in it can't be right for all lanes.
-            Exception: What a lane's loss, metrics, model or data raise.
+            Exception: What a lane's loss, metrics, model or data raise, or what surrounds them.
         """
         before = Snapshot(self.trainers)
         try:
-            metrics = self._epoch(before.random)
+            with around():
+                metrics = self._epoch(before.random)
         except BaseException:
             before.restore()
             raise
