@@ -42,12 +42,7 @@ def pause(given: argparse.Namespace) -> int:
 
 def stop(given: argparse.Namespace) -> int:
     """Ask the process that runs a study to end."""
-    place = StudyDirectory(given.dir)
-    holder = _holder(place, "stop")
-    with Journal.read(place.journal) as journal:
-        journal.request("stop", by=process_name())
-    print(f"asked {holder} to end at the next reports of its trials")
-    return 0
+    return _ask_process(given, "stop", "it ends at the next reports of its trials; hpsearch resume goes on with it")
 
 
 def cancel(given: argparse.Namespace) -> int:
@@ -139,11 +134,14 @@ def _holder(place: StudyDirectory, verb: str) -> str:
     """
     with Journal.read(place.journal):
         holder = place.holder()
-    told = load(place.path).is_told
+    study = load(place.path)
+    told = study.is_told
     if holder is not None and not told:
         return holder
     instead = "" if verb in ("stop", "cancel") else f"; it goes on with: hpsearch resume {pasted(place.path)}"
-    if told:
+    if study.state == "finished":
+        instead = ": it is finished"
+    elif told:
         instead = ": its trials run elsewhere, and what is asked for stays open"
     raise JournalError(f"{place.path}: no process runs this study now; there is nothing to {verb}{instead}")
 

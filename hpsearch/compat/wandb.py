@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import sys
+import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpsearch.compat.wandb_run import IDLE, Config, Nothing, Run, say_once, trial_here
+from hpsearch.compat.wandb_run import IDLE, Config, Nothing, Run, Summary, mapping_of, say_once, trial_here
 from hpsearch.errors import SweepError
 from hpsearch.sweep.document import read_document
 from hpsearch.trainable.running_trial import RunningTrial
@@ -27,9 +29,11 @@ config = Config()
 """That of the newest run."""
 run: Run | None = None
 """The newest run, until it is finished."""
-summary: dict[str, Any] = {}
+summary = Summary()
 """That of the newest run."""
 
+_assigned: dict[str, Any] = {}
+"""What the script wrote as `wandb.config = {...}`: defaults of each run that begins."""
 _sweeps: dict[str, dict[str, Any]] = {}
 _begun: dict[str, tuple[Path, int]] = {}
 """Of the sweeps that an agent ran, where the study lies and how many trials it has."""
@@ -37,6 +41,7 @@ _numbers = itertools.count(1)
 
 _IDLE = IDLE | frozenset(
     [
+        "AlertLevel",
         "Api",
         "Artifact",
         "Audio",
@@ -51,9 +56,11 @@ _IDLE = IDLE | frozenset(
         "Settings",
         "Table",
         "Video",
+        "join",
         "plot",
         "plots",
         "require",
+        "sdk",
         "setup",
         "termerror",
         "termlog",
@@ -81,8 +88,8 @@ def init(
     trial = trial_here()
     if trial is None:
         say_once("no sweep runs this script, so that what it logs goes nowhere")
-    here = globals()["config"]
-    here.begin(config, {} if trial is None else trial.params)
+    here: Config = globals()["config"]
+    here.begin({**_assigned, **mapping_of(config)}, {} if trial is None else trial.params)
     run = Run(trial, here, {"project": project, "entity": entity, "name": name, **named})
     summary = run.summary
     atexit.register(run.at_exit)
@@ -198,3 +205,20 @@ def __getattr__(name: str) -> Any:
         f"hpsearch.compat.wandb has no {name!r}; it has {', '.join(__all__)}, and takes the calls of "
         f"{', '.join(sorted(_IDLE))}, which do nothing"
     )
+
+
+class _Module(types.ModuleType):
+    """This module, where `wandb.config = {...}` sets what isn't the sweep's, in place of hiding what is."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "config" or isinstance(value, Config):
+            super().__setattr__(name, value)
+            return
+        given = mapping_of(value)
+        if run is None:
+            _assigned.clear()
+            _assigned.update(given)
+        config.update(given)
+
+
+sys.modules[__name__].__class__ = _Module

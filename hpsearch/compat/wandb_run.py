@@ -11,9 +11,10 @@ from typing import Any
 
 from hpsearch.errors import TrainableError
 from hpsearch.trainable.current import current_trial
+from hpsearch.trainable.metrics import lacking
 from hpsearch.trainable.running_trial import RunningTrial, SegmentEnd
 
-__all__ = ["Config", "Nothing", "Run", "say_once", "trial_here"]
+__all__ = ["Config", "Nothing", "Run", "Summary", "mapping_of", "say_once", "trial_here"]
 
 _told: set[str] = set()
 
@@ -50,7 +51,7 @@ class Config(MutableMapping[str, Any]):
         self._values.clear()
         self._chosen.clear()
         self._chosen.update(chosen)
-        self._values.update(_mapping(defaults))
+        self._values.update(mapping_of(defaults))
         self._values.update(chosen)
 
     def __getitem__(self, name: str) -> Any:
@@ -85,17 +86,30 @@ class Config(MutableMapping[str, Any]):
 
     def update(self, given: object = None, allow_val_change: bool | None = None, **more: Any) -> None:  # type: ignore[override]
         """Set several; `given` is a mapping or what argparse gave."""
-        for name, value in {**_mapping(given), **more}.items():
+        for name, value in {**mapping_of(given), **more}.items():
             self[name] = value
 
     def setdefaults(self, given: object) -> None:
         """Set those that aren't there."""
-        for name, value in _mapping(given).items():
+        for name, value in mapping_of(given).items():
             self.setdefault(name, value)
 
     def as_dict(self) -> dict[str, Any]:
         """Give a copy."""
         return dict(self._values)
+
+
+class Summary(dict[str, Any]):
+    """Names to values, as items and as attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"summary has no {name!r}: it holds {', '.join(self) or 'nothing'}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
 
 
 class Run:
@@ -109,7 +123,7 @@ class Run:
 
     def __init__(self, trial: RunningTrial | None, config: Config, named: Mapping[str, Any]) -> None:
         self.config = config
-        self.summary: dict[str, Any] = {}
+        self.summary = Summary()
         """What the script puts here; where it holds the sweep's metric, that is the last report."""
         self.id = str(named.get("id") or ("none" if trial is None else trial.number))
         self.name = str(named.get("name") or f"trial-{self.id}")
@@ -128,11 +142,17 @@ class Run:
         self._reported: int | None = None
         """That of the last report."""
         self._finished = False
+        self._named: dict[str, None] = {}
+        """All numbers that were logged so far."""
 
     @property
     def dir(self) -> str:
         """A directory of this attempt's own; outside of a sweep the working directory."""
         return os.curdir if self._trial is None else str(self._trial.directory)
+
+    def get_url(self) -> str:
+        """There is no page of it."""
+        return self.url
 
     def log(self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
         """Report, once all of the sweep's metrics were logged since the last report, by this log or by those before.
@@ -147,6 +167,7 @@ class Run:
         if self._trial is None:
             return
         given, names = _numbers(data), self._trial.metric_names
+        self._named |= dict.fromkeys(given)
         if step is not None and step == self._reported:
             self._waiting.update({name: number for name, number in given.items() if name not in names})
             return
@@ -164,6 +185,9 @@ class Run:
         """End the run; what was logged and not committed, and a metric that stands in the summary, is reported last.
 
         Nothing is where an exit code other than 0 says that the run has failed.
+
+        Raises:
+            TrainableError: Numbers were logged, but the sweep's metric never was.
         """
         if self._finished:
             return
@@ -179,6 +203,8 @@ class Run:
             self._waiting.update(given)
         if self._is_whole:
             self._report()
+        elif self.step == 0 and self._named and (lacked := [name for name in names if name not in self._named]):
+            raise TrainableError(f"a run must log {lacking(lacked[0], self._named, 'this one logged')}")
         elif known := [name for name in names if name in self._waiting]:
             missing = " and ".join(name for name in names if name not in self._waiting)
             say_once(f"{' and '.join(known)} was logged without {missing}, and is not reported: a report needs all")
@@ -220,6 +246,8 @@ class Run:
             self.finish()
         except SegmentEnd:
             return
+        except TrainableError as error:  # nobody else tells of what is raised here
+            sys.excepthook(type(error), error, error.__traceback__)
 
     def __getattr__(self, name: str) -> Any:
         if name in IDLE:
@@ -269,7 +297,12 @@ class Nothing:
         return Nothing(f"{self._name}.{name}")
 
 
-def _mapping(given: object) -> dict[str, Any]:
+def mapping_of(given: object) -> dict[str, Any]:
+    """Give a script's config as a dictionary.
+
+    Raises:
+        TrainableError: It is neither a mapping nor what argparse gives.
+    """
     if given is None:
         return {}
     found = given if isinstance(given, Mapping) else getattr(given, "__dict__", None)

@@ -73,8 +73,8 @@ def segments_to_json(rows: Sequence[SegmentRow]) -> str:
     return json_text(asdict(row) for row in rows)
 
 
-def segments_to_table(rows: Sequence[SegmentRow], screen: Screen = WHOLE) -> str:
-    """Give the segments for a terminal."""
+def segments_to_table(rows: Sequence[SegmentRow], screen: Screen = WHOLE, see: str = "with --format csv") -> str:
+    """Give the segments for a terminal; `see` says how to see the columns that have no room."""
     ended = [f"{row.ended}: {row.message}" if row.message else row.ended for row in rows]
     return table_text(
         [
@@ -89,7 +89,7 @@ def segments_to_table(rows: Sequence[SegmentRow], screen: Screen = WHOLE) -> str
             Column("time", ["" if row.seconds is None else duration(row.seconds) for row in rows]),
         ],
         screen,
-        "with --format csv",
+        see,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,15 +23,15 @@ from hpsearch.run.rerunning import plan_rerun
 from hpsearch.run.simulate import IN_MEMORY, run_in_memory
 from hpsearch.run.study_run import Run, create_study, run_study
 from hpsearch.run.warm_start import recorded, warm_start_of
+from hpsearch.run.whole_sweep import check_whole, read_whole
 from hpsearch.schedulers.early_terminate import EarlyTerminate
 from hpsearch.simulation import Simulation
 from hpsearch.space import Space
 from hpsearch.study.directory import StudyDirectory
-from hpsearch.sweep.file import scaling_from_mapping, search_from_mapping, sweep_from_mapping
+from hpsearch.sweep.file import scaling_from_mapping, search_from_mapping
 from hpsearch.sweep.parameters import with_distributions
 from hpsearch.sweep.sweep import Checkpoints, Limits, Method, Metric, Resources, Scaling, Search, Sweep
 from hpsearch.sweep.table_name import is_table, table_and_task
-from hpsearch.sweep.wandb import wandb_notes
 from hpsearch.trial import Goal
 
 __all__ = ["rerun", "search"]
@@ -150,6 +151,7 @@ def search(
         SweepError: The arguments ask for something that can't be done, or for another sweep than the directory's.
         HpsearchError: It can't be run.
     """
+    arguments = dict(locals())
     in_memory = directory == IN_MEMORY
     if in_memory and backend != "simulated":
         raise SweepError(f"search: directory={IN_MEMORY!r} is for the simulated backend alone, got {backend!r}")
@@ -165,8 +167,11 @@ def search(
         sweep, code = trainable, None
     else:
         code = trainable
+    if sweep is not None:
+        check_whole(sweep, arguments, _defaults())
     if isinstance(sweep, Mapping):
-        sweep = _read(sweep, code, name, progress)
+        path = _import_path(code)
+        sweep = read_whole(sweep, path, name or _last_name(path), progress)
     if sweep is None:
         if parameters is None or metric is None:
             missing = "parameters" if parameters is None else "metric"
@@ -237,16 +242,12 @@ def search(
     return run_study(place, sweep, run)
 
 
-def _read(
-    given: Mapping[str, Any], code: str | Callable[..., Any] | Simulation | None, name: str | None, progress: bool
-) -> Sweep:
-    """Read a sweep file's mapping; the trainable stands in place of the script that it may name."""
-    path = _import_path(code)
-    own = {key: value for key, value in given.items() if key not in ("program", "command")}
-    sweep = sweep_from_mapping({**own, "trainable": path}, name=name or _last_name(path))
-    for note in wandb_notes(own) if progress else ():
-        print(f"note: {note}", file=sys.stderr)
-    return sweep
+def _defaults() -> dict[str, Any]:
+    """Give the arguments of `search` that a sweep is made of, with what they are where nobody gives them."""
+    known = inspect.signature(search).parameters
+    names = [*known]
+    made_of = names[names.index("parameters") : names.index("name") + 1]
+    return {name: known[name].default for name in made_of if name != "warm_start"}
 
 
 def _metric(

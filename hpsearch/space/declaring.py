@@ -123,7 +123,7 @@ def _held(value: object, path: KeyPath) -> Distribution | Structure:
         first, last = (repr(value[0]), repr(value[-1])) if value else ("0.0", "1.0")
         raise InvalidKey(
             path,
-            f"must be a distribution, a list of choices or a plain value, got the tuple {shown(value)}",
+            f"must be a distribution, a list of choices or a plain value, got the tuple {repr(value)[:60]}",
             f"write hpsearch.Uniform({first}, {last}) for a range, a list for a choice, hpsearch.Constant for a value",
         )
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | list):

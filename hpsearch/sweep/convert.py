@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import yaml
 
 from hpsearch.errors import SweepError
+from hpsearch.sweep.file import TOP_KEYS
+from hpsearch.sweep.wandb import HINTS
 from hpsearch.trainable.macros import MACROS
 
 __all__ = ["Change", "converted"]
@@ -28,6 +30,9 @@ _UNDERSCORED = re.compile(r"[-+]?[0-9][0-9_]*\.?[0-9_]*(?:[eE][-+]?[0-9]+)?")
 """A number of YAML 1.1 with underscores in it."""
 
 _CONTINUOUS = (None, "uniform", "log_uniform", "log_uniform_values", "inv_log_uniform", "inv_log_uniform_values")
+
+_ALIKE = 0.75
+"""From how alike to one of ours on a key is taken for a misspelt one."""
 
 _POINTS = 10
 """Of a range in a grid, where the file says nothing of how many."""
@@ -80,6 +85,7 @@ def _changes(top: yaml.Node | None, text: str) -> Iterator[Change]:
     if not isinstance(top, yaml.MappingNode):
         return
     yield from _repeated(top, text)
+    yield from _unknown(top, text)
     yield from _numbers(top)
     sections = {key.value: value for key, value in top.value}
     metric, parameters, command = (sections.get(key) for key in ("metric", "parameters", "command"))
@@ -157,7 +163,8 @@ def _macros(command: yaml.SequenceNode) -> Iterator[Change]:
             continue
         close = difflib.get_close_matches(found[1], MACROS, n=1)
         if close:
-            yield _written(word, f"${{{close[0]}}}", f"{word.value} is no macro")
+            # In quotes: within braces or brackets it means something else without.
+            yield _written(word, json.dumps(f"${{{close[0]}}}"), f"{word.value} is no macro")
 
 
 def _numbers(node: yaml.Node) -> Iterator[Change]:
@@ -172,6 +179,25 @@ def _numbers(node: yaml.Node) -> Iterator[Change]:
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
             yield from _numbers(value)
+
+
+def _unknown(top: yaml.MappingNode, text: str) -> Iterator[Change]:
+    """Take out what W&B doesn't read either, and nobody can have meant for a key of ours."""
+    if top.flow_style:
+        return
+    for place, (key, value) in enumerate(top.value):
+        word = key.value
+        if not isinstance(word, str) or word in TOP_KEYS or word in HINTS[""] or word.startswith("x-"):
+            continue
+        if word.replace("-", "_") in TOP_KEYS or difflib.get_close_matches(word.lower(), TOP_KEYS, n=1, cutoff=_ALIKE):
+            continue  # a mistake, which is told of
+        following = top.value[place + 1 :]
+        last = following[0][0].start_mark.line if following else value.end_mark.line + (value.end_mark.column > 0)
+        for line in range(key.start_mark.line, last):
+            start = _start_of(text, line)
+            if text[start:].split("\n", 1)[0].strip():
+                why = f"{word} isn't a key of a sweep" if line == key.start_mark.line else f"(of {word})"
+                yield Change(start, start, "# ", line + 1, why)
 
 
 def _repeated(node: yaml.Node, text: str) -> Iterator[Change]:

@@ -56,6 +56,8 @@ def read_distribution(value: object, path: KeyPath) -> Distribution:
             path, f"must be a mapping, such as {{{kind}: ...}} or {{min: ..., max: ...}}, got {shown(value)}"
         )
     table = Table(value, path, _PARAMETER_KEYS, renamed={"step": "q", "expression": "derived"})
+    if value.get("distribution") in [*REFUSED_DISTRIBUTIONS]:  # else its own keys would be told of, and not why
+        table.get("distribution", _form_name)
     table.mistakes.refuse()
     name = table.get("distribution", _form_name) if table.has("distribution") else _inferred(table, value)
     form = _FORMS[name]

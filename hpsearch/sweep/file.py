@@ -32,7 +32,7 @@ from hpsearch.sweep.table_name import is_table
 from hpsearch.sweep.wandb import BAND_KEYS, HINTS, IGNORED, METRIC_IGNORED, as_bands, wandb_notes
 from hpsearch.trial import Params
 
-__all__ = ["load_sweep", "locate", "scaling_from_mapping", "sweep_from_mapping", "sweep_notes"]
+__all__ = ["TOP_KEYS", "load_sweep", "locate", "scaling_from_mapping", "sweep_from_mapping", "sweep_notes"]
 
 _REQUIRED = {
     "method": "method: random",
@@ -101,13 +101,21 @@ def sweep_from_mapping(value: object, source: str | None = None, name: str = "sw
     Raises:
         InvalidKey, InvalidKeys: Keys are wrong: a `SweepError` that knows which.
     """
-    table = Table(value, (), ("metric", "method", *_TOGETHER, *_READERS, *IGNORED), HINTS[""])
+    if isinstance(value, Mapping):  # anchors are kept under such keys
+        value = {key: given for key, given in value.items() if not str(key).startswith("x-")}
+    table = Table(value, (), TOP_KEYS, HINTS[""])
     kinds: dict[str, Kind[Any]] = {
         **_READERS,
         "early_terminate": functools.partial(_early_terminate, table),
         "parameters": functools.partial(_parameters, table),
     }
-    return table.build(Sweep, **{"name": name, "source": source, **table.read(kinds, _REQUIRED)})
+    given = table.read(kinds, _REQUIRED)
+    if "loggers" in given:
+        if "observers" in given:
+            both = InvalidKey(("loggers",), "is another word for observers, which stands here, too", "keep one of them")
+            table.mistakes.found.append(both)
+        given["observers"] = given.pop("loggers")
+    return table.build(Sweep, **{"name": name, "source": source, **given})
 
 
 def _parameters(top: Table, value: object, path: KeyPath) -> Space:
@@ -232,7 +240,8 @@ def _points_to_try(value: object, path: KeyPath) -> tuple[Params, ...]:
 
 
 def _observers(value: object, path: KeyPath) -> tuple[str, ...]:
-    return tuple(check_observer(name, (*path, place)) for place, name in enumerate(listed(value, path)))
+    given = [value] if isinstance(value, str) else listed(value, path)
+    return tuple(check_observer(name, (*path, place)) for place, name in enumerate(given))
 
 
 def scaling_from_mapping(value: object, path: KeyPath = ("scaling",)) -> Scaling:
@@ -271,12 +280,16 @@ _READERS: Mapping[str, Kind[Any]] = {
     "checkpoints": functools.partial(section, Checkpoints),
     "seed": integer,
     "observers": _observers,
+    "loggers": _observers,
     "on_end": command_or_line,
 }
 """How each key at the top is read that says all by itself."""
 
 _TOGETHER = ("parameters", "constraints", "early_terminate")
 """Those that hang on others."""
+
+TOP_KEYS = tuple(dict.fromkeys(("metric", "method", *_TOGETHER, *_READERS, *IGNORED)))
+"""All that may stand at the top, but for those that begin with `x-`."""
 
 
 def _default_name(path: Path) -> str:

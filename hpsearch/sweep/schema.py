@@ -52,7 +52,7 @@ def json_schema() -> dict[str, Any]:
         "max_iter": whole | {"minimum": 1},
         "run_cap": whole | {"minimum": 1},
         "points_to_try": {"type": "array", "items": {"type": "object"}},
-        "observers": {"type": "array", "items": {"type": "string"}},
+        **{name: {"anyOf": [text, {"type": "array", "items": text}]} for name in ("observers", "loggers")},
         "on_end": {"anyOf": [text, {"type": "array", "items": {"type": ["string", "number"]}, "minItems": 1}]},
         "seed": whole | {"minimum": 0},
         "outcome_constraints": {"anyOf": [text, {"type": "array", "items": text}]},
@@ -69,6 +69,7 @@ def json_schema() -> dict[str, Any]:
             for name, kind in properties.items()
         },
         "required": ["method", "parameters"],
+        "patternProperties": {"^x-": {}},
         "additionalProperties": False,
         "$defs": {
             "parameters": {"type": "object", "minProperties": 1, "additionalProperties": {"$ref": "#/$defs/parameter"}},

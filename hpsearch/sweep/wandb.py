@@ -88,6 +88,8 @@ def wandb_notes(value: object) -> list[str]:
     if metrics is None:
         notes.append("metric isn't given: trials are run and shown, and none of them is the best")
     notes += _exponents(value.get("parameters"), "parameters")
+    if value.get("method") == "bayes":
+        notes.append("method bayes is W&B's and runs as tpe; gp is a Gaussian process, as W&B's is")
     early = value.get("early_terminate")
     if (bands := as_bands(early)) is not None:
         assert isinstance(early, Mapping)
@@ -102,7 +104,6 @@ HINTS: Mapping[str, Mapping[str, str]] = {
         "job": "hpsearch launches no W&B jobs: name the script as program, or a function as trainable",
         "image_uri": "hpsearch launches no images: name the script as program, or a function as trainable",
         "scheduler": "early_terminate says how far trials go: remove it",
-        "loggers": "who watches, and writes what it sees, stands under observers",
         "metrics": "write metric, with its name and goal, or a list of several",
         "s": "it stands under early_terminate, and is called brackets here",
         **dict.fromkeys(

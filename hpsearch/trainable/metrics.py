@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from hpsearch.errors import TrainableError
 
-__all__ = ["example", "to_numbers"]
+__all__ = ["example", "lacking", "to_numbers"]
 
 
 def to_numbers(metrics: object, names: tuple[str, ...]) -> dict[str, float]:
@@ -27,7 +27,7 @@ def to_numbers(metrics: object, names: tuple[str, ...]) -> dict[str, float]:
     numbers = {_checked_name(name): _to_number(name, value) for name, value in metrics.items()}
     missing = next((name for name in names if name not in numbers), None)
     if missing is not None:
-        raise TrainableError(_missing(missing, numbers))
+        raise TrainableError(f"every report must hold {lacking(missing, numbers, 'this one holds')}")
     return numbers
 
 
@@ -36,13 +36,21 @@ def example(names: tuple[str, ...], value: str = "0.9") -> str:
     return "{" + ", ".join(f'"{name}": {value}' for name in names) + "}"
 
 
-def _missing(metric: str, reported: Mapping[str, float]) -> str:
+def lacking(metric: str, reported: Iterable[str], told: str) -> str:
+    """Say that a metric of the sweep isn't there, what is there instead, and which of that was probably meant.
+
+    Args:
+        metric: Its name.
+        reported: The names that are there.
+        told: What stands before these.
+    """
+    reported = list(reported)
     names = ", ".join(map(repr, reported)) or "nothing"
     nearest = difflib.get_close_matches(metric, reported, n=1)
     hint = (
         f"did you mean {nearest[0]!r}? Rename one of the two" if nearest else "report it, or name another in the sweep"
     )
-    return f"every report must hold the sweep's metric {metric!r}, but this one holds {names}: {hint}"
+    return f"the sweep's metric {metric!r}, but {told} {names}: {hint}"
 
 
 def _checked_name(name: object) -> str:

@@ -21,7 +21,7 @@ from hpsearch.trainable.assignment import Assignment
 from hpsearch.trainable.current import CUT_FILE
 from hpsearch.trainable.failures import failure_of
 from hpsearch.trainable.macros import expand
-from hpsearch.trainable.metrics import example, to_numbers
+from hpsearch.trainable.metrics import to_numbers
 from hpsearch.trainable.report_lines import KIND, LineReader
 from hpsearch.trial import Failure, Params, Trial
 from hpsearch.worker.attempt import Attempt
@@ -30,7 +30,7 @@ from hpsearch.worker.gang_store import LAUNCHERS, Board, Ending, GangStore, Stor
 from hpsearch.worker.guardian import MARK, Guardian, kill_marked, start_guardian
 from hpsearch.worker.named_checkpoints import Copy, NamedCheckpoints
 from hpsearch.worker.preflight import check_program
-from hpsearch.worker.script_failures import end_of_log, failed, lost, probe
+from hpsearch.worker.script_failures import end_of_log, failed, lost, no_report, probe
 
 if TYPE_CHECKING:
     from hpsearch.worker.job import CommandLine
@@ -134,7 +134,7 @@ class CommandRunner:
             if status != 0:
                 probe(directory)
                 return failed(words, status, end_of_log(log))
-            script.finish()
+            script.finish(self._command)
         except _FAILURES as error:
             return dataclasses.replace(failure_of(error), traceback=end_of_log(log))
         return None
@@ -247,7 +247,7 @@ class _Script:
         status = self._process.wait()
         return 0 if self._kill_at is not None else status
 
-    def finish(self) -> None:
+    def finish(self, command: CommandLine) -> None:
         """Copy the checkpoint that the last line named, and see that there was a line."""
         self._attempt.returned()
         iteration = self._attempt.iteration
@@ -258,10 +258,7 @@ class _Script:
             self._named.check_at_end(self._offered)
             self._attempt.saved(iteration, self._named.copy(self._offered, iteration))
         if iteration == self._assignment.start and self._assignment.must_report and self._assignment.rank == 0:
-            raise TrainableError(
-                "a script must report at least once in a segment, but ended without: append a line such as "
-                f"{example(self._assignment.objective.names)} to $HPSEARCH_REPORTS, or use hpsearch.current_trial()"
-            )
+            raise TrainableError(no_report(self._assignment.objective.names, command))
 
     def _take_lines(self, ended: bool = False) -> None:
         try:

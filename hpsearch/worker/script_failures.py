@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 from pathlib import Path
 
 from hpsearch.errors import UnwritableError
+from hpsearch.trainable.metrics import example
 from hpsearch.trainable.storage import writing
 from hpsearch.trial import Failure
 from hpsearch.worker.gang_store import Ending
+from hpsearch.worker.job import CommandLine
 
-__all__ = ["end_of_log", "failed", "lost", "probe"]
+__all__ = ["end_of_log", "failed", "lost", "no_report", "probe"]
+
+_WANDB = re.compile(r"^[ \t]*(import|from) wandb\b", re.MULTILINE)
 
 _TAIL = 8192
 """Bytes of a failed script's output that its failure keeps."""
@@ -39,6 +44,24 @@ def failed(words: list[str], status: int, tail: str) -> Failure:
     ended = f"exited with status {status}" if status > 0 else f"was killed by {_name_of(-status)}"
     last = tail.strip().rpartition("\n")[2].strip()
     return Failure("raised", f"the script {ended}: {last or 'it printed nothing'}"[:500], f"{command}\n{tail}")
+
+
+def no_report(names: tuple[str, ...], command: CommandLine) -> str:
+    """Say what a script lacks that ended well without a report.
+
+    Args:
+        names: The sweep's metrics.
+        command: What ran.
+    """
+    mend = f"append a line such as {example(names)} to $HPSEARCH_REPORTS, or use hpsearch.current_trial()"
+    if command.program is not None:
+        with contextlib.suppress(OSError):
+            text = Path(command.directory, command.program).read_text("utf-8", "replace")
+            if _WANDB.search(text):
+                mend = (
+                    "write `import hpsearch.compat.wandb as wandb` in place of `import wandb`, whose logs go elsewhere"
+                )
+    return f"a script must report at least once in a segment, but ended without: {mend}"
 
 
 def _name_of(number: int) -> str:

@@ -118,3 +118,22 @@ def test_a_file_without_a_program_is_converted_and_says_so(here, hpsearch_comman
     answer = hpsearch_command("convert", "w.yaml")
     assert answer.code == 0
     assert "note: no program is named" in answer.err
+
+
+def test_a_misspelt_macro_is_mended_within_brackets_as_well(here, hpsearch_command):
+    (here / "w.yaml").write_text(FINE + 'command: [python, "${program}", "${arg}"]\n')
+    answer = hpsearch_command("convert", "w.yaml")
+    assert answer.code == 0, answer.err
+    assert yaml.safe_load(answer.out)["command"] == ["python", "${program}", "${args}"]
+
+
+def test_keys_that_nobody_knows_are_taken_out_and_misspelt_ones_are_not(here, hpsearch_command):
+    text = FINE + "settings:\n  x: 1\n\n  y: [2,\n    3]\nx-common: &common {value: 3}\nother: 3\n"
+    (here / "w.yaml").write_text(text)
+    answer = hpsearch_command("convert", "w.yaml")
+    assert answer.code == 0, answer.err
+    assert "# hpsearch convert: settings isn't a key of a sweep\n# settings:\n" in answer.out
+    assert yaml.safe_load(answer.out).keys() == {*yaml.safe_load(FINE), "x-common"}
+    assert "other isn't a key of a sweep" in answer.err
+    (here / "w.yaml").write_text(FINE.replace("parameters:", "parametrs:"))
+    assert "did you mean parameters?" in hpsearch_command("convert", "w.yaml").err

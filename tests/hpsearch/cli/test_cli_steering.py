@@ -66,7 +66,7 @@ REFUSED = [
     ("add study --json none.json", "none.json: must be JSON"),
     ("prune study 1", "trial 1 is over already, it is complete"),
     ("prune study 9", "only a trial that there is can be pruned, got trial 9; there are trials 0 to 3"),
-    ("pause study", "no process runs this study now; there is nothing to pause; it goes on with: hpsearch resume"),
+    ("pause study", "no process runs this study now; there is nothing to pause: it is finished"),
     ("cancel study", "no process runs this study now; there is nothing to cancel"),
 ]
 

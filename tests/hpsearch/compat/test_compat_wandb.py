@@ -216,3 +216,74 @@ def test_what_it_does_not_have_is_named():
         wandb.agent("us/mine/x8k2", train)
     with pytest.raises(hpsearch.SweepError, match=r"wandb\.log must come after wandb\.init"):
         wandb.log({"loss": 1.0})
+
+
+def run_script(folder: Path, capsys: pytest.CaptureFixture[str], script: str, metric: str = "val_loss") -> str:
+    """Run one trial of a script; give what the sweep says of it."""
+    (folder / "train.py").write_text(script)
+    (folder / "one.yaml").write_text(
+        f"program: train.py\nmethod: random\nmetric: {{name: {metric}}}\nrun_cap: 1\n"
+        "parameters: {lr: {values: [0.5]}}\n"
+    )
+    return call(capsys, "run", "one.yaml", "--backend", "inline", "--dir", "study").err
+
+
+@pytest.mark.parametrize("end", ["", "wandb.finish()", "with run: pass"])
+def test_a_metric_that_was_never_logged_is_named_with_what_was(tmp_path, monkeypatch, capsys, end):
+    monkeypatch.chdir(tmp_path)
+    logs = "wandb.log({'val/loss': 1, 'acc': 2, 'n': 'text'})"
+    script = f"import hpsearch.compat.wandb as wandb\nrun = wandb.init()\n{logs}\n{end}\n"
+    said = run_script(tmp_path, capsys, script)
+    assert "a run must log the sweep's metric 'val_loss', but this one logged 'val/loss', 'acc': did you mean" in said
+
+
+def test_a_function_that_never_logs_the_metric_ends_the_sweep_with_what_it_logged(tmp_path):
+    def train() -> None:
+        with wandb.init():
+            wandb.log({"other": 1})
+
+    with pytest.raises(
+        hpsearch.TrainableError, match="'loss', but this one logged 'other': report it, or name another"
+    ):
+        wandb.agent(wandb.sweep(GIVEN), train, count=1, directory=tmp_path / "s", progress=False)
+
+
+@pytest.mark.parametrize("line", ["import wandb", "    from wandb import log"])
+def test_a_script_that_still_imports_wandb_is_told_which_line_to_change(tmp_path, monkeypatch, capsys, line):
+    monkeypatch.chdir(tmp_path)
+    said = run_script(tmp_path, capsys, f"if False:\n    pass\n{line}\n" if line[0] != " " else f"if False:\n{line}\n")
+    assert "import hpsearch.compat.wandb as wandb" in said
+    assert "HPSEARCH_REPORTS" not in said
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_config_that_is_assigned_is_defaults_and_hides_nothing_that_the_sweep_chose(
+    tmp_path, monkeypatch, capsys, after
+):
+    monkeypatch.chdir(tmp_path)
+    lines = ["wandb.config = {'lr': 99, 'epochs': 2}", "run = wandb.init(config={'other': 3})"]
+    script = "\n".join(
+        [
+            "import hpsearch.compat.wandb as wandb",
+            *(reversed(lines) if after else lines),
+            "config = wandb.config",
+            "assert (config.lr, config.epochs, config.other) == (0.5, 2, 3), dict(config)",
+            "assert run.config is wandb.config",
+            "run.summary.val_loss = config.lr",
+            "assert run.summary.val_loss == wandb.summary['val_loss'] == 0.5",
+            "assert run.get_url() == ''",
+            "run.alert(title='x', level=wandb.AlertLevel.WARN)",
+        ]
+    )
+    run_script(tmp_path, capsys, script)
+    assert hpsearch.load("study").best_value == 0.5
+
+
+def test_an_assigned_config_stays_the_default_of_each_run(monkeypatch):
+    monkeypatch.setitem(vars(wandb), "_assigned", {})
+    wandb.config = {"a": 1}  # type: ignore[assignment]
+    assert isinstance(wandb.config, Config)
+    for _ in range(2):
+        wandb.init(config={"b": 2})
+        assert dict(wandb.config) == {"a": 1, "b": 2}
+        wandb.finish()

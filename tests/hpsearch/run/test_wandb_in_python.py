@@ -7,6 +7,7 @@ import pytest
 import hpsearch
 from hpsearch.errors import SweepError
 from hpsearch.space import Categorical, Constant, IntUniform, LogUniform, Uniform
+from tests.hpsearch.support.scripted import sweep_of
 
 SWEEP = {
     "program": "train.py",
@@ -74,3 +75,32 @@ def test_a_mistake_in_wandbs_notation_names_the_parameter():
 def test_a_tuple_is_neither_a_choice_nor_a_constant_in_silence():
     with pytest.raises(SweepError, match=r"lr: .*got the tuple .*\n.*hpsearch\.Uniform\(0\.001, 0\.1\) for a range"):
         hpsearch.search(train, parameters={"lr": (0.001, 0.1)}, metric="loss", run_cap=2)
+
+
+@pytest.mark.parametrize(
+    ("beside", "named"),
+    [
+        ({"run_cap": 2}, "run_cap"),
+        ({"seed": 7, "max_iter": 1}, "max_iter and seed"),
+        ({"metric": "acc", "goal": "maximize"}, "metric and goal"),
+        ({"parameters": {"x": Uniform(0.0, 1.0)}}, "parameters"),
+        ({"elastic": False}, "elastic"),
+    ],
+)
+def test_what_a_whole_sweep_has_itself_is_refused_beside_it(tmp_path, beside, named):
+    for sweep in (SWEEP, sweep_of(trainable="a.b:c")):
+        with pytest.raises(SweepError, match=f"search: {named} must not stand beside a whole sweep"):
+            hpsearch.search(train, sweep, directory=tmp_path / "study", **beside, **QUIET)
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_file_is_no_sweep(tmp_path):
+    with pytest.raises(SweepError, match=r"got 'sweep.yaml': read a file with load_sweep"):
+        hpsearch.search(train, "sweep.yaml", directory=tmp_path / "study", **QUIET)  # type: ignore[arg-type]
+
+
+def test_the_name_of_a_dictionarys_sweep_may_stand_beside_it(tmp_path):
+    study = hpsearch.search(train, SWEEP, name="other", directory=tmp_path / "study", **QUIET)  # type: ignore[arg-type]
+    assert study.sweep.name == "other"
+    with pytest.raises(SweepError, match="name must not stand beside a whole sweep"):
+        hpsearch.search(train, sweep_of(trainable="a.b:c"), name="other", directory=tmp_path / "b", **QUIET)  # type: ignore[arg-type]

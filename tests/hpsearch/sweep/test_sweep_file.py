@@ -192,8 +192,13 @@ def test_parameters_become_distributions(write, text, distribution):
         ("run_cap: 5", "eta: 3", "sweep.yaml:5: eta: isn't a known key\n  it stands under early_terminate"),
         (
             "run_cap: 5",
-            "loggers: [mlflow]",
-            "sweep.yaml:5: loggers: isn't a known key\n  who watches, and writes what it sees, stands",
+            "loggers: [mlflw]",
+            "sweep.yaml:5: loggers[0]: ",
+        ),
+        (
+            "run_cap: 5",
+            "loggers: csv\nobservers: [csv]",
+            "sweep.yaml:5: loggers: is another word for observers, which stands here, too\n  keep one of them",
         ),
         ("run_cap: 5", "run_cap: 5\nrun_cap: 6", "sweep.yaml:6: run_cap: must stand there once, got it again"),
         ("  name: loss", "  nam: loss", "sweep.yaml:3: metric.nam: isn't a known key\n  did you mean name?"),
@@ -443,3 +448,20 @@ def test_a_mapping_from_python_follows_the_same_rules():
         sweep_from_mapping(given | {"parameters": {"lr": {"min": 0.1, "max": 0.0}}})
     with pytest.raises(SweepError, match=r"^must have strings as keys, got 1"):
         sweep_from_mapping({1: 2})
+
+
+@pytest.mark.parametrize(
+    "line", ["loggers: [csv, mlflow]", "observers: [csv, mlflow]", "x-all: &all [csv, mlflow]\nloggers: *all"]
+)
+def test_loggers_is_another_word_for_observers_and_anchors_may_be_kept(write, line):
+    assert load_sweep(write(f"{BASE}{line}\n")).observers == ("csv", "mlflow")
+
+
+def test_one_observer_needs_no_list(write):
+    assert load_sweep(write(f"{BASE}loggers: csv\n")).observers == ("csv",)
+
+
+def test_a_distribution_that_is_refused_is_told_of_and_not_its_keys(write):
+    problem = problem_of(write(BASE.replace("    min: 0.1\n    max: 1.0\n", "    {distribution: beta, a: 2, b: 5}\n")))
+    assert "lr.distribution: must be a known distribution, got 'beta'\n  take uniform or normal" in problem
+    assert "isn't a known key" not in problem
