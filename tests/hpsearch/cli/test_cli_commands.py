@@ -10,6 +10,7 @@ import sqlite3
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -153,7 +154,10 @@ def test_plan_shows_the_brackets_and_runs_nothing(here, hpsearch_command):
 
 
 def test_plan_builds_trials_where_workers_are_to_train_several(here, hpsearch_command):
-    digits = {"trainable": "hpsearch_trainers.digits:MLP", "metric": {"name": "accuracy", "goal": "maximize"}}
+    digits: dict[str, Any] = {
+        "trainable": "hpsearch_trainers.digits:MLP",
+        "metric": {"name": "accuracy", "goal": "maximize"},
+    }
     space = {"hidden": {"values": [8, 16]}, "lr": {"min": 0.01, "max": 0.1}}
     resources = {"trials_per_worker": "auto"}
     write_sweep(here / "lanes.yaml", **digits, method="random", run_cap=6, parameters=space, resources=resources)

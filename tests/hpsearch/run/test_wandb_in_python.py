@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import hpsearch
@@ -32,11 +34,11 @@ def distributions(study: hpsearch.Study) -> dict[str, object]:
     return {one.name: one.distribution for one in study.sweep.parameters.parameters}
 
 
-QUIET = {"backend": "inline", "tensorboard": False, "progress": False}
+QUIET: dict[str, Any] = {"backend": "inline", "tensorboard": False, "progress": False}
 
 
 def test_wandbs_dictionary_is_the_second_argument(tmp_path):
-    study = hpsearch.search(train, SWEEP, directory=tmp_path / "study", **QUIET)  # type: ignore[arg-type]
+    study = hpsearch.search(train, SWEEP, directory=tmp_path / "study", **QUIET)
     assert len(study.trials) == 3
     assert distributions(study)["lr"] == LogUniform(1e-4, 0.1)
     assert study.sweep.program is None
@@ -55,7 +57,7 @@ def test_wandbs_notation_stands_among_ours(tmp_path):
         metric="loss",
         run_cap=2,
         directory=tmp_path / "study",
-        **QUIET,  # type: ignore[arg-type]
+        **QUIET,
     )
     assert distributions(study) == {
         "lr": Uniform(0.0, 0.5),
@@ -100,7 +102,7 @@ def test_a_file_is_no_sweep(tmp_path):
 
 
 def test_the_name_of_a_dictionarys_sweep_may_stand_beside_it(tmp_path):
-    study = hpsearch.search(train, SWEEP, name="other", directory=tmp_path / "study", **QUIET)  # type: ignore[arg-type]
+    study = hpsearch.search(train, SWEEP, name="other", directory=tmp_path / "study", **QUIET)
     assert study.sweep.name == "other"
     with pytest.raises(SweepError, match="name must not stand beside a whole sweep"):
-        hpsearch.search(train, sweep_of(trainable="a.b:c"), name="other", directory=tmp_path / "b", **QUIET)  # type: ignore[arg-type]
+        hpsearch.search(train, sweep_of(trainable="a.b:c"), name="other", directory=tmp_path / "b", **QUIET)

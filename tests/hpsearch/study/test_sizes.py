@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from hpsearch.study.sizes import size_of, sizes_beside
 
 
-def filled(folder, sizes):
+def filled(folder: Path, sizes: list[int]) -> Path:
     for number, size in enumerate(sizes):
         inside = folder / str(number)
         inside.mkdir(parents=True)
