@@ -96,6 +96,10 @@ def wandb_notes(value: object) -> list[str]:
         notes.append(f"early_terminate of type hyperband is W&B's and runs as type bands: {Bands(**bands).summary()}")
         if "s" in early and "max_iter" not in early:
             notes.append("early_terminate.s has no effect beside min_iter, as at W&B")
+    elif "program" in value and isinstance(early, Mapping) and early.get("type") == "hyperband":
+        if {"min_iter", "max_iter"} <= early.keys():  # W&B takes the one, or the other with s
+            told = "early_terminate of type hyperband has min_iter and max_iter, and runs as the paper's Hyperband"
+            notes.append(f"{told}: without max_iter it is W&B's")
     return notes
 
 

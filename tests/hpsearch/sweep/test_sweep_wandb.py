@@ -211,6 +211,17 @@ def test_what_else_lacks_max_iter_is_told_the_files_own_epochs(load):
             "early_terminate of type hyperband is W&B's and runs as type bands: trials until they end by themselves, "
             "of which the best 1/3 go on at 3, 9, 27, ...",
         ),
+        (
+            "  max_iter: 27\n",
+            "  max_iter: 27\n  min_iter: 3\n",
+            "early_terminate of type hyperband has min_iter and max_iter, and runs as the paper's Hyperband: without "
+            "max_iter it is W&B's",
+        ),
+        (
+            "method: random",
+            "method: bayes",
+            "method bayes is W&B's and runs as tpe; gp is a Gaussian process, as W&B's is",
+        ),
     ],
 )
 def test_what_means_something_else_here_is_said_once(load, tmp_path, old, new, note):
