@@ -51,6 +51,11 @@ def as_bands(early: object) -> dict[str, Any] | None:
     return {BAND_KEYS.get(key, key): value for key, value in given.items() if key != unused}
 
 
+def _has_both_ends(early: object) -> bool:
+    """Say whether a hyperband has `min_iter` and `max_iter`: W&B takes the one, or the other with `s`."""
+    return isinstance(early, Mapping) and early.get("type") == "hyperband" and {"min_iter", "max_iter"} <= early.keys()
+
+
 def _exponents(parameters: object, path: str) -> list[str]:
     """Tell of bounds that look like values, where they are exponents."""
     notes: list[str] = []
@@ -96,10 +101,9 @@ def wandb_notes(value: object) -> list[str]:
         notes.append(f"early_terminate of type hyperband is W&B's and runs as type bands: {Bands(**bands).summary()}")
         if "s" in early and "max_iter" not in early:
             notes.append("early_terminate.s has no effect beside min_iter, as at W&B")
-    elif "program" in value and isinstance(early, Mapping) and early.get("type") == "hyperband":
-        if {"min_iter", "max_iter"} <= early.keys():  # W&B takes the one, or the other with s
-            told = "early_terminate of type hyperband has min_iter and max_iter, and runs as the paper's Hyperband"
-            notes.append(f"{told}: without max_iter it is W&B's")
+    elif "program" in value and _has_both_ends(early):
+        told = "early_terminate of type hyperband has min_iter and max_iter, and runs as the paper's Hyperband"
+        notes.append(f"{told}: without max_iter it is W&B's")
     return notes
 
 
