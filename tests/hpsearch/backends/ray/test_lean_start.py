@@ -8,15 +8,17 @@ pytestmark = pytest.mark.ray
 
 
 def test_the_ray_that_is_pinned_has_all_that_isnt_started_and_has_it_again_afterwards():
+    from ray._private import services
     from ray._private.node import Node
 
     from hpsearch.backends.ray.lean_start import lean_start
 
-    names = ("start_monitor", "start_log_monitor", "start_api_server")
-    given = [getattr(Node, name) for name in names]
+    places = [(Node, name) for name in ("start_monitor", "start_log_monitor", "start_api_server")]
+    places.append((services, "get_node"))
+    given = [getattr(*place) for place in places]
     with lean_start():
-        assert not set(given) & {getattr(Node, name) for name in names}
-    assert [getattr(Node, name) for name in names] == given
+        assert not set(given) & {getattr(*place) for place in places}
+    assert [getattr(*place) for place in places] == given
 
 
 def test_a_ray_without_them_starts_as_it_does_by_itself(monkeypatch):
@@ -28,3 +30,14 @@ def test_a_ray_without_them_starts_as_it_does_by_itself(monkeypatch):
     with lean_start():
         assert not hasattr(Node, "start_monitor")
     assert not hasattr(Node, "start_monitor")
+
+
+def test_a_node_that_cannot_be_looked_for_is_asked_for_as_ray_does_by_itself(monkeypatch):
+    from ray._private import services, state
+
+    from hpsearch.backends.ray.lean_start import lean_start
+
+    monkeypatch.setattr(services, "get_node", lambda address, node: (address, node))
+    monkeypatch.delattr(state, "GlobalState")
+    with lean_start():
+        assert services.get_node("nowhere:1", "node") == ("nowhere:1", "node")
