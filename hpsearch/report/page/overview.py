@@ -69,15 +69,15 @@ def trials(study: Study) -> Section | None:
     points = [outline(row.params, space) for row in ranked]
     names = list(dict.fromkeys(name for point in points for name in point))
     varied = [name for name in names if len({param_cell(point.get(name)) for point in points}) > 1]
-    head = ("trial", "state", "iterations", *(goal.name for goal in objective.goals), *varied, "why it ended")
+    head = ("trial", "state", "iterations", *(goal.name for goal in objective.goals), "why it ended", *varied)
     table = [
         (
             str(row.number),
             str(row.state),
             str(row.iterations),
             *([number(value) for value in row.values] or [""] * len(objective.goals)),
-            *(param_cell(point[name]) if name in point else "" for name in varied),
             row.reason if row.failure is None else row.failure.message,
+            *(param_cell(point[name]) if name in point else "" for name in varied),
         )
         for row, point in zip(ranked, points, strict=True)
     ]

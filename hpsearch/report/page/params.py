@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hpsearch.charts import Chart, Names, Picture, Scale, scale_of
 from hpsearch.charts.picture import Box, Line, Words
@@ -13,7 +13,7 @@ from hpsearch.report.page.section import Section, Table
 from hpsearch.report.study import Study
 from hpsearch.report.tables import param_cell
 from hpsearch.report.wording import number, shortened
-from hpsearch.space import LogIntUniform, LogNormal, LogUniform
+from hpsearch.space import Categorical, LogIntUniform, LogNormal, LogUniform
 from hpsearch.trial import Value
 
 __all__ = ["front", "importance", "parallel"]
@@ -61,13 +61,23 @@ def _axis(study: Study, name: str, points: Sequence[dict[str, Value]]) -> _Axis 
     """Give an axis with each trial's value on it; None where all are equal, or too many to be told apart."""
     parameter = study.sweep.parameters.find(name)
     values = [point.get(name, _ABSENT) for point in points]
-    log = parameter is not None and isinstance(parameter.distribution, LogUniform | LogIntUniform | LogNormal)
-    if all(isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) for value in values):
+    distribution = None if parameter is None else parameter.distribution
+    listed = _texts(distribution.values) if isinstance(distribution, Categorical) else []
+    if not 0 < len(listed) <= _MOST_NAMES and all(map(_is_number, values)):
         numbers = [float(value) for value in values]
+        log = isinstance(distribution, LogUniform | LogIntUniform | LogNormal)
         return None if min(numbers) == max(numbers) else (name, scale_of(numbers, log), numbers)
-    texts = [value if isinstance(value, str) else param_cell(value) for value in values]
-    names = tuple(sorted(set(texts)))
-    return None if not 1 < len(names) <= _MOST_NAMES else (name, Names(names), list(texts))
+    texts = _texts(values)
+    names = tuple(dict.fromkeys([*listed, *sorted(set(texts))]))
+    return None if len(set(texts)) < 2 or len(names) > _MOST_NAMES else (name, Names(names), list(texts))
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _texts(values: Iterable[Value]) -> list[str]:
+    return [value if isinstance(value, str) else param_cell(value) for value in values]
 
 
 def _ranges(axes: Sequence[_Axis], good: int) -> str:
@@ -75,7 +85,7 @@ def _ranges(axes: Sequence[_Axis], good: int) -> str:
     for name, scale, values in axes:
         best = values[:good]
         if isinstance(scale, Names):
-            parts.append(f"{name} {', '.join(dict.fromkeys(best))}")
+            parts.append(f"{name} {', '.join(sorted(set(best), key=scale.names.index))}")
         else:
             low, high = number(min(best)), number(max(best))
             parts.append(f"{name} {low}" if low == high else f"{name} {low} to {high}")
