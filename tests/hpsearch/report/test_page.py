@@ -13,8 +13,10 @@ import pytest
 from PIL import Image
 
 import hpsearch
+from hpsearch.charts.picture import Words
 from hpsearch.errors import HpsearchError
 from hpsearch.report.page.page import page_of
+from hpsearch.report.page.params import parallel
 from tests.hpsearch.support.command_line import call
 
 VOID = {"meta", "br"}
@@ -256,3 +258,24 @@ def test_pictures_come_one_by_one_and_a_notebook_shows_the_study(study):
     Reader(study._repr_html_())
     with pytest.raises(HpsearchError, match="needs several goals"):
         study.plot_front()
+
+
+def test_an_axis_of_choices_has_all_of_them_in_the_order_of_the_space(tmp_path):
+    def train(trial: hpsearch.RunningTrial) -> None:
+        trial.report({"loss": trial.params["lr"]})
+
+    study = searched(
+        tmp_path / "choices",
+        train,
+        parameters={"lr": hpsearch.Uniform(0, 1), "hidden": [32, 256, 64, 1024], "act": ["relu", "gelu"]},
+        early_terminate=None,
+        max_iter=1,
+        run_cap=4,
+    )
+    section = parallel(study)
+    assert section is not None
+    assert section.picture is not None
+    shown = [one.text for one in section.picture.shapes if isinstance(one, Words)]
+    assert [text for text in shown if text in ("32", "256", "64", "1024")] == ["32", "256", "64", "1024"]
+    assert [text for text in shown if text in ("relu", "gelu")] == ["relu", "gelu"]
+    assert re.search(r"hidden (32|256|64|1024);", section.words[0])
