@@ -138,8 +138,10 @@ raise SystemExit(3)
 def test_a_script_that_fails_doesnt_cost_its_worker(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(FLAKY)
-    sweep = hpsearch.load_sweep(write_sweep(tmp_path / "sweep.yaml", None, program="train.py"))
-    study = hpsearch.search(sweep, directory=tmp_path / "study", workers=1, progress=False)
+    sweep = hpsearch.load_sweep(
+        write_sweep(tmp_path / "sweep.yaml", None, program="train.py", resources={"workers": 1})
+    )
+    study = hpsearch.search(sweep, directory=tmp_path / "study", progress=False)
     assert {str(trial.state) for trial in study.trials} == {"failed"}
     workers = (tmp_path / "workers.txt").read_text().split()
     assert len(workers) == 4
